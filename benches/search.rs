@@ -1,0 +1,78 @@
+//! A search without its embedding, by size of the catalogue: the recorded tool lists, repeated under
+//! other server names, with random unit vectors in the place of embedded texts.
+//!
+//! `cargo bench --bench search`
+
+use std::sync::Arc;
+
+use nonet::search::{Document, Index, Query, Settings};
+use serde_json::Value;
+
+const SIZES: [usize; 3] = [500, 3_000, 10_000];
+const WIDTH: usize = 384;
+
+fn main() {
+    divan::main();
+}
+
+fn documents(count: usize) -> Vec<Document> {
+    let text = include_str!("../tests/data/tools.jsonl");
+    let tools: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    (0..count)
+        .map(|n| {
+            let tool = &tools[n % tools.len()];
+            let field = |key: &str| tool[key].as_str().unwrap_or_default();
+            let server = format!("{}{}", field("server"), n / tools.len());
+            Document::from_definition(
+                &format!("{server}.{}", field("name")),
+                &server,
+                field("name"),
+                "",
+                field("description"),
+                &tool["input_schema"],
+                Vec::new(),
+                "",
+            )
+        })
+        .collect()
+}
+
+/// A unit vector that depends on `seed` alone (xorshift).
+fn vector(seed: usize) -> Arc<[f32]> {
+    let mut state = (seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let values: Vec<f32> = (0..WIDTH)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1_u64 << 24) as f32 - 0.5
+        })
+        .collect();
+    let length = values.iter().map(|value| value * value).sum::<f32>().sqrt();
+    values.iter().map(|value| value / length).collect()
+}
+
+#[divan::bench(args = SIZES)]
+fn by_keywords(bencher: divan::Bencher<'_, '_>, size: usize) {
+    let index = Index::new(documents(size), &Settings::default());
+    bencher
+        .bench(|| index.search(&Query::parse("list the open pull requests of a repository"), 5, &|_| true));
+}
+
+#[divan::bench(args = SIZES)]
+fn by_meaning_and_keywords(bencher: divan::Bencher<'_, '_>, size: usize) {
+    let index = Index::new(documents(size), &Settings::default());
+    let index = index.with_vectors((0..size).map(vector).collect());
+    bencher.bench(|| {
+        let query = Query::parse("list the open pull requests of a repository");
+        let vectors = query.texts().iter().enumerate().map(|(n, _)| vector(n * 31)).collect();
+        index.search(&query.with_vectors(vectors), 5, &|_| true)
+    });
+}
+
+#[divan::bench(args = SIZES, sample_count = 5)]
+fn build_without_vectors(bencher: divan::Bencher<'_, '_>, size: usize) {
+    bencher
+        .with_inputs(|| documents(size))
+        .bench_values(|documents| Index::new(documents, &Settings::default()));
+}

@@ -1,0 +1,397 @@
+//! The catalogue: every tool that is known, under every name that it answers to.
+//!
+//! Immutable; the gateway replaces it whole. What it holds depends on the listings alone, never on
+//! the order in which they came.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    config::{Policy, Risk, Server},
+    fault::{Code, Fault},
+    name::{self, Wire},
+    schema::Schema,
+    search::Document,
+};
+
+/// The server name of Nonet's own tools.
+pub const GATEWAY: &str = "gateway";
+/// How a client shows a server's tools to its model: `mcp__<server>__<tool>`, here for Nonet's own.
+const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
+/// Names in an "unknown" or "ambiguous" answer.
+const SUGGESTIONS: usize = 5;
+
+/// One tool of one server.
+#[derive(Debug)]
+pub struct Tool {
+    /// The server's name, or [`GATEWAY`].
+    pub server: Arc<str>,
+    /// The tool's own name, as its server gave it.
+    pub name: Arc<str>,
+    /// `server.tool`.
+    pub full: Arc<str>,
+    /// `server__tool`, fit for the strictest API.
+    pub wire: Arc<str>,
+    /// Its title, if it has one.
+    pub title: String,
+    /// Its description, whole.
+    pub description: String,
+    /// The definition as the server listed it, verbatim.
+    pub definition: Value,
+    /// Its input schema.
+    pub schema: Schema,
+    /// What a call can do at worst.
+    pub risk: Risk,
+    /// Whether the server says that a call changes nothing.
+    pub read_only: bool,
+    /// Whether calls may run beside other calls of the same server.
+    pub parallel: bool,
+    /// What the configuration says of calls.
+    pub policy: Policy,
+    /// The rule that hides it, if one does: then it is not found, not listed, and not called.
+    pub blocked: Option<String>,
+    /// Other names from the configuration.
+    pub aliases: Vec<String>,
+    /// Tags of its server and its own.
+    pub tags: Vec<String>,
+    /// Twelve hex digits that change with the definition.
+    pub version: String,
+    /// `name(param: type, ...)`.
+    pub signature: String,
+}
+
+impl Tool {
+    /// The description cut to one short paragraph for lists, at most `max` characters.
+    pub fn summary(&self, max: usize) -> String {
+        let text = if self.description.is_empty() { &self.title } else { &self.description };
+        let first = text.trim().split("\n\n").next().unwrap_or_default();
+        let flat = first.split_whitespace().collect::<Vec<_>>().join(" ");
+        crate::schema::clip(&flat, max)
+    }
+
+    /// A call of this tool that can be copied: required parameters stand as placeholders.
+    pub fn call(&self) -> Value {
+        json!({ "tool": "execute_tool", "arguments": { "name": &*self.full, "params": self.schema.example() } })
+    }
+
+    /// The tool as something to be found.
+    pub fn document(&self, server_description: &str) -> Document {
+        let terms = self.aliases.iter().chain(&self.tags).cloned().collect();
+        Document::from_definition(
+            &self.full,
+            &self.server,
+            &self.name,
+            &self.title,
+            &self.description,
+            self.schema.raw(),
+            terms,
+            server_description,
+        )
+    }
+}
+
+/// What one server listed.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Listing {
+    /// Tool definitions, verbatim.
+    pub tools: Vec<Value>,
+    /// Prompt definitions, verbatim.
+    #[serde(default)]
+    pub prompts: Vec<Value>,
+    /// The server's instructions or description, from its handshake.
+    #[serde(default)]
+    pub about: String,
+}
+
+/// One server's part of the catalogue.
+#[derive(Clone, Debug, Default)]
+pub struct ServerEntry {
+    /// What it is for: from the configuration, else from the server.
+    pub description: String,
+    /// Its visible tools' full names, in order.
+    pub tools: Vec<Arc<str>>,
+    /// Its prompts' definitions, verbatim.
+    pub prompts: Vec<Value>,
+}
+
+/// Every tool that is known. A clone shares the tools.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    tools: BTreeMap<Arc<str>, Arc<Tool>>,
+    by_wire: HashMap<Arc<str>, Arc<Tool>>,
+    by_fold: HashMap<String, Vec<Arc<str>>>,
+    by_bare: HashMap<String, Vec<Arc<str>>>,
+    servers: BTreeMap<Arc<str>, ServerEntry>,
+}
+
+impl Catalog {
+    /// Joins listings into one catalogue. `settings` is absent for Nonet's own tools.
+    pub fn new<'a>(listings: impl IntoIterator<Item = (&'a str, &'a Listing, Option<&'a Server>)>) -> Self {
+        let mut tools: BTreeMap<Arc<str>, Tool> = BTreeMap::new();
+        let mut servers = BTreeMap::new();
+        for (server, listing, settings) in listings {
+            let server: Arc<str> = server.into();
+            let about = settings.and_then(|s| s.description.clone());
+            let mut entry = ServerEntry {
+                description: about.unwrap_or_else(|| first_sentences(&listing.about)),
+                prompts: listing.prompts.clone(),
+                ..ServerEntry::default()
+            };
+            for definition in &listing.tools {
+                let Some(tool) = build(&server, definition, settings) else {
+                    tracing::warn!(%server, definition = %crate::schema::clip(&definition.to_string(), 120), "a tool without a name was left out");
+                    continue;
+                };
+                if tools.contains_key(&tool.full) {
+                    tracing::warn!(tool = %tool.full, "the server lists this tool twice; the first counts");
+                    continue;
+                }
+                if tool.blocked.is_none() {
+                    entry.tools.push(tool.full.clone());
+                }
+                tools.insert(tool.full.clone(), tool);
+            }
+            entry.tools.sort();
+            servers.insert(server, entry);
+        }
+        Self::index(give_wire_names(tools), servers)
+    }
+
+    fn index(tools: BTreeMap<Arc<str>, Tool>, servers: BTreeMap<Arc<str>, ServerEntry>) -> Self {
+        let mut catalog = Self { servers, ..Self::default() };
+        for (full, tool) in tools {
+            let tool = Arc::new(tool);
+            catalog.by_wire.insert(tool.wire.clone(), tool.clone());
+            for key in [name::fold(&full), name::fold(&tool.wire)] {
+                let names = catalog.by_fold.entry(key).or_default();
+                if !names.contains(&full) {
+                    names.push(full.clone());
+                }
+            }
+            catalog.by_bare.entry(name::fold(&tool.name)).or_default().push(full.clone());
+            catalog.tools.insert(full, tool);
+        }
+        catalog
+    }
+
+    /// The tools that may be seen, by full name.
+    pub fn visible(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.tools.values().filter(|tool| tool.blocked.is_none())
+    }
+
+    /// Every server with its description and tools, by name.
+    pub fn servers(&self) -> &BTreeMap<Arc<str>, ServerEntry> {
+        &self.servers
+    }
+
+    /// The tool with exactly this full name.
+    pub fn get(&self, full: &str) -> Option<&Arc<Tool>> {
+        self.tools.get(full)
+    }
+
+    /// The tool with exactly this wire name.
+    pub fn by_wire(&self, wire: &str) -> Option<&Arc<Tool>> {
+        self.by_wire.get(wire)
+    }
+
+    /// The tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a
+    /// bare `b`, in any case, `-` and `_` alike. Never a guess: two candidates are a fault.
+    pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
+        let given = given.trim();
+        let short = CLIENT_PREFIXES.iter().find_map(|prefix| {
+            let head = given.get(..prefix.len())?;
+            head.eq_ignore_ascii_case(prefix).then(|| &given[prefix.len()..])
+        });
+        for name in [Some(given), short].into_iter().flatten() {
+            if let Some(tool) = self.tools.get(name).or_else(|| self.by_wire.get(name)) {
+                return Ok(tool);
+            }
+        }
+        for name in [Some(given), short].into_iter().flatten() {
+            let fold = name::fold(name);
+            for names in [&self.by_fold, &self.by_bare] {
+                match names.get(&fold).map(Vec::as_slice) {
+                    None | Some([]) => {}
+                    Some([one]) => return Ok(&self.tools[one]),
+                    Some(many) => {
+                        let exact: Vec<&Arc<str>> =
+                            many.iter().filter(|full| *self.tools[*full].name == *name).collect();
+                        if let [one] = exact[..] {
+                            return Ok(&self.tools[one]);
+                        }
+                        return Err(self.ambiguous(given, many));
+                    }
+                }
+            }
+        }
+        Err(self.unknown(given))
+    }
+
+    fn ambiguous(&self, given: &str, candidates: &[Arc<str>]) -> Fault {
+        let seen: Vec<&Arc<str>> =
+            candidates.iter().filter(|full| self.tools[*full].blocked.is_none()).collect();
+        let list = seen.iter().map(|full| full.as_ref()).collect::<Vec<_>>().join(", ");
+        let fault = Fault::new(
+            Code::AmbiguousTool,
+            format!("`{given}` may be any of: {list}. Call again with one of these full names."),
+        );
+        match seen.first() {
+            Some(first) => fault.next("get_tool", json!({ "name": &***first })),
+            None => fault,
+        }
+        .suggest(seen)
+    }
+
+    fn unknown(&self, given: &str) -> Fault {
+        let near = name::nearest(given, self.visible().map(|tool| &*tool.full), SUGGESTIONS);
+        let message = match near.first() {
+            Some(first) => format!("There is no tool `{given}`. The nearest is `{first}`."),
+            None => format!("There is no tool `{given}`. Search for what it should do."),
+        };
+        let words = given.replace(['_', '.', '-', ':', '/'], " ");
+        let fault = Fault::new(Code::UnknownTool, message).suggest(&near);
+        match near.first() {
+            Some(first) => fault.next("get_tool", json!({ "name": first })),
+            None => fault.next("search_tools", json!({ "query": words.trim() })),
+        }
+    }
+}
+
+/// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name
+/// depends on which of them came first.
+fn give_wire_names(tools: BTreeMap<Arc<str>, Tool>) -> BTreeMap<Arc<str>, Tool> {
+    let wires: Vec<Wire> = tools.values().map(|tool| Wire::new(&tool.server, &tool.name)).collect();
+    let mut uses: HashMap<&str, usize> = HashMap::new();
+    for wire in &wires {
+        *uses.entry(&wire.plain).or_default() += 1;
+        if wire.hashed != wire.plain {
+            *uses.entry(&wire.hashed).or_default() += 1;
+        }
+    }
+    let names: Vec<Arc<str>> = wires
+        .iter()
+        .map(|wire| if uses[wire.plain.as_str()] == 1 { &wire.plain } else { &wire.hashed })
+        .map(|name| name.as_str().into())
+        .collect();
+    tools
+        .into_iter()
+        .zip(names)
+        .map(|((full, mut tool), wire)| {
+            tool.wire = wire;
+            (full, tool)
+        })
+        .collect()
+}
+
+fn build(server: &Arc<str>, definition: &Value, settings: Option<&Server>) -> Option<Tool> {
+    let text = |key: &str| definition.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
+    let name: Arc<str> = definition.get("name")?.as_str().filter(|name| !name.is_empty())?.into();
+    let annotations = definition.get("annotations");
+    let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
+    let title = match text("title") {
+        title if title.is_empty() => {
+            annotations.and_then(|a| a.get("title")?.as_str()).unwrap_or_default().to_string()
+        }
+        title => title,
+    };
+    let read_only = hint("readOnlyHint") == Some(true);
+    let schema = Schema::new(definition.get("inputSchema").cloned().unwrap_or(json!({"type": "object"})));
+    let own = settings.and_then(|s| s.tools.get(&*name));
+    let blocked = settings.and_then(|s| {
+        if let Some(allowed) = &s.allowed_tools
+            && !allowed.matches(&name)
+        {
+            Some(format!("servers.{server}.allowed_tools"))
+        } else if s.blocked_tools.matches(&name) {
+            Some(format!("servers.{server}.blocked_tools"))
+        } else {
+            None
+        }
+    });
+    let full: Arc<str> = name::full_name(server, &name).into();
+    let policy = own.and_then(|o| o.policy).or(settings.and_then(|s| s.policy)).unwrap_or(Policy::Allow);
+    let blocked = blocked.or_else(|| {
+        (policy == Policy::Deny).then(|| match own.and_then(|o| o.policy) {
+            Some(_) => format!("servers.{server}.tools.{name}.policy"),
+            None => format!("servers.{server}.policy"),
+        })
+    });
+    let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
+    tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
+    Some(Tool {
+        server: server.clone(),
+        wire: "".into(),
+        title,
+        description: text("description"),
+        risk: risk(&name, hint("readOnlyHint"), hint("destructiveHint")),
+        read_only,
+        parallel: own.and_then(|o| o.parallel).unwrap_or(settings.is_some_and(|s| s.parallel)),
+        policy,
+        blocked,
+        aliases: own.map(|o| o.aliases.clone()).unwrap_or_default(),
+        tags,
+        version: version(definition),
+        signature: schema.signature(&full),
+        schema,
+        definition: definition.clone(),
+        name,
+        full,
+    })
+}
+
+/// What a call can do at worst: the server's own hints where it gives them (a tool that is not
+/// read-only is destructive unless it says otherwise, as in the specification), else the name's verb.
+fn risk(name: &str, read_only: Option<bool>, destructive: Option<bool>) -> Risk {
+    const READS: &[&str] = &[
+        "get", "list", "read", "search", "find", "describe", "show", "query", "fetch", "view", "count",
+        "check", "status", "diff", "log", "echo", "convert", "lookup", "browse",
+    ];
+    const DESTROYS: &[&str] = &[
+        "delete",
+        "remove",
+        "drop",
+        "destroy",
+        "kill",
+        "purge",
+        "erase",
+        "reset",
+        "wipe",
+        "truncate",
+        "terminate",
+        "revoke",
+        "uninstall",
+        "overwrite",
+    ];
+    match (read_only, destructive) {
+        (Some(true), _) => return Risk::Low,
+        (_, Some(true)) => return Risk::High,
+        (_, Some(false)) => return Risk::Medium,
+        (Some(false), None) => return Risk::High,
+        (None, None) => {}
+    }
+    let folded = name::fold(name);
+    let mut words = folded.split('_');
+    if words.clone().any(|word| DESTROYS.contains(&word)) {
+        Risk::High
+    } else if words.any(|word| READS.contains(&word)) {
+        Risk::Low
+    } else {
+        Risk::Medium
+    }
+}
+
+fn version(definition: &Value) -> String {
+    let digest = Sha256::digest(definition.to_string().as_bytes());
+    digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The beginning of a server's instructions: one line, at most 300 characters.
+fn first_sentences(text: &str) -> String {
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    crate::schema::clip(&flat, 300)
+}

@@ -1,0 +1,418 @@
+//! The command line: arguments in, exit code out. Results go to stdout, everything else to stderr.
+
+mod check;
+mod show;
+
+use std::{
+    io::IsTerminal,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
+use serde_json::{Value, json};
+
+use crate::{
+    config::{self, Loaded},
+    downstream::guard,
+    gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request, session::Caller},
+    results, search, serve,
+};
+
+/// A command did what it should.
+const OK: u8 = 0;
+/// The tool, or a server, failed.
+const FAILED: u8 = 1;
+/// The command line or the configuration cannot be used.
+const UNUSABLE: u8 = 2;
+/// How long a command waits for vectors.
+const INDEX_LIMIT: Duration = Duration::from_secs(600);
+
+const EXAMPLES: &str = "\
+Examples:
+  nonet                                     serve MCP on stdin and stdout (what clients start)
+  nonet serve --http 127.0.0.1:8931         serve MCP over HTTP at /mcp
+  nonet check                               look the configuration and every server over
+  nonet search \"what changed in the repo\"   find tools
+  nonet call time.get_current_time '{\"timezone\": \"UTC\"}'
+
+Configuration: ./servers.toml, else ~/.config/nonet/servers.toml.
+Exit codes: 0 fine, 1 a tool or server failed, 2 the command line or configuration cannot be used.";
+
+/// One MCP server in front of all of your MCP servers.
+#[derive(Debug, Parser)]
+#[command(name = "nonet", version, about, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    /// The configuration to use
+    #[arg(long, global = true, value_name = "FILE", env = "NONET_CONFIG")]
+    config: Option<PathBuf>,
+    /// The profile of [profiles.NAME] that the client is under
+    #[arg(long, global = true, value_name = "NAME")]
+    profile: Option<String>,
+    /// What is logged to stderr: error, warn, info, debug, or a filter such as nonet=debug
+    #[arg(long, global = true, value_name = "FILTER", env = "NONET_LOG")]
+    log: Option<String>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve MCP on stdin and stdout, or over HTTP (the default command)
+    Serve {
+        /// Serve streamable HTTP here, at /mcp and /mcp/PROFILE, instead of stdio
+        #[arg(long, value_name = "ADDR")]
+        http: Option<SocketAddr>,
+    },
+    /// Find tools by what they should do
+    Search {
+        /// What the tool should do
+        query: String,
+        /// How many to show, 1 to 50
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=50))]
+        limit: u8,
+        /// Only this server or group
+        #[arg(long)]
+        category: Option<String>,
+        /// Print the answer of search_tools as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List every tool of every server
+    Tools {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show everything about one tool, as JSON
+    Get {
+        /// The tool, such as files.read_file
+        name: String,
+    },
+    /// Call a tool and print its result
+    Call {
+        /// The tool, such as files.read_file
+        name: String,
+        /// Its params
+        #[arg(default_value = "{}", value_name = "JSON")]
+        params: String,
+        /// A jq filter on the result
+        #[arg(long, value_name = "FILTER")]
+        select: Option<String>,
+        /// Print the whole result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look over the configuration, then start every server and say how it went
+    Check {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure search quality on a labelled set of tools and queries
+    Eval {
+        /// Lines of {"server", "name", "description", "input_schema"}
+        tools: PathBuf,
+        /// Lines of {"query", "relevant": ["server.name"]}
+        queries: PathBuf,
+        /// Write what each query ranked, one JSON object a line
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Print the JSON Schema of servers.toml
+    Schema,
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Ends child processes when the gateway is gone; started by the gateway itself
+    #[command(name = guard::GUARD_COMMAND, hide = true)]
+    Guard,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if matches!(cli.command, Some(Command::Guard)) {
+        guard::run(std::io::stdin());
+        return ExitCode::SUCCESS;
+    }
+    let serves = matches!(cli.command, None | Some(Command::Serve { .. }));
+    log_to_stderr(cli.log.as_deref(), serves);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("nonet: cannot start: {error}");
+            return ExitCode::from(FAILED);
+        }
+    };
+    let code = match runtime.block_on(run(cli)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("nonet: {error:#}");
+            UNUSABLE
+        }
+    };
+    // A read of stdin that is still open must not keep the process alive.
+    runtime.shutdown_background();
+    ExitCode::from(code)
+}
+
+fn log_to_stderr(filter: Option<&str>, serves: bool) {
+    let default = if serves { "warn,nonet=info" } else { "error" };
+    let filter = filter.unwrap_or(default);
+    let filter = match filter.parse::<tracing_subscriber::EnvFilter>() {
+        Ok(filter) => filter,
+        Err(error) => {
+            eprintln!("nonet: the log filter `{filter}` is not understood ({error}); using `{default}`");
+            tracing_subscriber::EnvFilter::new(default)
+        }
+    };
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
+}
+
+async fn run(cli: Cli) -> anyhow::Result<u8> {
+    match cli.command {
+        Some(Command::Completions { shell }) => {
+            clap_complete::generate(shell, &mut Cli::command(), "nonet", &mut std::io::stdout());
+            return Ok(OK);
+        }
+        Some(Command::Schema) => {
+            println!("{}", serde_json::to_string_pretty(&config::schema())?);
+            return Ok(OK);
+        }
+        Some(Command::Eval { tools, queries, out }) => {
+            return eval(&tools, &queries, out.as_deref(), cli.config.as_deref()).await;
+        }
+        _ => {}
+    }
+    let file = config::find(cli.config.as_deref())?;
+    let loaded = match config::load(&file, &|name| std::env::var(name).ok()) {
+        Ok(loaded) => loaded,
+        Err(unusable) => {
+            if let Some(Command::Check { json: true }) = cli.command {
+                println!("{}", check::unusable(&unusable));
+            } else {
+                eprintln!("nonet: {unusable}");
+            }
+            return Ok(UNUSABLE);
+        }
+    };
+    if let Some(profile) = &cli.profile
+        && !loaded.config.profiles.contains_key(profile)
+    {
+        let known: Vec<&str> = loaded.config.profiles.keys().map(String::as_str).collect();
+        anyhow::bail!(
+            "there is no [profiles.{profile}] in {}; there are: {}",
+            file.display(),
+            or_none(&known)
+        );
+    }
+    if !matches!(cli.command, Some(Command::Check { .. })) {
+        for fault in &loaded.faults {
+            eprintln!("nonet: {fault}");
+        }
+    }
+    let command = cli.command.unwrap_or(Command::Serve { http: None });
+    match command {
+        Command::Serve { http } => serve_it(loaded, cli.profile, http).await,
+        Command::Check { json } => check::run(loaded, json).await,
+        other => ask(loaded, cli.profile, other).await,
+    }
+}
+
+fn or_none(names: &[&str]) -> String {
+    if names.is_empty() { "none".into() } else { names.join(", ") }
+}
+
+/// A gateway over a configuration. `embed`: whether search by meaning is wanted.
+fn gateway(loaded: Loaded, embed: bool) -> Arc<Gateway> {
+    let cache = loaded.config.embedder.cache_folder();
+    let options = Options {
+        guard: std::env::current_exe().ok(),
+        without_embedder: !embed,
+        cache,
+        ..Options::default()
+    };
+    Gateway::new(loaded.config, options)
+}
+
+async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<SocketAddr>) -> anyhow::Result<u8> {
+    let file = loaded.config.file.clone();
+    let gateway = gateway(loaded, true);
+    match http {
+        Some(address) => {
+            let options = serve::HttpOptions { address, profile };
+            let ready = |address: SocketAddr| {
+                eprintln!("nonet: serving MCP at http://{address}/mcp (configuration: {})", file.display());
+            };
+            serve::serve_http(gateway, options, ready, stop_signal()).await?;
+        }
+        None => {
+            if std::io::stdin().is_terminal() {
+                eprintln!("{}", welcome(&file));
+            }
+            serve::serve_stdio(gateway, profile, stop_signal()).await?;
+        }
+    }
+    Ok(OK)
+}
+
+/// What somebody reads who starts Nonet by hand.
+fn welcome(file: &Path) -> String {
+    let exe = std::env::current_exe().map_or_else(|_| "nonet".into(), |exe| exe.display().to_string());
+    let config = std::path::absolute(file).unwrap_or_else(|_| file.into());
+    let entry = json!({ "mcpServers": { "nonet": { "command": exe, "args": ["--config", config] } } });
+    format!(
+        "Nonet {}: one MCP server in front of all of your MCP servers.\n\
+         It speaks MCP on stdin and stdout, so an MCP client starts it. For Claude Desktop, Cursor and\n\
+         others with `mcpServers`, put this into their configuration (more in the README):\n\n{}\n\n\
+         From a shell: `nonet check`, `nonet search \"...\"`, `nonet --help`. Waiting for a client; Ctrl-D ends.",
+        env!("CARGO_PKG_VERSION"),
+        serde_json::to_string_pretty(&entry).unwrap_or_default(),
+    )
+}
+
+/// Ends with SIGINT or SIGTERM.
+async fn stop_signal() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            },
+            Err(error) => {
+                tracing::warn!(%error, "SIGTERM cannot be caught");
+                let _ = tokio::signal::ctrl_c().await;
+            }
+        }
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}
+
+/// The commands that ask the gateway one thing.
+async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyhow::Result<u8> {
+    let slowest = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
+    let gateway = gateway(loaded, matches!(command, Command::Search { .. }));
+    let caller =
+        Caller { session: gateway.open_session(profile), client: "command line".into(), ..Caller::default() };
+    gateway.connect();
+    let asked = async {
+        match command {
+            Command::Search { query, limit, category, json } => {
+                show::starting(&gateway, slowest).await;
+                show::indexing(&gateway, INDEX_LIMIT).await;
+                let arguments = SearchArguments {
+                    query,
+                    category,
+                    limit: Some(limit.into()),
+                    ..SearchArguments::default()
+                };
+                show::answer(gateway.search(&caller, arguments).await, json, show::search_table)
+            }
+            Command::Tools { json } => {
+                show::starting(&gateway, slowest).await;
+                show::answer(Ok(show::all_tools(&gateway, &caller)), json, show::tools_table)
+            }
+            Command::Get { name } => {
+                until_known(&gateway, &name, slowest).await;
+                show::answer(gateway.describe(&caller, &[name], false), true, show::tools_table)
+            }
+            Command::Call { name, params, select, json } => {
+                let params: Value = serde_json::from_str(&params)
+                    .with_context(|| format!("the params are not JSON: {params}"))?;
+                until_known(&gateway, &name, slowest).await;
+                if let Ok(tool) = gateway.snapshot().catalog.resolve(&name)
+                    && let Some(connection) = gateway.connections().get(&tool.server)
+                {
+                    // The command line has more patience than a model: a first start may download.
+                    let mut state = connection.watch();
+                    let _ = tokio::time::timeout(slowest, state.wait_for(|state| state.settled())).await;
+                }
+                let request = Request { name, params, select, ..Request::default() };
+                let result = match gateway.execute(&caller, request).await {
+                    Ok(result) => result,
+                    Err(Interrupt::Fault(fault)) => fault.to_result(),
+                    Err(Interrupt::Ask { message, .. }) => json!({
+                        "content": [{ "type": "text", "text": message }], "isError": true,
+                    }),
+                };
+                show::result(&result, json);
+                Ok(if results::is_error(&result) { FAILED } else { OK })
+            }
+            _ => Ok(OK),
+        }
+    };
+    let code = tokio::select! {
+        code = asked => code,
+        () = stop_signal() => Ok(FAILED),
+    };
+    gateway.stop().await;
+    code
+}
+
+/// Waits until a tool is known, or every server has settled.
+async fn until_known(gateway: &Arc<Gateway>, name: &str, limit: Duration) {
+    let mut indexing = gateway.indexing();
+    let known = async {
+        while gateway.snapshot().catalog.resolve(name).is_err() {
+            if indexing.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = known => {}
+        () = show::starting(gateway, limit) => {}
+    }
+}
+
+async fn eval(tools: &Path, queries: &Path, out: Option<&Path>, config: Option<&Path>) -> anyhow::Result<u8> {
+    // Only the embedder's settings matter here, and only if a configuration was named.
+    let settings = match config {
+        Some(file) => config::load(file, &|name| std::env::var(name).ok())?.config.embedder,
+        None => search::Settings::default(),
+    };
+    let bar = show::bar("indexing");
+    let progress = bar.clone();
+    let report = search::eval::run(tools, queries, out, &settings, move |done, total| {
+        progress.set_length(total as u64);
+        progress.set_position(done as u64);
+    })
+    .await;
+    bar.finish_and_clear();
+    println!("{}", serde_json::to_string(&report?)?);
+    Ok(OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_is_as_promised() {
+        Cli::command().debug_assert();
+        let mut help = Cli::command().render_long_help().to_string();
+        for command in ["serve", "search", "tools", "get", "call", "check", "eval", "schema", "completions"] {
+            let mut all = Cli::command();
+            all.build();
+            let sub = all.find_subcommand_mut(command).expect("a command of section 7");
+            help.push_str(&format!("\n--- nonet {command}\n{}", sub.render_long_help()));
+        }
+        insta::assert_snapshot!(help);
+    }
+}

@@ -1,0 +1,127 @@
+//! `nonet check`: the configuration, then each server.
+
+use serde_json::{Value, json};
+
+use super::{FAILED, OK, UNUSABLE, gateway, show};
+use crate::{
+    config::{Fault, Loaded, Unusable},
+    downstream::State,
+    results::json_len,
+};
+
+/// A configuration that cannot be used, as JSON.
+pub fn unusable(unusable: &Unusable) -> Value {
+    let faults: Vec<Value> = unusable.faults().iter().map(fault).collect();
+    let mut out = json!({ "usable": false, "faults": faults });
+    if faults.is_empty() {
+        out["error"] = json!(unusable.to_string());
+    }
+    out
+}
+
+fn fault(fault: &Fault) -> Value {
+    json!({
+        "file": fault.file,
+        "line": fault.line,
+        "column": fault.column,
+        "key": fault.key,
+        "message": fault.message,
+        "remedy": fault.remedy,
+        "left_out": fault.entry,
+    })
+}
+
+/// Prints what is wrong and how every server does. Exit code 0: all fine; 1: a server failed; 2: the
+/// configuration has faults.
+pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
+    let faults = loaded.faults.clone();
+    let file = loaded.config.file.clone();
+    let limit = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
+    let disabled: Vec<String> = loaded
+        .config
+        .servers
+        .iter()
+        .filter(|(_, server)| !server.enabled)
+        .map(|(name, _)| name.to_string())
+        .collect();
+    let gateway = gateway(loaded, true);
+    gateway.connect();
+    tokio::select! {
+        () = async { if as_json { gateway.settled(limit).await } else { show::starting(&gateway, limit).await } } => {}
+        () = super::stop_signal() => {}
+    }
+    let snapshot = {
+        // The publisher takes up the last list within milliseconds.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        gateway.snapshot()
+    };
+    let backend = match gateway.embedder() {
+        Some(embedder) => embedder
+            .ready()
+            .await
+            .map(|backend| format!("{} ({})", backend.name, backend.detail))
+            .map_err(|e| e.to_string()),
+        None => Err("not started".into()),
+    };
+    let mut status = gateway.status();
+    let failed = gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. }));
+    let whole: usize = snapshot.catalog.visible().map(|tool| json_len(&tool.definition)).sum();
+    let nine = json_len(&json!(crate::meta::definitions()));
+    gateway.stop().await;
+    let code = match (faults.is_empty(), failed) {
+        (false, _) => UNUSABLE,
+        (true, true) => FAILED,
+        (true, false) => OK,
+    };
+    if as_json {
+        status["usable"] = json!(true);
+        status["file"] = json!(file);
+        status["faults"] = json!(faults.iter().map(fault).collect::<Vec<_>>());
+        status["disabled"] = json!(disabled);
+        status["embedder"] = match &backend {
+            Ok(backend) => json!({ "backend": backend }),
+            Err(error) => json!({ "error": error }),
+        };
+        status["definitions"] = json!({ "bytes_of_all_tools": whole, "bytes_of_the_nine": nine });
+        println!("{}", serde_json::to_string_pretty(&status)?);
+        return Ok(code);
+    }
+    println!(
+        "{}: {}",
+        file.display(),
+        if faults.is_empty() { "no faults".into() } else { format!("{} faults", faults.len()) }
+    );
+    for fault in &faults {
+        let left_out =
+            fault.entry.as_ref().map(|entry| format!(" [{entry}] is left out.")).unwrap_or_default();
+        println!("  {fault}{left_out}");
+    }
+    let mut table = show::plain_table(&["SERVER", "STATE", "STARTED", "PROTOCOL", "TOOLS", "ERROR"]);
+    for server in status["servers"].as_array().into_iter().flatten() {
+        let text = |key: &str| server[key].as_str().unwrap_or_default().to_string();
+        let started = server["started_ms"].as_u64().map(|ms| format!("{ms} ms")).unwrap_or_default();
+        table.add_row([
+            text("name"),
+            text("state"),
+            started,
+            text("version"),
+            server["tools"].to_string(),
+            text("last_error"),
+        ]);
+    }
+    for name in disabled {
+        table.add_row([name, "disabled".into(), String::new(), String::new(), String::new(), String::new()]);
+    }
+    println!("{table}");
+    match backend {
+        Ok(backend) => println!("search by meaning: {backend}"),
+        Err(error) => println!("search by meaning: not available: {error}"),
+    }
+    println!(
+        "definitions: {whole} bytes for {} tools (about {} tokens); clients read {nine} bytes (about {} tokens)",
+        snapshot.catalog.visible().count(),
+        whole / 4,
+        nine / 4
+    );
+    Ok(code)
+}

@@ -1,0 +1,192 @@
+//! `servers.toml`: read, check everything, hand out a [`Config`] or every fault at once.
+//!
+//! The types are the truth. Their JSON Schema (also printed by `nonet schema`) is what a file is
+//! validated against; serde reads what is left of it. One road: `read` (TOML to JSON, remembering
+//! lines; `${VAR}`) -> `explain` and `check` (faults) -> faulty entries taken out -> types.
+//! This room touches the file and nothing else: no network, no process.
+
+mod apps;
+mod check;
+mod expand;
+mod explain;
+mod fault;
+mod groups;
+mod paths;
+mod read;
+mod schema;
+mod servers;
+mod values;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+pub use apps::{App, AppKind, Step};
+pub use fault::{Fault, NotFound, Unusable};
+pub use groups::{Category, Gateway, Profile, Risk, ToolInjection};
+pub use schema::schema;
+pub use servers::{Policy, Server, ToolOverride, Transport};
+pub use values::{Globs, Secret};
+
+use crate::{name::ServerName, search};
+use expand::Env;
+use paths::{Paths, home};
+use read::{Place, Written, join};
+
+/// The name of the file.
+pub const FILE_NAME: &str = "servers.toml";
+
+/// A whole config. Every value in it is checked; every path in it is absolute.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file it came from.
+    pub file: PathBuf,
+    /// The gateway itself.
+    pub gateway: Gateway,
+    /// The sentence embedder and the index.
+    pub embedder: search::Settings,
+    /// The servers, also those with `enabled = false`.
+    pub servers: BTreeMap<ServerName, Server>,
+    /// Groups of tools besides the one that each server makes.
+    pub categories: BTreeMap<String, Category>,
+    /// What single clients may see.
+    pub profiles: BTreeMap<String, Profile>,
+    /// The apps that `call_app` runs.
+    pub apps: BTreeMap<String, App>,
+}
+
+/// A config that can be used, though not every entry of the file may be in it.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What can be used. A profile or category may name a server that was left out.
+    pub config: Config,
+    /// Why entries were left out, by line; each names its `entry`.
+    pub faults: Vec<Fault>,
+}
+
+/// Reads and checks a file. `env` answers for the environment.
+pub fn load(file: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Unusable> {
+    let unreadable = |source| Unusable::Unreadable { file: file.into(), source };
+    let bytes = std::fs::read(file).map_err(unreadable)?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
+    parse(&text, file, env)
+}
+
+/// Checks a text as if it were in `file`, which need not exist.
+pub fn parse(text: &str, file: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Unusable> {
+    let mut written = read::read(text, file, env)?;
+    let mut faults = std::mem::take(&mut written.faults);
+    faults.extend(explain::check(&written));
+    faults.extend(check::check(&written, &faults));
+    let config = Reader { paths: Paths::new(file, env), written: &written, faults: &mut faults }.config(file);
+    faults.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
+    if faults.iter().any(|fault| fault.entry.is_none()) {
+        return Err(Unusable::Faults(faults));
+    }
+    Ok(Loaded { config, faults })
+}
+
+/// The file to use: the one that was asked for, else `./servers.toml`, else `nonet/servers.toml` in
+/// `$XDG_CONFIG_HOME` or `~/.config`.
+pub fn find(explicit: Option<&Path>) -> Result<PathBuf, NotFound> {
+    let looked_at = match explicit {
+        Some(file) => vec![file.into()],
+        None => places(&|name| std::env::var(name).ok()),
+    };
+    match looked_at.iter().find(|file| file.exists()) {
+        Some(file) => Ok(file.clone()),
+        None => Err(NotFound { looked_at }),
+    }
+}
+
+fn places(env: Env) -> Vec<PathBuf> {
+    let configs = env("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute())
+        .or_else(|| home(env).map(|home| home.join(".config")));
+    let mut places = vec![PathBuf::from(FILE_NAME)];
+    places.extend(configs.map(|folder| folder.join("nonet").join(FILE_NAME)));
+    places
+}
+
+/// Turns what was written into types, leaving out what has a fault.
+struct Reader<'a> {
+    paths: Paths,
+    written: &'a Written,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl Reader<'_> {
+    fn config(mut self, file: &Path) -> Config {
+        let mut gateway: Gateway = self.table("gateway");
+        for skills in &mut gateway.skills {
+            *skills = self.paths.resolve(skills);
+        }
+        let mut embedder: search::Settings = self.table("embedder");
+        for path in [&mut embedder.onnxruntime, &mut embedder.model, &mut embedder.cache] {
+            *path = path.take().map(|path| self.paths.resolve(&path));
+        }
+        let servers: BTreeMap<String, servers::ServerTable> = self.entries("servers");
+        let apps: BTreeMap<String, apps::AppTable> = self.entries("apps");
+        Config {
+            file: file.into(),
+            gateway,
+            embedder,
+            servers: servers
+                .into_iter()
+                .filter_map(|(name, table)| {
+                    Some((ServerName::new(&name).ok()?, table.into_server(&self.paths)))
+                })
+                .collect(),
+            categories: self.entries("categories"),
+            profiles: self.entries("profiles"),
+            apps: apps.into_iter().map(|(id, table)| (id, table.into_app())).collect(),
+        }
+    }
+
+    /// A table such as `[gateway]`: its default if it has a fault, which is fatal anyway.
+    fn table<T: DeserializeOwned + Default>(&mut self, name: &str) -> T {
+        let faulty = self.faults.iter().any(|fault| fault.entry.is_none() && fault.key.starts_with(name));
+        match self.written.value.get(name) {
+            Some(value) if !faulty => self.read(&join("", name), value).unwrap_or_default(),
+            _ => T::default(),
+        }
+    }
+
+    /// The entries of a table such as `[servers.*]` that have no fault.
+    fn entries<T: DeserializeOwned>(&mut self, name: &str) -> BTreeMap<String, T> {
+        let none = Map::new();
+        let table = self.written.value.get(name).and_then(Value::as_object).unwrap_or(&none);
+        let mut entries = BTreeMap::new();
+        for (key, value) in table {
+            let pointer = join(&join("", name), key);
+            let entry = self.written.entry(&pointer);
+            if self.faults.iter().any(|fault| fault.entry == entry) {
+                continue;
+            }
+            if let Some(value) = self.read(&pointer, value) {
+                entries.insert(key.clone(), value);
+            }
+        }
+        entries
+    }
+
+    /// The schema has been passed, so serde fails on next to nothing (`1.0` where `1` is meant).
+    fn read<T: DeserializeOwned>(&mut self, pointer: &str, value: &Value) -> Option<T> {
+        T::deserialize(value)
+            .map_err(|error| {
+                let remedy = "`nonet schema` prints what is expected.";
+                self.faults.push(self.written.fault(pointer, Place::Key, error.to_string(), remedy.into()));
+            })
+            .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

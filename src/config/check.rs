@@ -1,0 +1,257 @@
+//! What no schema can say: keys that exclude each other, names that must exist, steps in a circle.
+//!
+//! Works on the JSON as written, so that an entry with a wrong value still has all of its faults told.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::{
+    Fault,
+    explain::{UNKNOWN_KEY, choose, quoted},
+    read::{Place, Written, join},
+};
+use crate::name::{RESERVED, ServerName};
+
+/// Every fault between values. `earlier` are the faults known so far.
+pub(super) fn check(written: &Written, earlier: &[Fault]) -> Vec<Fault> {
+    let mut checker = Checker { written, earlier, faults: Vec::new() };
+    for (pointer, server) in checker.entries("servers") {
+        checker.server(&pointer, server);
+    }
+    checker.categories_and_profiles();
+    for (pointer, app) in checker.entries("apps") {
+        checker.app(&pointer, app);
+    }
+    checker.faults
+}
+
+struct Checker<'a> {
+    written: &'a Written,
+    earlier: &'a [Fault],
+    faults: Vec<Fault>,
+}
+
+impl<'a> Checker<'a> {
+    /// A server is a program or an address, and has the keys of that one only.
+    fn server(&mut self, pointer: &str, server: &Map<String, Value>) {
+        let transport = server.get("transport").and_then(Value::as_str);
+        match (server.contains_key("command"), server.contains_key("url")) {
+            (true, true) => {
+                let message = "a server has `command` or `url`, not both";
+                let remedy = "Keep `command` for a program to start, `url` for a server to reach.";
+                self.fault(&join(pointer, "url"), Place::Key, message, remedy);
+            }
+            (false, false) => self.missing(
+                pointer,
+                "a server needs `command` or `url`",
+                "Give `command = \"npx\"` and `args` for a program to start, or `url` for a server to reach.",
+            ),
+            (true, false) => {
+                self.only_with(pointer, server, &["headers"], "url", "command");
+                if transport == Some("http") {
+                    let remedy = "Give a `url` instead, or take `transport` out.";
+                    let message = "`http` needs `url`, and this server has `command`";
+                    self.fault(&join(pointer, "transport"), Place::Value, message, remedy);
+                }
+            }
+            (false, true) => {
+                self.only_with(pointer, server, &["args", "env", "cwd"], "command", "url");
+                if transport == Some("stdio") {
+                    let remedy = "Give a `command` instead, or take `transport` out.";
+                    let message = "`stdio` needs `command`, and this server has `url`";
+                    self.fault(&join(pointer, "transport"), Place::Value, message, remedy);
+                }
+            }
+        }
+    }
+
+    /// Names in categories and profiles must be names in the file. An entry with a fault counts:
+    /// one fault is enough.
+    fn categories_and_profiles(&mut self) {
+        let servers = self.names("servers");
+        let categories = self.names("categories");
+        for (pointer, category) in self.entries("categories") {
+            let name = pointer.rsplit('/').next().unwrap_or_default();
+            if servers.contains(&name) {
+                let message = format!("`{name}` is the category of the server of that name already");
+                self.fault(&pointer, Place::Key, &message, "Give the group another name.");
+            } else if RESERVED.contains(&name) {
+                let message = format!("`{name}` is a category of Nonet's own");
+                self.fault(&pointer, Place::Key, &message, "Give the group another name.");
+            }
+            self.must_exist(&pointer, category, "servers", "server", &servers);
+        }
+        let mut known = servers;
+        for name in categories.into_iter().chain(RESERVED) {
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
+        for (pointer, profile) in self.entries("profiles") {
+            self.must_exist(&pointer, profile, "categories", "server or category", &known);
+        }
+    }
+
+    /// An app is a tool or steps, and the steps can be put in an order.
+    fn app(&mut self, pointer: &str, app: &Map<String, Value>) {
+        let steps = app.get("steps").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        match (app.contains_key("tool"), app.contains_key("steps")) {
+            (true, true) => {
+                let message = "an app has `tool` or `steps`, not both";
+                self.fault(&join(pointer, "tool"), Place::Key, message, "Make the tool one of the steps.");
+            }
+            (false, false) => self.missing(
+                pointer,
+                "an app needs `tool` or `steps`",
+                "Give `tool = \"server.tool\"` for a single tool, or a `[[…steps]]` for each step of a workflow.",
+            ),
+            (true, false) => self.only_with(pointer, app, &["output"], "steps", "tool"),
+            (false, true) if app.get("steps") == Some(&Value::Array(Vec::new())) => {
+                self.fault(&join(pointer, "steps"), Place::Value, "no step in it", "Give at least one.");
+            }
+            (false, true) => {}
+        }
+        self.steps(&join(pointer, "steps"), steps);
+    }
+
+    fn steps(&mut self, pointer: &str, steps: &[Value]) {
+        let mut ids: BTreeMap<String, usize> = BTreeMap::new();
+        for (index, step) in steps.iter().enumerate() {
+            let written = step.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
+            let id = written.map_or_else(|| format!("step{}", index + 1), Into::into);
+            if let Some(first) = ids.get(&id) {
+                let message = format!("{} is the id of step {} already", quoted(&id), first + 1);
+                let step = join(pointer, &index.to_string());
+                let place = if written.is_some() { join(&step, "id") } else { step };
+                self.fault(&place, Place::Value, &message, "Give each step an id of its own.");
+            } else {
+                ids.insert(id, index);
+            }
+        }
+        let names: Vec<_> = ids.keys().map(String::as_str).collect();
+        let mut waits = Vec::new();
+        for (index, step) in steps.iter().enumerate() {
+            let mut before = BTreeSet::new();
+            let after = step.get("after").and_then(Value::as_array).into_iter().flatten();
+            for (position, name) in after.enumerate().filter_map(|(i, name)| Some((i, name.as_str()?))) {
+                match ids.get(name) {
+                    Some(step) => drop(before.insert(*step)),
+                    None => {
+                        let item =
+                            join(&join(&join(pointer, &index.to_string()), "after"), &position.to_string());
+                        let message = format!("no step has the id {}", self.shown(&item, name));
+                        self.fault(&item, Place::Value, &message, &choose(name, &names));
+                    }
+                }
+            }
+            step.get("params").into_iter().for_each(|params| named_steps(params, &ids, &mut before));
+            waits.push(before);
+        }
+        if let Some(circle) = circle(&waits) {
+            let id =
+                |index: &usize| ids.iter().find(|(_, at)| *at == index).map_or("?", |(id, _)| id.as_str());
+            let path: Vec<_> = circle.iter().chain(circle.first()).map(id).collect();
+            let message = match circle.len() {
+                1 => "the step waits for itself".into(),
+                _ => format!("the steps wait for each other in a circle: {}", quoted(&path.join(" -> "))),
+            };
+            let remedy = "Take one out of `after`, or a template out of `params`.";
+            self.fault(&join(pointer, &circle[0].to_string()), Place::Key, &message, remedy);
+        }
+    }
+
+    fn entries(&self, table: &str) -> Vec<(String, &'a Map<String, Value>)> {
+        let entries = self.written.value.get(table).and_then(Value::as_object).into_iter().flatten();
+        entries.filter_map(|(name, entry)| Some((join(&join("", table), name), entry.as_object()?))).collect()
+    }
+
+    fn names(&self, table: &str) -> Vec<&'a str> {
+        let entries = self.written.value.get(table).and_then(Value::as_object).into_iter().flatten();
+        entries.map(|(name, _)| name.as_str()).collect()
+    }
+
+    fn must_exist(
+        &mut self,
+        pointer: &str,
+        entry: &Map<String, Value>,
+        key: &str,
+        what: &str,
+        known: &[&str],
+    ) {
+        let names = entry.get(key).and_then(Value::as_array).into_iter().flatten();
+        for (index, name) in names.enumerate().filter_map(|(i, name)| Some((i, name.as_str()?))) {
+            let item = join(&join(pointer, key), &index.to_string());
+            // A name that cannot be a server's has been told already.
+            let told = key == "servers" && ServerName::new(name).is_err();
+            if !known.contains(&name) && !told && !self.written.is_unknown(&item) {
+                let message = format!("there is no {what} {}", self.shown(&item, name));
+                self.fault(&item, Place::Value, &message, &choose(name, known));
+            }
+        }
+    }
+
+    fn only_with(&mut self, pointer: &str, entry: &Map<String, Value>, keys: &[&str], with: &str, has: &str) {
+        for key in keys.iter().filter(|key| entry.contains_key(**key)) {
+            let message = format!("`{key}` goes with `{with}`, not with `{has}`");
+            self.fault(&join(pointer, key), Place::Key, &message, "Take it out.");
+        }
+    }
+
+    /// A key that is missing, unless it may just be misspelt, which has been told.
+    fn missing(&mut self, pointer: &str, message: &str, remedy: &str) {
+        let entry = self.written.entry(pointer);
+        if !self.earlier.iter().any(|fault| fault.entry == entry && fault.message == UNKNOWN_KEY) {
+            self.fault(pointer, Place::Key, message, remedy);
+        }
+    }
+
+    fn shown(&self, pointer: &str, text: &str) -> String {
+        if self.written.is_showable(pointer) { quoted(text) } else { "of this name".into() }
+    }
+
+    fn fault(&mut self, pointer: &str, place: Place, message: &str, remedy: &str) {
+        self.faults.push(self.written.fault(pointer, place, message.into(), remedy.into()));
+    }
+}
+
+/// The steps that templates anywhere in a value name: `{{id` and what follows.
+fn named_steps(value: &Value, ids: &BTreeMap<String, usize>, found: &mut BTreeSet<usize>) {
+    static NAME: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\{\{\s*([A-Za-z0-9_-]+)").expect("a constant pattern"));
+    match value {
+        Value::String(text) => {
+            found.extend(NAME.captures_iter(text).filter_map(|name| ids.get(&name[1]).copied()));
+        }
+        Value::Array(items) => items.iter().for_each(|item| named_steps(item, ids, found)),
+        Value::Object(members) => members.values().for_each(|value| named_steps(value, ids, found)),
+        _ => {}
+    }
+}
+
+/// A circle among things that wait for each other, if there is one, in the order of waiting.
+fn circle(waits: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
+    let mut left: BTreeSet<usize> = (0..waits.len()).collect();
+    // Take out what waits for nothing that is left, until that changes nothing.
+    loop {
+        let stuck: BTreeSet<_> =
+            left.iter().copied().filter(|at| waits[*at].iter().any(|other| left.contains(other))).collect();
+        if stuck.len() == left.len() {
+            break;
+        }
+        left = stuck;
+    }
+    // Everything left waits for something left, so walking on must come back.
+    let mut path = vec![*left.first()?];
+    loop {
+        let next = *waits[*path.last()?].iter().find(|other| left.contains(other))?;
+        match path.iter().position(|at| *at == next) {
+            Some(start) => return Some(path.split_off(start)),
+            None => path.push(next),
+        }
+    }
+}

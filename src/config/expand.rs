@@ -1,0 +1,149 @@
+//! `${VAR}`, `${VAR:-default}` and the escape `$${` in the texts of a config.
+
+/// What answers for the environment.
+pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// How deep `${A:-${B:-...}}` may go.
+const MAX_NESTING: usize = 16;
+
+/// Why a text could not be expanded.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum Trouble {
+    #[error("the environment variable `{0}` is not set")]
+    Unset(String),
+    #[error("a `${{` that is not a variable")]
+    Malformed,
+}
+
+impl Trouble {
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Unset(name) => format!("Set it, or give a default: `${{{name}:-default}}`."),
+            Self::Malformed => {
+                "Write `${NAME}` or `${NAME:-default}`; for the characters themselves write `$${`.".into()
+            }
+        }
+    }
+}
+
+/// The text with its variables filled in, or every reason why not. A default counts when the
+/// variable is empty or not set, as in a shell. What a variable holds is not expanded again.
+pub(super) fn expand(text: &str, env: Env) -> Result<String, Vec<Trouble>> {
+    let mut troubles = Vec::new();
+    let expanded = fill(text, env, MAX_NESTING, &mut troubles);
+    if troubles.is_empty() { Ok(expanded) } else { Err(troubles) }
+}
+
+fn fill(text: &str, env: Env, nesting: usize, troubles: &mut Vec<Trouble>) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(after) = rest.strip_prefix("$${") {
+            out.push_str("${");
+            rest = after;
+        } else if let Some(inside) = rest.strip_prefix("${") {
+            let Some(variable) = Variable::parse(inside).filter(|_| nesting > 0) else {
+                troubles.push(Trouble::Malformed);
+                return out;
+            };
+            match (env(variable.name), variable.default) {
+                (Some(value), None) => out.push_str(&value),
+                (Some(value), Some(_)) if !value.is_empty() => out.push_str(&value),
+                (_, Some(default)) => out.push_str(&fill(default, env, nesting - 1, troubles)),
+                (None, None) => troubles.push(Trouble::Unset(variable.name.into())),
+            }
+            rest = variable.rest;
+        } else {
+            out.push('$');
+            rest = &rest[1..];
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// What follows `${`.
+struct Variable<'a> {
+    name: &'a str,
+    default: Option<&'a str>,
+    rest: &'a str,
+}
+
+impl<'a> Variable<'a> {
+    fn parse(inside: &'a str) -> Option<Self> {
+        let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+        let (name, after) = inside.split_at(end);
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return None;
+        }
+        if let Some(rest) = after.strip_prefix('}') {
+            return Some(Self { name, default: None, rest });
+        }
+        let after = after.strip_prefix(":-")?;
+        let end = closing_brace(after)?;
+        Some(Self { name, default: Some(&after[..end]), rest: &after[end + 1..] })
+    }
+}
+
+/// Where the default ends: at the first `}` that no `${` in it has opened.
+fn closing_brace(text: &str) -> Option<usize> {
+    let mut open = 0usize;
+    let mut before = None;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' if before == Some('$') => open += 1,
+            '}' if open == 0 => return Some(at),
+            '}' => open -= 1,
+            _ => {}
+        }
+        before = Some(c);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: Result<&str, &str>) {
+        let env = |name: &str| match name {
+            "A" => Some("a".to_string()),
+            "EMPTY" => Some(String::new()),
+            "DOLLAR" => Some("${A}".to_string()),
+            _ => None,
+        };
+        let result = expand(text, &env)
+            .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+        assert_eq!(result.as_deref().map_err(String::as_str), expected, "{text}");
+    }
+
+    #[test]
+    fn variables_are_filled_in_as_a_shell_would() {
+        check("plain $5 {x} $", Ok("plain $5 {x} $"));
+        check("${A}-${A}", Ok("a-a"));
+        check("${A:-b}${NO:-b}${EMPTY:-b}[${EMPTY}]", Ok("abb[]"));
+        check("${NO:-${NO2:-${A}}}!", Ok("a!"));
+        check("${NO:-}", Ok(""));
+        check("$${A} $$${A}", Ok("${A} $${A}"));
+        check("${DOLLAR}", Ok("${A}"));
+        check("${NO:-é}ü", Ok("éü"));
+    }
+
+    #[test]
+    fn what_cannot_be_filled_in_is_told() {
+        let malformed = "a `${` that is not a variable";
+        check(
+            "${NO} ${NO2}",
+            Err("the environment variable `NO` is not set; the environment variable `NO2` is not set"),
+        );
+        for text in ["${", "${}", "${A", "${1}", "${A-b}", "${A:-", "${a b}", "${é}"] {
+            check(text, Err(malformed));
+        }
+        check(&"${NO:-".repeat(10_000), Err(malformed));
+        let deep = "${NO:-".repeat(100) + &"}".repeat(100);
+        check(&deep, Err(malformed));
+    }
+}

@@ -1,0 +1,200 @@
+//! What the JSON Schema finds wrong, in plain words with a line and a remedy.
+
+use std::{collections::HashSet, sync::LazyLock};
+
+use jsonschema::{ValidationError, Validator, error::ValidationErrorKind as Kind};
+use serde_json::Value;
+
+use super::{
+    Fault,
+    read::{Place, Written, join, written_key},
+    schema::{FORMATS, schema},
+};
+use crate::name::nearest;
+
+/// What is said about an unknown key; `check` goes by it too.
+pub(super) const UNKNOWN_KEY: &str = "unknown key";
+/// How many choices a remedy lists.
+const MOST_CHOICES: usize = 16;
+
+/// Every fault that the schema finds.
+pub(super) fn check(written: &Written) -> Vec<Fault> {
+    static SCHEMA: LazyLock<(Value, Validator)> = LazyLock::new(|| {
+        let schema = schema();
+        let options = jsonschema::options().should_validate_formats(true).offline();
+        let options = FORMATS.into_iter().fold(options, |options, (name, check)| {
+            options.with_format(name, move |text: &str| check(text).is_ok())
+        });
+        let validator = options.build(&schema).expect("the schema of our own types is valid");
+        (schema, validator)
+    });
+    let (schema, validator) = &*SCHEMA;
+    // A value of the wrong type breaks other rules too; the first is enough.
+    let mut told = HashSet::new();
+    validator
+        .iter_errors(&written.value)
+        .filter(|error| !written.is_unknown(error.instance_path().as_str()))
+        .flat_map(|error| explain(&error, schema, written))
+        .filter(|fault| told.insert((fault.line, fault.column, fault.key.clone())))
+        .collect()
+}
+
+/// One error of the validator in plain words; several when it names several keys.
+fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Fault> {
+    let pointer = error.instance_path().as_str();
+    let keyword = error.schema_path().as_str();
+    let node = schema.pointer(keyword.rsplit_once('/').map_or("", |(node, _)| node)).unwrap_or(&Value::Null);
+    let at = |place, message: String, remedy: String| vec![written.fault(pointer, place, message, remedy)];
+    match error.kind() {
+        Kind::AdditionalProperties { unexpected } => unexpected
+            .iter()
+            .map(|key| {
+                written.fault(&join(pointer, key), Place::Key, UNKNOWN_KEY.into(), known_keys(key, node))
+            })
+            .collect(),
+        Kind::PropertyNames { error } => {
+            let name = error.instance().as_str().unwrap_or_default();
+            let why = format_fault(error.kind(), name).unwrap_or_else(|| "is no good key".into());
+            let message = format!("{} {why}", quoted(name));
+            vec![written.fault(&join(pointer, name), Place::Key, message, "Give it another name.".into())]
+        }
+        Kind::Type { .. } => {
+            let message = format!("expected {}, found {}", expected(node), found(error.instance()));
+            at(Place::Value, message, like(pointer, node, written))
+        }
+        Kind::Format { .. } => {
+            let text = error.instance().as_str().unwrap_or_default();
+            let why = format_fault(error.kind(), text).unwrap_or_else(|| "is not well-formed".into());
+            let shown = if written.is_showable(pointer) { quoted(text) } else { "this value".into() };
+            at(Place::Value, format!("{shown} {why}"), like(pointer, node, written))
+        }
+        Kind::Enum { options } => {
+            if pointer.ends_with("/transport") && error.instance().as_str() == Some("sse") {
+                let message = "legacy HTTP+SSE servers are not supported yet".into();
+                let remedy = "Most of them serve streamable HTTP too: try `transport = \"http\"` with \
+                              `/mcp` at the end of the url instead of `/sse`.";
+                return at(Place::Value, message, remedy.into());
+            }
+            let options: Vec<_> =
+                options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let text = error.instance().as_str().unwrap_or_default();
+            let shown = if written.is_showable(pointer) { quoted(text) } else { "this value".into() };
+            at(Place::Value, format!("{shown} is not one of the choices"), choose(text, &options))
+        }
+        Kind::Required { property } => {
+            let key = property.as_str().unwrap_or_default();
+            let remedy = like(&join(pointer, key), &node["properties"][key], written);
+            at(Place::Key, format!("`{key}` is missing"), remedy)
+        }
+        Kind::Minimum { limit } => {
+            at(Place::Value, format!("must be at least {limit}"), like(pointer, node, written))
+        }
+        Kind::Maximum { limit } => {
+            at(Place::Value, format!("must be at most {limit}"), like(pointer, node, written))
+        }
+        Kind::MinLength { .. } => at(Place::Value, "is empty".into(), like(pointer, node, written)),
+        _ => {
+            let message = error.masked().to_string();
+            at(Place::Value, message, "`nonet schema` prints what is expected.".into())
+        }
+    }
+}
+
+/// Why a text does not have the format that the error names.
+fn format_fault(kind: &Kind, text: &str) -> Option<String> {
+    let Kind::Format { format } = kind else { return None };
+    let (_, check) = FORMATS.iter().find(|(name, _)| name == format)?;
+    check(text).err()
+}
+
+fn known_keys(key: &str, node: &Value) -> String {
+    let known: Vec<_> =
+        node["properties"].as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
+    choose(key, &known)
+}
+
+/// A remedy for a word that is none of the choices: the nearest, else all of them.
+pub(super) fn choose(given: &str, choices: &[&str]) -> String {
+    match nearest(given, choices.iter().copied(), 1).as_slice() {
+        [near] => format!("Did you mean {}?", quoted(near)),
+        _ if choices.is_empty() => "There is none yet.".into(),
+        _ => {
+            let shown: Vec<_> = choices.iter().take(MOST_CHOICES).map(|choice| quoted(choice)).collect();
+            let rest = if choices.len() > MOST_CHOICES { " and more" } else { "" };
+            format!("Choose from {}{rest}.", shown.join(", "))
+        }
+    }
+}
+
+/// Shows a value by the example that its schema gives, or one of its type.
+fn like(pointer: &str, node: &Value, written: &Written) -> String {
+    let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
+    if node["type"] == "array" && node["items"]["type"] == "object" {
+        return format!("Give each its own header in two brackets: `[[{}]]`.", written.key(pointer));
+    }
+    let given = [&node["examples"][0], &node["default"]].into_iter().find(|value| !value.is_null());
+    let example = given.cloned().unwrap_or_else(|| match node["type"].as_str() {
+        Some("integer" | "number") => 1.into(),
+        Some("boolean") => true.into(),
+        Some("array") => vec!["text"].into(),
+        Some("object") => serde_json::json!({ "name": "value" }),
+        _ => "text".into(),
+    });
+    let element = written.value.pointer(parent).is_some_and(Value::is_array);
+    let key = key.replace("~1", "/").replace("~0", "~");
+    match element {
+        true => format!("Write it like `{}`.", toml(&example)),
+        false => format!("Write it like `{} = {}`.", written_key(&key), toml(&example)),
+    }
+}
+
+/// A value as TOML writes it on one line.
+fn toml(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        Value::Object(members) if members.is_empty() => "{}".into(),
+        Value::Object(members) => {
+            let member = |(key, value): (&String, &Value)| format!("{} = {}", written_key(key), toml(value));
+            format!("{{ {} }}", members.iter().map(member).collect::<Vec<_>>().join(", "))
+        }
+        plain => plain.to_string(),
+    }
+}
+
+/// What a schema asks for, in words.
+fn expected(node: &Value) -> String {
+    let words = |name: &Value| match name.as_str() {
+        Some("string") => "a text in quotes",
+        Some("integer") => "a whole number",
+        Some("number") => "a number",
+        Some("boolean") => "`true` or `false`",
+        Some("array") => "a list",
+        Some("object") => "a table",
+        _ => "another kind of value",
+    };
+    match &node["type"] {
+        Value::Array(names) => names.iter().map(words).collect::<Vec<_>>().join(" or "),
+        name => words(name).into(),
+    }
+}
+
+/// What a value is, in words; never the value itself.
+fn found(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "`true` or `false`",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a table",
+    }
+}
+
+/// A text from the file, on one line and not too long.
+pub(super) fn quoted(text: &str) -> String {
+    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+    if text.chars().nth(60).is_some() {
+        shown.push('…');
+    }
+    format!("`{shown}`")
+}

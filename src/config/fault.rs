@@ -1,0 +1,110 @@
+//! What is told when a config is not right: where, what, and what to do about it.
+//!
+//! A fault is read by the person who wrote the file. It never holds a secret: no expanded text, and
+//! no value of `env` or `headers`.
+
+use std::{fmt, io, path::PathBuf};
+
+/// One thing that is wrong in a config file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The file, as it was named.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// The full dotted key, such as `servers.files.timeout`; empty when the text is no TOML.
+    pub key: String,
+    /// What is wrong, without a full stop.
+    pub message: String,
+    /// What to do: one sentence or more.
+    pub remedy: String,
+    /// The entry that is left out because of it (`servers.files`). None: the whole file is unusable.
+    pub entry: Option<String>,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: ", self.file.display(), self.line, self.column)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        write!(f, "{}. {}", self.message, self.remedy)
+    }
+}
+
+/// Why a file gives no config at all.
+#[derive(Debug)]
+pub enum Unusable {
+    /// The file cannot be read.
+    Unreadable {
+        /// Which file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It has faults, at least one of them outside of the entries that can be left out.
+    Faults(Vec<Fault>),
+}
+
+impl Unusable {
+    /// All faults, by line; none for a file that cannot be read.
+    pub fn faults(&self) -> &[Fault] {
+        match self {
+            Self::Unreadable { .. } => &[],
+            Self::Faults(faults) => faults,
+        }
+    }
+}
+
+impl std::error::Error for Unusable {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unreadable { source, .. } => Some(source),
+            Self::Faults(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { file, .. } => write!(f, "cannot read {}", file.display()),
+            Self::Faults(faults) => {
+                write!(f, "the config cannot be used until this is put right:")?;
+                let (fatal, rest): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.entry.is_none());
+                fatal.iter().try_for_each(|fault| write!(f, "\n  {fault}"))?;
+                if !rest.is_empty() {
+                    write!(f, "\nand this costs single entries only:")?;
+                }
+                rest.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
+            }
+        }
+    }
+}
+
+const EXAMPLE: &str = r#"  [servers.memory]
+  command = "npx"
+  args = ["-y", "@modelcontextprotocol/server-memory"]"#;
+
+/// No config file where one was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotFound {
+    /// Where it was looked for, in this order.
+    pub looked_at: Vec<PathBuf>,
+}
+
+impl std::error::Error for NotFound {}
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<_> = self.looked_at.iter().map(|path| path.display().to_string()).collect();
+        write!(
+            f,
+            "no config file: looked at {}. Write one there, or name one with `--config FILE`. \
+             This is enough to begin with:\n\n{EXAMPLE}",
+            places.join(" and ")
+        )
+    }
+}

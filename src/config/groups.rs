@@ -1,0 +1,129 @@
+//! `[gateway]`, `[categories.NAME]` and `[profiles.NAME]`: what is shown, to whom, and how.
+
+use std::{path::PathBuf, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Globs, schema::named, values::time};
+use crate::name::ServerName;
+
+/// The gateway itself: `[gateway]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Gateway {
+    /// How tools are shown to clients.
+    pub tool_injection: ToolInjection,
+    /// The context window of the model in tokens; `auto` goes by it.
+    #[schemars(range(min = 1_000, max = 1_000_000_000))]
+    pub context_window: u64,
+    /// Tools listed beside the meta-tools in any mode.
+    #[schemars(example = json!(["filesystem.read_file"]))]
+    pub pinned: Vec<String>,
+    /// Folders of skills; `~/` and paths relative to this file are understood.
+    #[schemars(example = json!(["~/.config/nonet/skills"]))]
+    pub skills: Vec<PathBuf>,
+    /// When a call that still runs becomes a background task. Left out: what the client stands.
+    #[serde(deserialize_with = "time::option::deserialize")]
+    #[schemars(schema_with = "time::schema")]
+    pub soft_deadline: Option<Duration>,
+    /// The largest result in bytes that is given whole; a larger one is kept and previewed.
+    #[schemars(range(min = 1_000, max = 1_000_000_000))]
+    pub max_result_bytes: usize,
+    /// Host names besides localhost that HTTP clients may use for this gateway.
+    #[schemars(example = json!(["nonet.example.com"]))]
+    pub allowed_hosts: Vec<String>,
+    /// Web origins that may use this gateway from a browser.
+    #[schemars(example = json!(["https://app.example.com"]))]
+    pub allowed_origins: Vec<String>,
+}
+
+impl Default for Gateway {
+    fn default() -> Self {
+        Self {
+            tool_injection: ToolInjection::default(),
+            context_window: 200_000,
+            pinned: Vec::new(),
+            skills: Vec::new(),
+            soft_deadline: None,
+            max_result_bytes: 100_000,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+        }
+    }
+}
+
+/// How tools are shown to a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolInjection {
+    /// The nine meta-tools and nothing else.
+    #[default]
+    Discovery,
+    /// The nine and every tool with its schema.
+    Direct,
+    /// The nine and every tool by its name and one line.
+    CompactDirect,
+    /// The fullest of the three that takes at most a fifth of the context window.
+    Auto,
+}
+
+/// A group of tools: `[categories.NAME]`. A tool belongs to it by any of the three.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Category {
+    /// What the group is for; shown in the list of categories.
+    #[schemars(example = &"Reading and writing text")]
+    pub description: String,
+    /// Servers all of whose tools belong to it.
+    #[schemars(schema_with = "server_names")]
+    pub servers: Vec<ServerName>,
+    /// Tags whose tools belong to it.
+    #[schemars(example = json!(["files"]))]
+    pub tags: Vec<String>,
+    /// Patterns on full names (`server.tool`) whose tools belong to it.
+    pub tools: Globs,
+}
+
+/// What a client may see: `[profiles.NAME]`. What is left out does not restrict.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Profile {
+    /// Categories or servers whose tools are shown.
+    #[schemars(example = json!(["files", "docs"]))]
+    pub categories: Vec<String>,
+    /// Tags whose tools are shown.
+    #[schemars(example = json!(["files"]))]
+    pub tags: Vec<String>,
+    /// Patterns on full names (`server.tool`) that are shown.
+    pub allow: Globs,
+    /// Patterns on full names that are not shown, whatever else says so.
+    pub deny: Globs,
+    /// The highest risk that is shown.
+    pub max_risk: Option<Risk>,
+    /// Tools listed beside the meta-tools in any mode.
+    #[schemars(example = json!(["files.read_file"]))]
+    pub pinned: Vec<String>,
+    /// How tools are shown, instead of `[gateway]`'s way.
+    pub tool_injection: Option<ToolInjection>,
+    /// The context window of this client's model, instead of `[gateway]`'s.
+    #[schemars(range(min = 1_000, max = 1_000_000_000), example = 200_000)]
+    pub context_window: Option<u64>,
+}
+
+/// How much harm a tool can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Risk {
+    /// It only reads.
+    Low,
+    /// It changes things in ways that can be undone, or its server does not say.
+    Medium,
+    /// It can destroy.
+    High,
+}
+
+fn server_names(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": named("server-name", "files"), "examples": [["files", "docs"]] })
+}

@@ -1,0 +1,290 @@
+//! TOML text to JSON, remembering where each key and value stood, with `${VAR}` expanded.
+//!
+//! Knows nothing about servers; places are named by JSON pointers.
+
+use std::{
+    collections::HashMap,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value};
+use toml_edit::{Document, Item, TableLike, Value as Toml};
+
+use super::{
+    Fault, Unusable,
+    expand::{Env, Trouble, expand},
+    explain::quoted,
+};
+
+/// The tables whose entries can be left out one by one.
+const TABLES_OF_ENTRIES: [&str; 4] = ["servers", "categories", "profiles", "apps"];
+
+/// A file as written.
+pub(super) struct Written {
+    file: PathBuf,
+    /// All of it, as JSON.
+    pub value: Value,
+    /// What was wrong with single values: variables that are not set, and the like.
+    pub faults: Vec<Fault>,
+    spots: HashMap<String, Spot>,
+}
+
+/// Where a value stands; by its JSON pointer.
+struct Spot {
+    /// The full dotted key.
+    key: String,
+    key_at: At,
+    value_at: At,
+    state: State,
+}
+
+/// Line and column, from 1.
+type At = (usize, usize);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// As it stands in the file.
+    Plain,
+    /// In part from the environment, so it may be a secret.
+    Expanded,
+    /// It could not be read, so nothing more is said about it.
+    Unknown,
+}
+
+/// Which part of a spot a fault points at.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    Key,
+    Value,
+}
+
+/// Reads a text; `Err` when it is no TOML.
+pub(super) fn read(text: &str, file: &Path, env: Env) -> Result<Written, Unusable> {
+    let lines = Lines::new(text);
+    let document = Document::parse(text).map_err(|error| {
+        let span = error.span().unwrap_or_default();
+        let (line, column) = lines.at(span.start);
+        let mut message = error.message().lines().collect::<Vec<_>>().join(", ");
+        let remedy = match text.get(span) {
+            Some(key) if message == "duplicate key" => {
+                message = format!("the key {} is there twice", quoted(key));
+                "Keep one of the two; the rest of the file was not checked."
+            }
+            _ => "This is not TOML (texts go in quotes, for example); the rest of the file was not checked.",
+        };
+        let remedy = remedy.into();
+        let (file, key) = (file.into(), String::new());
+        Unusable::Faults(vec![Fault { file, line, column, key, message, remedy, entry: None }])
+    })?;
+    let written =
+        Written { file: file.into(), value: Value::Null, faults: Vec::new(), spots: HashMap::new() };
+    let mut walk = Walk { written, lines, env, unset: Vec::new() };
+    let root = Spot { key: String::new(), key_at: (1, 1), value_at: (1, 1), state: State::Plain };
+    walk.written.spots.insert(String::new(), root);
+    walk.written.value = walk.table("", document.as_table());
+    let Walk { mut written, unset, .. } = walk;
+    // Someone who switches a server off need not have its token.
+    let needed = unset.into_iter().filter(|(pointer, _)| !written.is_switched_off(pointer));
+    let needed: Vec<_> = needed.map(|(_, fault)| fault).collect();
+    written.faults.extend(needed);
+    Ok(written)
+}
+
+impl Written {
+    /// A fault at the value that the pointer names.
+    pub fn fault(&self, pointer: &str, place: Place, message: String, remedy: String) -> Fault {
+        let (line, column) = self.spots.get(pointer).map_or((1, 1), |spot| match place {
+            Place::Key => spot.key_at,
+            Place::Value => spot.value_at,
+        });
+        let key = self.key(pointer).to_string();
+        Fault { file: self.file.clone(), line, column, key, message, remedy, entry: self.entry(pointer) }
+    }
+
+    /// The dotted key of a value.
+    pub fn key(&self, pointer: &str) -> &str {
+        self.spots.get(pointer).map_or("", |spot| &spot.key)
+    }
+
+    /// The entry that a pointer is in, such as `servers.files`, if it can be left out alone.
+    pub fn entry(&self, pointer: &str) -> Option<String> {
+        self.entry_pointer(pointer).map(|entry| self.key(entry).to_string())
+    }
+
+    /// Whether the value may be shown: it stands in the file as it is and is not of a kind that
+    /// people keep secrets in.
+    pub fn is_showable(&self, pointer: &str) -> bool {
+        let secret = pointer.split('/').nth(1) == Some("servers")
+            && matches!(pointer.split('/').nth(3), Some("env" | "headers" | "args" | "url"));
+        !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == State::Plain)
+    }
+
+    /// Whether the value has a fault already that leaves nothing to be said about it.
+    pub fn is_unknown(&self, pointer: &str) -> bool {
+        self.spots.get(pointer).is_some_and(|spot| spot.state == State::Unknown)
+    }
+
+    fn is_switched_off(&self, pointer: &str) -> bool {
+        let entry = self.entry_pointer(pointer).and_then(|entry| self.value.pointer(entry));
+        entry.and_then(|entry| entry.get("enabled")) == Some(&Value::Bool(false))
+    }
+
+    fn entry_pointer<'a>(&self, pointer: &'a str) -> Option<&'a str> {
+        let mut parts = pointer.split('/');
+        let (_, table, name) = (parts.next()?, parts.next()?, parts.next()?);
+        TABLES_OF_ENTRIES.contains(&table).then(|| &pointer[..table.len() + name.len() + 2])
+    }
+}
+
+/// The pointer of a member.
+pub(super) fn join(pointer: &str, key: &str) -> String {
+    format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
+}
+
+/// A key as TOML writes it: bare where it may be.
+pub(super) fn written_key(key: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if !key.is_empty() && key.chars().all(bare) { key.into() } else { Value::from(key).to_string() }
+}
+
+struct Walk<'a> {
+    written: Written,
+    lines: Lines<'a>,
+    env: Env<'a>,
+    /// Faults for variables that are not set, by pointer.
+    unset: Vec<(String, Fault)>,
+}
+
+impl Walk<'_> {
+    fn table(&mut self, pointer: &str, table: &dyn TableLike) -> Value {
+        let mut members = Map::new();
+        let path = self.written.key(pointer).to_string();
+        for (name, item) in table.iter() {
+            let dot = if path.is_empty() { "" } else { "." };
+            let key = format!("{path}{dot}{}", written_key(name));
+            let at = table.key(name).and_then(|key| key.span());
+            members.insert(name.into(), self.item(join(pointer, name), key, at, item));
+        }
+        Value::Object(members)
+    }
+
+    fn item(&mut self, pointer: String, key: String, at: Option<Range<usize>>, item: &Item) -> Value {
+        self.note(&pointer, key, at, item.span());
+        match item {
+            Item::None => Value::Null,
+            Item::Value(value) => self.value(&pointer, value),
+            Item::Table(table) => self.table(&pointer, table),
+            Item::ArrayOfTables(tables) => {
+                let path = self.written.key(&pointer).to_string();
+                let mut items = Vec::new();
+                for (index, table) in tables.iter().enumerate() {
+                    let element = join(&pointer, &index.to_string());
+                    self.note(&element, format!("{path}[{index}]"), table.span(), table.span());
+                    items.push(self.table(&element, table));
+                }
+                Value::Array(items)
+            }
+        }
+    }
+
+    fn value(&mut self, pointer: &str, value: &Toml) -> Value {
+        match value {
+            Toml::String(text) => self.text(pointer, text.value()),
+            Toml::Integer(number) => (*number.value()).into(),
+            Toml::Boolean(truth) => (*truth.value()).into(),
+            // JSON knows no dates; an unquoted one is taken as the text it is.
+            Toml::Datetime(date) => date.value().to_string().into(),
+            Toml::Float(number) => match serde_json::Number::from_f64(*number.value()) {
+                Some(number) => number.into(),
+                None => {
+                    let remedy = "Write a number with digits.".into();
+                    self.unreadable(pointer, "not a finite number".into(), remedy, false);
+                    Value::Null
+                }
+            },
+            Toml::InlineTable(table) => self.table(pointer, table),
+            Toml::Array(array) => {
+                let path = self.written.key(pointer).to_string();
+                let mut items = Vec::new();
+                for (index, item) in array.iter().enumerate() {
+                    let element = join(pointer, &index.to_string());
+                    self.note(&element, format!("{path}[{index}]"), item.span(), item.span());
+                    items.push(self.value(&element, item));
+                }
+                Value::Array(items)
+            }
+        }
+    }
+
+    fn text(&mut self, pointer: &str, text: &str) -> Value {
+        match expand(text, self.env) {
+            Ok(expanded) => {
+                if expanded != text {
+                    self.mark(pointer, State::Expanded);
+                }
+                expanded.into()
+            }
+            Err(troubles) => {
+                for trouble in troubles {
+                    let remedy = trouble.remedy();
+                    self.unreadable(
+                        pointer,
+                        trouble.to_string(),
+                        remedy,
+                        matches!(trouble, Trouble::Unset(_)),
+                    );
+                }
+                text.into()
+            }
+        }
+    }
+
+    fn note(
+        &mut self,
+        pointer: &str,
+        key: String,
+        key_at: Option<Range<usize>>,
+        value_at: Option<Range<usize>>,
+    ) {
+        let key_at = key_at.or_else(|| value_at.clone()).map_or((1, 1), |span| self.lines.at(span.start));
+        let value_at = value_at.map_or(key_at, |span| self.lines.at(span.start));
+        self.written.spots.insert(pointer.into(), Spot { key, key_at, value_at, state: State::Plain });
+    }
+
+    fn mark(&mut self, pointer: &str, state: State) {
+        if let Some(spot) = self.written.spots.get_mut(pointer) {
+            spot.state = state;
+        }
+    }
+
+    fn unreadable(&mut self, pointer: &str, message: String, remedy: String, unset: bool) {
+        self.mark(pointer, State::Unknown);
+        let fault = self.written.fault(pointer, Place::Value, message, remedy);
+        match unset {
+            true => self.unset.push((pointer.into(), fault)),
+            false => self.written.faults.push(fault),
+        }
+    }
+}
+
+/// Where each line of a text starts.
+struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn new(text: &'a str) -> Self {
+        let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self { text, starts }
+    }
+
+    /// Line and column in characters of a byte offset, both from 1.
+    fn at(&self, offset: usize) -> At {
+        let line = self.starts.partition_point(|start| *start <= offset).max(1);
+        let start = self.starts[line - 1];
+        let before = self.text.get(start..offset.min(self.text.len())).unwrap_or("");
+        (line, before.trim_start_matches('\u{feff}').chars().count() + 1)
+    }
+}

@@ -1,0 +1,172 @@
+//! The JSON Schema of the file, made from the types.
+//!
+//! Single values are checked by `format`s of our own, so that every check of a value has its place
+//! in the schema and thereby its line in the file.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
+use serde_json::{Value, json};
+
+use super::{Category, Gateway, Globs, Profile, apps::AppTable, servers::ServerTable, values::time};
+use crate::{name::ServerName, search};
+
+/// A check of one text. `Err` says why it is not good, to follow "`the text`" or "this value".
+pub(super) type Check = fn(&str) -> Result<(), String>;
+
+/// The formats that the types use.
+pub(super) const FORMATS: [(&str, Check); 9] = [
+    ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
+    ("glob", |text| {
+        Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is no pattern ({})", e.kind()))
+    }),
+    ("http-url", http_url),
+    ("header-name", header_name),
+    ("header-value", |text| {
+        http::HeaderValue::from_str(text).map(drop).map_err(|_| "holds characters that no header may".into())
+    }),
+    ("env-name", |text| match text.is_empty() || text.contains(['=', '\0']) {
+        true => Err("cannot be the name of an environment variable".into()),
+        false => Ok(()),
+    }),
+    ("server-name", |text| {
+        ServerName::new(text)
+            .map(drop)
+            .map_err(|bad| format!("is not a server name ({}); `{}` would be one", bad.why, bad.nearest))
+    }),
+    ("plain-name", plain_name),
+    ("step-id", |text| match text {
+        "input" => Err("is the app's own input".into()),
+        _ => plain_name(text),
+    }),
+];
+
+/// Headers that the protocol needs for itself.
+const OWN_HEADERS: [&str; 7] = [
+    "accept",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "mcp-protocol-version",
+    "mcp-session-id",
+];
+
+/// The JSON Schema of a config file.
+pub fn schema() -> Value {
+    let settings =
+        SchemaSettings::draft07().for_deserialize().with(|settings| settings.inline_subschemas = true);
+    let mut generator = settings.into_generator();
+    let mut schema = json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "servers.toml",
+        "description": "The servers behind a Nonet gateway, and the gateway itself.",
+        "type": "object",
+        "properties": {
+            "gateway": generator.subschema_for::<Gateway>(),
+            "embedder": generator.subschema_for::<search::Settings>(),
+            "servers": entries::<ServerTable>(&mut generator, "server-name", "The servers, by name."),
+            "categories": entries::<Category>(&mut generator, "plain-name", "Groups of tools."),
+            "profiles": entries::<Profile>(&mut generator, "plain-name", "What single clients see."),
+            "apps": entries::<AppTable>(&mut generator, "plain-name", "Workflows and named tools."),
+        },
+        "additionalProperties": false,
+    });
+    plain(&mut schema);
+    schema
+}
+
+/// The schema of a text with a format.
+pub(super) fn named(format: &str, example: &str) -> Schema {
+    json_schema!({ "type": "string", "format": format, "examples": [example] })
+}
+
+/// The schema of a table whose keys have a format.
+pub(super) fn with_keys(format: &str, value: Schema, example: Value) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": value,
+        "propertyNames": { "format": format },
+        "examples": [example],
+    })
+}
+
+fn entries<T: JsonSchema>(generator: &mut SchemaGenerator, format: &str, description: &str) -> Schema {
+    let mut schema = with_keys(format, generator.subschema_for::<T>(), json!({}));
+    schema.remove("examples");
+    schema.insert("description".into(), description.into());
+    schema
+}
+
+/// Makes a schema as plain as TOML: there is no null, and a choice of texts is one `enum`.
+fn plain(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(plain),
+        Value::Object(members) => {
+            members.values_mut().for_each(plain);
+            if let Some(Value::String(description)) = members.get_mut("description") {
+                *description = description.replace('\n', " ");
+            }
+            if members.get("default") == Some(&Value::Null) {
+                members.shift_remove("default");
+            }
+            if let Some(Value::Array(types)) = members.get_mut("type") {
+                types.retain(|name| name != "null");
+                if let [only] = types.as_slice() {
+                    let only = only.clone();
+                    members.insert("type".into(), only);
+                }
+            }
+            if let Some(Value::Array(choices)) = members.get_mut("enum") {
+                choices.retain(|choice| !choice.is_null());
+            }
+            if let Some(Value::Array(mut variants)) = members.shift_remove("anyOf") {
+                variants.retain(|variant| variant["type"] != "null");
+                for variant in variants {
+                    for (key, value) in variant.as_object().cloned().unwrap_or_default() {
+                        members.entry(key).or_insert(value);
+                    }
+                }
+            }
+            if let Some(Value::Array(variants)) = members.shift_remove("oneOf") {
+                let choices: Vec<_> = variants.iter().flat_map(choices).collect();
+                members.insert("type".into(), "string".into());
+                members.insert("enum".into(), choices.into());
+            }
+        }
+        _ => {}
+    }
+}
+
+fn choices(variant: &Value) -> Vec<Value> {
+    match (variant.get("const"), variant.get("enum")) {
+        (Some(choice), _) => vec![choice.clone()],
+        (None, Some(Value::Array(choices))) => choices.clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn plain_name(text: &str) -> Result<(), String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    match text.chars().all(good) && (1..=64).contains(&text.len()) {
+        true => Ok(()),
+        false => Err("is not made of 1 to 64 characters of a-z, A-Z, 0-9, `-` and `_`".into()),
+    }
+}
+
+fn http_url(text: &str) -> Result<(), String> {
+    if !text.starts_with("http://") && !text.starts_with("https://") {
+        return Err("is not an http:// or https:// address".into());
+    }
+    let url: http::Uri = text.parse().map_err(|error| format!("is no address ({error})"))?;
+    match url.host() {
+        Some(host) if !host.is_empty() => Ok(()),
+        _ => Err("is an address without a host".into()),
+    }
+}
+
+fn header_name(text: &str) -> Result<(), String> {
+    match http::HeaderName::from_bytes(text.as_bytes()) {
+        Err(_) => Err("cannot be the name of a header".into()),
+        Ok(name) if OWN_HEADERS.contains(&name.as_str()) => Err("is a header that Nonet sets itself".into()),
+        Ok(_) => Ok(()),
+    }
+}

@@ -1,0 +1,221 @@
+//! `[servers.NAME]`: how a server is reached and which of its tools are shown.
+//!
+//! [`ServerTable`] is the table as written and the source of its JSON Schema; [`Server`] is what the
+//! rest of Nonet gets, where a server is either a program or an address, never both.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    Globs, Secret,
+    paths::Paths,
+    schema::{named, with_keys},
+    values::time,
+};
+
+/// One MCP server behind the gateway.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// The program to start or the address to reach.
+    pub transport: Transport,
+    /// Whether the server is started at all.
+    pub enabled: bool,
+    /// What the server is for, in a few words.
+    pub description: Option<String>,
+    /// Words that find the server's tools and that profiles choose by.
+    pub tags: Vec<String>,
+    /// The hard limit of one call.
+    pub timeout: Duration,
+    /// How long a start may take, up to the first list of tools.
+    pub start_timeout: Duration,
+    /// If given, only these tools are shown.
+    pub allowed_tools: Option<Globs>,
+    /// Tools that are neither shown nor called, even if allowed.
+    pub blocked_tools: Globs,
+    /// What happens when a tool of this server is called, unless the tool says otherwise.
+    pub policy: Option<Policy>,
+    /// Whether calls that may change something may still run at the same time.
+    pub parallel: bool,
+    /// What single tools have of their own, by the name their server gives them.
+    pub tools: BTreeMap<String, ToolOverride>,
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    /// A child process that speaks on stdin and stdout.
+    Stdio {
+        /// The program: found through `PATH`, or a path made absolute.
+        command: String,
+        /// Its arguments, as written.
+        args: Vec<String>,
+        /// What it gets besides the few variables that every child gets.
+        env: BTreeMap<String, Secret>,
+        /// The folder it runs in, made absolute.
+        cwd: Option<PathBuf>,
+    },
+    /// An address that speaks streamable HTTP.
+    Http {
+        /// An `http` or `https` address; checked.
+        url: String,
+        /// Headers of each request; names and values are well-formed.
+        headers: BTreeMap<String, Secret>,
+    },
+}
+
+/// What one tool has of its own.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolOverride {
+    /// What happens when this tool is called.
+    pub policy: Option<Policy>,
+    /// Other words for the tool, in any language; search finds it by them.
+    #[schemars(example = json!(["remove a page"]))]
+    pub aliases: Vec<String>,
+    /// Tags of this tool, besides its server's.
+    #[schemars(example = json!(["writing"]))]
+    pub tags: Vec<String>,
+    /// Whether calls of this tool may run at the same time, whatever its server says.
+    pub parallel: Option<bool>,
+}
+
+/// What happens when a tool is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// It runs.
+    Allow,
+    /// The user is asked first.
+    Approve,
+    /// It never runs.
+    Deny,
+}
+
+/// The transport by its name in the file. Left out, it is told from `command` or `url`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum TransportName {
+    /// A child process.
+    Stdio,
+    /// Streamable HTTP.
+    Http,
+}
+
+/// A server as written: a program (`command`) or an address (`url`).
+#[derive(Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ServerTable {
+    /// `stdio` or `http`; left out, it is told from `command` or `url`.
+    #[schemars(example = &"stdio")]
+    pub transport: Option<TransportName>,
+    /// The program to start: a name found through PATH, or a path (`~/` and paths relative to this
+    /// file are understood).
+    #[schemars(length(min = 1), example = &"npx")]
+    pub command: Option<String>,
+    /// The program's arguments, one text each.
+    #[schemars(example = json!(["-y", "@modelcontextprotocol/server-memory"]))]
+    pub args: Vec<String>,
+    /// Environment variables for the program, besides PATH, HOME and the like, which it always gets.
+    #[schemars(schema_with = "env_schema")]
+    pub env: BTreeMap<String, Secret>,
+    /// The folder the program runs in; relative to this file.
+    #[schemars(length(min = 1), example = &"~/projects")]
+    pub cwd: Option<String>,
+    /// The server's address, for streamable HTTP.
+    #[schemars(extend("format" = "http-url"), example = &"https://example.com/mcp")]
+    pub url: Option<String>,
+    /// Headers sent with each request to `url`.
+    #[schemars(schema_with = "headers_schema")]
+    pub headers: BTreeMap<String, Secret>,
+    /// `false` keeps the entry but never starts the server.
+    pub enabled: bool,
+    /// What the server is for, in a few words; helps search.
+    #[schemars(example = &"Issues and pull requests")]
+    pub description: Option<String>,
+    /// Words that find the server's tools and that profiles choose by.
+    #[schemars(example = json!(["files"]))]
+    pub tags: Vec<String>,
+    /// The hard limit of one call.
+    #[serde(with = "time")]
+    #[schemars(schema_with = "time::schema")]
+    pub timeout: Duration,
+    /// How long a start may take. The first run of `npx` or `uvx` downloads the server.
+    #[serde(with = "time")]
+    #[schemars(schema_with = "time::schema")]
+    pub start_timeout: Duration,
+    /// If given, only the tools that match are shown.
+    pub allowed_tools: Option<Globs>,
+    /// Tools that match are invisible and cannot be called.
+    pub blocked_tools: Globs,
+    /// What happens when a tool of this server is called.
+    pub policy: Option<Policy>,
+    /// `true`: calls that may change something may run at the same time.
+    pub parallel: bool,
+    /// Single tools, by the name their server gives them.
+    pub tools: BTreeMap<String, ToolOverride>,
+}
+
+impl Default for ServerTable {
+    fn default() -> Self {
+        Self {
+            transport: None,
+            command: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+            url: None,
+            headers: BTreeMap::new(),
+            enabled: true,
+            description: None,
+            tags: Vec::new(),
+            timeout: Duration::from_secs(300),
+            start_timeout: Duration::from_secs(60),
+            allowed_tools: None,
+            blocked_tools: Globs::default(),
+            policy: None,
+            parallel: false,
+            tools: BTreeMap::new(),
+        }
+    }
+}
+
+impl ServerTable {
+    /// The checked form. `shape` has already seen to it that `command` and `url` exclude each other.
+    pub fn into_server(self, paths: &Paths) -> Server {
+        let transport = match self.url {
+            Some(url) => Transport::Http { url, headers: self.headers },
+            None => Transport::Stdio {
+                command: paths.program(&self.command.unwrap_or_default()),
+                args: self.args,
+                env: self.env,
+                cwd: self.cwd.map(|cwd| paths.resolve(cwd.as_ref())),
+            },
+        };
+        Server {
+            transport,
+            enabled: self.enabled,
+            description: self.description,
+            tags: self.tags,
+            timeout: self.timeout,
+            start_timeout: self.start_timeout,
+            allowed_tools: self.allowed_tools,
+            blocked_tools: self.blocked_tools,
+            policy: self.policy,
+            parallel: self.parallel,
+            tools: self.tools,
+        }
+    }
+}
+
+fn env_schema(_: &mut SchemaGenerator) -> Schema {
+    let text = json_schema!({ "type": "string", "examples": ["warn"] });
+    with_keys("env-name", text, json!({ "LOG_LEVEL": "warn" }))
+}
+
+fn headers_schema(_: &mut SchemaGenerator) -> Schema {
+    let text = named("header-value", "Bearer ${TOKEN}");
+    with_keys("header-name", text, json!({ "Authorization": "Bearer ${TOKEN}" }))
+}

@@ -1,0 +1,399 @@
+//! The whole road: a text in, a config or faults out.
+
+use std::path::Path;
+
+use insta::{assert_debug_snapshot, assert_snapshot};
+
+use super::*;
+
+const FILE: &str = "/etc/nonet/servers.toml";
+
+fn env(name: &str) -> Option<String> {
+    match name {
+        "HOME" => Some("/home/ann".into()),
+        "TOKEN" => Some("s3cr3t".into()),
+        "BAD_TOKEN" => Some("s3cr3t\nline".into()),
+        "BAD_URL" => Some("ftp://ann:s3cr3t@example.com".into()),
+        _ => None,
+    }
+}
+
+fn loaded(text: &str) -> Loaded {
+    parse(text, Path::new(FILE), &env).unwrap_or_else(|unusable| panic!("{unusable}"))
+}
+
+/// Every fault of a text, as `line: key: message`.
+fn faults(text: &str) -> Vec<String> {
+    let faults = match parse(text, Path::new("f"), &env) {
+        Ok(loaded) => loaded.faults,
+        Err(unusable) => unusable.faults().to_vec(),
+    };
+    faults.iter().map(|fault| format!("{}: {}: {}", fault.line, fault.key, fault.message)).collect()
+}
+
+fn keys<T>(map: &BTreeMap<String, T>) -> Vec<&str> {
+    map.keys().map(String::as_str).collect()
+}
+
+fn check(text: &str, expected: &[&str]) {
+    assert_eq!(faults(text), expected, "{text}");
+}
+
+const FAULTY: &str = r#"# One fault or two per entry; `good` ones stay.
+[servers.good]
+command = "npx"
+
+[servers.files]
+comand = "npx"
+args = "-y"
+timeout = 60
+
+[servers.Docs]
+url = "https://example.com/mcp"
+
+[servers.token]
+url = "https://example.com/mcp"
+headers = { Authorization = "Bearer ${NOT_SET}" }
+
+[servers.hidden]
+url = "${BAD_URL}"
+headers = { "a b" = "x", Authorization = "Bearer s3cr3t\n" }
+
+[servers.old]
+transport = "sse"
+url = "https://example.com/sse"
+
+[servers.both]
+command = "npx"
+url = "https://example.com"
+headers = {}
+
+[servers.neither]
+description = "?"
+
+[servers.mixed]
+transport = "http"
+command = "npx"
+headers = { A = "b" }
+
+[servers.values]
+url = "example.com/mcp"
+timeout = "0s"
+start_timeout = "60"
+blocked_tools = ["ok_*", "bad_["]
+policy = "ask"
+parallel = "yes"
+
+[servers.values.tools.write_file]
+policy = "aprove"
+alias = ["x"]
+
+[categories.fine]
+servers = ["good", "files"]
+
+[categories.files]
+tags = ["x"]
+
+[categories.bad]
+servers = ["goood"]
+tools = ["x[", 5]
+
+[profiles.good]
+categories = ["good", "gateway"]
+
+[profiles.reader]
+categories = ["god", "nothing-like-it"]
+max_risk = "none"
+
+[apps.good]
+steps = [{ tool = "a.b" }]
+
+[apps.empty]
+description = "?"
+
+[apps.weekly]
+[[apps.weekly.steps]]
+id = "fetch"
+tool = "a.b"
+after = ["wrte"]
+[[apps.weekly.steps]]
+id = "fetch"
+params = { text = "{{fetch}}" }
+[[apps.weekly.steps]]
+id = "write"
+tool = "a.b"
+after = ["input"]
+
+[apps.single.steps]
+tool = "a.b"
+"#;
+
+#[test]
+fn every_fault_is_told_at_once() {
+    let Loaded { config, faults } = loaded(FAULTY);
+    let told = faults.iter().map(|fault| format!("{fault}\n")).collect::<String>();
+    let servers: Vec<_> = config.servers.keys().map(ServerName::as_str).collect();
+    let others = [keys(&config.apps), keys(&config.profiles), keys(&config.categories)];
+    assert_snapshot!(told.replace("/etc/nonet/", ""));
+    assert_eq!(servers, ["good"]);
+    assert_eq!(others, [["good"], ["good"], ["fine"]]);
+    assert!(!told.contains("s3cr3t"));
+}
+
+#[test]
+fn faults_outside_of_entries_are_fatal() {
+    let text = r#"
+[gateway]
+tool_injection = "compact"
+context_window = "200k"
+max_result_bytes = 10
+
+[embedder]
+hnsw_abov = 5
+
+[server.files]
+command = "npx"
+
+[servers.files]
+comand = "npx"
+"#;
+    let unusable = parse(text, Path::new("servers.toml"), &env).unwrap_err();
+    assert_snapshot!(unusable);
+}
+
+#[test]
+fn a_text_that_is_no_toml_is_fatal_with_its_line() {
+    let unusable = parse("[servers.a]\ncommand = npx\n", Path::new("servers.toml"), &env).unwrap_err();
+    assert_snapshot!(unusable);
+    let twice = parse("[servers.a]\nurl = \"http://a\"\n[servers.a]\n", Path::new("servers.toml"), &env);
+    assert_snapshot!(twice.unwrap_err());
+}
+
+#[test]
+fn what_is_left_out_has_defaults() {
+    let text = r#"
+[servers.local]
+command = "npx"
+[servers.remote]
+url = "https://example.com/mcp"
+[profiles.all]
+[categories.none]
+[apps.one]
+tool = "local.echo"
+[apps.two]
+steps = [{ tool = "a.b" }, { tool = "c.d" }]
+"#;
+    assert_debug_snapshot!(loaded(text));
+    assert_debug_snapshot!(loaded("").config);
+}
+
+#[test]
+fn values_are_read_as_they_are_meant() {
+    let text = r#"
+[gateway]
+soft_deadline = "1m 30s"
+skills = ["~/skills", "./more", "/abs"]
+[embedder]
+model = "models/mini"
+[servers.a]
+command = "./bin/server"
+cwd = "~"
+args = ["$${HOME}", "${NO:-x y}"]
+env = { TOKEN = "${TOKEN}" }
+allowed_tools = ["read_*", "{a,b}"]
+[servers.b]
+url = "http://localhost:1/mcp"
+headers = { Authorization = "Bearer ${TOKEN}" }
+"#;
+    let config = loaded(text).config;
+    assert_debug_snapshot!(config);
+    let Transport::Stdio { env, .. } = &config.servers[&ServerName::new("a").unwrap()].transport else {
+        panic!("a is a program");
+    };
+    assert_eq!(env["TOKEN"].expose(), "s3cr3t");
+    let allowed = config.servers[&ServerName::new("a").unwrap()].allowed_tools.clone().unwrap();
+    for (name, allows) in [("read_file", true), ("a", true), ("b", true), ("ab", false), ("Read_file", false)]
+    {
+        assert_eq!(allowed.matches(name), allows, "{name}");
+    }
+    assert!(!Globs::default().matches(""));
+}
+
+#[test]
+fn a_variable_that_is_not_set_costs_its_own_entry() {
+    let one = "[servers.a]\nurl = \"${NO}\"\n[servers.b]\ncommand = \"npx\"\n";
+    check(one, &["2: servers.a.url: the environment variable `NO` is not set"]);
+    assert_eq!(loaded(one).config.servers.len(), 1);
+    check(
+        "[gateway]\nskills = [\"${NO}\"]",
+        &["2: gateway.skills[0]: the environment variable `NO` is not set"],
+    );
+    let off = "[servers.a]\nenabled = false\nurl = \"${NO}\"\n";
+    check(off, &[]);
+    assert!(!loaded(off).config.servers[&ServerName::new("a").unwrap()].enabled);
+}
+
+#[test]
+fn secrets_are_never_quoted() {
+    let text = r#"
+[servers.a]
+url = "${BAD_URL}"
+headers = { A = "${BAD_TOKEN}", B = "s3cr3t\u0000" }
+policy = "${TOKEN}"
+timeout = "${TOKEN}"
+[servers.b]
+command = "x"
+args = ["s3cr3t", 5]
+env = { A = 5, "s=" = "s3cr3t" }
+[profiles.p]
+categories = ["${TOKEN}"]
+[apps.x]
+steps = [{ tool = "a.b", after = ["${TOKEN}"] }]
+"#;
+    let faults = faults(text);
+    assert_eq!(faults.len(), 10, "{faults:#?}");
+    assert!(!faults.join("\n").contains("s3cr3t"), "{faults:#?}");
+}
+
+#[test]
+fn steps_in_a_circle_are_found() {
+    let app = |steps: &str| format!("[apps.x]\nsteps = [\n{steps}\n]");
+    check(&app(r#"{ tool = "t" }, { tool = "t", params = { a = ["{{step1.b}} {{input.c}}"] } }"#), &[]);
+    check(&app(r#"{ tool = "t", after = ["step1"] }"#), &["3: apps.x.steps[0]: the step waits for itself"]);
+    check(
+        &app(r#"{ id = "a", tool = "t", after = ["c"] },
+               { id = "b", tool = "t", params = { x = { y = "{{ a }}" } } },
+               { id = "c", tool = "t", after = ["b"] },
+               { id = "d", tool = "t", after = ["c"] }"#),
+        &["3: apps.x.steps[0]: the steps wait for each other in a circle: `a -> c -> b -> a`"],
+    );
+    check(
+        &app(r#"{ id = "step2", tool = "t" }, { tool = "t" }"#),
+        &["3: apps.x.steps[1]: `step2` is the id of step 1 already"],
+    );
+}
+
+#[test]
+fn odd_files_are_told_too() {
+    for (text, expected) in [
+        ("servers = 5", vec!["1: servers: expected a table, found a number"]),
+        ("[[servers]]", vec!["1: servers: expected a table, found a list"]),
+        ("[servers]\na = 1", vec!["2: servers.a: expected a table, found a number"]),
+        ("x = 1", vec!["1: x: unknown key"]),
+        ("[gateway]\ncontext_window = nan", vec!["2: gateway.context_window: not a finite number"]),
+        (
+            "[gateway]\ncontext_window = 1.5",
+            vec!["2: gateway.context_window: expected a whole number, found a number"],
+        ),
+        ("[gateway]\ncontext_window = 1e99", vec!["2: gateway.context_window: must be at most 1000000000"]),
+        (
+            "[gateway]\ncontext_window = 5000.0",
+            vec!["1: gateway: invalid type: floating point `5000.0`, expected u64"],
+        ),
+        ("[servers.a]\nurl = \"http://\"", vec!["2: servers.a.url: this value is no address (empty string)"]),
+        (
+            "[servers.\"a\\nb\"]\ncommand = \"x\"",
+            vec![
+                "1: servers.\"a\\nb\": `a\\nb` is not a server name (only a-z, 0-9 and single `-` or `_` between them are allowed); `a-b` would be one",
+            ],
+        ),
+        ("[servers.a]\ncommand = \"\"", vec!["2: servers.a.command: is empty"]),
+        ("[categories.apps]", vec!["1: categories.apps: `apps` is a category of Nonet's own"]),
+        (
+            "[profiles.\"a/b\"]",
+            vec![
+                "1: profiles.\"a/b\": `a/b` is not made of 1 to 64 characters of a-z, A-Z, 0-9, `-` and `_`",
+            ],
+        ),
+        ("[apps.a]\nsteps = []", vec!["2: apps.a.steps: no step in it"]),
+        (
+            "[apps.a]\ntool = \"t\"\noutput = \"x\"",
+            vec!["3: apps.a.output: `output` goes with `steps`, not with `tool`"],
+        ),
+        (
+            "[[apps.a.steps]]\ntool = \"t\"\nid = \"input\"",
+            vec!["3: apps.a.steps[0].id: `input` is the app's own input"],
+        ),
+        (
+            "[servers.a]\nurl = \"http://a\"\nheaders.Accept = \"x\"",
+            vec!["3: servers.a.headers.Accept: `Accept` is a header that Nonet sets itself"],
+        ),
+        ("[servers.a]\nurl = \"${\"", vec!["2: servers.a.url: a `${` that is not a variable"]),
+        ("[gateway]\ncontext_window = -1", vec!["2: gateway.context_window: must be at least 1000"]),
+        ("[gateway]\r\nsoft_deadline = \"0s\"", vec!["2: gateway.soft_deadline: `0s` is no time at all"]),
+        ("\u{feff}[gateway]\nx = 1", vec!["2: gateway.x: unknown key"]),
+    ] {
+        check(text, &expected);
+    }
+}
+
+#[test]
+fn no_text_makes_it_panic() {
+    let shipped = include_str!("../../servers.toml");
+    let mut random = 1u64;
+    let mut next = move |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below.max(1)
+    };
+    for text in [FAULTY, shipped] {
+        let chars: Vec<char> = text.chars().collect();
+        for _ in 0..400 {
+            let mut mutated = chars.clone();
+            for _ in 0..=next(4) {
+                let at = next(mutated.len());
+                match next(4) {
+                    0 => mutated.truncate(at),
+                    1 => drop(mutated.get(at).is_some().then(|| mutated.remove(at))),
+                    2 => mutated.insert(at, ['"', '[', '{', '$', '=', '\0', 'é', '\n'][next(8)]),
+                    _ => mutated.rotate_left(at.min(200)),
+                }
+            }
+            faults(&mutated.into_iter().collect::<String>());
+        }
+    }
+    faults(&format!("a = {}", "[".repeat(100_000)));
+    faults(&format!("[{}]", vec!["a"; 20_000].join(".")));
+    faults(&format!("{} = 1", vec!["a"; 20_000].join(".")));
+}
+
+#[test]
+fn the_schema_is_plain_and_knows_every_table() {
+    let mut schema = schema();
+    // The embedder's part is its own room's matter.
+    schema["properties"]["embedder"].take();
+    let text = serde_json::to_string_pretty(&schema["properties"]).unwrap();
+    assert_snapshot!(text);
+    for odd in ["anyOf", "oneOf", "\"null\"", "$ref"] {
+        assert!(!text.contains(odd), "{odd}");
+    }
+}
+
+#[test]
+fn the_file_is_found_where_it_is_said_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("servers.toml");
+    assert_eq!(find(Some(&missing)).unwrap_err().looked_at[0], missing);
+    assert!(matches!(load(&missing, &env), Err(Unusable::Unreadable { .. })));
+    std::fs::write(&missing, "[servers.a]\ncommand = \"./a\"\n").unwrap();
+    assert_eq!(find(Some(&missing)).unwrap(), missing);
+    let config = load(&missing, &env).unwrap().config;
+    let Transport::Stdio { command, .. } = &config.servers.values().next().unwrap().transport else {
+        panic!()
+    };
+    assert_eq!(Path::new(command), folder.path().join("a"));
+    std::fs::write(&missing, b"\xff").unwrap();
+    assert!(matches!(load(&missing, &env), Err(Unusable::Unreadable { .. })));
+
+    assert_eq!(places(&env), [Path::new("servers.toml"), Path::new("/home/ann/.config/nonet/servers.toml")]);
+    let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "/x".to_string());
+    assert_eq!(places(&xdg), [Path::new("servers.toml"), Path::new("/x/nonet/servers.toml")]);
+    assert_snapshot!(NotFound { looked_at: places(&env) });
+}
+
+#[test]
+fn the_shipped_file_has_no_fault() {
+    let text = include_str!("../../servers.toml");
+    let loaded = parse(text, Path::new(FILE), &|_| None).unwrap();
+    assert_eq!(loaded.faults, []);
+    assert_eq!(loaded.config.servers.len(), 7);
+}

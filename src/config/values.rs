@@ -1,0 +1,154 @@
+//! The small values of a config: times, secrets, globs. Each knows how it is written and what its
+//! JSON Schema is, so that a bad one is a fault with a line long before it is used.
+
+use std::{borrow::Cow, fmt};
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+/// A text that is never shown: `Debug` and `Display` print `***`.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes a text that must stay hidden.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one place that sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Patterns on a name: `*`, `?`, `[a-z]` and `{a,b}`. The default has none and matches nothing.
+#[derive(Clone, Default, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+pub struct Globs {
+    patterns: Vec<String>,
+    set: GlobSet,
+}
+
+impl Globs {
+    /// Compiles the patterns.
+    pub fn new(patterns: Vec<String>) -> Result<Self, globset::Error> {
+        let mut set = GlobSetBuilder::new();
+        for pattern in &patterns {
+            set.add(GlobBuilder::new(pattern).backslash_escape(true).build()?);
+        }
+        Ok(Self { set: set.build()?, patterns })
+    }
+
+    /// Whether any pattern matches the whole name.
+    pub fn matches(&self, name: &str) -> bool {
+        self.set.is_match(name)
+    }
+
+    /// Whether there is no pattern at all.
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// The patterns as written.
+    pub fn patterns(&self) -> &[String] {
+        &self.patterns
+    }
+}
+
+impl TryFrom<Vec<String>> for Globs {
+    type Error = globset::Error;
+    fn try_from(patterns: Vec<String>) -> Result<Self, globset::Error> {
+        Self::new(patterns)
+    }
+}
+
+impl fmt::Debug for Globs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.patterns).finish()
+    }
+}
+
+impl PartialEq for Globs {
+    fn eq(&self, other: &Self) -> bool {
+        self.patterns == other.patterns
+    }
+}
+
+impl Serialize for Globs {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.patterns.serialize(serializer)
+    }
+}
+
+impl JsonSchema for Globs {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Globs".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "array",
+            "items": { "type": "string", "format": "glob", "examples": ["read_*"] },
+            "examples": [["read_*", "list_*"]],
+        })
+    }
+}
+
+/// A time as people write it: `"45s"`, `"1m 30s"`. For `#[serde(with)]` and `#[schemars(schema_with)]`.
+pub(super) mod time {
+    use std::time::Duration;
+
+    use schemars::{Schema, SchemaGenerator, json_schema};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    /// The longest time that is taken: a month. Beyond it, adding to a clock could overflow.
+    pub const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+    /// Reads a time; it must be more than nothing and at most [`LONGEST`].
+    pub fn parse(text: &str) -> Result<Duration, &'static str> {
+        match humantime::parse_duration(text) {
+            Err(_) => Err("is not a time with its unit"),
+            Ok(Duration::ZERO) => Err("is no time at all"),
+            Ok(time) if time > LONGEST => Err("is more than 30 days"),
+            Ok(time) => Ok(time),
+        }
+    }
+
+    pub fn schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "time-span", "examples": ["45s"] })
+    }
+
+    pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(*time))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+
+    /// The same for a time that may be left out.
+    pub mod option {
+        use super::*;
+
+        pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+            super::deserialize(deserializer).map(Some)
+        }
+    }
+}

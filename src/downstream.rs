@@ -1,0 +1,808 @@
+//! The MCP servers that Nonet calls: one supervised connection each.
+//!
+//! A connection connects, lists, announces what it found, watches for changes, and connects again
+//! when it was lost. It knows its own server and nothing of the others, of the catalogue or of the
+//! clients. This room and `serve` are the two that speak rmcp.
+
+// Logging is deprecated in the newest revision (SEP-2577); servers of older ones still do it.
+#![allow(deprecated)]
+
+mod child;
+pub mod guard;
+mod handshake;
+mod http;
+mod lines;
+mod tap;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use ::http::{HeaderName, HeaderValue};
+use arc_swap::ArcSwapOption;
+use backon::BackoffBuilder;
+use rmcp::{
+    RoleClient,
+    handler::client::ClientHandler,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorCode,
+        ErrorData, GetPromptRequest, GetPromptRequestParams, Implementation, ListPromptsRequest,
+        ListToolsRequest, LoggingMessageNotificationParam, PaginatedRequestParams, ProtocolVersion,
+        ServerPeerInfo, ServerResult, SubscriptionFilter,
+    },
+    service::{
+        ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions,
+        RunningService, ServiceError, serve_client_with_lifecycle_and_ct, serve_directly_with_ct,
+    },
+};
+use serde_json::{Map, Value};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{Notify, mpsc, watch},
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+pub use self::tap::ProgressSink;
+use self::{
+    child::{Child, Program, Tail, missing_launcher},
+    guard::Guard,
+    lines::Lines,
+};
+use crate::{
+    catalog::Listing,
+    config::{Server, Transport},
+    schema::clip,
+};
+
+/// The first wait before a lost server is tried again, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// A connection that held this long starts its backoff anew.
+const STEADY: Duration = Duration::from_secs(30);
+/// How many pages of a list are read, and how many entries; what lies beyond is not shown.
+const MAX_PAGES: usize = 200;
+const MAX_ENTRIES: usize = 10_000;
+/// How long one page of a list may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long changes are gathered before the lists are read again.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// How a server talks: with a handshake and a session, or request by request (2026-07-28 and later).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Era {
+    /// Up to 2025-11-25: `initialize`.
+    Legacy,
+    /// From 2026-07-28: `server/discover`, metadata in each request.
+    Modern,
+}
+
+/// How a connection stands.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// Not connected yet, for the first time.
+    Starting,
+    /// Connected and listed.
+    Ready {
+        /// What was negotiated.
+        version: String,
+        /// Which kind of revision that is.
+        era: Era,
+        /// How long it took from the start to the list.
+        took: Duration,
+    },
+    /// Lost or never reached.
+    Down {
+        /// Why, and what to do.
+        error: String,
+        /// When it is tried again.
+        retry_at: Instant,
+    },
+    /// The server wants a sign-in.
+    AuthRequired {
+        /// What it said.
+        error: String,
+    },
+    /// Stopped by the gateway.
+    Stopped,
+}
+
+impl State {
+    /// The state in one word, as answers show it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            State::Starting => "starting",
+            State::Ready { .. } => "ready",
+            State::Down { .. } => "down",
+            State::AuthRequired { .. } => "auth_required",
+            State::Stopped => "stopped",
+        }
+    }
+
+    /// Whether nothing more is known to come soon: ready, or failed at least once.
+    pub fn settled(&self) -> bool {
+        !matches!(self, State::Starting)
+    }
+}
+
+/// Why a call did not reach a result.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The server is not connected.
+    #[error("the server is {}", .0.as_str())]
+    NotReady(State),
+    /// It went away during the call.
+    #[error("the server went away during the call: {0}")]
+    Closed(String),
+    /// It did not answer in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The caller gave up.
+    #[error("cancelled")]
+    Cancelled,
+    /// It answered with a protocol error.
+    #[error("{}", .0.message)]
+    Rpc(ErrorData),
+    /// It answered with something that is no result.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+/// How a call is to be made.
+#[derive(Debug)]
+pub struct Control {
+    /// The hard limit. When it is over, the server is told and the call ends.
+    pub timeout: Duration,
+    /// Ends the call early; the server is told.
+    pub cancel: CancellationToken,
+    /// Where progress notifications go, in order.
+    pub progress: Option<mpsc::Sender<Value>>,
+    /// `_meta` of the caller's request that is passed on (trace context and the like).
+    pub meta: Map<String, Value>,
+}
+
+/// What a connection tells the gateway.
+#[derive(Debug)]
+pub struct Update {
+    /// The server.
+    pub server: Arc<str>,
+    /// What it lists now; absent when only its state changed.
+    pub listing: Option<Listing>,
+}
+
+/// A pair of byte streams to a server that is not a child process, made anew for each connection.
+pub type Dial =
+    dyn Fn() -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>) + Send + Sync;
+
+/// One server and the connection to it.
+pub struct Connection {
+    /// The server's name.
+    pub name: Arc<str>,
+    /// Its settings.
+    pub settings: Server,
+    /// Held by one call at a time, where calls must not run beside each other.
+    pub one_at_a_time: tokio::sync::Mutex<()>,
+    state: watch::Sender<State>,
+    peer: ArcSwapOption<Peer<RoleClient>>,
+    /// The era that it spoke last time.
+    era: Mutex<Option<Era>>,
+    last_end: Mutex<String>,
+    kick: Notify,
+    guard: Arc<Guard>,
+    dial: Option<Box<Dial>>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("name", &self.name).field("state", &*self.state.borrow()).finish()
+    }
+}
+
+/// What is held while a server is connected.
+struct Link {
+    running: RunningService<RoleClient, Handler>,
+    child: Option<Child>,
+    era: Era,
+    info: ServerPeerInfo,
+    changed: Arc<Notify>,
+    /// Cancelled when the transport is gone.
+    closed: CancellationToken,
+}
+
+/// Why a server could not be reached.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error("{0}")]
+    Failed(String),
+    #[error("it wants a sign-in: {0}")]
+    AuthRequired(String),
+}
+
+impl Connection {
+    /// A connection that is not started yet. `dial` replaces the configured transport.
+    pub fn new(name: Arc<str>, settings: Server, guard: Arc<Guard>, dial: Option<Box<Dial>>) -> Self {
+        Self {
+            name,
+            settings,
+            one_at_a_time: tokio::sync::Mutex::default(),
+            state: watch::Sender::new(State::Starting),
+            peer: ArcSwapOption::empty(),
+            era: Mutex::default(),
+            last_end: Mutex::default(),
+            kick: Notify::new(),
+            guard,
+            dial,
+        }
+    }
+
+    /// How it stands now.
+    pub fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// Its state, to wait on.
+    pub fn watch(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Keeps the server connected until `stop`; then ends it.
+    pub async fn supervise(&self, updates: mpsc::Sender<Update>, stop: CancellationToken) {
+        let new_backoff = || {
+            backon::ExponentialBuilder::default()
+                .with_min_delay(BACKOFF.0)
+                .with_max_delay(BACKOFF.1)
+                .without_max_times()
+                .with_jitter()
+                .build()
+        };
+        let mut backoff = new_backoff();
+        loop {
+            let started = Instant::now();
+            let end = tokio::select! {
+                end = self.live(&updates, started, &stop) => end,
+                () = stop.cancelled() => break,
+            };
+            self.peer.store(None);
+            if stop.is_cancelled() {
+                break;
+            }
+            if started.elapsed() > STEADY {
+                backoff = new_backoff();
+            }
+            let wait = backoff.next().unwrap_or(BACKOFF.1);
+            let state = match end {
+                ConnectError::Failed(error) => State::Down { error, retry_at: Instant::now() + wait },
+                ConnectError::AuthRequired(error) => State::AuthRequired { error },
+            };
+            // A warning when the state changes, not at each try.
+            match (&*self.state.borrow(), &state) {
+                (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
+                (_, State::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
+                (_, State::AuthRequired { error }) => {
+                    tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
+                }
+                _ => {}
+            }
+            let wait = if matches!(state, State::AuthRequired { .. }) { BACKOFF.1 * 10 } else { wait };
+            self.become_state(state, &updates).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.kick.notified() => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        self.state.send_replace(State::Stopped);
+    }
+
+    async fn become_state(&self, state: State, updates: &mpsc::Sender<Update>) {
+        self.state.send_replace(state);
+        let _ = updates.send(Update { server: self.name.clone(), listing: None }).await;
+    }
+
+    /// One life of the connection, from connecting to its end. Says why it ended.
+    async fn live(
+        &self,
+        updates: &mpsc::Sender<Update>,
+        started: Instant,
+        stop: &CancellationToken,
+    ) -> ConnectError {
+        let limit = self.settings.start_timeout;
+        let mut link = match timeout(limit, self.connect()).await {
+            Ok(Ok(link)) => link,
+            Ok(Err(error)) => return error,
+            Err(_) => {
+                return ConnectError::Failed(format!(
+                    "no handshake within {limit:?}; if it only starts slowly, raise `start_timeout` in [servers.{}]",
+                    self.name
+                ));
+            }
+        };
+        let end = self.serve(&mut link, updates, started, stop).await;
+        self.peer.store(None);
+        // What the child said last is part of the reason.
+        let mut reason = end;
+        let _ = link.running.close_with_timeout(Duration::from_secs(1)).await;
+        if let Some(mut child) = link.child {
+            if let Some(status) = child.exit_status().await
+                && !stop.is_cancelled()
+            {
+                reason = with_tail(&format!("{reason} ({status})"), child.tail());
+            }
+            child.stop().await;
+        }
+        if let Ok(mut last) = self.last_end.lock() {
+            last.clone_from(&reason);
+        }
+        ConnectError::Failed(reason)
+    }
+
+    /// Lists, announces, and waits for changes until the connection ends.
+    async fn serve(
+        &self,
+        link: &mut Link,
+        updates: &mpsc::Sender<Update>,
+        started: Instant,
+        stop: &CancellationToken,
+    ) -> String {
+        let peer = link.running.peer().clone();
+        if let Ok(mut era) = self.era.lock() {
+            *era = Some(link.era);
+        }
+        // rmcp's own cache would serve old lists; the catalogue is ours.
+        peer.set_response_cache_config(rmcp::service::ClientCacheConfig::disabled()).await;
+        let mut subscription = None;
+        let mut first = true;
+        loop {
+            let listing = tokio::select! {
+                listing = list(&peer, &link.info, &self.name) => listing,
+                () = stop.cancelled() => return "stopped".into(),
+            };
+            let listing = match listing {
+                Ok(listing) => listing,
+                Err(error) if peer.is_transport_closed() => {
+                    return format!("it left while listing its tools: {error}");
+                }
+                Err(error) if first => return format!("its tools could not be listed: {error}"),
+                Err(error) => {
+                    tracing::warn!(server = %self.name, "its tools could not be listed again; the old list stays: {error}");
+                    Listing::default()
+                }
+            };
+            let update = (first || !listing.tools.is_empty()).then_some(listing);
+            if first {
+                self.peer.store(Some(Arc::new(peer.clone())));
+                let tools = update.as_ref().map_or(0, |listing| listing.tools.len());
+                let version = link.info.protocol_version.to_string();
+                let took = started.elapsed();
+                tracing::info!(server = %self.name, tools, %version, ?took, "ready");
+                self.state.send_replace(State::Ready { version, era: link.era, took });
+            }
+            let _ = updates.send(Update { server: self.name.clone(), listing: update }).await;
+            if std::mem::take(&mut first) && link.era == Era::Modern {
+                subscription = listen(&peer, &link.info).await;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return "stopped".into(),
+                () = link.closed.cancelled() => return "it closed the connection".into(),
+                () = link.changed.notified() => {}
+                () = subscribed(&mut subscription) => {}
+            }
+            // Servers tell of many changes at once; one new list answers them all.
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<Link, ConnectError> {
+        if let Some(dial) = &self.dial {
+            let (reader, writer) = dial();
+            return self.greet(reader, writer, None).await;
+        }
+        match &self.settings.transport {
+            Transport::Stdio { command, args, env, cwd } => {
+                let program = Program {
+                    server: &self.name,
+                    command,
+                    args,
+                    env: env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect(),
+                    cwd: cwd.as_deref(),
+                };
+                let (child, stdout, stdin) = Child::spawn(&program, &self.guard).map_err(|error| {
+                    ConnectError::Failed(match error.kind() {
+                        std::io::ErrorKind::NotFound => missing_launcher(command),
+                        _ => format!("`{command}` could not be started: {error}"),
+                    })
+                })?;
+                self.greet(Box::new(stdout), Box::new(stdin), Some(child)).await
+            }
+            Transport::Http { url, headers } => {
+                let headers = headers
+                    .iter()
+                    .filter_map(|(name, value)| {
+                        let name = HeaderName::try_from(name).ok()?;
+                        Some((name, HeaderValue::try_from(value.expose()).ok()?))
+                    })
+                    .collect();
+                self.connect_http(url, headers).await
+            }
+        }
+    }
+
+    async fn greet(
+        &self,
+        reader: Box<dyn AsyncRead + Send + Unpin>,
+        writer: Box<dyn AsyncWrite + Send + Unpin>,
+        child: Option<Child>,
+    ) -> Result<Link, ConnectError> {
+        let closed = CancellationToken::new();
+        let mut lines = Lines::new(self.name.clone(), reader, writer, closed.clone().drop_guard());
+        let changed = Arc::new(Notify::new());
+        let handler = Handler { server: self.name.clone(), changed: changed.clone() };
+        let known = self.era.lock().map(|era| *era).unwrap_or_default();
+        match handshake::greet(&mut lines, known, &client_config()).await {
+            Ok((era, info)) => {
+                let token = CancellationToken::new();
+                let running = serve_directly_with_ct(handler, lines, Some(info.clone()), token);
+                Ok(Link { running, child, era, info, changed, closed })
+            }
+            Err(error) => {
+                // Some old servers leave at a method that they do not know: next time without it.
+                if let Ok(mut era) = self.era.lock() {
+                    *era = if *era == Some(Era::Legacy) { None } else { Some(Era::Legacy) };
+                }
+                let mut reason = error.to_string();
+                drop(lines);
+                if let Some(mut child) = child {
+                    if let Some(status) = child.exit_status().await {
+                        reason = format!("it ended during the handshake ({status})");
+                    }
+                    reason = with_tail(&reason, child.tail());
+                    child.stop().await;
+                }
+                Err(ConnectError::Failed(reason))
+            }
+        }
+    }
+
+    async fn connect_http(
+        &self,
+        url: &str,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<Link, ConnectError> {
+        let known = self.era.lock().map(|era| *era).unwrap_or_default();
+        let modern =
+            ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
+        let modes = [(Era::Modern, modern), (Era::Legacy, ClientLifecycleMode::Initialize)];
+        let mut failure = String::new();
+        for (era, mode) in
+            modes.into_iter().filter(|(era, _)| known != Some(Era::Legacy) || *era == Era::Legacy)
+        {
+            let changed = Arc::new(Notify::new());
+            let handler = Handler { server: self.name.clone(), changed: changed.clone() };
+            let closed = CancellationToken::new();
+            let transport = http::transport(url, headers.clone(), closed.clone().drop_guard())
+                .map_err(|error| ConnectError::Failed(format!("no HTTP client: {error}")))?;
+            let token = CancellationToken::new();
+            match serve_client_with_lifecycle_and_ct(handler, transport, mode, token).await {
+                Ok(running) => {
+                    let info = running.peer().peer_info().map(|info| (*info).clone());
+                    let info =
+                        info.ok_or_else(|| ConnectError::Failed("it said nothing of itself".into()))?;
+                    return Ok(Link { running, child: None, era, info, changed, closed });
+                }
+                Err(error) if error.is_authorization_required() => {
+                    return Err(ConnectError::AuthRequired(
+                        error.auth_challenge().unwrap_or("no challenge given").into(),
+                    ));
+                }
+                Err(error) => failure = explain(&error, url),
+            }
+        }
+        Err(ConnectError::Failed(failure))
+    }
+
+    /// The live peer. A server that is starting or was lost is waited for until `until`.
+    async fn ready(
+        &self,
+        until: Instant,
+        cancel: &CancellationToken,
+    ) -> Result<Arc<Peer<RoleClient>>, CallError> {
+        if let Some(peer) = self.peer.load_full()
+            && !peer.is_transport_closed()
+        {
+            return Ok(peer);
+        }
+        let mut states = self.state.subscribe();
+        // A caller is waiting: do not sit out the backoff. A first failure after that is the answer.
+        if matches!(*states.borrow(), State::Down { .. }) {
+            self.kick.notify_one();
+        }
+        states.mark_unchanged();
+        loop {
+            tokio::select! {
+                changed = states.changed() => {
+                    if changed.is_err() {
+                        return Err(CallError::NotReady(State::Stopped));
+                    }
+                }
+                () = tokio::time::sleep_until(until) => return Err(CallError::NotReady(self.state())),
+                () = cancel.cancelled() => return Err(CallError::Cancelled),
+            }
+            let state = states.borrow_and_update().clone();
+            match state {
+                State::Ready { .. } => {
+                    if let Some(peer) = self.peer.load_full() {
+                        return Ok(peer);
+                    }
+                }
+                State::Starting => {}
+                other => return Err(CallError::NotReady(other)),
+            }
+        }
+    }
+
+    /// Calls a tool. `wait` is how long a server that is not connected is waited for.
+    pub async fn call_tool(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let mut params = CallToolRequestParams::new(tool.to_string());
+        params.arguments = Some(arguments);
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        self.request(request, control, wait).await
+    }
+
+    /// Gets a prompt.
+    pub async fn get_prompt(
+        &self,
+        prompt: &str,
+        arguments: Map<String, Value>,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let mut params = GetPromptRequestParams::new(prompt);
+        params.arguments = Some(arguments);
+        let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
+        self.request(request, control, wait).await
+    }
+
+    async fn request(
+        &self,
+        mut request: ClientRequest,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        use rmcp::model::{GetExtensions, GetMeta};
+        let peer = self.ready(Instant::now() + wait.min(control.timeout), &control.cancel).await?;
+        for (key, value) in control.meta {
+            request.get_meta_mut().0.insert(key, value);
+        }
+        if let Some(progress) = control.progress {
+            request.extensions_mut().insert(ProgressSink(progress));
+        }
+        let mut handle = peer
+            .send_request_with_option(request, PeerRequestOptions::no_options())
+            .await
+            .map_err(|_| CallError::Closed(self.last_end()))?;
+        let outcome = tokio::select! {
+            answer = &mut handle.rx => answer,
+            () = tokio::time::sleep(control.timeout) => {
+                let _ = handle.cancel(Some("the gateway's limit for this call is over".into())).await;
+                return Err(CallError::TimedOut(control.timeout));
+            }
+            () = control.cancel.cancelled() => {
+                let _ = handle.cancel(Some("the client cancelled".into())).await;
+                return Err(CallError::Cancelled);
+            }
+        };
+        match outcome {
+            Ok(Ok(ServerResult::CustomResult(result))) => Ok(result.0),
+            Ok(Ok(other)) => serde_json::to_value(other).map_err(|e| CallError::Unreadable(e.to_string())),
+            Ok(Err(ServiceError::McpError(error))) => Err(CallError::Rpc(error)),
+            Ok(Err(ServiceError::Cancelled { .. })) => Err(CallError::Cancelled),
+            Ok(Err(ServiceError::TransportSend(error))) => {
+                Err(CallError::Unreadable(clip(&deepest(&error), 400)))
+            }
+            Ok(Err(ServiceError::TransportClosed)) | Err(_) => {
+                // The supervisor is just finding out why; give it a moment.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Err(CallError::Closed(self.last_end()))
+            }
+            Ok(Err(error)) => Err(CallError::Unreadable(clip(&error.to_string(), 400))),
+        }
+    }
+
+    fn last_end(&self) -> String {
+        match &*self.state.borrow() {
+            State::Down { error, .. } => error.clone(),
+            _ => self
+                .last_end
+                .lock()
+                .map(|last| last.clone())
+                .ok()
+                .filter(|last| !last.is_empty())
+                .unwrap_or_else(|| "the connection closed".into()),
+        }
+    }
+}
+
+/// What Nonet says of itself to a server.
+fn client_config() -> ClientConfig {
+    ClientConfig::new(
+        ClientCapabilities::default(),
+        Implementation::new("nonet", env!("CARGO_PKG_VERSION")).with_title("Nonet MCP gateway"),
+    )
+    .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+}
+
+/// All pages of the tools and the prompts.
+async fn list(peer: &Peer<RoleClient>, info: &ServerPeerInfo, server: &str) -> Result<Listing, String> {
+    let tools = pages(peer, server, "tools", |cursor| {
+        let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
+        let mut request = ListToolsRequest::default();
+        request.params = params;
+        ClientRequest::ListToolsRequest(request)
+    })
+    .await;
+    let tools = match tools {
+        // A server of prompts alone need not know the method.
+        Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
+        other => other.map_err(|error| error.to_string())?,
+    };
+    let mut prompts = Vec::new();
+    if info.capabilities.prompts.is_some() {
+        let listed = pages(peer, server, "prompts", |cursor| {
+            let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
+            let mut request = ListPromptsRequest::default();
+            request.params = params;
+            ClientRequest::ListPromptsRequest(request)
+        })
+        .await;
+        match listed {
+            Ok(listed) => prompts = listed,
+            Err(error) => tracing::warn!(server, "its prompts could not be listed: {error}"),
+        }
+    }
+    let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
+    Ok(Listing { tools, prompts, about: about.unwrap_or_default() })
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error("{1}")]
+    Rpc(ErrorCode, String),
+    #[error("{0}")]
+    Other(String),
+}
+
+async fn pages(
+    peer: &Peer<RoleClient>,
+    server: &str,
+    field: &str,
+    request: impl Fn(Option<String>) -> ClientRequest,
+) -> Result<Vec<Value>, ListError> {
+    let mut all: Vec<Value> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut cursor = None;
+    for _ in 0..MAX_PAGES {
+        let answer = timeout(PAGE_TIMEOUT, peer.send_request(request(cursor.take())))
+            .await
+            .map_err(|_| ListError::Other(format!("no answer within {PAGE_TIMEOUT:?}")))?;
+        let mut page = match answer {
+            Ok(ServerResult::CustomResult(page)) => page.0,
+            Ok(_) => return Err(ListError::Other("an answer that is no list".into())),
+            Err(ServiceError::McpError(error)) => {
+                return Err(ListError::Rpc(error.code, error.message.into_owned()));
+            }
+            Err(error) => return Err(ListError::Other(deepest(&error))),
+        };
+        match page.get_mut(field).map(Value::take) {
+            Some(Value::Array(entries)) => all.extend(entries),
+            _ => return Err(ListError::Other(format!("an answer without `{field}`"))),
+        }
+        if all.len() >= MAX_ENTRIES {
+            tracing::warn!(
+                server,
+                field,
+                limit = MAX_ENTRIES,
+                "the list is longer than the limit and was cut"
+            );
+            all.truncate(MAX_ENTRIES);
+            return Ok(all);
+        }
+        match page.get("nextCursor").and_then(Value::as_str) {
+            None | Some("") => return Ok(all),
+            Some(next) if seen.insert(next.to_string()) => cursor = Some(next.to_string()),
+            Some(_) => {
+                tracing::warn!(server, field, "the pages of the list go in a circle; what was read counts");
+                return Ok(all);
+            }
+        }
+    }
+    tracing::warn!(server, field, limit = MAX_PAGES, "the list has more pages than the limit and was cut");
+    Ok(all)
+}
+
+/// A modern server tells of changes only to those who listen.
+async fn listen(peer: &Peer<RoleClient>, info: &ServerPeerInfo) -> Option<rmcp::service::Subscription> {
+    let tools = info.capabilities.tools.as_ref()?.list_changed?;
+    let filter = SubscriptionFilter::builder().tools_list_changed().prompts_list_changed().build();
+    if !tools {
+        return None;
+    }
+    match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
+        Ok(Ok(subscription)) => Some(subscription),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "no subscription to list changes");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// Waits for the next change that a subscription tells of; for ever where there is none.
+async fn subscribed(subscription: &mut Option<rmcp::service::Subscription>) {
+    if let Some(open) = subscription {
+        if let Ok(Some(_)) = open.next().await {
+            return;
+        }
+        *subscription = None;
+    }
+    std::future::pending().await
+}
+
+fn with_tail(reason: &str, tail: &Tail) -> String {
+    match tail.text() {
+        text if text.is_empty() => reason.to_string(),
+        text => format!("{reason}; its stderr ends with: {}", clip(&text, 1200)),
+    }
+}
+
+/// The innermost cause of an error: the outer ones only say that something failed.
+fn deepest(error: &dyn std::error::Error) -> String {
+    let mut at = error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at.to_string()
+}
+
+fn explain(error: &ClientInitializeError, url: &str) -> String {
+    let inner = match error {
+        ClientInitializeError::TransportError { error, .. } => deepest(error.error.as_ref()),
+        other => other.to_string(),
+    };
+    clip(&format!("{url}: {inner}"), 600)
+}
+
+/// Nonet as the client of one server.
+struct Handler {
+    server: Arc<str>,
+    changed: Arc<Notify>,
+}
+
+impl ClientHandler for Handler {
+    fn get_info(&self) -> ClientConfig {
+        client_config()
+    }
+
+    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+
+    async fn on_prompt_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+
+    async fn on_logging_message(
+        &self,
+        params: LoggingMessageNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        tracing::debug!(server = %self.server, "log: {}", clip(&params.data.to_string(), 500));
+    }
+}

@@ -1,0 +1,279 @@
+//! A server behind a URL: streamable HTTP through rmcp's worker, with results kept verbatim.
+//!
+//! rmcp's worker parses answers into its own types. This client hands it each verbatim result
+//! wrapped under one key, so that it passes as an unknown result, and unwraps it on the way out.
+
+use std::{borrow::Cow, collections::HashMap, future::Future, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::BoxStream};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use rmcp::{
+    RoleClient,
+    model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage, ServerNotification, ServerResult},
+    service::{RxJsonRpcMessage, TxJsonRpcMessage},
+    transport::{
+        StreamableHttpClientTransport, Transport,
+        streamable_http_client::{
+            AuthRequiredError, SseError, StreamableHttpClient, StreamableHttpClientTransportConfig,
+            StreamableHttpError, StreamableHttpPostResponse,
+        },
+    },
+};
+use serde_json::{Value, json};
+use sse_stream::Sse;
+use tokio_util::sync::DropGuard;
+
+use super::tap::{Tap, is_verbatim};
+
+/// The key that a verbatim result is wrapped under on its way through rmcp.
+const WRAP: &str = "nonet/verbatim";
+/// The longest answer, in bytes.
+const MAX_ANSWER: usize = 256 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+type Headers = HashMap<HeaderName, HeaderValue>;
+type HttpError = StreamableHttpError<reqwest::Error>;
+
+/// The transport of one server.
+pub struct HttpTransport {
+    worker: StreamableHttpClientTransport<VerbatimClient>,
+    tap: Tap,
+    /// Tells the connection that this transport is gone, by being dropped with it.
+    _open: DropGuard,
+}
+
+/// Makes the transport; nothing is sent yet.
+pub fn transport(url: &str, headers: Headers, open: DropGuard) -> Result<HttpTransport, reqwest::Error> {
+    // Fails only if another provider was installed first, which then serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
+        .build()?;
+    let mut config = StreamableHttpClientTransportConfig::with_uri(url);
+    config.custom_headers = headers;
+    config.max_sse_event_size = MAX_ANSWER;
+    config.max_concurrent_requests = 64;
+    let worker = StreamableHttpClientTransport::with_client(VerbatimClient(client), config);
+    Ok(HttpTransport { worker, tap: Tap::default(), _open: open })
+}
+
+impl Transport<RoleClient> for HttpTransport {
+    type Error = <StreamableHttpClientTransport<VerbatimClient> as Transport<RoleClient>>::Error;
+
+    fn send(
+        &mut self,
+        mut message: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        self.tap.outgoing(&mut message);
+        self.worker.send(message)
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        loop {
+            let mut message = self.worker.receive().await?;
+            match &mut message {
+                JsonRpcMessage::Notification(notification) => {
+                    if let ServerNotification::ProgressNotification(progress) = &notification.notification {
+                        self.tap.progress(serde_json::to_value(&progress.params).unwrap_or_default());
+                        continue;
+                    }
+                }
+                JsonRpcMessage::Response(response) => {
+                    self.tap.answered(&response.id);
+                    if let ServerResult::CustomResult(custom) = &mut response.result
+                        && let Some(inner) = custom.0.get_mut(WRAP)
+                    {
+                        custom.0 = inner.take();
+                    }
+                }
+                JsonRpcMessage::Error(error) => {
+                    if let Some(id) = &error.id {
+                        self.tap.answered(id);
+                    }
+                }
+                JsonRpcMessage::Request(_) => {}
+            }
+            return Some(message);
+        }
+    }
+
+    fn close(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send {
+        self.worker.close()
+    }
+}
+
+/// reqwest, with the answers to verbatim requests wrapped.
+#[derive(Clone)]
+pub struct VerbatimClient(reqwest::Client);
+
+/// Wraps the result of a JSON-RPC response.
+fn wrap(mut message: Value) -> Value {
+    if let Some(result) = message.get_mut("result") {
+        let inner = result.take();
+        *result = json!({ WRAP: inner });
+    }
+    message
+}
+
+/// Wraps the result in each event of a stream that is a response.
+fn wrap_events(
+    events: BoxStream<'static, Result<Sse, SseError>>,
+) -> BoxStream<'static, Result<Sse, SseError>> {
+    events
+        .map(|event| {
+            event.map(|mut event| {
+                if let Some(data) = &event.data
+                    && data.contains("\"result\"")
+                    && let Ok(message) = serde_json::from_str::<Value>(data)
+                    && message.get("method").is_none()
+                {
+                    event.data = Some(wrap(message).to_string());
+                }
+                event
+            })
+        })
+        .boxed()
+}
+
+impl VerbatimClient {
+    /// Sends a request whose result is wanted verbatim: rmcp's own client would parse it.
+    async fn post_verbatim(
+        &self,
+        uri: &str,
+        message: &ClientJsonRpcMessage,
+        session: Option<&Arc<str>>,
+        auth: Option<&String>,
+        headers: &Headers,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        let mut request = self.0.post(uri).header(header::ACCEPT, "text/event-stream, application/json");
+        if let Some(token) = auth {
+            request = request.bearer_auth(token);
+        }
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(session) = session {
+            request = request.header("mcp-session-id", session.as_ref());
+        }
+        let response = request.json(message).send().await?;
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND && session.is_some() {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        if let (StatusCode::UNAUTHORIZED, Some(challenge)) =
+            (status, response.headers().get(header::WWW_AUTHENTICATE))
+        {
+            let challenge = String::from_utf8_lossy(challenge.as_bytes()).into_owned();
+            return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
+        }
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        let kind = kind.map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned()).unwrap_or_default();
+        let session = response.headers().get("mcp-session-id");
+        let session = session.and_then(|id| id.to_str().ok()).map(String::from);
+        if status.is_success() && kind.starts_with("text/event-stream") {
+            let events = sse_stream::SseStream::from_bytes_stream(response.bytes_stream()).boxed();
+            return Ok(StreamableHttpPostResponse::Sse(wrap_events(events), session));
+        }
+        let body = read_bounded(response).await?;
+        let unreadable = |what: &str| {
+            let body = String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
+            let kind = if kind.is_empty() { "no content type" } else { kind.as_str() };
+            StreamableHttpError::UnexpectedServerResponse(Cow::Owned(format!(
+                "HTTP {status}, {kind}: {what}: {body}"
+            )))
+        };
+        let parsed: Value = serde_json::from_slice(&body).map_err(|_| unreadable("the answer is no JSON"))?;
+        let parsed = if status.is_success() { wrap(parsed) } else { parsed };
+        let message: ServerJsonRpcMessage =
+            serde_json::from_value(parsed).map_err(|_| unreadable("the answer is no JSON-RPC"))?;
+        Ok(StreamableHttpPostResponse::Json(message, session))
+    }
+}
+
+async fn read_bounded(response: reqwest::Response) -> Result<Vec<u8>, HttpError> {
+    let mut body = Vec::new();
+    let mut chunks = response.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        body.extend_from_slice(&chunk?);
+        if body.len() > MAX_ANSWER {
+            return Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(format!(
+                "the answer is longer than {MAX_ANSWER} bytes"
+            ))));
+        }
+    }
+    Ok(body)
+}
+
+impl StreamableHttpClient for VerbatimClient {
+    type Error = reqwest::Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        self.post_message_with_max_sse_event_size(
+            uri,
+            message,
+            session_id,
+            auth_header,
+            custom_headers,
+            MAX_ANSWER,
+        )
+        .await
+    }
+
+    async fn post_message_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+        max_sse_event_size: usize,
+    ) -> Result<StreamableHttpPostResponse, HttpError> {
+        if let JsonRpcMessage::Request(request) = &message
+            && is_verbatim(&request.request)
+        {
+            return self
+                .post_verbatim(&uri, &message, session_id.as_ref(), auth_header.as_ref(), &custom_headers)
+                .await;
+        }
+        self.0
+            .post_message_with_max_sse_event_size(
+                uri,
+                message,
+                session_id,
+                auth_header,
+                custom_headers,
+                max_sse_event_size,
+            )
+            .await
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Result<(), HttpError> {
+        self.0.delete_session(uri, session_id, auth_header, custom_headers).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpError> {
+        self.0.get_stream(uri, session_id, last_event_id, auth_header, custom_headers).await
+    }
+}

@@ -1,0 +1,117 @@
+//! What the gateway takes out of the message stream of one server before rmcp sees it.
+//!
+//! Two things must not go through rmcp's typed model. Results of calls and lists, because unknown
+//! fields and content types would be lost: they become `CustomResult`s, verbatim. Progress
+//! notifications, because rmcp handles each in a task of its own, so that they overtake each other
+//! and the answer: they go straight to the call that they belong to, in the order received.
+
+use std::collections::HashMap;
+
+use rmcp::{
+    RoleClient,
+    model::{
+        ClientRequest, CustomResult, ErrorData, GetExtensions, GetMeta, JsonRpcMessage, ProgressToken,
+        RequestId, ServerResult,
+    },
+    service::{RxJsonRpcMessage, TxJsonRpcMessage},
+};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+/// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
+/// an outgoing request.
+#[derive(Clone, Debug)]
+pub struct ProgressSink(pub mpsc::Sender<Value>);
+
+/// The taps of one connection.
+#[derive(Debug, Default)]
+pub struct Tap {
+    /// Requests whose results stay verbatim, with their progress tokens.
+    verbatim: HashMap<RequestId, Option<ProgressToken>>,
+    sinks: HashMap<ProgressToken, ProgressSink>,
+}
+
+/// Whether the result of this request is taken verbatim.
+pub fn is_verbatim(request: &ClientRequest) -> bool {
+    matches!(
+        request,
+        ClientRequest::CallToolRequest(_)
+            | ClientRequest::ListToolsRequest(_)
+            | ClientRequest::ListPromptsRequest(_)
+            | ClientRequest::GetPromptRequest(_)
+            | ClientRequest::CustomRequest(_)
+    )
+}
+
+impl Tap {
+    /// Notes an outgoing message.
+    pub fn outgoing(&mut self, message: &mut TxJsonRpcMessage<RoleClient>) {
+        if let JsonRpcMessage::Request(request) = message
+            && is_verbatim(&request.request)
+        {
+            let token = request.request.get_meta().get_progress_token();
+            let sink = request.request.extensions_mut().remove::<ProgressSink>();
+            if let (Some(token), Some(sink)) = (token.clone(), sink) {
+                self.sinks.insert(token, sink);
+            }
+            self.verbatim.insert(request.id.clone(), token);
+        }
+    }
+
+    /// Takes the params of a progress notification. One that nobody waits for is dropped.
+    pub fn progress(&mut self, params: Value) {
+        let token = params.get("progressToken").cloned().and_then(|t| serde_json::from_value(t).ok());
+        let Some(token): Option<ProgressToken> = token else { return };
+        if let Some(ProgressSink(sink)) = self.sinks.get(&token)
+            && let Err(mpsc::error::TrySendError::Full(_)) = sink.try_send(params)
+        {
+            tracing::warn!("a server sends progress faster than its client reads; some was dropped");
+        }
+    }
+
+    /// Notes that a request was answered; says whether its result is taken verbatim.
+    pub fn answered(&mut self, id: &RequestId) -> bool {
+        match self.verbatim.remove(id) {
+            Some(token) => {
+                if let Some(token) = token {
+                    self.sinks.remove(&token);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Turns a message as it came into what rmcp should see of it. `Err` says what is wrong with a
+    /// message that is none.
+    pub fn incoming(&mut self, mut message: Value) -> Result<Option<RxJsonRpcMessage<RoleClient>>, String> {
+        let Some(fields) = message.as_object_mut() else { return Err("not a JSON object".into()) };
+        if fields.get("method").and_then(Value::as_str) == Some("notifications/progress") {
+            self.progress(fields.remove("params").unwrap_or_default());
+            return Ok(None);
+        }
+        let id = match fields.get("id") {
+            Some(id) if !fields.contains_key("method") => {
+                serde_json::from_value::<RequestId>(id.clone()).ok()
+            }
+            _ => None,
+        };
+        let Some(id) = id else {
+            return serde_json::from_value(message).map(Some).map_err(|error| error.to_string());
+        };
+        let verbatim = self.answered(&id);
+        if verbatim && let Some(result) = fields.remove("result") {
+            let result = ServerResult::CustomResult(CustomResult::new(result));
+            return Ok(Some(JsonRpcMessage::response(result, id)));
+        }
+        match serde_json::from_value(message) {
+            Ok(message) => Ok(Some(message)),
+            // A request whose answer cannot be read must still come to an end.
+            Err(error) if verbatim => {
+                let error = ErrorData::internal_error(format!("unreadable answer: {error}"), None);
+                Ok(Some(JsonRpcMessage::error(error, Some(id))))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Faults of a call, as the model reads them: `{error: {code, message, retryable, ...}}`.
+//!
+//! The codes are a closed list. A fault says what happened, where, and the call to make next.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The closed list of fault codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// No tool has that name.
+    UnknownTool,
+    /// Several tools have that name.
+    AmbiguousTool,
+    /// The arguments do not fit the schema.
+    InvalidParams,
+    /// The tool's server has not finished starting.
+    ServerStarting,
+    /// The tool's server is not connected, or went away during the call.
+    ServerDown,
+    /// The tool's server wants a sign-in first.
+    AuthRequired,
+    /// A rule does not let this caller use the tool.
+    Forbidden,
+    /// The user has to agree first.
+    NeedsApproval,
+    /// Too many calls.
+    RateLimited,
+    /// The server did not answer within the hard limit.
+    Timeout,
+    /// The call was cancelled.
+    Cancelled,
+    /// The server answered the call with a protocol error.
+    UpstreamError,
+    /// A category, skill, app, task, result or file that does not exist.
+    NotFound,
+    /// A fault of Nonet itself.
+    Internal,
+}
+
+impl Code {
+    /// The code as it stands in the answer.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Code::UnknownTool => "unknown_tool",
+            Code::AmbiguousTool => "ambiguous_tool",
+            Code::InvalidParams => "invalid_params",
+            Code::ServerStarting => "server_starting",
+            Code::ServerDown => "server_down",
+            Code::AuthRequired => "auth_required",
+            Code::Forbidden => "forbidden",
+            Code::NeedsApproval => "needs_approval",
+            Code::RateLimited => "rate_limited",
+            Code::Timeout => "timeout",
+            Code::Cancelled => "cancelled",
+            Code::UpstreamError => "upstream_error",
+            Code::NotFound => "not_found",
+            Code::Internal => "internal",
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn retryable(self) -> bool {
+        matches!(self, Code::ServerStarting | Code::ServerDown | Code::RateLimited | Code::Timeout)
+    }
+}
+
+/// A call of a meta-tool that can be made as it stands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NextStep {
+    /// The meta-tool.
+    pub tool: &'static str,
+    /// Its arguments.
+    pub arguments: Value,
+}
+
+impl NextStep {
+    /// A call of `tool` with `arguments`.
+    pub fn new(tool: &'static str, arguments: Value) -> Self {
+        Self { tool, arguments }
+    }
+}
+
+/// Why a call has no result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fault {
+    /// Which kind of fault.
+    pub code: Code,
+    /// What happened, where, and what to do, in a sentence or two.
+    pub message: String,
+    /// Whether the same call may succeed later.
+    pub retryable: bool,
+    /// When to try again, in milliseconds from now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// A call that helps, ready to be made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<NextStep>,
+    /// Names that may have been meant, best first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub did_you_mean: Vec<String>,
+    /// What else the model needs: the parameter list, the server's error data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
+}
+
+impl Fault {
+    /// A fault with the code's own answer to "may it be tried again".
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            retryable: code.retryable(),
+            retry_after_ms: None,
+            next_step: None,
+            did_you_mean: Vec::new(),
+            details: None,
+        }
+    }
+
+    /// Adds the call to make next.
+    pub fn next(mut self, tool: &'static str, arguments: Value) -> Self {
+        self.next_step = Some(NextStep::new(tool, arguments));
+        self
+    }
+
+    /// Adds names that may have been meant.
+    pub fn suggest<S: ToString>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.did_you_mean = names.into_iter().map(|name| name.to_string()).collect();
+        self
+    }
+
+    /// Adds when to try again.
+    pub fn retry_after(mut self, wait: std::time::Duration) -> Self {
+        self.retryable = true;
+        self.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// Adds details.
+    pub fn details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+
+    /// The fault as the object `{error: ...}`.
+    pub fn to_value(&self) -> Value {
+        json!({ "error": self })
+    }
+
+    /// The fault as a `CallToolResult` with `isError`.
+    pub fn to_result(&self) -> Value {
+        json!({
+            "content": [{ "type": "text", "text": self.to_value().to_string() }],
+            "isError": true,
+        })
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.code.as_str(), self.message)
+    }
+}
+
+impl std::error::Error for Fault {}

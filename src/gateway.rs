@@ -1,0 +1,493 @@
+//! The gateway: every server, one catalogue, one index, and the operations on them.
+//!
+//! Read this first. [`Gateway::connect`] starts the servers; one publisher task turns what they list
+//! into a [`Snapshot`] and swaps it in whole. Every operation takes one snapshot and keeps it. The
+//! operations are in the files beside: `call` (the one road of a call), `discover` (search, browse,
+//! describe), `graph` (run_parallel and workflows), `ask`, `apps`, `skills`, `builtin`.
+
+mod apps;
+mod ask;
+mod builtin;
+pub mod call;
+mod discover;
+mod graph;
+mod inject;
+mod lists;
+pub mod session;
+mod skills;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use dashmap::DashMap;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    catalog::{Catalog, GATEWAY, Listing},
+    config::Config,
+    downstream::{Connection, Dial, State, Update, guard::Guard},
+    jobs::Jobs,
+    metrics::Metrics,
+    policy::Scope,
+    results::Results,
+    search::{Document, Embedder, Index},
+};
+pub use apps::AppArguments;
+pub use ask::{AskArguments, Interrupt};
+pub use discover::{BrowseArguments, SearchArguments};
+pub use graph::ParallelArguments;
+use session::Session;
+pub use skills::SkillArguments;
+
+/// The soft deadline of a client that nothing is known of: most give up at 60 s.
+pub const SOFT_DEADLINE: Duration = Duration::from_secs(45);
+/// How long updates are gathered before a new snapshot is made.
+const GATHER: Duration = Duration::from_millis(15);
+/// How long a new snapshot waits for its vectors before it is published with keywords alone.
+const VECTORS_WAIT: Duration = Duration::from_millis(400);
+/// How long servers may take to stop, all together.
+const STOP_LIMIT: Duration = Duration::from_secs(6);
+
+/// The catalogue and the index made from it. The two in your hand always agree.
+pub struct Snapshot {
+    /// Every tool that is known.
+    pub catalog: Catalog,
+    /// The same tools, as documents in the order of `catalog.visible()`.
+    pub index: Arc<Index>,
+    /// Counts up with each catalogue.
+    pub generation: u64,
+}
+
+/// How far indexing has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Indexing {
+    /// The catalogue that is being indexed.
+    pub generation: u64,
+    /// Texts whose vectors are known.
+    pub done: usize,
+    /// Texts in all.
+    pub total: usize,
+    /// Whether search by meaning covers this catalogue, or never will (see `failed`).
+    pub finished: bool,
+    /// Whether there are no vectors because the embedder failed.
+    pub failed: bool,
+}
+
+/// What a gateway is started with beside its configuration.
+#[derive(Default)]
+pub struct Options {
+    /// The executable that guards child processes; none in tests of the library.
+    pub guard: Option<PathBuf>,
+    /// Servers that are reached over byte streams instead of their configured transport.
+    pub dials: BTreeMap<String, Box<Dial>>,
+    /// Search by keywords alone: the model is not loaded.
+    pub without_embedder: bool,
+    /// Where the last known lists are kept; nowhere if absent.
+    pub cache: Option<PathBuf>,
+}
+
+/// The gateway.
+pub struct Gateway {
+    /// The configuration that it runs with.
+    pub config: Config,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Calls in the background.
+    pub jobs: Arc<Jobs>,
+    /// Results that were too large to show whole.
+    pub results: Results,
+    connections: BTreeMap<Arc<str>, Arc<Connection>>,
+    snapshot: ArcSwap<Snapshot>,
+    indexing: watch::Sender<Indexing>,
+    embedder: Mutex<Option<Embedder>>,
+    without_embedder: bool,
+    cache: Option<PathBuf>,
+    sessions: DashMap<u64, std::sync::Weak<Session>>,
+    questions: DashMap<String, ask::Question>,
+    approvals: DashMap<ask::Approval, Instant>,
+    connected: AtomicBool,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    started: Instant,
+}
+
+impl Gateway {
+    /// A gateway with nothing started: it answers at once, with its own tools alone.
+    pub fn new(config: Config, options: Options) -> Arc<Self> {
+        let guard = Arc::new(Guard::new(options.guard));
+        let mut dials = options.dials;
+        let connections = config
+            .servers
+            .iter()
+            .filter(|(_, settings)| settings.enabled)
+            .map(|(name, settings)| {
+                let name: Arc<str> = name.as_str().into();
+                let dial = dials.remove(&*name);
+                (name.clone(), Arc::new(Connection::new(name, settings.clone(), guard.clone(), dial)))
+            })
+            .collect();
+        let own = own_listing();
+        let catalog = Catalog::new([(GATEWAY, &own, None)]);
+        let index = Arc::new(Index::new(documents(&catalog), &config.embedder));
+        Arc::new(Self {
+            metrics: Metrics::default(),
+            jobs: Arc::default(),
+            results: Results::default(),
+            connections,
+            snapshot: ArcSwap::from_pointee(Snapshot { catalog, index, generation: 0 }),
+            indexing: watch::Sender::new(Indexing::default()),
+            embedder: Mutex::default(),
+            without_embedder: options.without_embedder,
+            cache: options.cache,
+            sessions: DashMap::new(),
+            questions: DashMap::new(),
+            approvals: DashMap::new(),
+            connected: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            started: Instant::now(),
+            config,
+        })
+    }
+
+    /// Starts every server and the embedder, all at the same time, and returns at once. A second
+    /// call does nothing.
+    pub fn connect(self: &Arc<Self>) {
+        if self.connected.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (updates, receiver) = mpsc::channel(256);
+        if !self.without_embedder
+            && let Ok(mut embedder) = self.embedder.lock()
+        {
+            *embedder = Some(Embedder::start(&self.config.embedder));
+        }
+        for connection in self.connections.values() {
+            let (connection, updates, stop) = (connection.clone(), updates.clone(), self.stop.clone());
+            self.tasks.spawn(async move { connection.supervise(updates, stop).await });
+        }
+        let gateway = self.clone();
+        self.tasks.spawn(async move { gateway.publish(receiver).await });
+    }
+
+    /// Stops every server and waits until all have left.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(STOP_LIMIT, self.tasks.wait()).await.is_err() {
+            tracing::warn!("some servers did not stop in time");
+        }
+    }
+
+    /// Cancelled when the gateway stops.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    /// The catalogue and the index as they are now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// How far indexing has come, to wait on.
+    pub fn indexing(&self) -> watch::Receiver<Indexing> {
+        self.indexing.subscribe()
+    }
+
+    /// The connections, by server name.
+    pub fn connections(&self) -> &BTreeMap<Arc<str>, Arc<Connection>> {
+        &self.connections
+    }
+
+    /// The embedder, once it was started.
+    pub fn embedder(&self) -> Option<Embedder> {
+        self.embedder.lock().ok()?.clone()
+    }
+
+    /// A new session under a profile.
+    pub fn open_session(&self, profile: Option<String>) -> Arc<Session> {
+        let session = Session::new(profile);
+        self.sessions.retain(|_, session| session.strong_count() > 0);
+        self.sessions.insert(session.id, Arc::downgrade(&session));
+        session
+    }
+
+    /// Tells every session something with its next answer.
+    fn notify_all(&self, notice: &Value) {
+        for session in &self.sessions {
+            if let Some(session) = session.upgrade() {
+                session.notify(notice.clone());
+            }
+        }
+    }
+
+    /// The rules that a session is under.
+    fn scope<'a>(&'a self, session: &'a Session) -> Option<Scope<'a>> {
+        let (name, profile) = self.config.profiles.get_key_value(session.profile.as_deref()?)?;
+        Some(Scope { name, profile, categories: &self.config.categories })
+    }
+
+    /// What the rules say of a tool for a caller.
+    pub fn verdict(&self, caller: &session::Caller, tool: &crate::catalog::Tool) -> crate::policy::Verdict {
+        crate::policy::check(tool, self.scope(&caller.session))
+    }
+
+    /// How a server stands, in one word; nothing for one that is ready.
+    fn trouble(&self, server: &str) -> Option<&'static str> {
+        let state = self.connections.get(server)?.state();
+        (!matches!(state, State::Ready { .. })).then_some(state.as_str())
+    }
+
+    /// Waits until every server is ready or has failed once, at most `limit`.
+    pub async fn settled(&self, limit: Duration) {
+        let all = async {
+            for connection in self.connections.values() {
+                let mut state = connection.watch();
+                let _ = state.wait_for(State::settled).await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, all).await;
+    }
+
+    /// Waits until search by meaning covers all that the settled servers listed, at most `limit`.
+    pub async fn indexed(&self, limit: Duration) {
+        let mut indexing = self.indexing();
+        let covers = indexing.wait_for(|now| now.finished);
+        let _ = tokio::time::timeout(limit, covers).await;
+    }
+
+    /// Turns what the servers list into snapshots, until the gateway stops.
+    async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
+        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::new();
+        known.insert(GATEWAY.into(), own_listing());
+        let mut fresh: std::collections::HashSet<Arc<str>> = std::collections::HashSet::new();
+        if let Some(folder) = &self.cache {
+            for (name, connection) in &self.connections {
+                if let Some(listing) = lists::read(folder, name, &connection.settings) {
+                    known.insert(name.clone(), listing);
+                }
+            }
+        }
+        let mut generation = 0;
+        let mut changed = true;
+        loop {
+            if changed {
+                generation += 1;
+                self.publish_one(&known, generation).await;
+            }
+            changed = false;
+            let mut next = tokio::select! {
+                update = updates.recv() => update,
+                () = self.stop.cancelled() => return,
+            };
+            tokio::time::sleep(GATHER).await;
+            while let Some(update) = next {
+                if let Some(listing) = update.listing {
+                    changed |= self.take(&mut known, &mut fresh, update.server, listing);
+                }
+                next = updates.try_recv().ok();
+            }
+        }
+    }
+
+    /// Takes a server's new list; says whether it differs from the old one.
+    fn take(
+        &self,
+        known: &mut BTreeMap<Arc<str>, Listing>,
+        fresh: &mut std::collections::HashSet<Arc<str>>,
+        server: Arc<str>,
+        listing: Listing,
+    ) -> bool {
+        if known.get(&server) == Some(&listing) {
+            fresh.insert(server);
+            return false;
+        }
+        // Only what changes under the eyes of a session is news; an old list on disk is not.
+        if !fresh.insert(server.clone())
+            && let Some(old) = known.get(&server)
+        {
+            self.tell_changes(&server, old, &listing);
+        }
+        if let (Some(folder), Some(connection)) = (&self.cache, self.connections.get(&server))
+            && let Err(error) = lists::write(folder, &server, &connection.settings, &listing)
+        {
+            tracing::warn!(%server, %error, "the list could not be kept on disk");
+        }
+        known.insert(server, listing);
+        true
+    }
+
+    /// Tells what a server changed while it was in use. A tool that is not what it was when it was
+    /// first seen may be an attack (a "rug pull"), so its new definition is to be read before use.
+    fn tell_changes(&self, server: &str, old: &Listing, new: &Listing) {
+        let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
+        let before: BTreeMap<String, &Value> = old.tools.iter().map(|tool| (name(tool), tool)).collect();
+        let after: BTreeMap<String, &Value> = new.tools.iter().map(|tool| (name(tool), tool)).collect();
+        let full = |tool: &str| crate::name::full_name(server, tool);
+        let pick = |tools: Vec<String>| (!tools.is_empty()).then_some(tools);
+        let redefined: Vec<String> = after
+            .iter()
+            .filter(|(name, tool)| before.get(*name).is_some_and(|old| old != *tool))
+            .map(|(name, _)| full(name))
+            .collect();
+        for tool in &redefined {
+            tracing::warn!(%tool, "the server changed this tool's definition while it was in use");
+        }
+        let added = after.keys().filter(|name| !before.contains_key(*name)).map(|name| full(name)).collect();
+        let removed =
+            before.keys().filter(|name| !after.contains_key(*name)).map(|name| full(name)).collect();
+        let mut notice = json!({ "kind": "tools_changed", "server": server });
+        for (key, tools) in
+            [("added", pick(added)), ("removed", pick(removed)), ("redefined", pick(redefined))]
+        {
+            if let Some(tools) = tools {
+                notice[key] = json!(tools.iter().take(20).collect::<Vec<_>>());
+            }
+        }
+        if notice.get("redefined").is_some() {
+            notice["next_step"] = json!(
+                "Read a redefined tool with get_tool before you call it; ask the user if it looks wrong."
+            );
+        }
+        if notice.as_object().is_some_and(|fields| fields.len() > 2) {
+            self.notify_all(&notice);
+        }
+    }
+
+    async fn publish_one(self: &Arc<Self>, known: &BTreeMap<Arc<str>, Listing>, generation: u64) {
+        let gateway = self.clone();
+        let known = known.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let catalog = Catalog::new(known.iter().map(|(server, listing)| {
+                let settings = gateway.connections.get(server).map(|connection| &connection.settings);
+                (&**server, listing, settings)
+            }));
+            let index = Arc::new(Index::new(documents(&catalog), &gateway.config.embedder));
+            (catalog, index)
+        })
+        .await;
+        let Ok((catalog, index)) = made else {
+            tracing::error!("the catalogue could not be made; the old one stays");
+            return;
+        };
+        let texts: Vec<String> = index.documents().iter().map(Document::dense_text).collect();
+        let total = texts.len();
+        self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
+        let Some(embedder) = self.embedder() else {
+            self.snapshot.store(Arc::new(Snapshot { catalog, index, generation }));
+            self.indexing.send_replace(Indexing { generation, total, finished: true, failed: true, done: 0 });
+            return;
+        };
+        let gateway = self.clone();
+        let embedding = self.tasks.spawn(async move {
+            let progress = gateway.clone();
+            let vectors = embedder
+                .embed_documents(texts, move |done, total| {
+                    progress.indexing.send_if_modified(|now| {
+                        let mine = now.generation == generation;
+                        if mine {
+                            (now.done, now.total) = (done, total);
+                        }
+                        mine
+                    });
+                })
+                .await;
+            match vectors {
+                Ok(vectors) => Some(vectors),
+                Err(error) => {
+                    tracing::warn!("search goes by keywords alone: {error}");
+                    None
+                }
+            }
+        });
+        // Known vectors come in no time: then one swap does, and search never falls back to keywords
+        // because a single tool is new.
+        let mut embedding = embedding;
+        match tokio::time::timeout(VECTORS_WAIT, &mut embedding).await {
+            Ok(vectors) => {
+                let (index, failed) = with_vectors(index, vectors.ok().flatten()).await;
+                self.snapshot.store(Arc::new(Snapshot { catalog, index, generation }));
+                self.indexing.send_replace(Indexing {
+                    generation,
+                    done: total,
+                    total,
+                    finished: true,
+                    failed,
+                });
+            }
+            Err(_) => {
+                self.snapshot.store(Arc::new(Snapshot { catalog, index: index.clone(), generation }));
+                let gateway = self.clone();
+                self.tasks.spawn(async move {
+                    let vectors = tokio::select! {
+                        vectors = embedding => vectors.ok().flatten(),
+                        () = gateway.stop.cancelled() => return,
+                    };
+                    let (index, failed) = with_vectors(index, vectors).await;
+                    gateway.adopt_index(generation, index, failed);
+                });
+            }
+        }
+    }
+
+    /// Swaps in an index for the catalogue that is published, unless a newer one is there already.
+    fn adopt_index(&self, generation: u64, index: Arc<Index>, failed: bool) {
+        self.snapshot.rcu(|now| {
+            if now.generation == generation {
+                Arc::new(Snapshot { catalog: now.catalog.clone(), index: index.clone(), generation })
+            } else {
+                now.clone()
+            }
+        });
+        self.indexing.send_if_modified(|now| {
+            let mine = now.generation == generation;
+            if mine {
+                (now.finished, now.failed, now.done) = (true, failed, now.total);
+            }
+            mine
+        });
+    }
+}
+
+async fn with_vectors(index: Arc<Index>, vectors: Option<Vec<Arc<[f32]>>>) -> (Arc<Index>, bool) {
+    let Some(vectors) = vectors else { return (index, true) };
+    let made = tokio::task::spawn_blocking({
+        let index = index.clone();
+        move || index.with_vectors(vectors)
+    })
+    .await;
+    match made {
+        Ok(whole) => (Arc::new(whole), false),
+        Err(_) => (index, true),
+    }
+}
+
+/// The visible tools as documents, in the catalogue's order.
+fn documents(catalog: &Catalog) -> Vec<Document> {
+    catalog
+        .visible()
+        .map(|tool| {
+            let about = catalog.servers().get(&tool.server).map_or("", |entry| &entry.description);
+            tool.document(about)
+        })
+        .collect()
+}
+
+/// Nonet's own tools as a listing.
+fn own_listing() -> Listing {
+    Listing {
+        tools: builtin::definitions(),
+        prompts: Vec::new(),
+        about: "Nonet itself: calls in the background, kept results, state of the servers".into(),
+    }
+}

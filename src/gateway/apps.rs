@@ -1,0 +1,253 @@
+//! Apps: the entries of `[apps.*]`, each a server's tool or a workflow of tool calls.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Gateway,
+    ask::Interrupt,
+    call::{error_of, text_result},
+    graph::{Action, Ended, Plan},
+    session::Caller,
+};
+use crate::{
+    config::{App, AppKind, Step},
+    fault::{Code, Fault},
+    name,
+    results::{is_error, value_of},
+    schema::Schema,
+    template::{self, Named},
+};
+
+/// How long an app may take if the caller does not say, in seconds.
+const TIMEOUT_S: u64 = 120;
+/// How many steps of a workflow run at a time.
+const CONCURRENCY: usize = 8;
+/// The name that a workflow's templates know the input by.
+const INPUT: &str = "input";
+
+/// The arguments of `call_app`.
+#[derive(Debug, Default, serde::Deserialize)]
+pub struct AppArguments {
+    app_id: Option<String>,
+    #[serde(default)]
+    input: Value,
+    timeout: Option<u64>,
+}
+
+impl Gateway {
+    /// The `call_app` meta-tool.
+    pub async fn call_app(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: AppArguments,
+    ) -> Result<Value, Interrupt> {
+        let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
+            return Ok(text_result(self.apps().to_string()));
+        };
+        let Some((id, app)) = self.config.apps.get_key_value(id.trim()) else {
+            let near = name::nearest(&id, self.config.apps.keys().map(String::as_str), 3);
+            let fault = Fault::new(
+                Code::NotFound,
+                format!("There is no app `{id}`. call_app without `app_id` lists them."),
+            );
+            return Err(fault.next("call_app", json!({})).suggest(near).into());
+        };
+        if let Some(schema) = &app.input_schema {
+            let schema = Schema::new(schema.clone());
+            if let Err(misfit) = schema.read(arguments.input.clone()) {
+                let example = json!({ "app_id": id, "input": misfit.example });
+                let message = format!("The input does not fit the app `{id}`: {}.", misfit.faults.join("; "));
+                return Err(Fault::new(Code::InvalidParams, message)
+                    .details(json!({ "corrected_call": { "tool": "call_app", "arguments": example } }))
+                    .next("call_app", json!({}))
+                    .into());
+            }
+        }
+        let timeout = Duration::from_secs(arguments.timeout.unwrap_or(TIMEOUT_S).clamp(1, 3_600));
+        let cancel = CancellationToken::new();
+        match &app.kind {
+            AppKind::Tool { tool } => {
+                self.call_tool_app(caller, id, tool, arguments.input, timeout, cancel).await
+            }
+            AppKind::Workflow { steps, output } => {
+                self.call_workflow(caller, id, steps, output.as_ref(), arguments.input, timeout, cancel).await
+            }
+        }
+    }
+
+    /// The list of apps.
+    fn apps(&self) -> Value {
+        let apps: Vec<Value> = self.config.apps.iter().map(|(id, app)| describe(id, app)).collect();
+        let mut answer = json!({ "apps": apps });
+        if apps.is_empty() {
+            answer["hint"] =
+                json!("No apps are configured. The user adds one as [apps.NAME] in servers.toml.");
+        }
+        answer
+    }
+
+    async fn call_tool_app(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        tool: &str,
+        input: Value,
+        timeout: Duration,
+        cancel: CancellationToken,
+    ) -> Result<Value, Interrupt> {
+        let tool = self.allowed_tool(caller, tool)?;
+        // Text for a tool that takes one thing is that thing.
+        let input = match (input, tool.schema.parameters().as_slice()) {
+            (Value::String(text), [first, rest @ ..])
+                if rest.iter().all(|other| !other.required) && !text.trim_start().starts_with('{') =>
+            {
+                json!({ first.name: text })
+            }
+            (input, _) => input,
+        };
+        let prepared = self.prepare(caller, &tool.full, input).await?;
+        let (gateway, own, token, id) = (self.clone(), caller.clone(), cancel.clone(), id.to_string());
+        let work = async move {
+            let result = gateway.invoke(&own, prepared, Some(timeout), token).await;
+            if is_error(&result) {
+                return result;
+            }
+            let answer = json!({ "app_id": id, "output": value_of(&result), "tool_calls": 1 });
+            gateway.shape(text_result(answer.to_string()), None).await
+        };
+        Ok(self.run(caller, format!("app {}", tool.full), cancel, work, false).await)
+    }
+
+    #[allow(clippy::too_many_arguments)] // one call, each argument read once
+    async fn call_workflow(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &str,
+        steps: &[Step],
+        output: Option<&Value>,
+        input: Value,
+        timeout: Duration,
+        cancel: CancellationToken,
+    ) -> Result<Value, Interrupt> {
+        let actions = steps
+            .iter()
+            .map(|step| Action {
+                id: step.id.clone(),
+                name: step.tool.clone(),
+                params: Value::Object(step.params.clone()),
+                after: step.after.clone(),
+                optional: step.optional,
+            })
+            .collect();
+        let plan = Plan::new(actions, &[INPUT])?;
+        for action in plan.actions() {
+            self.allowed_tool(caller, &action.name)?;
+        }
+        let given = BTreeMap::from([(INPUT.to_string(), Arc::new(input))]);
+        let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
+        let (id, output) = (id.to_string(), output.cloned());
+        let label = format!("app {id}");
+        let work = async move {
+            let limit = token.clone();
+            let timer = tokio::spawn(async move {
+                tokio::time::sleep(timeout).await;
+                limit.cancel();
+            });
+            let ended = gateway.run_graph(&own, &plan, &given, CONCURRENCY, true, token.child_token()).await;
+            timer.abort();
+            let answer = finish(&id, &plan, &ended, &given, output.as_ref(), timeout);
+            gateway.shape(answer, None).await
+        };
+        Ok(self.run(caller, label, cancel, work, false).await)
+    }
+}
+
+fn describe(id: &str, app: &App) -> Value {
+    let mut entry = json!({ "app_id": id });
+    if !app.description.is_empty() {
+        entry["description"] = json!(app.description);
+    }
+    if let Some(schema) = &app.input_schema {
+        entry["input_schema"] = schema.clone();
+    }
+    match &app.kind {
+        AppKind::Tool { tool } => entry["tool"] = json!(tool),
+        AppKind::Workflow { steps, .. } => {
+            entry["steps"] = json!(steps.iter().map(|step| &step.tool).collect::<Vec<_>>());
+        }
+    }
+    entry
+}
+
+/// What a workflow answers: its output, or which step failed and why.
+fn finish(
+    id: &str,
+    plan: &Plan,
+    ended: &[Ended],
+    given: &BTreeMap<String, Arc<Value>>,
+    output: Option<&Value>,
+    timeout: Duration,
+) -> Value {
+    let steps = || plan.actions().iter().zip(ended);
+    let run = |one: &Ended| one.elapsed_ms > 0 || one.succeeded();
+    if let Some((action, one)) = steps().find(|(action, one)| !one.succeeded() && !action.optional) {
+        let error = error_of(&one.result);
+        let why = error["message"].as_str().unwrap_or("it failed");
+        let done: Vec<&str> =
+            steps().filter(|(_, one)| one.succeeded()).map(|(a, _)| a.id.as_str()).collect();
+        let code = if error["code"] == "timeout" || error["code"] == "cancelled" {
+            Code::Timeout
+        } else {
+            Code::UpstreamError
+        };
+        let limit = if code == Code::Timeout {
+            format!(" The limit of the whole app is {}.", humantime::format_duration(timeout))
+        } else {
+            String::new()
+        };
+        return Fault::new(
+            code,
+            format!("The app `{id}` stopped at the step `{}` ({}): {why}{limit}", action.id, one.name),
+        )
+        .details(json!({ "completed": done, "error": error }))
+        .next("get_tool", json!({ "name": one.name }))
+        .to_result();
+    }
+    let mut values = given.clone();
+    for (action, one) in steps() {
+        let value = if one.succeeded() { value_of(&one.result) } else { Value::Null };
+        values.insert(action.id.clone(), Arc::new(value));
+    }
+    let last = plan.actions().last().and_then(|action| values.get(&action.id));
+    let output = match output {
+        None => Ok(last.map(|value| (**value).clone()).unwrap_or_default()),
+        Some(output) => template::fill(output, &|name| match values.get(name) {
+            Some(value) => Named::Value(value.clone()),
+            None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
+        }),
+    };
+    match output {
+        Err(error) => Fault::new(
+            Code::InvalidParams,
+            format!("The steps of the app `{id}` ran, but its `output` cannot be filled: {error}."),
+        )
+        .to_result(),
+        Ok(output) => {
+            let mut answer = Map::new();
+            answer.insert("app_id".into(), json!(id));
+            answer.insert("output".into(), output);
+            answer.insert("tool_calls".into(), json!(ended.iter().filter(|one| run(one)).count()));
+            let failed: Map<String, Value> = steps()
+                .filter(|(_, one)| !one.succeeded())
+                .map(|(action, one)| (action.id.clone(), error_of(&one.result)))
+                .collect();
+            if !failed.is_empty() {
+                answer.insert("failed_optional_steps".into(), Value::Object(failed));
+            }
+            text_result(Value::Object(answer).to_string())
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Asking the user: the ladder of `ask_user`, and approvals that use it.
+//!
+//! A client that can show a form is asked for one, in whichever way its protocol era has. Where it
+//! cannot, the answer is `needs_user` with the question laid out for the chat and a token; the model
+//! asks, and comes back with the token and the answer.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{
+    Gateway,
+    session::{Asking, Caller, Reply},
+};
+use crate::{
+    catalog::Tool,
+    fault::{Code, Fault},
+    schema::clip,
+};
+
+/// How long a question may wait for its answer, and an approval for its call.
+const QUESTION_AGE: Duration = Duration::from_secs(3600);
+const APPROVAL_AGE: Duration = Duration::from_secs(600);
+/// How many questions may be open at a time.
+const MAX_QUESTIONS: usize = 1_000;
+/// How long before the soft deadline a form is given up, so that the answer still arrives in time.
+const MARGIN: Duration = Duration::from_secs(3);
+/// Parts of property names that mean a secret.
+const SECRETS: [&str; 9] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "api_key",
+    "apikey",
+    "private_key",
+    "credit_card",
+];
+/// Answers that mean yes and no.
+const YES: [&str; 8] = ["allow", "approve", "approved", "yes", "y", "ok", "true", "allowed"];
+const NO: [&str; 7] = ["deny", "denied", "no", "n", "false", "reject", "refuse"];
+
+/// Why an operation has no answer yet.
+#[derive(Debug)]
+pub enum Interrupt {
+    /// It failed.
+    Fault(Box<Fault>),
+    /// The client has to put this form to its user and send the request again (2026-07-28).
+    Ask {
+        /// What the user reads.
+        message: String,
+        /// The form, a flat JSON Schema.
+        schema: Value,
+        /// What the client sends back with the answer.
+        state: String,
+    },
+}
+
+impl From<Fault> for Interrupt {
+    fn from(fault: Fault) -> Self {
+        Interrupt::Fault(Box::new(fault))
+    }
+}
+
+/// One call that the user agreed to: this tool with these params, once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Approval {
+    tool: Arc<str>,
+    profile: Option<String>,
+    params: String,
+}
+
+/// What an open question is about.
+#[derive(Clone, Debug)]
+enum About {
+    Call(Approval, Map<String, Value>),
+    Plain { content: Option<String>, yes_or_no: bool },
+}
+
+/// A question that waits for its answer.
+#[derive(Clone, Debug)]
+pub struct Question {
+    about: About,
+    asked: Instant,
+}
+
+/// The arguments of `ask_user`.
+#[derive(Debug, Default, serde::Deserialize)]
+pub struct AskArguments {
+    #[serde(default)]
+    question: String,
+    content: Option<String>,
+    #[serde(default)]
+    choices: Vec<String>,
+    #[serde(default)]
+    allow_multiple: bool,
+    form: Option<Value>,
+    default: Option<Value>,
+    timeout: Option<u64>,
+    token: Option<String>,
+    answer: Option<Value>,
+}
+
+impl Gateway {
+    /// The `ask_user` meta-tool.
+    pub async fn ask_user(&self, caller: &Caller, arguments: AskArguments) -> Result<Value, Interrupt> {
+        if let Some(token) = &arguments.token {
+            let answer = arguments.answer.clone().ok_or_else(|| {
+                Fault::new(Code::InvalidParams, "A `token` comes with the user's `answer`.")
+                    .next("ask_user", json!({ "token": token, "answer": "<what the user said>" }))
+            })?;
+            return Ok(self.answered(caller, token, answer)?);
+        }
+        if arguments.question.trim().is_empty() {
+            return Err(Fault::new(
+                Code::InvalidParams,
+                "`question` is missing: what is the user to be asked?",
+            )
+            .into());
+        }
+        if let Some(form) = &arguments.form {
+            check_form(form)?;
+        }
+        let yes_or_no =
+            arguments.content.is_some() && arguments.choices.is_empty() && arguments.form.is_none();
+        let about = About::Plain { content: arguments.content.clone(), yes_or_no };
+        let schema = form_for(&arguments, yes_or_no);
+        let message = match &arguments.content {
+            Some(content) => format!("{}\n\n{content}", arguments.question),
+            None => arguments.question.clone(),
+        };
+        let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
+        match self.put(caller, &about, &message, &schema, wanted).await? {
+            Put::Reply(reply) => Ok(from_form(&about, reply)),
+            Put::TimedOut => {
+                let mut answer = json!({ "status": "timed_out" });
+                if let Some(default) = arguments.default {
+                    answer["answer"] = default;
+                }
+                Ok(answer)
+            }
+            Put::Nobody => {
+                let token = self.open(about)?;
+                let mut text = message;
+                for (n, choice) in arguments.choices.iter().enumerate() {
+                    text.push_str(&format!("\n{}. {choice}", n + 1));
+                }
+                if yes_or_no {
+                    text.push_str("\n\nApprove, deny, or say what to change.");
+                }
+                let mut answer = json!({
+                    "status": "needs_user",
+                    "message": text,
+                    "token": token,
+                    "next_step": { "tool": "ask_user", "arguments": { "token": token, "answer": "<what the user said>" } },
+                });
+                if arguments.form.is_some() {
+                    answer["form"] = schema;
+                }
+                Ok(answer)
+            }
+        }
+    }
+
+    /// Asks before a call whose policy wants it, unless the user has just agreed to this very call.
+    pub(super) async fn approve(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+        rule: &str,
+    ) -> Result<(), Interrupt> {
+        let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
+        let approval = Approval {
+            tool: tool.full.clone(),
+            profile: caller.session.profile.clone(),
+            params: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        if let Some((_, at)) = self.approvals.remove(&approval)
+            && at.elapsed() < APPROVAL_AGE
+        {
+            return Ok(());
+        }
+        let shown = clip(&serde_json::to_string_pretty(params).unwrap_or_default(), 1_500);
+        let message = format!("Allow `{}` of the server `{}`?\n\n{shown}", tool.name, tool.server);
+        let schema = json!({
+            "type": "object",
+            "properties": { "decision": { "type": "string", "title": "Decision", "enum": ["allow", "deny"] } },
+            "required": ["decision"],
+        });
+        let about = About::Call(approval, params.clone());
+        match self.put(caller, &about, &message, &schema, self.soft_deadline()).await? {
+            Put::Reply(Reply::Accept(form)) if says(form.get("decision"), &YES) => Ok(()),
+            Put::Reply(_) => Err(Fault::new(
+                Code::Forbidden,
+                format!("The user did not allow this call of `{}`.", tool.full),
+            )
+            .into()),
+            Put::TimedOut | Put::Nobody => {
+                let token = self.open(about)?;
+                Err(Fault::new(
+                    Code::NeedsApproval,
+                    format!("`{}` runs only if the user agrees ({rule}). Ask the user: {message}\nThen call ask_user with the token and the answer `allow` or `deny`, and make this call again.", tool.full),
+                )
+                .next("ask_user", json!({ "token": token, "answer": "<allow or deny, as the user said>" }))
+                .into())
+            }
+        }
+    }
+
+    /// Puts a form to the user, in the way that the client has.
+    async fn put(
+        &self,
+        caller: &Caller,
+        about: &About,
+        message: &str,
+        schema: &Value,
+        wanted: Duration,
+    ) -> Result<Put, Interrupt> {
+        match &caller.asking {
+            Asking::ByModel => Ok(Put::Nobody),
+            Asking::Live(client) => {
+                let patience = wanted.min(self.soft_deadline().saturating_sub(MARGIN));
+                let asked = tokio::select! {
+                    asked = tokio::time::timeout(patience, client.elicit(message.into(), schema.clone())) => asked,
+                    () = caller.cancel.cancelled() => Ok(Some(Reply::Cancel)),
+                };
+                match asked {
+                    Ok(Some(reply)) => Ok(Put::Reply(reply)),
+                    Ok(None) => Ok(Put::Nobody),
+                    // The user may well answer later: then the question goes through the model.
+                    Err(_) if patience < wanted => Ok(Put::Nobody),
+                    Err(_) => Ok(Put::TimedOut),
+                }
+            }
+            Asking::Rounds(given) => {
+                if let Some((state, reply)) = given
+                    && let Some((_, question)) = self.questions.remove(state)
+                    && question.asked.elapsed() < QUESTION_AGE
+                    && question.about.same_as(about)
+                {
+                    return Ok(Put::Reply(reply.clone()));
+                }
+                let state = self.open(about.clone())?;
+                Err(Interrupt::Ask { message: message.into(), schema: schema.clone(), state })
+            }
+        }
+    }
+
+    fn open(&self, about: About) -> Result<String, Fault> {
+        if self.questions.len() >= MAX_QUESTIONS {
+            self.questions.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
+        }
+        if self.questions.len() >= MAX_QUESTIONS {
+            return Err(Fault::new(
+                Code::RateLimited,
+                format!("{MAX_QUESTIONS} questions wait for an answer already."),
+            )
+            .retry_after(Duration::from_secs(60)));
+        }
+        let token = format!("ask-{}", uuid::Uuid::new_v4().simple());
+        self.questions.insert(token.clone(), Question { about, asked: Instant::now() });
+        Ok(token)
+    }
+
+    /// The answer that the model brings back for a token.
+    fn answered(&self, caller: &Caller, token: &str, answer: Value) -> Result<Value, Fault> {
+        let question = self.questions.remove(token).map(|(_, question)| question);
+        let question = question.filter(|question| question.asked.elapsed() < QUESTION_AGE).ok_or_else(|| {
+            Fault::new(Code::NotFound, format!("No question waits under `{token}`: it was answered already, or is too old. Ask again."))
+        })?;
+        match question.about {
+            About::Call(approval, params) => {
+                if approval.profile != caller.session.profile || !says(Some(&answer), &YES) {
+                    return Ok(json!({ "status": "denied" }));
+                }
+                let name = approval.tool.clone();
+                self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
+                self.approvals.insert(approval, Instant::now());
+                let call =
+                    json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });
+                Ok(json!({ "status": "approved", "next_step": call }))
+            }
+            About::Plain { yes_or_no: false, .. } => Ok(match answer {
+                Value::Object(form) => json!({ "status": "answered", "answer": form }),
+                other => json!({ "status": "answered", "answer": other }),
+            }),
+            About::Plain { content, yes_or_no: true } => {
+                if says(Some(&answer), &YES) {
+                    return Ok(json!({ "status": "approved", "content": content }));
+                }
+                if says(Some(&answer), &NO) {
+                    return Ok(json!({ "status": "denied" }));
+                }
+                let text = answer.as_str().map_or_else(|| answer.to_string(), String::from);
+                Ok(json!({ "status": "denied", "user_feedback": text }))
+            }
+        }
+    }
+}
+
+/// What became of a form.
+enum Put {
+    Reply(Reply),
+    TimedOut,
+    Nobody,
+}
+
+impl About {
+    /// Whether an answer to one question answers the other.
+    fn same_as(&self, other: &About) -> bool {
+        match (self, other) {
+            (About::Call(a, _), About::Call(b, _)) => a == b,
+            (About::Plain { content: a, yes_or_no: x }, About::Plain { content: b, yes_or_no: y }) => {
+                a == b && x == y
+            }
+            _ => false,
+        }
+    }
+}
+
+fn says(answer: Option<&Value>, words: &[&str]) -> bool {
+    match answer {
+        Some(Value::String(text)) => words.contains(&text.trim().to_lowercase().as_str()),
+        Some(Value::Bool(flag)) => words.contains(&flag.to_string().as_str()),
+        _ => false,
+    }
+}
+
+/// The form of a question.
+fn form_for(arguments: &AskArguments, yes_or_no: bool) -> Value {
+    if let Some(form) = &arguments.form {
+        return form.clone();
+    }
+    if yes_or_no {
+        return json!({
+            "type": "object",
+            "properties": {
+                "decision": { "type": "string", "title": "Decision", "enum": ["approve", "deny"] },
+                "content": { "type": "string", "title": "Edit it here", "default": arguments.content },
+                "feedback": { "type": "string", "title": "What to change" },
+            },
+            "required": ["decision"],
+        });
+    }
+    let mut answer = match (arguments.choices.is_empty(), arguments.allow_multiple) {
+        (true, _) => json!({ "type": "string" }),
+        (false, false) => json!({ "type": "string", "enum": arguments.choices }),
+        (false, true) => json!({ "type": "array", "items": { "type": "string", "enum": arguments.choices } }),
+    };
+    answer["title"] = json!("Answer");
+    if let Some(default) = &arguments.default {
+        answer["default"] = default.clone();
+    }
+    json!({ "type": "object", "properties": { "answer": answer }, "required": ["answer"] })
+}
+
+/// A filled-in form as the answer of `ask_user`.
+fn from_form(about: &About, reply: Reply) -> Value {
+    let form = match reply {
+        Reply::Decline => return json!({ "status": "denied" }),
+        Reply::Cancel => return json!({ "status": "cancelled" }),
+        Reply::Accept(form) => form,
+    };
+    let About::Plain { content, yes_or_no: true } = about else {
+        return match (form.len(), form.get("answer")) {
+            (1, Some(answer)) => json!({ "status": "answered", "answer": answer }),
+            _ => json!({ "status": "answered", "answer": form }),
+        };
+    };
+    let approved = says(form.get("decision"), &YES);
+    let mut answer = json!({ "status": if approved { "approved" } else { "denied" } });
+    if approved {
+        let given = form.get("content").and_then(Value::as_str);
+        let edited = given.filter(|given| Some(*given) != content.as_deref());
+        answer["content"] = json!(edited.or(content.as_deref()));
+        if edited.is_some() {
+            answer["content_was_edited"] = json!(true);
+        }
+    }
+    if let Some(feedback) = form.get("feedback").and_then(Value::as_str).filter(|text| !text.is_empty()) {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}
+
+/// A form is flat, and never asks for a secret: what a model can read must not hold one.
+fn check_form(form: &Value) -> Result<(), Fault> {
+    let bad = |message: String| {
+        Fault::new(Code::InvalidParams, message).next(
+            "ask_user",
+            json!({ "question": "...", "form": { "type": "object", "properties": { "city": { "type": "string" } } } }),
+        )
+    };
+    let properties = form.get("properties").and_then(Value::as_object);
+    let Some(properties) = properties.filter(|_| form.get("type") == Some(&json!("object"))) else {
+        return Err(bad("`form` is a JSON Schema of type `object` with `properties`.".into()));
+    };
+    for (name, schema) in properties {
+        let folded = crate::name::fold(name);
+        let hidden = schema.get("format").and_then(Value::as_str) == Some("password");
+        if hidden || SECRETS.iter().any(|secret| folded.contains(secret)) {
+            return Err(bad(format!(
+                "`{name}` asks for a secret. Secrets are never asked for in a form: the user sets them as environment variables and names them in servers.toml as ${{NAME}}."
+            )));
+        }
+        let kind = schema.get("type").and_then(Value::as_str);
+        let flat = matches!(kind, Some("string" | "number" | "integer" | "boolean"))
+            || (kind == Some("array")
+                && schema.get("items").is_some_and(|items| items.get("enum").is_some()));
+        if !flat {
+            return Err(bad(format!(
+                "`{name}`: a form is flat; its fields are string, number, integer, boolean, or an array of choices."
+            )));
+        }
+    }
+    Ok(())
+}

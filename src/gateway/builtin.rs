@@ -1,0 +1,314 @@
+//! The category `gateway`: Nonet's own tools, found by search and run by `execute_tool`.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Gateway,
+    ask::Interrupt,
+    call::{Request, background_call, text_result},
+    session::Caller,
+};
+use crate::{
+    downstream::State,
+    fault::{Code, Fault},
+    jobs::{self, Status},
+    results::is_error,
+};
+
+/// How long `wait` waits if the caller does not say, in seconds.
+const WAIT_S: u64 = 60;
+/// How many tasks a list shows.
+const LISTED: usize = 50;
+/// How many tools `load_tools` gives at once.
+const MAX_LOADED: usize = 50;
+
+/// The definitions, as a server would list them.
+pub fn definitions() -> Vec<Value> {
+    vec![
+        json!({
+            "name": "background_run",
+            "title": "Run a call in the background",
+            "description": "Runs one tool call in the background and follows it. Five modes: launch {name, params} starts a call and gives its task_id (a call that ends within 2 s answers at once); status {task_id}; wait {task_id, wait: true, timeout} waits up to timeout seconds for the result; cancel {task_id, cancel: true}; list {list_tasks: true}.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "name": { "type": "string", "description": "Tool to launch" },
+                    "params": { "type": "object", "description": "Its params" },
+                    "task_id": { "type": "string", "description": "Task to look at, wait for or cancel" },
+                    "wait": { "type": "boolean", "description": "Wait for the task's result" },
+                    "timeout": { "type": "integer", "minimum": 1, "maximum": 3600, "description": "Seconds to wait, 60 if absent" },
+                    "cancel": { "type": "boolean", "description": "Cancel the task" },
+                    "list_tasks": { "type": "boolean", "description": "List all tasks" },
+                },
+                "additionalProperties": false,
+            },
+            "annotations": { "readOnlyHint": false, "destructiveHint": false },
+        }),
+        json!({
+            "name": "fetch_result",
+            "title": "Read a kept result",
+            "description": "Reads on in a result that was too large to show whole, by its ref: rows or bytes from offset, a range of lines, lines that match a regular expression (grep), or a jq filter (select).",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "ref": { "type": "string", "description": "Reference from the shortened result" },
+                    "offset": { "type": "integer", "minimum": 0, "description": "First row of an array, first byte of a text, first match of a grep" },
+                    "limit": { "type": "integer", "minimum": 1, "description": "How many rows, bytes or matches" },
+                    "lines": { "type": "string", "description": "Range of lines such as 1-40" },
+                    "grep": { "type": "string", "description": "Regular expression, case is ignored" },
+                    "select": { "type": "string", "description": "jq filter such as .items[0].name" },
+                },
+                "required": ["ref"],
+                "additionalProperties": false,
+            },
+            "annotations": { "readOnlyHint": true },
+        }),
+        json!({
+            "name": "load_tools",
+            "title": "Load full schemas of many tools",
+            "description": "Gives the full definitions and input schemas of all tools of a category, or of the tools named, in one answer. Loaded tools rank higher in searches for the rest of the session.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "category": { "type": "string", "description": "Server or group" },
+                    "names": { "type": "array", "items": { "type": "string" }, "description": "Tool names" },
+                },
+                "additionalProperties": false,
+            },
+            "annotations": { "readOnlyHint": true },
+        }),
+        json!({
+            "name": "status",
+            "title": "State of the gateway",
+            "description": "Shows every server behind the gateway with its state, protocol version, last error and number of tools, and the background tasks, kept results and version of the gateway.",
+            "inputSchema": { "type": "object", "properties": {}, "additionalProperties": false },
+            "annotations": { "readOnlyHint": true },
+        }),
+    ]
+}
+
+#[derive(Default, serde::Deserialize)]
+struct BackgroundArguments {
+    name: Option<String>,
+    #[serde(default)]
+    params: Value,
+    task_id: Option<String>,
+    #[serde(default)]
+    wait: bool,
+    timeout: Option<u64>,
+    #[serde(default)]
+    cancel: bool,
+    #[serde(default)]
+    list_tasks: bool,
+}
+
+impl Gateway {
+    /// Runs one of Nonet's own tools. Boxed: a launch in the background is a call inside of a call.
+    pub(super) fn own_tool<'a>(
+        self: &'a Arc<Self>,
+        caller: &'a Caller,
+        name: &'a str,
+        params: Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Value, Fault>> {
+        Box::pin(self.own(caller, name, params))
+    }
+
+    async fn own(
+        self: &Arc<Self>,
+        caller: &Caller,
+        name: &str,
+        params: Map<String, Value>,
+    ) -> Result<Value, Fault> {
+        match name {
+            "background_run" => self.background(caller, params).await,
+            "fetch_result" => {
+                let answer = self.results.read(&params, self.config.gateway.max_result_bytes / 2).await?;
+                Ok(text_result(answer.to_string()))
+            }
+            "load_tools" => self.load_tools(caller, &params),
+            "status" => Ok(text_result(self.status().to_string())),
+            other => Err(Fault::new(Code::UnknownTool, format!("`gateway` has no tool `{other}`."))),
+        }
+    }
+
+    async fn background(
+        self: &Arc<Self>,
+        caller: &Caller,
+        params: Map<String, Value>,
+    ) -> Result<Value, Fault> {
+        let arguments: BackgroundArguments = serde_json::from_value(Value::Object(params))
+            .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))?;
+        if arguments.list_tasks {
+            let jobs = self.jobs.list();
+            let shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| jobs::summary(job)).collect();
+            return Ok(text_result(json!({ "tasks": shown, "total": jobs.len() }).to_string()));
+        }
+        if let Some(id) = &arguments.task_id {
+            return self.task(id, &arguments).await;
+        }
+        let Some(name) = arguments.name else {
+            return Err(Fault::new(
+                Code::InvalidParams,
+                "Give {name, params} to launch, {task_id} to look at a task, or {list_tasks: true}.",
+            )
+            .next(
+                "execute_tool",
+                json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
+            ));
+        };
+        if crate::name::fold(&name).ends_with("gateway_background_run") || name == "background_run" {
+            return Err(Fault::new(
+                Code::InvalidParams,
+                "A background call launches a tool, not another launch.",
+            ));
+        }
+        let request = Request { name, params: arguments.params, background: true, ..Request::default() };
+        // Nobody waits for a launch, so nobody can be asked in the middle of it.
+        let caller = Caller { asking: super::session::Asking::ByModel, ..caller.clone() };
+        match self.execute(&caller, request).await {
+            Ok(result) => Ok(result),
+            Err(Interrupt::Fault(fault)) => Err(*fault),
+            Err(Interrupt::Ask { .. }) => Err(Fault::new(
+                Code::NeedsApproval,
+                "The user has to agree to this call; make it with execute_tool.",
+            )),
+        }
+    }
+
+    async fn task(&self, id: &str, arguments: &BackgroundArguments) -> Result<Value, Fault> {
+        let Some(job) = self.jobs.get(id) else {
+            return Err(Fault::new(
+                Code::NotFound,
+                format!("There is no task `{id}`: it is too old, or the id is wrong."),
+            )
+            .next(
+                "execute_tool",
+                json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
+            ));
+        };
+        if arguments.cancel {
+            job.cancel.cancel();
+            job.wait(Duration::from_secs(2)).await;
+        } else if arguments.wait {
+            let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, 3_600));
+            job.wait(limit).await;
+        }
+        match job.status().0 {
+            // The result as the call itself would have given it.
+            Status::Done(result) if arguments.wait => Ok((*result).clone()),
+            Status::Done(result) => {
+                let mut answer = jobs::summary(&job);
+                answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
+                if is_error(&result) {
+                    answer["error"] = super::call::error_of(&result);
+                }
+                Ok(text_result(answer.to_string()))
+            }
+            Status::Working => {
+                let mut answer = jobs::summary(&job);
+                answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
+                Ok(text_result(answer.to_string()))
+            }
+            Status::Cancelled => Ok(text_result(jobs::summary(&job).to_string())),
+        }
+    }
+
+    fn load_tools(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Value, Fault> {
+        let named = params.get("names").and_then(Value::as_array).into_iter().flatten();
+        let mut names: Vec<String> = named.filter_map(Value::as_str).map(String::from).collect();
+        let mut left = 0;
+        if let Some(category) = params.get("category").and_then(Value::as_str) {
+            let page = super::discover::BrowseArguments {
+                category: category.into(),
+                page_size: Some(MAX_LOADED),
+                ..super::discover::BrowseArguments::default()
+            };
+            let page = self.browse(caller, &page)?;
+            let tools = page["tools"].as_array().into_iter().flatten();
+            let before = names.len();
+            names.extend(tools.filter_map(|tool| tool["name"].as_str()).map(String::from));
+            let total = page["total"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+            left = total.saturating_sub(names.len() - before);
+        }
+        if names.is_empty() {
+            return Err(Fault::new(
+                Code::InvalidParams,
+                "Give a `category` or `names`; nothing matches these.",
+            )
+            .next("list_categories", json!({})));
+        }
+        left += names.len().saturating_sub(MAX_LOADED);
+        names.truncate(MAX_LOADED);
+        let mut tools = Vec::new();
+        for name in &names {
+            match self.allowed_tool(caller, name) {
+                Ok(tool) => {
+                    caller.session.load([tool.full.clone()]);
+                    tools.push(json!({
+                        "name": &*tool.full,
+                        "description": tool.description,
+                        "input_schema": tool.schema.raw(),
+                        "risk": tool.risk,
+                    }));
+                }
+                Err(fault) => {
+                    let mut entry = fault.to_value();
+                    entry["name"] = json!(name);
+                    tools.push(entry);
+                }
+            }
+        }
+        let mut answer = json!({ "tools": tools });
+        if left > 0 {
+            answer["left_out"] = json!(left);
+            answer["hint"] = json!("At most 50 tools are loaded at once; browse_category shows the rest.");
+        }
+        Ok(text_result(answer.to_string()))
+    }
+
+    /// What `gateway.status` and `nonet check` show.
+    pub fn status(&self) -> Value {
+        let snapshot = self.snapshot();
+        let servers: Vec<Value> = self
+            .connections
+            .iter()
+            .map(|(name, connection)| {
+                let state = connection.state();
+                let tools = snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
+                let mut server = json!({ "name": &**name, "state": state.as_str(), "tools": tools });
+                match state {
+                    State::Ready { version, era, took } => {
+                        server["version"] = json!(version);
+                        server["era"] = json!(era);
+                        server["started_ms"] = json!(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+                    }
+                    State::Down { error, .. } | State::AuthRequired { error } => {
+                        server["last_error"] = json!(error)
+                    }
+                    State::Starting | State::Stopped => {}
+                }
+                server
+            })
+            .collect();
+        let indexing = *self.indexing.borrow();
+        let (calls, failures) = self.metrics.total();
+        let running = self.jobs.list().iter().filter(|job| matches!(job.status().0, Status::Working)).count();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "servers": servers,
+            "tools": snapshot.catalog.visible().count(),
+            "search": {
+                "by_meaning": snapshot.index.has_vectors(),
+                "indexed": indexing.done,
+                "of": indexing.total,
+            },
+            "calls": calls,
+            "failures": failures,
+            "tasks_running": running,
+        })
+    }
+}

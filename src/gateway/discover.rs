@@ -1,0 +1,377 @@
+//! Finding tools: search, browse, describe. Answers are compact; empty fields are left out.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::{Map, Value, json};
+
+use super::{Gateway, Snapshot, session::Caller};
+use crate::{
+    catalog::{GATEWAY, Tool},
+    config::Risk,
+    fault::{Code, Fault},
+    name,
+    policy::{self, Verdict},
+    search::{self, Confidence, Found, Hit},
+};
+
+/// How long a description is in a list, in characters.
+const SUMMARY: usize = 160;
+/// How many tools of other servers a search with low confidence adds.
+const TAIL: usize = 3;
+/// How many hits are looked at for that, and for tools that the session has loaded.
+const POOL: usize = 60;
+/// What a tool that the session has loaded gains in score.
+const LOADED_BONUS: f32 = 0.1;
+/// How many tools one `get_tool` describes.
+const MAX_NAMES: usize = 5;
+
+/// How much a search says of each tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Detail {
+    /// Its name.
+    Name,
+    /// Name, short description, signature, risk.
+    #[default]
+    Signature,
+    /// All of that with the whole description and the input schema.
+    Full,
+}
+
+/// The arguments of `search_tools`.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+pub struct SearchArguments {
+    /// What the tool should do.
+    #[serde(default)]
+    pub query: String,
+    /// Only tools of this category.
+    pub category: Option<String>,
+    /// How many results.
+    pub limit: Option<usize>,
+    /// How much of each.
+    #[serde(default)]
+    pub detail: Detail,
+    /// The highest risk that is shown.
+    pub max_risk: Option<Risk>,
+}
+
+/// The arguments of `browse_category`.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+pub struct BrowseArguments {
+    /// The category.
+    pub category: String,
+    /// Which page, from 1.
+    pub page: Option<usize>,
+    /// Tools on a page.
+    pub page_size: Option<usize>,
+    /// Only tools whose own name begins so.
+    pub prefix: Option<String>,
+}
+
+impl Gateway {
+    /// The `search_tools` meta-tool.
+    pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
+        let query = arguments.query.trim();
+        if query.is_empty() {
+            return match arguments.category {
+                Some(category) => {
+                    let page_size = arguments.limit;
+                    self.browse(
+                        caller,
+                        &BrowseArguments { category, page_size, ..BrowseArguments::default() },
+                    )
+                }
+                None => Ok(self.categories(caller)),
+            };
+        }
+        let snapshot = self.snapshot();
+        let members = match &arguments.category {
+            Some(category) => Some(self.members(&snapshot, category)?),
+            None => None,
+        };
+        let limit = arguments.limit.unwrap_or(5).clamp(1, 50);
+        let scope = self.scope(&caller.session);
+        let allowed = |document: &search::Document| {
+            snapshot.catalog.get(&document.id).is_some_and(|tool| {
+                members.as_ref().is_none_or(|members| members.contains(&tool.full))
+                    && policy::within(tool.risk, arguments.max_risk)
+                    && !matches!(policy::check(tool, scope), Verdict::Deny(_))
+            })
+        };
+        let embedder = self.embedder();
+        let pool = POOL.max(limit * 2);
+        let mut found = search::search(&snapshot.index, embedder.as_ref(), query, pool, &allowed).await;
+        let tool_of = |hit: &Hit| snapshot.catalog.get(&snapshot.index.documents()[hit.document].id);
+        for hit in &mut found.hits {
+            if tool_of(hit).is_some_and(|tool| caller.session.has_loaded(&tool.full)) {
+                hit.score += LOADED_BONUS;
+            }
+        }
+        found.hits.sort_by(|a, b| b.exact.cmp(&a.exact).then(b.score.total_cmp(&a.score)));
+        let mut hits: Vec<&Hit> = found.hits.iter().take(limit).collect();
+        let low = matches!(found.confidence, Confidence::Low);
+        if low && members.is_none() {
+            let mut servers: BTreeSet<&str> =
+                hits.iter().filter_map(|hit| Some(&*tool_of(hit)?.server)).collect();
+            for hit in found.hits.iter().skip(limit) {
+                if hits.len() >= limit + TAIL {
+                    break;
+                }
+                if tool_of(hit).is_some_and(|tool| servers.insert(&tool.server)) {
+                    hits.push(hit);
+                }
+            }
+        }
+        let results: Vec<Value> = hits
+            .iter()
+            .filter_map(|hit| Some(self.line(tool_of(hit)?, arguments.detail, Some(hit.score))))
+            .collect();
+        let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
+        if let Some(hint) = self.hint(&snapshot, &found, &arguments) {
+            answer["hint"] = json!(hint);
+        }
+        Ok(answer)
+    }
+
+    /// What a model should know about the search that it has just made.
+    fn hint(&self, snapshot: &Snapshot, found: &Found, arguments: &SearchArguments) -> Option<String> {
+        let mut hints: Vec<String> = Vec::new();
+        if found.hits.is_empty() {
+            hints.push("Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into());
+        } else if matches!(found.confidence, Confidence::Low) {
+            hints.push("None of these is a clear match. Say it in other words, one step at a time, or look through a category with browse_category.".into());
+        }
+        if !snapshot.index.has_vectors() {
+            let now = *self.indexing.borrow();
+            if now.failed || self.without_embedder {
+                hints.push("These are keyword matches: search by meaning is not available, so use the words that a tool's name or description would have.".into());
+            } else {
+                hints.push(format!(
+                    "These are keyword matches: {} of {} tools are indexed by meaning so far.",
+                    now.done, now.total
+                ));
+            }
+        }
+        if arguments.category.is_none() {
+            let starting: Vec<&str> = self
+                .connections
+                .iter()
+                .filter(|(server, connection)| {
+                    !connection.state().settled() && !snapshot.catalog.servers().contains_key(*server)
+                })
+                .map(|(server, _)| &**server)
+                .collect();
+            if !starting.is_empty() {
+                hints.push(format!(
+                    "Still starting, so not searched: {}. Search again in a few seconds.",
+                    starting.join(", ")
+                ));
+            }
+        }
+        (!hints.is_empty()).then(|| hints.join(" "))
+    }
+
+    /// One tool in a list.
+    fn line(&self, tool: &Tool, detail: Detail, score: Option<f32>) -> Value {
+        let mut line = json!({ "name": &*tool.full });
+        if detail != Detail::Name {
+            let description =
+                if detail == Detail::Full { tool.description.clone() } else { tool.summary(SUMMARY) };
+            if !description.is_empty() {
+                line["description"] = json!(description);
+            }
+            if detail == Detail::Full {
+                line["input_schema"] = tool.schema.raw().clone();
+            } else {
+                line["signature"] = json!(tool.signature);
+            }
+            line["risk"] = json!(tool.risk);
+        }
+        if let Some(state) = self.trouble(&tool.server) {
+            line["state"] = json!(state);
+        }
+        if let Some(score) = score {
+            line["score"] = json!((f64::from(score) * 1000.0).round() / 1000.0);
+        }
+        line
+    }
+
+    /// The full names in a category: a server, `gateway`, or a group of the configuration.
+    fn members(&self, snapshot: &Snapshot, category: &str) -> Result<BTreeSet<Arc<str>>, Fault> {
+        let key = category.trim();
+        if let Some(entry) = snapshot.catalog.servers().get(key) {
+            return Ok(entry.tools.iter().cloned().collect());
+        }
+        if let Some(group) = self.config.categories.get(key) {
+            let tools = snapshot.catalog.visible().filter(|tool| policy::in_category(tool, group));
+            return Ok(tools.map(|tool| tool.full.clone()).collect());
+        }
+        // Configured, but nothing has been listed yet.
+        if self.connections.contains_key(key) {
+            return Ok(BTreeSet::new());
+        }
+        let known = snapshot.catalog.servers().keys().map(|name| &**name);
+        let known: Vec<&str> = known.chain(self.config.categories.keys().map(String::as_str)).collect();
+        let near = name::nearest(key, known.iter().copied(), 3);
+        let fault = match near.first() {
+            Some(first) => {
+                Fault::new(Code::NotFound, format!("There is no category `{key}`. The nearest is `{first}`."))
+                    .next("browse_category", json!({ "category": first }))
+            }
+            None => Fault::new(Code::NotFound, format!("There is no category `{key}`."))
+                .next("list_categories", json!({})),
+        };
+        Err(fault.suggest(near))
+    }
+
+    /// The `list_categories` meta-tool.
+    pub fn categories(&self, caller: &Caller) -> Value {
+        let snapshot = self.snapshot();
+        let scope = self.scope(&caller.session);
+        let seen = |full: &Arc<str>| {
+            snapshot
+                .catalog
+                .get(full)
+                .is_some_and(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
+        };
+        let mut total = 0;
+        let mut categories = Vec::new();
+        let mut push = |name: &str, description: &str, count: usize, state: Option<&str>| {
+            let mut category = json!({ "name": name });
+            if !description.is_empty() {
+                category["description"] = json!(description);
+            }
+            category["tool_count"] = json!(count);
+            if let Some(state) = state {
+                category["state"] = json!(state);
+            }
+            categories.push(category);
+        };
+        let mut names: BTreeSet<&str> = snapshot.catalog.servers().keys().map(|name| &**name).collect();
+        names.extend(self.connections.keys().map(|name| &**name));
+        for name in names {
+            let entry = snapshot.catalog.servers().get(name);
+            let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
+            let own = self.connections.get(name);
+            if scope.is_some() && count == 0 {
+                continue;
+            }
+            total += count;
+            let about = own.and_then(|c| c.settings.description.as_deref());
+            let description = entry.map(|entry| entry.description.as_str()).or(about).unwrap_or_default();
+            let state = own.map(|connection| connection.state());
+            push(name, &crate::schema::clip(description, SUMMARY), count, state.as_ref().map(|s| s.as_str()));
+        }
+        for (name, group) in &self.config.categories {
+            let tools = snapshot.catalog.visible().filter(|tool| policy::in_category(tool, group));
+            let count = tools.filter(|tool| seen(&tool.full)).count();
+            push(name, &group.description, count, None);
+        }
+        json!({ "categories": categories, "total_tools": total })
+    }
+
+    /// The `browse_category` meta-tool.
+    pub fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
+        let snapshot = self.snapshot();
+        let scope = self.scope(&caller.session);
+        let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
+        let tools: Vec<Arc<Tool>> = self
+            .members(&snapshot, &arguments.category)?
+            .iter()
+            .filter_map(|full| snapshot.catalog.get(full))
+            .filter(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
+            .filter(|tool| {
+                tool.name.to_lowercase().starts_with(&prefix) || tool.full.to_lowercase().starts_with(&prefix)
+            })
+            .cloned()
+            .collect();
+        let page = arguments.page.unwrap_or(1).max(1);
+        let page_size = arguments.page_size.unwrap_or(20).clamp(1, 100);
+        let shown: Vec<Value> = tools
+            .iter()
+            .skip((page - 1).saturating_mul(page_size))
+            .take(page_size)
+            .map(|tool| self.line(tool, Detail::Signature, None))
+            .collect();
+        Ok(json!({
+            "category": arguments.category.trim(),
+            "page": page,
+            "page_size": page_size,
+            "total": tools.len(),
+            "tools": shown,
+        }))
+    }
+
+    /// The `get_tool` meta-tool: one tool, or several with a fault in the place of each that is not
+    /// found.
+    pub fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Value, Fault> {
+        if names.len() > MAX_NAMES {
+            return Err(Fault::new(
+                Code::InvalidParams,
+                format!("`names` holds {} names; at most {MAX_NAMES} are described at once. Use gateway.load_tools for more.", names.len()),
+            )
+            .next("get_tool", json!({ "names": &names[..MAX_NAMES] })));
+        }
+        if !many {
+            let name = names.first().map_or("", String::as_str);
+            return self.allowed_tool(caller, name).map(|tool| self.whole(&tool));
+        }
+        let tools: Vec<Value> = names
+            .iter()
+            .map(|name| match self.allowed_tool(caller, name) {
+                Ok(tool) => self.whole(&tool),
+                Err(fault) => {
+                    let mut entry = fault.to_value();
+                    entry["name"] = json!(name);
+                    entry
+                }
+            })
+            .collect();
+        Ok(json!({ "tools": tools }))
+    }
+
+    /// Everything about one tool.
+    pub(super) fn whole(&self, tool: &Tool) -> Value {
+        let mut out = Map::new();
+        let mut put = |key: &str, value: Value| {
+            let empty = match &value {
+                Value::Null => true,
+                Value::String(text) => text.is_empty(),
+                Value::Array(items) => items.is_empty(),
+                _ => false,
+            };
+            if !empty {
+                out.insert(key.into(), value);
+            }
+        };
+        let field = |key: &str| tool.definition.get(key).cloned().unwrap_or_default();
+        put("name", json!(&*tool.full));
+        put("title", json!(tool.title));
+        put("description", json!(tool.description));
+        put("input_schema", tool.schema.raw().clone());
+        put("output_schema", field("outputSchema"));
+        put("annotations", field("annotations"));
+        put("risk", json!(tool.risk));
+        put("category", json!(&*tool.server));
+        put("aliases", json!(tool.aliases));
+        put("tags", json!(tool.tags));
+        put("examples", tool.schema.raw().get("examples").cloned().unwrap_or_default());
+        put("version", json!(tool.version));
+        put("call", tool.call());
+        if tool.policy == crate::config::Policy::Approve {
+            put("policy", json!("approve: the user is asked before each call"));
+        }
+        if let Some(broken) = tool.schema.broken() {
+            put("warning", json!(format!("the schema cannot be used to check params: {broken}")));
+        }
+        let state = match &*tool.server {
+            GATEWAY => "ready",
+            server => self.trouble(server).unwrap_or("ready"),
+        };
+        put("state", json!(state));
+        let (calls, failures) = self.metrics.of(&tool.full);
+        put("calls", json!(calls));
+        put("failures", json!(failures));
+        Value::Object(out)
+    }
+}

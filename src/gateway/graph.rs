@@ -1,0 +1,410 @@
+//! Calls that depend on each other: the engine of `run_parallel` and of workflows.
+//!
+//! A call starts as soon as the calls that it names, in `after` or in a template, have ended. Calls
+//! that change something go one at a time per server. What one gives is put into the next without
+//! going through a model.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Instant,
+};
+
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Gateway,
+    ask::Interrupt,
+    call::{error_of, text_result},
+    session::{Asking, Caller},
+};
+use crate::{
+    catalog::GATEWAY,
+    fault::{Code, Fault},
+    jobs,
+    results::{is_error, json_len, value_of},
+    template::{self, Named},
+};
+
+/// How many calls run at a time if the caller does not say.
+const CONCURRENCY: usize = 8;
+/// How many actions one `run_parallel` takes.
+pub const MAX_ACTIONS: usize = 50;
+
+/// One call of a graph.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct Action {
+    /// Its name in the graph; its position if absent.
+    #[serde(default)]
+    pub id: String,
+    /// The tool, under any of its names.
+    pub name: String,
+    /// Its params, with templates.
+    #[serde(default)]
+    pub params: Value,
+    /// Calls that must have ended before.
+    #[serde(default)]
+    pub after: Vec<String>,
+    /// Whether its failure is no failure of what depends on it: they see `null`.
+    #[serde(skip)]
+    pub optional: bool,
+}
+
+/// The arguments of `run_parallel`.
+#[derive(Debug, serde::Deserialize)]
+pub struct ParallelArguments {
+    /// The calls.
+    pub actions: Vec<Action>,
+    /// How many run at a time.
+    pub max_concurrency: Option<usize>,
+    /// Whether the first failure keeps the rest from starting.
+    #[serde(default)]
+    pub fail_fast: bool,
+}
+
+/// How one call of a graph ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The tool's full name, or the name as it was given.
+    pub name: String,
+    /// What it gave: a `CallToolResult`.
+    pub result: Arc<Value>,
+    /// How long it took, in milliseconds; 0 if it was not run.
+    pub elapsed_ms: u64,
+}
+
+impl Ended {
+    /// Whether it has a result that is no error.
+    pub fn succeeded(&self) -> bool {
+        !is_error(&self.result)
+    }
+}
+
+/// A graph whose names all resolve and that has no cycle.
+#[derive(Debug)]
+pub struct Plan {
+    actions: Vec<Action>,
+    needs: Vec<BTreeSet<usize>>,
+}
+
+impl Plan {
+    /// Checks a graph. `given` are names that templates may use beside the actions' ids.
+    pub fn new(mut actions: Vec<Action>, given: &[&str]) -> Result<Self, Fault> {
+        let bad = |message: String| Fault::new(Code::InvalidParams, message);
+        for (at, action) in actions.iter_mut().enumerate() {
+            if action.id.is_empty() {
+                action.id = format!("{}", at + 1);
+            }
+        }
+        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+        for (at, action) in actions.iter().enumerate() {
+            if places.insert(&action.id, at).is_some() {
+                return Err(bad(format!(
+                    "Two actions have the id `{}`; give each its own. Nothing was run.",
+                    action.id
+                )));
+            }
+        }
+        let known = || places.keys().copied().collect::<Vec<_>>().join(", ");
+        let mut needs = Vec::new();
+        for (at, action) in actions.iter().enumerate() {
+            let used = template::names(&action.params);
+            let used = used.into_iter().filter(|name| !given.contains(&name.as_str()));
+            let mut mine = BTreeSet::new();
+            for name in action.after.iter().cloned().chain(used) {
+                match places.get(name.as_str()) {
+                    Some(other) if *other != at => mine.insert(*other),
+                    Some(_) => {
+                        return Err(bad(format!("The action `{name}` waits for itself. Nothing was run.")));
+                    }
+                    None => {
+                        return Err(bad(format!(
+                            "The action `{}` refers to `{name}`, which is none of the actions ({}). Nothing was run.",
+                            action.id,
+                            known()
+                        )));
+                    }
+                };
+            }
+            needs.push(mine);
+        }
+        let mut done: BTreeSet<usize> = BTreeSet::new();
+        while done.len() < actions.len() {
+            let ready: Vec<usize> =
+                (0..actions.len()).filter(|at| !done.contains(at) && needs[*at].is_subset(&done)).collect();
+            if ready.is_empty() {
+                let stuck: Vec<&str> = (0..actions.len())
+                    .filter(|at| !done.contains(at))
+                    .map(|at| actions[at].id.as_str())
+                    .collect();
+                return Err(bad(format!(
+                    "These actions wait for each other in a circle: {}. Nothing was run.",
+                    stuck.join(", ")
+                )));
+            }
+            done.extend(ready);
+        }
+        Ok(Self { actions, needs })
+    }
+
+    /// The calls, in the order given.
+    pub fn actions(&self) -> &[Action] {
+        &self.actions
+    }
+}
+
+impl Gateway {
+    /// The `run_parallel` meta-tool.
+    pub async fn run_parallel(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: ParallelArguments,
+    ) -> Result<Value, Interrupt> {
+        let count = arguments.actions.len();
+        if count == 0 || count > MAX_ACTIONS {
+            return Err(Fault::new(
+                Code::InvalidParams,
+                format!("`actions` holds {count}; 1 to {MAX_ACTIONS} are run at once."),
+            )
+            .into());
+        }
+        let plan = Plan::new(arguments.actions, &[])?;
+        for action in plan.actions() {
+            self.allowed_tool(caller, &action.name)?;
+        }
+        let cancel = CancellationToken::new();
+        let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
+        let concurrency = arguments.max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
+        let work = async move {
+            let began = Instant::now();
+            let ended = gateway
+                .run_graph(&own, &plan, &BTreeMap::new(), concurrency, arguments.fail_fast, token)
+                .await;
+            let elapsed_ms = millis(began);
+            text_result(gateway.report(&plan, &ended, elapsed_ms).to_string())
+        };
+        Ok(self.run(caller, "run_parallel".into(), cancel, work, false).await)
+    }
+
+    /// The answer of `run_parallel`. All results share one budget.
+    fn report(&self, plan: &Plan, ended: &[Ended], elapsed_ms: u64) -> Value {
+        let budget = self.config.gateway.max_result_bytes;
+        let total: usize = ended.iter().map(|one| json_len(&one.result)).sum();
+        let share = if total <= budget { budget } else { (budget / ended.len().max(1)).max(1_000) };
+        let results: Vec<Value> = plan
+            .actions()
+            .iter()
+            .zip(ended)
+            .map(|(action, one)| {
+                let success = one.succeeded();
+                let mut entry = json!({ "id": action.id, "name": one.name, "success": success });
+                if success {
+                    let fitted = self.results.fit((*one.result).clone(), share);
+                    entry["result"] = compact(&fitted);
+                } else {
+                    entry["error"] = error_of(&one.result);
+                }
+                entry["elapsed_ms"] = json!(one.elapsed_ms);
+                entry
+            })
+            .collect();
+        let succeeded = ended.iter().filter(|one| one.succeeded()).count();
+        json!({
+            "results": results,
+            "total": ended.len(),
+            "succeeded": succeeded,
+            "failed": ended.len() - succeeded,
+            "elapsed_ms": elapsed_ms,
+        })
+    }
+
+    /// Runs a graph; gives how each call ended, in the order given.
+    pub(super) async fn run_graph(
+        self: &Arc<Self>,
+        caller: &Caller,
+        plan: &Plan,
+        given: &BTreeMap<String, Arc<Value>>,
+        concurrency: usize,
+        fail_fast: bool,
+        cancel: CancellationToken,
+    ) -> Vec<Ended> {
+        let caller = &Caller { asking: Asking::ByModel, progress: None, ..caller.clone() };
+        let count = plan.actions.len();
+        let mut ended: Vec<Option<Ended>> = vec![None; count];
+        let mut values: BTreeMap<String, Arc<Value>> = given.clone();
+        let mut started: BTreeSet<usize> = BTreeSet::new();
+        let mut running = FuturesUnordered::new();
+        let mut failed_fast = false;
+        loop {
+            for at in 0..count {
+                let ready = plan.needs[at].iter().all(|need| ended[*need].is_some());
+                if started.contains(&at) || !ready {
+                    continue;
+                }
+                let action = &plan.actions[at];
+                if let Some(why) = self.held_back(plan, at, &ended, failed_fast, &cancel) {
+                    started.insert(at);
+                    let fault = Fault::new(Code::Cancelled, why);
+                    ended[at] = Some(Ended {
+                        name: action.name.clone(),
+                        result: Arc::new(fault.to_result()),
+                        elapsed_ms: 0,
+                    });
+                    continue;
+                }
+                if running.len() >= concurrency {
+                    break;
+                }
+                started.insert(at);
+                let call =
+                    AssertUnwindSafe(self.run_action(caller, action, values.clone(), cancel.child_token()));
+                running.push(call.catch_unwind().map(move |one| (at, one)));
+            }
+            // What was held back may have been all that others waited for.
+            let Some((at, one)) = running.next().await else {
+                if ended.iter().all(Option::is_some) {
+                    break;
+                }
+                continue;
+            };
+            let action = &plan.actions[at];
+            let one = one.unwrap_or_else(|_| {
+                tracing::error!(tool = action.name, "a call panicked");
+                Ended { name: action.name.clone(), result: Arc::new(jobs::panicked()), elapsed_ms: 0 }
+            });
+            if one.succeeded() {
+                values.insert(action.id.clone(), Arc::new(value_of(&one.result)));
+            } else if action.optional {
+                values.insert(action.id.clone(), Arc::new(Value::Null));
+            } else {
+                failed_fast |= fail_fast;
+            }
+            ended[at] = Some(one);
+        }
+        ended.into_iter().flatten().collect()
+    }
+
+    /// Why a call is not to be run, if so.
+    fn held_back(
+        &self,
+        plan: &Plan,
+        at: usize,
+        ended: &[Option<Ended>],
+        failed_fast: bool,
+        cancel: &CancellationToken,
+    ) -> Option<String> {
+        if cancel.is_cancelled() {
+            return Some("Not run: cancelled.".into());
+        }
+        if failed_fast {
+            return Some("Not run: another call failed and `fail_fast` is set.".into());
+        }
+        let broken = plan.needs[at].iter().find(|need| {
+            ended[**need].as_ref().is_some_and(|one| !one.succeeded()) && !plan.actions[**need].optional
+        })?;
+        Some(format!("Not run: `{}`, which it needs, failed.", plan.actions[*broken].id))
+    }
+
+    async fn run_action(
+        self: &Arc<Self>,
+        caller: &Caller,
+        action: &Action,
+        values: BTreeMap<String, Arc<Value>>,
+        cancel: CancellationToken,
+    ) -> Ended {
+        let began = Instant::now();
+        let lookup = |name: &str| match values.get(name) {
+            Some(value) => Named::Value(value.clone()),
+            None if name.starts_with("ref:") => Named::Foreign,
+            None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
+        };
+        let prepared = match template::fill(&action.params, &lookup) {
+            Ok(params) => self.prepare(caller, &action.name, params).await,
+            Err(error) => Err(Fault::new(Code::InvalidParams, format!("{error}.")).into()),
+        };
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(interrupt) => {
+                let fault = match interrupt {
+                    Interrupt::Fault(fault) => *fault,
+                    Interrupt::Ask { .. } => Fault::new(
+                        Code::NeedsApproval,
+                        "The user has to agree to this call; make it by itself with execute_tool.",
+                    ),
+                };
+                return Ended {
+                    name: action.name.clone(),
+                    result: Arc::new(fault.to_result()),
+                    elapsed_ms: millis(began),
+                };
+            }
+        };
+        let tool = prepared.tool.clone();
+        let alone = !tool.read_only && !tool.parallel && &*tool.server != GATEWAY;
+        let connection = self.connections.get(&tool.server).filter(|_| alone);
+        let _turn = match connection {
+            Some(connection) => Some(connection.one_at_a_time.lock().await),
+            None => None,
+        };
+        let result = self.invoke(caller, prepared, None, cancel).await;
+        Ended { name: tool.full.to_string(), result: Arc::new(result), elapsed_ms: millis(began) }
+    }
+}
+
+/// A result inside a larger answer: its value where that says everything, else the whole.
+fn compact(result: &Value) -> Value {
+    let blocks = result.get("content").and_then(Value::as_array);
+    let texts_only = blocks.is_none_or(|blocks| blocks.iter().all(|b| b.get("type") == Some(&json!("text"))));
+    if texts_only && result.get("structuredContent").is_none() {
+        return value_of(result);
+    }
+    if texts_only && let Some(structured) = result.get("structuredContent") {
+        return structured.clone();
+    }
+    let mut whole: Map<String, Value> = result.as_object().cloned().unwrap_or_default();
+    whole.remove("resultType");
+    Value::Object(whole)
+}
+
+pub(super) fn millis(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(actions: Value) -> Result<Plan, Fault> {
+        Plan::new(serde_json::from_value(actions).unwrap(), &["input"])
+    }
+
+    #[test]
+    fn faulty_graphs_are_refused_before_anything_runs() {
+        let check = |actions: Value, part: &str| {
+            let fault = plan(actions).unwrap_err();
+            assert!(fault.message.contains(part) && fault.message.contains("Nothing was run"), "{fault}");
+        };
+        check(json!([{"id": "a", "name": "x"}, {"id": "a", "name": "y"}]), "Two actions");
+        check(json!([{"name": "x", "params": {"p": "{{9.y}}"}}]), "refers to `9`");
+        check(json!([{"id": "a", "name": "x", "after": ["a"]}]), "waits for itself");
+        check(
+            json!([{"id": "a", "name": "x", "after": ["b"]}, {"id": "b", "name": "y", "params": {"p": "{{a.z}}"}}]),
+            "circle: a, b",
+        );
+    }
+
+    #[test]
+    fn needs_come_from_after_and_from_templates() {
+        let plan = plan(json!([
+            {"name": "x"},
+            {"id": "b", "name": "y", "params": {"p": "{{1.z}} {{input.q}} {{ref:r.s}}"}},
+            {"name": "z", "after": ["b"]},
+        ]))
+        .unwrap();
+        let needs: Vec<Vec<usize>> = plan.needs.iter().map(|need| need.iter().copied().collect()).collect();
+        assert_eq!(needs, [vec![], vec![0], vec![1]]);
+    }
+}

@@ -1,0 +1,114 @@
+//! Tools that are listed beside the nine, where the configuration asks for it.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Gateway, session::Session};
+use crate::{
+    catalog::Tool,
+    config::ToolInjection,
+    policy::{self, Verdict},
+    results::json_len,
+};
+
+/// The share of the context window that tool definitions may take, as a divisor: 20 %.
+const BUDGET_DIVISOR: u64 = 5;
+/// The tokens that a tool takes by name and one line.
+const COMPACT_TOKENS: u64 = 30;
+
+impl Gateway {
+    /// The definitions that `tools/list` gives this session beside the nine, by wire name.
+    pub fn injected(&self, session: &Session) -> Vec<Value> {
+        let snapshot = self.snapshot();
+        let scope = self.scope(session);
+        let profile = scope.map(|scope| scope.profile);
+        let seen: Vec<&Arc<Tool>> = snapshot
+            .catalog
+            .visible()
+            .filter(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
+            .collect();
+        let own = profile.and_then(|profile| profile.tool_injection);
+        let window =
+            profile.and_then(|profile| profile.context_window).unwrap_or(self.config.gateway.context_window);
+        let mode = match own.unwrap_or(self.config.gateway.tool_injection) {
+            ToolInjection::Auto => choose(seen.iter().map(|tool| json_len(&tool.definition)), window),
+            mode => mode,
+        };
+        match mode {
+            ToolInjection::Direct => seen.into_iter().map(|tool| direct(tool)).collect(),
+            ToolInjection::CompactDirect => seen.into_iter().map(|tool| compact(tool)).collect(),
+            ToolInjection::Discovery | ToolInjection::Auto => {
+                let pinned = profile.map_or(&[][..], |profile| &profile.pinned);
+                let names = self.config.gateway.pinned.iter().chain(pinned);
+                let mut tools: Vec<&Arc<Tool>> = names
+                    .filter_map(|name| snapshot.catalog.resolve(name).ok())
+                    .filter(|tool| seen.iter().any(|other| other.full == tool.full))
+                    .collect();
+                tools.sort_by(|a, b| a.full.cmp(&b.full));
+                tools.dedup_by(|a, b| a.full == b.full);
+                tools.into_iter().map(|tool| direct(tool)).collect()
+            }
+        }
+    }
+
+    /// Whether what `tools/list` gives can change while Nonet runs.
+    pub fn list_can_change(&self, session: &Session) -> bool {
+        let profile = self.scope(session).map(|scope| scope.profile);
+        let mode =
+            profile.and_then(|profile| profile.tool_injection).unwrap_or(self.config.gateway.tool_injection);
+        let pinned = !self.config.gateway.pinned.is_empty() || profile.is_some_and(|p| !p.pinned.is_empty());
+        mode != ToolInjection::Discovery || pinned
+    }
+}
+
+/// The mode whose cost fits into a fifth of the window; a token is taken as four bytes.
+fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjection {
+    let budget = window / BUDGET_DIVISOR;
+    let tools = sizes.len() as u64;
+    let whole: u64 = sizes.map(|size| (size / 4) as u64).sum();
+    if whole <= budget {
+        ToolInjection::Direct
+    } else if tools * COMPACT_TOKENS <= budget {
+        ToolInjection::CompactDirect
+    } else {
+        ToolInjection::Discovery
+    }
+}
+
+fn direct(tool: &Tool) -> Value {
+    let mut definition = tool.definition.clone();
+    definition["name"] = json!(&*tool.wire);
+    if definition.get("inputSchema").is_none() {
+        definition["inputSchema"] = json!({ "type": "object" });
+    }
+    definition
+}
+
+fn compact(tool: &Tool) -> Value {
+    json!({ "name": &*tool.wire, "description": tool.summary(80), "inputSchema": { "type": "object" } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_takes_the_richest_list_that_fits_a_fifth_of_the_window() {
+        // 200 tokens (800 bytes) a tool.
+        let check = |tools: usize, window, expected| {
+            assert_eq!(choose(vec![800; tools].into_iter(), window), expected, "{tools} in {window}");
+        };
+        check(8, 8_000, ToolInjection::Direct);
+        check(9, 8_000, ToolInjection::CompactDirect);
+        check(53, 8_000, ToolInjection::CompactDirect);
+        check(54, 8_000, ToolInjection::Discovery);
+        check(128, 128_000, ToolInjection::Direct);
+        check(129, 128_000, ToolInjection::CompactDirect);
+        check(200, 200_000, ToolInjection::Direct);
+        check(201, 200_000, ToolInjection::CompactDirect);
+        check(1_333, 200_000, ToolInjection::CompactDirect);
+        check(1_334, 200_000, ToolInjection::Discovery);
+        check(0, 8_000, ToolInjection::Direct);
+    }
+}

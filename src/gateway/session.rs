@@ -1,0 +1,123 @@
+//! One client's session: who it is, what it may see, what it has yet to be told.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// How many notices wait for one session; the oldest go first.
+const MAX_NOTICES: usize = 50;
+
+/// What a client's requests have in common.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// Its number in this process.
+    pub id: u64,
+    /// The profile that it was given, if any.
+    pub profile: Option<String>,
+    notices: Mutex<VecDeque<Value>>,
+    /// Tools that it loaded by name: they rank higher for the rest of the session.
+    loaded: Mutex<HashSet<Arc<str>>>,
+}
+
+impl Session {
+    /// A new session under a profile.
+    pub fn new(profile: Option<String>) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), profile, ..Self::default() })
+    }
+
+    /// Tells the session something with its next answer.
+    pub fn notify(&self, notice: Value) {
+        if let Ok(mut notices) = self.notices.lock() {
+            if notices.len() == MAX_NOTICES {
+                notices.pop_front();
+            }
+            notices.push_back(notice);
+        }
+    }
+
+    /// Adds what the session has yet to be told to an answer, as a last text block.
+    pub fn attach_notices(&self, answer: &mut Value) {
+        let Ok(mut notices) = self.notices.lock() else { return };
+        if notices.is_empty() {
+            return;
+        }
+        if let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) {
+            let all: Vec<Value> = notices.drain(..).collect();
+            content.push(json!({ "type": "text", "text": json!({ "notices": all }).to_string() }));
+        }
+    }
+
+    /// Remembers that these tools were loaded.
+    pub fn load(&self, tools: impl IntoIterator<Item = Arc<str>>) {
+        if let Ok(mut loaded) = self.loaded.lock() {
+            loaded.extend(tools);
+        }
+    }
+
+    /// Whether a tool was loaded.
+    pub fn has_loaded(&self, tool: &str) -> bool {
+        self.loaded.lock().is_ok_and(|loaded| loaded.contains(tool))
+    }
+}
+
+/// The answer of a person to a form.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// Filled in.
+    Accept(Map<String, Value>),
+    /// Refused.
+    Decline,
+    /// Closed without an answer.
+    Cancel,
+}
+
+/// Something that can put a form in front of a person and wait for the answer.
+pub trait Elicit: Send + Sync {
+    /// Asks; `None` if the client failed at it.
+    fn elicit<'a>(
+        &'a self,
+        message: String,
+        schema: Value,
+    ) -> Pin<Box<dyn Future<Output = Option<Reply>> + Send + 'a>>;
+}
+
+/// How this client's user can be asked.
+#[derive(Clone, Default)]
+pub enum Asking {
+    /// Only through the model: the client has no forms.
+    #[default]
+    ByModel,
+    /// By a request to the client while its own request is open (up to 2025-11-25).
+    Live(Arc<dyn Elicit>),
+    /// By an unfinished result that the client completes and sends again (2026-07-28). Holds the
+    /// reply and the state that it sent, if this is such a second time.
+    Rounds(Option<(String, Reply)>),
+}
+
+/// One request of a client, as the gateway sees it.
+#[derive(Clone, Default)]
+pub struct Caller {
+    /// Whose it is.
+    pub session: Arc<Session>,
+    /// Who sends it, for the log.
+    pub client: String,
+    /// Cancelled when the client cancels the request or leaves.
+    pub cancel: CancellationToken,
+    /// Where progress goes, if the client asked for it.
+    pub progress: Option<mpsc::Sender<Value>>,
+    /// How its user can be asked.
+    pub asking: Asking,
+    /// `_meta` that is passed on to servers.
+    pub meta: Map<String, Value>,
+}

@@ -1,0 +1,25 @@
+//! Nonet: one MCP server in front of all of a user's MCP servers.
+//!
+//! [`gateway`] is the place to begin; ARCHITECTURE.md has the map.
+
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod catalog;
+pub mod cli;
+pub mod config;
+pub mod downstream;
+pub mod fault;
+pub mod gateway;
+pub mod jobs;
+pub mod meta;
+pub mod metrics;
+pub mod name;
+pub mod policy;
+pub mod results;
+pub mod schema;
+pub mod search;
+pub mod select;
+pub mod serve;
+pub mod skills;
+pub mod template;

@@ -1,0 +1,422 @@
+//! The nine meta-tools: what a client sees of Nonet, and the way from a `tools/call` to an operation.
+//!
+//! The definitions are constant: clients cache prompts on them. Whatever else is called by name is
+//! routed as if it were `execute_tool`.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    fault::{Code, Fault},
+    gateway::{
+        AppArguments, AskArguments, BrowseArguments, Gateway, Interrupt, ParallelArguments, SearchArguments,
+        SkillArguments,
+        call::{Request, text_result},
+        session::Caller,
+    },
+    schema::{Reading, Schema},
+};
+
+/// The meta-tools, in the order of `tools/list`.
+pub const NAMES: [&str; 9] = [
+    "search_tools",
+    "get_tool",
+    "execute_tool",
+    "list_categories",
+    "browse_category",
+    "run_parallel",
+    "use_skill",
+    "call_app",
+    "ask_user",
+];
+
+/// Names that models give to `params` and to `name` of `execute_tool`.
+const PARAMS_NAMES: [&str; 5] = ["arguments", "args", "input", "parameters", "tool_input"];
+const NAME_NAMES: [&str; 3] = ["tool", "tool_name", "toolName"];
+
+/// What a call of a meta-tool comes to.
+#[derive(Debug)]
+pub enum Answer {
+    /// A `CallToolResult`.
+    Result(Value),
+    /// The client has to ask its user first and call again (2026-07-28).
+    Ask {
+        /// What the user reads.
+        message: String,
+        /// The form, a flat JSON Schema.
+        schema: Value,
+        /// What the client sends back with the answer.
+        state: String,
+    },
+}
+
+struct MetaTool {
+    definition: Value,
+    schema: Schema,
+}
+
+static META: LazyLock<Vec<MetaTool>> = LazyLock::new(|| {
+    raw_definitions()
+        .into_iter()
+        .map(|definition| MetaTool { schema: Schema::new(definition["inputSchema"].clone()), definition })
+        .collect()
+});
+
+/// The nine definitions, as `tools/list` gives them.
+pub fn definitions() -> Vec<Value> {
+    META.iter().map(|tool| tool.definition.clone()).collect()
+}
+
+/// What `initialize` and `server/discover` say of Nonet: at most 2,000 characters.
+pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
+    let categories = gateway.categories(caller);
+    let names: Vec<String> = categories["categories"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|category| {
+            let name = category["name"].as_str().unwrap_or_default();
+            let about = category["description"].as_str().unwrap_or_default();
+            if about.is_empty() {
+                name.to_string()
+            } else {
+                format!("{name} ({})", crate::schema::clip(about, 60))
+            }
+        })
+        .collect();
+    let mut text = String::from(
+        "Nonet is one door to all of the user's MCP servers. Their tools are not listed: find them. \
+         Whenever a task needs something outside of this chat (files, web, code hosts, databases, mail, \
+         calendars, time, memory, any product or API), call search_tools with what the step should do, \
+         naming the product if there is one; then execute_tool with the name found. Search once per \
+         step, not for the whole task. get_tool gives a full schema when the signature is not enough.",
+    );
+    if !names.is_empty() {
+        text.push_str("\n\nCategories: ");
+        for (n, name) in names.iter().enumerate() {
+            if text.len() + name.len() > 1_900 {
+                text.push_str(&format!(" and {} more", names.len() - n));
+                break;
+            }
+            if n > 0 {
+                text.push_str(", ");
+            }
+            text.push_str(name);
+        }
+        text.push('.');
+    }
+    crate::schema::clip(&text, 1_990)
+}
+
+/// Answers a `tools/call`.
+pub async fn call(
+    gateway: &Arc<Gateway>,
+    caller: &Caller,
+    name: &str,
+    arguments: Map<String, Value>,
+) -> Answer {
+    let outcome = match NAMES.iter().position(|known| *known == name) {
+        Some(at) => meta_call(gateway, caller, at, arguments).await,
+        None => {
+            let request =
+                Request { name: name.into(), params: Value::Object(arguments), ..Request::default() };
+            gateway.execute(caller, request).await
+        }
+    };
+    let mut result = match outcome {
+        Ok(result) => result,
+        Err(Interrupt::Fault(fault)) => fault.to_result(),
+        Err(Interrupt::Ask { message, schema, state }) => return Answer::Ask { message, schema, state },
+    };
+    caller.session.attach_notices(&mut result);
+    Answer::Result(result)
+}
+
+async fn meta_call(
+    gateway: &Arc<Gateway>,
+    caller: &Caller,
+    at: usize,
+    arguments: Map<String, Value>,
+) -> Result<Value, Interrupt> {
+    let text = |value: Value| text_result(value.to_string());
+    Ok(match NAMES[at] {
+        "search_tools" => text(gateway.search(caller, read::<SearchArguments>(at, arguments)?).await?),
+        "get_tool" => {
+            #[derive(serde::Deserialize)]
+            struct Arguments {
+                name: Option<String>,
+                names: Option<Vec<String>>,
+            }
+            let wanted: Arguments = read(at, arguments)?;
+            let many = wanted.names.is_some();
+            let mut names = wanted.names.unwrap_or_default();
+            names.extend(wanted.name);
+            if names.is_empty() {
+                return Err(Fault::new(
+                    Code::InvalidParams,
+                    "Give the `name` of a tool, or up to five `names`.",
+                )
+                .next("list_categories", json!({}))
+                .into());
+            }
+            text(gateway.describe(caller, &names, many)?)
+        }
+        "execute_tool" => {
+            #[derive(serde::Deserialize)]
+            struct Arguments {
+                name: String,
+                #[serde(default)]
+                params: Value,
+                timeout_ms: Option<u64>,
+                #[serde(default)]
+                background: bool,
+                select: Option<String>,
+            }
+            let wanted: Arguments = read(at, unwrap_execute(arguments))?;
+            let request = Request {
+                name: wanted.name,
+                params: wanted.params,
+                timeout: wanted.timeout_ms.map(|ms| Duration::from_millis(ms.max(1))),
+                background: wanted.background,
+                select: wanted.select,
+            };
+            gateway.execute(caller, request).await?
+        }
+        "list_categories" => text(gateway.categories(caller)),
+        "browse_category" => text(gateway.browse(caller, &read::<BrowseArguments>(at, arguments)?)?),
+        "run_parallel" => {
+            let mut arguments = arguments;
+            if let Some(Value::Array(actions)) = arguments.get_mut("actions") {
+                for action in actions {
+                    if let Value::Object(fields) = action {
+                        *fields = unwrap_execute(std::mem::take(fields));
+                    }
+                }
+            }
+            gateway.run_parallel(caller, read::<ParallelArguments>(at, arguments)?).await?
+        }
+        "use_skill" => gateway.use_skill(caller, read::<SkillArguments>(at, arguments)?).await?,
+        "call_app" => gateway.call_app(caller, read::<AppArguments>(at, arguments)?).await?,
+        _ => text(gateway.ask_user(caller, read::<AskArguments>(at, arguments)?).await?),
+    })
+}
+
+/// `execute_tool` as models write it: other names for `name` and `params`, or the params beside the
+/// name.
+fn unwrap_execute(mut arguments: Map<String, Value>) -> Map<String, Value> {
+    if !arguments.contains_key("name")
+        && let Some(other) =
+            NAME_NAMES.iter().find(|other| arguments.get(**other).is_some_and(Value::is_string))
+        && let Some(name) = arguments.remove(*other)
+    {
+        arguments.insert("name".into(), name);
+    }
+    if arguments.contains_key("params") || !arguments.contains_key("name") {
+        return arguments;
+    }
+    if let Some(other) = PARAMS_NAMES.iter().find(|other| arguments.contains_key(**other))
+        && let Some(params) = arguments.remove(*other)
+    {
+        arguments.insert("params".into(), params);
+        return arguments;
+    }
+    const OWN: [&str; 6] = ["name", "timeout_ms", "background", "select", "id", "after"];
+    let beside: Vec<String> = arguments.keys().filter(|key| !OWN.contains(&key.as_str())).cloned().collect();
+    if !beside.is_empty() {
+        let params: Map<String, Value> =
+            beside.into_iter().filter_map(|key| arguments.remove(&key).map(|value| (key, value))).collect();
+        arguments.insert("params".into(), Value::Object(params));
+    }
+    arguments
+}
+
+/// Reads the arguments of a meta-tool, as leniently as those of any tool.
+fn read<T: DeserializeOwned>(at: usize, arguments: Map<String, Value>) -> Result<T, Fault> {
+    let tool = &META[at];
+    let Reading { params, .. } = tool.schema.read(Value::Object(arguments)).map_err(|misfit| {
+        let call = json!({ "tool": NAMES[at], "arguments": misfit.example });
+        let fault = Fault::new(
+            Code::InvalidParams,
+            format!(
+                "The arguments do not fit `{}`: {}. It takes {}.",
+                NAMES[at],
+                misfit.faults.join("; "),
+                tool.schema.signature(NAMES[at])
+            ),
+        )
+        .details(json!({ "corrected_call": call }));
+        if misfit.example_fits { fault.next(NAMES[at], Value::Object(misfit.example)) } else { fault }
+    })?;
+    serde_json::from_value(Value::Object(params)).map_err(|error| {
+        Fault::new(Code::InvalidParams, format!("The arguments do not fit `{}`: {error}.", NAMES[at]))
+    })
+}
+
+fn raw_definitions() -> Vec<Value> {
+    let text = |about: &str| json!({ "type": "string", "description": about });
+    let object = |properties: Value, required: &[&str]| {
+        let mut schema = json!({ "type": "object", "properties": properties });
+        if !required.is_empty() {
+            schema["required"] = json!(required);
+        }
+        schema
+    };
+    let reads = json!({ "readOnlyHint": true });
+    let always = json!({ "anthropic/alwaysLoad": true });
+    vec![
+        json!({
+            "name": "search_tools",
+            "description": "Find the right tool by meaning, in plain words, among all tools of the user's MCP servers: files, git and code hosts, web, databases, mail, calendars, time, memory and every product connected here. None of them is listed elsewhere, so search whenever a step needs something outside of this chat, before saying that it cannot be done. Search once per step and name the product: \"create a github issue\", not the whole task. Gives names to run with execute_tool, with signature and risk. Try other words if confidence is low.",
+            "inputSchema": object(json!({
+                "query": text("What the tool should do"),
+                "category": text("Only this server or group"),
+                "limit": { "type": "integer", "minimum": 1, "maximum": 50, "default": 5 },
+                "detail": { "type": "string", "enum": ["name", "signature", "full"], "default": "signature" },
+                "max_risk": { "type": "string", "enum": ["low", "medium", "high"] },
+            }), &[]),
+            "annotations": reads,
+            "_meta": always,
+        }),
+        json!({
+            "name": "get_tool",
+            "description": "Read everything about a tool found by search: whole description, exact input schema, risk, and a call to copy. Needed only when the signature is not enough.",
+            "inputSchema": object(json!({
+                "name": text("Tool name such as files.read_file"),
+                "names": { "type": "array", "items": { "type": "string" }, "maxItems": 5 },
+            }), &[]),
+            "annotations": reads,
+        }),
+        json!({
+            "name": "execute_tool",
+            "description": "Run a tool of any connected server by the name that search_tools gave, with its params. Gives the server's own result. A call that takes long goes on in the background and gives a task_id; a result too large to show is kept and gives a ref. A failed call says what to do next.",
+            "inputSchema": object(json!({
+                "name": text("Tool name"),
+                "params": { "type": "object", "description": "The tool's own params", "default": {} },
+                "timeout_ms": { "type": "integer", "minimum": 1, "description": "Hard limit" },
+                "background": { "type": "boolean", "description": "Do not wait for the result", "default": false },
+                "select": text("jq filter on the result, to read only what is needed"),
+            }), &["name"]),
+            "_meta": always,
+        }),
+        json!({
+            "name": "list_categories",
+            "description": "See what is connected: every server and group of tools with its description, size and state.",
+            "inputSchema": object(json!({}), &[]),
+            "annotations": reads,
+        }),
+        json!({
+            "name": "browse_category",
+            "description": "Page through all tools of one server or group, by name, when a search does not find what must be there.",
+            "inputSchema": object(json!({
+                "category": text("Server or group"),
+                "page": { "type": "integer", "minimum": 1, "default": 1 },
+                "page_size": { "type": "integer", "minimum": 1, "maximum": 100, "default": 20 },
+                "prefix": text("Only names that begin so"),
+            }), &["category"]),
+            "annotations": reads,
+        }),
+        json!({
+            "name": "run_parallel",
+            "description": "Run several tools in one go: independent ones at the same time, dependent ones as a graph. {{id.path}} in params puts an earlier action's result in without reading it; `after` only waits. One failure does not touch the others.",
+            "inputSchema": object(json!({
+                "actions": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": 50,
+                    "items": object(json!({
+                        "id": text("Name for {{id...}}; its number if absent"),
+                        "name": text("Tool name"),
+                        "params": { "type": "object" },
+                        "after": { "type": "array", "items": { "type": "string" } },
+                    }), &["name"]),
+                },
+                "max_concurrency": { "type": "integer", "minimum": 1, "maximum": 50 },
+                "fail_fast": { "type": "boolean", "default": false },
+            }), &["actions"]),
+        }),
+        json!({
+            "name": "use_skill",
+            "description": "Get step-by-step instructions for a kind of task: the user's skills and the prompts of the servers. Without command: the list, or the best matches for query. Follow the text that a skill gives.",
+            "inputSchema": object(json!({
+                "command": text("Skill name, such as release-notes or server/prompt"),
+                "query": text("What you want to do"),
+                "file": text("A file beside the skill"),
+                "arguments": { "type": "object", "description": "Arguments of a prompt" },
+            }), &[]),
+            "annotations": reads,
+        }),
+        json!({
+            "name": "call_app",
+            "description": "Run an app: a workflow of tool calls that the user has set up. Without app_id: the list.",
+            "inputSchema": object(json!({
+                "app_id": text("App"),
+                "input": { "description": "What the app takes: text or an object" },
+                "timeout": { "type": "integer", "minimum": 1, "maximum": 3600, "default": 120, "description": "Seconds" },
+            }), &[]),
+        }),
+        json!({
+            "name": "ask_user",
+            "description": "Ask the user a question, a choice, a form, or to approve or edit content, and get the answer. If the status is needs_user, ask in the chat and call again with token and answer. Never ask for passwords or keys.",
+            "inputSchema": object(json!({
+                "question": text("The question"),
+                "content": text("Text to approve or edit"),
+                "choices": { "type": "array", "items": { "type": "string" } },
+                "allow_multiple": { "type": "boolean" },
+                "form": { "type": "object", "description": "Flat JSON Schema of the fields" },
+                "default": { "description": "Answer if the user gives none" },
+                "timeout": { "type": "integer", "minimum": 1, "default": 300, "description": "Seconds" },
+                "token": text("From needs_user"),
+                "answer": { "description": "What the user said, with token" },
+            }), &[]),
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nine_are_small_plain_and_in_order() {
+        let all = definitions();
+        let names: Vec<&str> = all.iter().filter_map(|tool| tool["name"].as_str()).collect();
+        assert_eq!(names, NAMES);
+        let size = json!(all).to_string().len();
+        assert!(size < 6_000, "{size} bytes");
+        for tool in &all {
+            assert!(tool["description"].as_str().unwrap().chars().count() < 1_000);
+            check_plain(&tool["inputSchema"]);
+        }
+        insta::assert_json_snapshot!(all);
+    }
+
+    /// Every array has `items`; no combinators.
+    fn check_plain(schema: &Value) {
+        if let Value::Object(fields) = schema {
+            assert!(!fields.contains_key("anyOf") && !fields.contains_key("oneOf"));
+            assert!(fields.get("type") != Some(&json!("array")) || fields.contains_key("items"), "{schema}");
+            fields.values().for_each(check_plain);
+        }
+    }
+
+    #[test]
+    fn execute_tool_is_read_as_models_write_it() {
+        let check = |given: Value, params: Value| {
+            let Value::Object(given) = given else { panic!("an object") };
+            let read = unwrap_execute(given);
+            assert_eq!(read["name"], "a.b");
+            assert_eq!(read.get("params").cloned().unwrap_or_default(), params, "{read:?}");
+        };
+        check(json!({"name": "a.b"}), json!(null));
+        check(json!({"name": "a.b", "params": {"x": 1}}), json!({"x": 1}));
+        check(json!({"name": "a.b", "arguments": {"x": 1}}), json!({"x": 1}));
+        check(json!({"tool_name": "a.b", "args": "{\"x\":1}"}), json!("{\"x\":1}"));
+        check(json!({"name": "a.b", "x": 1, "timeout_ms": 5}), json!({"x": 1}));
+        check(json!({"name": "a.b", "params": {}, "input": 1}), json!({}));
+    }
+}

@@ -1,0 +1,226 @@
+//! Names: `server.tool` in full, `server__tool` on the wire.
+//!
+//! A name is looked up, never split: [`Wire`] makes the wire form once, the catalogue keeps both.
+//! This room knows characters and hashes, nothing about servers or tools.
+
+use std::{fmt, sync::Arc};
+
+use sha2::{Digest, Sha256};
+
+/// The longest wire name: what the strictest model API accepts (`^[a-zA-Z0-9_-]{1,64}$`).
+pub const MAX_WIRE: usize = 64;
+/// The longest server name.
+pub const MAX_SERVER: usize = 32;
+/// Names a server may not have: Nonet's own categories.
+pub const RESERVED: [&str; 3] = ["gateway", "skills", "apps"];
+
+/// A server's name: `^[a-z0-9]+([_-][a-z0-9]+)*$`, at most [`MAX_SERVER`] characters, not in
+/// [`RESERVED`]. It therefore never holds a dot or two underscores in a row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ServerName(Arc<str>);
+
+/// Why a string is no server name, with the nearest one that is.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("`{given}` is not a server name ({why}); `{nearest}` would be one")]
+pub struct BadServerName {
+    /// What was given.
+    pub given: String,
+    /// The rule that it breaks.
+    pub why: &'static str,
+    /// The nearest good name.
+    pub nearest: String,
+}
+
+impl ServerName {
+    /// Checks and takes a name.
+    pub fn new(name: &str) -> Result<Self, BadServerName> {
+        let why = if name.is_empty() {
+            "it is empty"
+        } else if RESERVED.contains(&name) {
+            "the name is taken by Nonet itself"
+        } else if name.len() > MAX_SERVER {
+            "it is longer than 32 characters"
+        } else if !well_formed(name) {
+            "only a-z, 0-9 and single `-` or `_` between them are allowed"
+        } else {
+            return Ok(Self(name.into()));
+        };
+        Err(BadServerName { given: name.into(), why, nearest: nearest_server_name(name) })
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for ServerName {
+    type Error = BadServerName;
+    fn try_from(name: String) -> Result<Self, BadServerName> {
+        Self::new(&name)
+    }
+}
+
+impl From<ServerName> for String {
+    fn from(name: ServerName) -> String {
+        name.0.as_ref().into()
+    }
+}
+
+fn well_formed(name: &str) -> bool {
+    name.split(['_', '-'])
+        .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()))
+}
+
+/// The nearest name that [`ServerName::new`] takes.
+fn nearest_server_name(name: &str) -> String {
+    let mut out = String::new();
+    let mut separator = None;
+    for c in name.chars() {
+        match c.to_ascii_lowercase() {
+            c @ ('a'..='z' | '0'..='9') => {
+                if let Some(s) = separator.take().filter(|_| !out.is_empty()) {
+                    out.push(s);
+                }
+                out.push(c);
+            }
+            '_' => separator = separator.or(Some('_')),
+            _ => separator = separator.or(Some('-')),
+        }
+    }
+    out.truncate(MAX_SERVER);
+    let mut out = out.trim_end_matches(['_', '-']).to_string();
+    if out.is_empty() {
+        out = "server".into();
+    }
+    if RESERVED.contains(&out.as_str()) {
+        out.push_str("-server");
+    }
+    out
+}
+
+/// The full name of a tool: the server's name, a dot, and the tool's own name as its server gave it.
+pub fn full_name(server: &str, tool: &str) -> String {
+    format!("{server}.{tool}")
+}
+
+/// The wire form of one `server.tool`, before clashes are known.
+pub struct Wire {
+    /// `server__tool` with every character outside `[a-zA-Z0-9_-]` turned into `_`, cut to fit.
+    pub plain: String,
+    /// The same, cut so that it ends in `_` and eight hex digits of the full name's SHA-256.
+    pub hashed: String,
+}
+
+impl Wire {
+    /// Both wire forms of a tool's name. They depend on the two names alone.
+    pub fn new(server: &str, tool: &str) -> Self {
+        let mut clean = String::with_capacity(server.len() + tool.len() + 2);
+        clean.push_str(server);
+        clean.push_str("__");
+        clean.extend(tool.chars().map(|c| match c {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '-' => c,
+            _ => '_',
+        }));
+        let digest = Sha256::digest(full_name(server, tool).as_bytes());
+        let hash: String = digest[..4].iter().map(|b| format!("{b:02x}")).collect();
+        let keep = clean.len().min(MAX_WIRE - hash.len() - 1);
+        let hashed = format!("{}_{hash}", &clean[..keep]);
+        let plain = if clean.len() > MAX_WIRE { hashed.clone() } else { clean };
+        Self { plain, hashed }
+    }
+}
+
+/// What names that mean the same to a model share: letter case and `-` against `_` fall away, and
+/// so do the separators `.`, `__`, `:` and `/` between server and tool.
+pub fn fold(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in name.trim().chars() {
+        let c = match c {
+            '.' | ':' | '/' | '-' | ' ' => '_',
+            c => c,
+        };
+        if c == '_' && out.ends_with('_') {
+            continue;
+        }
+        out.extend(c.to_lowercase());
+    }
+    out
+}
+
+/// The candidates nearest to `name`, best first: at most `limit`, none that is nothing like it.
+pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit: usize) -> Vec<&'a str> {
+    let wanted = fold(name);
+    let mut scored: Vec<(f64, &str)> = candidates
+        .map(|candidate| {
+            let folded = fold(candidate);
+            let own = folded.split_once('_').map_or(folded.as_str(), |(_, own)| own);
+            let near = strsim::jaro_winkler(&wanted, &folded).max(strsim::jaro_winkler(&wanted, own));
+            let inside = wanted.len() >= 3 && folded.contains(&wanted);
+            (if inside { near.max(0.9) } else { near }, candidate)
+        })
+        .filter(|(score, _)| *score >= 0.75)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.into_iter().take(limit).map(|(_, candidate)| candidate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_names_are_checked_and_the_nearest_is_named() {
+        for good in ["files", "my-files", "a_b", "a1", "0"] {
+            assert_eq!(ServerName::new(good).unwrap().as_str(), good);
+        }
+        for (bad, nearest) in [
+            ("", "server"),
+            ("Files", "files"),
+            ("my files", "my-files"),
+            ("a__b", "a_b"),
+            ("a.b", "a-b"),
+            ("-a-", "a"),
+            ("gateway", "gateway-server"),
+            ("日本", "server"),
+            ("x".repeat(40).as_str(), "x".repeat(32).as_str()),
+        ] {
+            let fault = ServerName::new(bad).unwrap_err();
+            assert_eq!(fault.nearest, nearest, "{bad}");
+            assert!(ServerName::new(&fault.nearest).is_ok());
+        }
+    }
+
+    #[test]
+    fn wire_names_are_clean_cut_and_hashed() {
+        let wire = Wire::new("files", "read_file");
+        assert_eq!(wire.plain, "files__read_file");
+        assert_eq!(Wire::new("s", "a b/c.d").plain, "s__a_b_c_d");
+        let long = Wire::new("server", &"x".repeat(100));
+        assert_eq!(long.plain.len(), MAX_WIRE);
+        assert_eq!(long.plain, long.hashed);
+        assert_ne!(Wire::new("s", "a b").hashed, Wire::new("s", "a_b").hashed);
+    }
+
+    #[test]
+    fn folding_makes_one_of_what_models_write() {
+        for same in ["git.git_status", "git__git_status", "Git:Git-Status", "git/git_status"] {
+            assert_eq!(fold(same), "git_git_status");
+        }
+    }
+
+    #[test]
+    fn nearest_finds_typos_and_bare_names() {
+        let names = ["git.git_status", "files.read_file", "files.write_file"];
+        assert_eq!(nearest("git.git_statsu", names.into_iter(), 1), ["git.git_status"]);
+        assert_eq!(nearest("raed_file", names.into_iter(), 1), ["files.read_file"]);
+        assert!(nearest("zzzz", names.into_iter(), 3).is_empty());
+    }
+}

@@ -1,0 +1,331 @@
+//! Search quality on a labelled set: tools and requests in, figures out. Behind `nonet eval`.
+//!
+//! Indexes with the same code as the gateway and asks as a client would, one request at a time.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io::{self, BufRead, BufReader, BufWriter, Write},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{Document, Embedder, Index, Settings};
+
+/// Results of a request that `--out` lists.
+const RANKED: usize = 100;
+/// Results that the figures look at.
+const DEPTH: usize = 10;
+
+/// The figures. Shares are 0..1, times are milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Tools in the index.
+    pub tools: usize,
+    /// Requests asked.
+    pub queries: usize,
+    /// Share of a request's tools that were ranked first, averaged over requests.
+    #[serde(rename = "recall@1")]
+    pub recall_at_1: f64,
+    /// The same within the first three.
+    #[serde(rename = "recall@3")]
+    pub recall_at_3: f64,
+    /// The same within the first five.
+    #[serde(rename = "recall@5")]
+    pub recall_at_5: f64,
+    /// The same within the first ten.
+    #[serde(rename = "recall@10")]
+    pub recall_at_10: f64,
+    /// One over the rank of the first right tool within the first ten, averaged.
+    #[serde(rename = "mrr@10")]
+    pub mrr_at_10: f64,
+    /// Discounted gain over the best possible, within the first ten (Järvelin & Kekäläinen 2002, gains 0 and 1).
+    #[serde(rename = "ndcg@10")]
+    pub ndcg_at_10: f64,
+    /// From the definitions to an index that answers by meaning.
+    pub index_ms: f64,
+    /// A request, embedding included: half took no longer.
+    pub search_p50_ms: f64,
+    /// The same: nineteen in twenty took no longer.
+    pub search_p95_ms: f64,
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum EvalError {
+    /// A file cannot be read or written.
+    #[error("{}: {source}", file.display())]
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// A line is not what it should be.
+    #[error("{}:{line}: {what}", file.display())]
+    Line {
+        /// In which file.
+        file: PathBuf,
+        /// Counted from one.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A file has nothing in it.
+    #[error("{}: no {what} in it", file.display())]
+    Empty {
+        /// Which.
+        file: PathBuf,
+        /// What should be there.
+        what: &'static str,
+    },
+}
+
+/// A line of the tools file. What else the line has is not looked at.
+#[derive(Deserialize)]
+struct Tool {
+    server: String,
+    name: String,
+    title: Option<String>,
+    description: Option<String>,
+    #[serde(default, alias = "inputSchema")]
+    input_schema: Value,
+    server_description: Option<String>,
+}
+
+/// A line of the requests file.
+#[derive(Deserialize)]
+struct Labelled {
+    query: String,
+    relevant: Vec<String>,
+}
+
+/// A line of the answers file.
+#[derive(Serialize)]
+struct Ranked<'a> {
+    query: &'a str,
+    ranked: &'a [&'a str],
+}
+
+/// Indexes the tools, asks every request, and writes each answer's first hundred to `out`. `progress` is told how many
+/// texts of how many are embedded.
+pub async fn run(
+    tools: &Path,
+    queries: &Path,
+    out: Option<&Path>,
+    settings: &Settings,
+    progress: impl Fn(usize, usize) + Send + Sync + 'static,
+) -> Result<Report, EvalError> {
+    let documents: Vec<Document> = lines::<Tool>(tools)?.iter().map(document).collect();
+    let labelled: Vec<Labelled> = lines(queries)?;
+    for (file, empty, what) in
+        [(tools, documents.is_empty(), "tools"), (queries, labelled.is_empty(), "queries")]
+    {
+        if empty {
+            return Err(EvalError::Empty { file: file.to_owned(), what });
+        }
+    }
+    let mut answers = out.map(Answers::create).transpose()?;
+    let ids: HashSet<&str> = documents.iter().map(|document| &*document.id).collect();
+    let unknown =
+        labelled.iter().flat_map(|query| &query.relevant).filter(|id| !ids.contains(id.as_str())).count();
+    if unknown > 0 {
+        tracing::warn!(unknown, "relevant ids that are no tool's: they count as not found");
+    }
+
+    let embedder = Embedder::start(settings);
+    let start = Instant::now();
+    let mut index = Index::new(documents.clone(), settings);
+    let texts = documents.iter().map(Document::dense_text).collect();
+    match embedder.embed_documents(texts, progress).await {
+        Ok(vectors) => index = index.with_vectors(vectors),
+        Err(error) => tracing::warn!(%error, "answers come from keywords alone"),
+    }
+    let index_ms = milliseconds(start.elapsed());
+    // Loading is part of a start, not of a search; a failed load was told above.
+    let _ = embedder.ready().await;
+
+    let mut times = Vec::with_capacity(labelled.len());
+    let mut sums = Figures::default();
+    for query in &labelled {
+        let start = Instant::now();
+        let found = super::search(&index, Some(&embedder), &query.query, RANKED, &|_| true).await;
+        times.push(start.elapsed());
+        let mut ranked: Vec<&str> = Vec::with_capacity(found.hits.len());
+        for hit in &found.hits {
+            let id = &*index.documents()[hit.document].id;
+            if !ranked.contains(&id) {
+                ranked.push(id);
+            }
+        }
+        sums.add(&Figures::of(&ranked, &query.relevant));
+        if let Some(answers) = &mut answers {
+            answers.write(&Ranked { query: &query.query, ranked: &ranked })?;
+        }
+    }
+    answers.map(Answers::finish).transpose()?;
+
+    times.sort_unstable();
+    let share = |sum: f64| sum / labelled.len() as f64;
+    Ok(Report {
+        tools: documents.len(),
+        queries: labelled.len(),
+        recall_at_1: share(sums.recall[0]),
+        recall_at_3: share(sums.recall[1]),
+        recall_at_5: share(sums.recall[2]),
+        recall_at_10: share(sums.recall[3]),
+        mrr_at_10: share(sums.mrr),
+        ndcg_at_10: share(sums.ndcg),
+        index_ms,
+        search_p50_ms: milliseconds(percentile(&times, 0.50)),
+        search_p95_ms: milliseconds(percentile(&times, 0.95)),
+    })
+}
+
+/// As the gateway makes it.
+fn document(tool: &Tool) -> Document {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    Document::from_definition(
+        &format!("{}.{}", tool.server, tool.name),
+        &tool.server,
+        &tool.name,
+        &text(&tool.title),
+        &text(&tool.description),
+        &tool.input_schema,
+        Vec::new(),
+        &text(&tool.server_description),
+    )
+}
+
+/// The values of a file with one JSON object a line; empty lines are skipped.
+fn lines<T: DeserializeOwned>(file: &Path) -> Result<Vec<T>, EvalError> {
+    let fault = |source| EvalError::File { file: file.to_owned(), source };
+    let reader = BufReader::new(File::open(file).map_err(fault)?);
+    let mut values = Vec::new();
+    for (number, line) in (1..).zip(reader.lines()) {
+        let wrong = |what: String| EvalError::Line { file: file.to_owned(), line: number, what };
+        let line = line.map_err(|error| wrong(error.to_string()))?;
+        let line = line.trim_start_matches('\u{feff}').trim();
+        if !line.is_empty() {
+            values.push(serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?);
+        }
+    }
+    Ok(values)
+}
+
+/// The file of answers while it is written.
+struct Answers {
+    file: PathBuf,
+    writer: BufWriter<File>,
+}
+
+impl Answers {
+    fn create(file: &Path) -> Result<Answers, EvalError> {
+        let created =
+            File::create(file).map_err(|source| EvalError::File { file: file.to_owned(), source })?;
+        Ok(Answers { file: file.to_owned(), writer: BufWriter::new(created) })
+    }
+
+    fn write(&mut self, answer: &Ranked) -> Result<(), EvalError> {
+        let written = serde_json::to_writer(&mut self.writer, answer).map_err(io::Error::from);
+        let written = written.and_then(|()| self.writer.write_all(b"\n"));
+        written.map_err(|source| EvalError::File { file: self.file.clone(), source })
+    }
+
+    fn finish(mut self) -> Result<(), EvalError> {
+        self.writer.flush().map_err(|source| EvalError::File { file: self.file, source })
+    }
+}
+
+/// One request's figures, or the sum of many.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Figures {
+    /// At 1, 3, 5 and 10.
+    recall: [f64; 4],
+    mrr: f64,
+    ndcg: f64,
+}
+
+impl Figures {
+    fn of(ranked: &[&str], relevant: &[String]) -> Figures {
+        let relevant: HashSet<&str> = relevant.iter().map(String::as_str).collect();
+        if relevant.is_empty() {
+            return Figures::default();
+        }
+        let places: HashMap<&str, usize> = ranked.iter().zip(1..).map(|(&id, rank)| (id, rank)).collect();
+        let mut ranks: Vec<usize> = relevant.iter().filter_map(|id| places.get(id)).copied().collect();
+        ranks.sort_unstable();
+        let within =
+            |k: usize| ranks.iter().filter(|&&rank| rank <= k).count() as f64 / relevant.len() as f64;
+        let gain = |rank: usize| 1.0 / (rank as f64 + 1.0).log2();
+        let ideal: f64 = (1..=relevant.len().min(DEPTH)).map(gain).sum();
+        let gained: f64 = ranks.iter().filter(|&&rank| rank <= DEPTH).map(|&rank| gain(rank)).sum();
+        Figures {
+            recall: [1, 3, 5, DEPTH].map(within),
+            mrr: ranks.first().filter(|&&rank| rank <= DEPTH).map_or(0.0, |&rank| 1.0 / rank as f64),
+            ndcg: gained / ideal,
+        }
+    }
+
+    fn add(&mut self, other: &Figures) {
+        self.recall.iter_mut().zip(other.recall).for_each(|(sum, value)| *sum += value);
+        self.mrr += other.mrr;
+        self.ndcg += other.ndcg;
+    }
+}
+
+/// The nearest-rank percentile of sorted times.
+fn percentile(sorted: &[Duration], share: f64) -> Duration {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or_default()
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_the_books() {
+        let check = |ranked: &[&str], relevant: &[&str], recall: [f64; 4], mrr: f64, ndcg: f64| {
+            let relevant: Vec<String> = relevant.iter().map(|id| (*id).to_owned()).collect();
+            let figures = Figures::of(ranked, &relevant);
+            assert_eq!(figures.recall, recall, "{ranked:?}");
+            assert!((figures.mrr - mrr).abs() < 1e-9 && (figures.ndcg - ndcg).abs() < 1e-4, "{figures:?}");
+        };
+        check(&["a", "b"], &["a"], [1.0; 4], 1.0, 1.0);
+        check(&["b", "a"], &["a"], [0.0, 1.0, 1.0, 1.0], 0.5, 0.6309);
+        check(&["a", "x", "b"], &["a", "b"], [0.5, 1.0, 1.0, 1.0], 1.0, 0.9197);
+        check(&["x"], &["a"], [0.0; 4], 0.0, 0.0);
+        check(&[], &["a"], [0.0; 4], 0.0, 0.0);
+    }
+
+    #[test]
+    fn faults_name_file_and_line() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("tools.jsonl");
+        let check = |content: &str, expected: &str| {
+            std::fs::write(&file, content).expect("writable");
+            let error = lines::<Tool>(&file).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("{\"server\":\"a\",\"name\":\"b\"}\n\n{", "tools.jsonl:3: ");
+        check("{\"server\":\"a\"}", "tools.jsonl:1: missing field `name`");
+        let error = lines::<Tool>(&folder.path().join("none")).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains("none: ")));
+    }
+
+    #[test]
+    fn percentiles_are_nearest_ranks() {
+        let times: Vec<Duration> = (1..=20).map(Duration::from_millis).collect();
+        assert_eq!(percentile(&times, 0.5), Duration::from_millis(10));
+        assert_eq!(percentile(&times, 0.95), Duration::from_millis(19));
+        assert_eq!(percentile(&[], 0.5), Duration::ZERO);
+    }
+}

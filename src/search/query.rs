@@ -1,0 +1,215 @@
+//! A request, analysed once: its words, its synonyms, its parts if it is long, and what looks like a name in it.
+//!
+//! Knows text; has not heard of documents or of how they are scored.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
+
+use regex::Regex;
+
+use super::{fusion::tune, synonyms, text};
+
+/// Characters of a request that count.
+const MOST_CHARACTERS: usize = 4_000;
+/// Parts of a request that are scored on their own; each one is embedded.
+const MOST_PARTS: usize = 8;
+/// Words that a part needs to say something on its own.
+const SHORTEST_PART: usize = 3;
+/// A synonym counts as so much of a word that was really said.
+const SYNONYM: f32 = 0.2;
+/// Longer texts are not somebody's spelling of a tool's name.
+const LONGEST_NAME: usize = 200;
+
+/// A request, ready to be scored.
+#[derive(Clone, Debug)]
+pub struct Query {
+    /// The whole request.
+    pub(super) whole: Part,
+    /// Its parts, where it asks for several things; else empty.
+    pub(super) parts: Vec<Part>,
+    /// The request as it would be written if it were a name, lower case.
+    pub(super) verbatim: String,
+    /// The same as words: `create issue` for `createIssue`; empty if it is too long for a name.
+    pub(super) key: String,
+    /// Whether it can only be meant as a name: `create_iss`, `github.create`.
+    pub(super) is_identifier: bool,
+    /// Words within it that can only be meant as names, as words.
+    pub(super) mentions: Vec<String>,
+}
+
+/// A text to score by.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) text: String,
+    /// Stems with their weight: what was said, then synonyms.
+    pub(super) terms: Vec<(String, f32)>,
+    /// How many of the terms were said.
+    pub(super) said: usize,
+    pub(super) trigrams: Vec<(u64, f32)>,
+    pub(super) vector: Option<Arc<[f32]>>,
+}
+
+impl Query {
+    /// Analyses a request in any language, of any length.
+    pub fn parse(request: &str) -> Query {
+        let whole = text::cut(request.trim(), MOST_CHARACTERS);
+        let mut parts = split(whole);
+        if parts.len() < *tune::MIN_PARTS as usize {
+            parts.clear();
+        }
+        parts.truncate(MOST_PARTS);
+        let name =
+            whole.trim_matches(|c: char| c.is_whitespace() || "`'\"*".contains(c)).trim_end_matches("()");
+        let name = if name.len() <= LONGEST_NAME { name } else { "" };
+        let tokens = whole.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()));
+        Query {
+            verbatim: name.to_lowercase(),
+            key: text::words(name).join(" "),
+            is_identifier: is_identifier(name),
+            mentions: tokens
+                .filter(|word| is_identifier(word))
+                .map(|word| text::words(word).join(" "))
+                .collect(),
+            parts: parts.iter().map(|part| Part::new(part)).collect(),
+            whole: Part::new(whole),
+        }
+    }
+
+    /// The texts whose vectors [`Query::with_vectors`] wants: the whole request, then its parts if it has any.
+    pub fn texts(&self) -> Vec<String> {
+        std::iter::once(&self.whole).chain(&self.parts).map(|part| part.text.clone()).collect()
+    }
+
+    /// The query with a vector for each of its texts, in their order. Parts that get none do not count.
+    pub fn with_vectors(mut self, vectors: Vec<Arc<[f32]>>) -> Query {
+        let mut vectors = vectors.into_iter();
+        self.whole.vector = vectors.next();
+        for (part, vector) in self.parts.iter_mut().zip(vectors) {
+            part.vector = Some(vector);
+        }
+        if self.whole.vector.is_some() {
+            self.parts.retain(|part| part.vector.is_some());
+        }
+        self
+    }
+}
+
+impl Part {
+    fn new(part: &str) -> Part {
+        let mut terms: Vec<(String, f32)> = Vec::new();
+        for stem in text::terms(part) {
+            if !terms.iter().any(|(known, _)| *known == stem) {
+                terms.push((stem, 1.0));
+            }
+        }
+        let said = terms.len();
+        for at in 0..said {
+            for synonym in synonyms::of(&terms[at].0) {
+                if !terms.iter().any(|(known, _)| known == synonym) {
+                    terms.push((synonym.clone(), SYNONYM));
+                }
+            }
+        }
+        let mut trigrams: HashMap<u64, f32> = HashMap::new();
+        for gram in text::trigrams(part) {
+            *trigrams.entry(gram).or_default() = 1.0;
+        }
+        let mut trigrams: Vec<(u64, f32)> = trigrams.into_iter().collect();
+        // A fixed order of adding up: equal queries give equal scores to the last bit.
+        trigrams.sort_by_key(|&(gram, _)| gram);
+        Part { text: part.to_owned(), terms, said, trigrams, vector: None }
+    }
+
+    /// The stems that were said, without synonyms.
+    pub(super) fn said(&self) -> impl Iterator<Item = &str> {
+        self.terms[..self.said].iter().map(|(stem, _)| stem.as_str())
+    }
+}
+
+/// What cannot name a tool and makes parts look alike.
+static NOISE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(
+        r#"(?ix) https?://\S+ | (?:\s|^)(?:~|[a-z]:)?[/\\][\w.\-/\\]+
+        | \b(?:please|kindly|thanks|thank\s+you|could\s+you|can\s+you|would\s+you|will\s+you|i\s+would\s+like\s+(?:you\s+)?to
+        | i'd\s+like\s+(?:you\s+)?to|i\s+want\s+(?:you\s+)?to|i\s+need\s+(?:you\s+)?to|help\s+me)\b"#,
+    )
+    .expect("a constant that a test compiles")
+});
+
+/// Where one thing that is asked for ends and the next begins.
+static SEAM: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(
+        r"(?ix) [.!?]+(?:\s+|$) | [。！？；;\r\n]+ | ,\s*(?:and|then)\b | \band\s+then\b | \balso\b | \bfinally\b",
+    )
+    .expect("a constant that a test compiles")
+});
+
+fn split(request: &str) -> Vec<String> {
+    let clean = NOISE.replace_all(request, " ");
+    let trimmed = SEAM.split(&clean).map(|part| part.trim_matches(|c: char| !c.is_alphanumeric()));
+    trimmed.filter(|part| text::words(part).len() >= SHORTEST_PART).map(str::to_owned).collect()
+}
+
+/// Written as no word of a language is: with an underscore or dot inside, or a capital after a small letter.
+fn is_identifier(word: &str) -> bool {
+    let inner = word.trim_matches(|c: char| !c.is_alphanumeric());
+    let hump = || inner.chars().zip(inner.chars().skip(1)).any(|(a, b)| a.is_lowercase() && b.is_uppercase());
+    inner.len() > 2 && !inner.contains(char::is_whitespace) && (inner.contains(['_', '.']) || hump())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_requests_are_split() {
+        let check = |request: &str, expected: &[&str]| assert_eq!(split(request), expected, "{request}");
+        check("list my repositories", &["list my repositories"]);
+        check(
+            "Please find flights to Rome. Then book the cheapest one, and add it to my calendar; finally mail me https://a.b/c the plan",
+            &[
+                "find flights to Rome",
+                "Then book the cheapest one",
+                "add it to my calendar",
+                "mail me   the plan",
+            ],
+        );
+        check("price of 3.5 litres", &["price of 3.5 litres"]);
+        check("Read /root/data/file.csv into a table. Thank you!", &["Read  into a table"]);
+        check("", &[]);
+        check("...;;;\n\n", &[]);
+    }
+
+    #[test]
+    fn names_are_told_from_words() {
+        let check = |word: &str, expected: bool| assert_eq!(is_identifier(word), expected, "{word}");
+        check("create_issue", true);
+        check("github.create_issue", true);
+        check("github__create_issue", true);
+        check("createIssue", true);
+        check("weather", false);
+        check("check-in", false);
+        check("create issue", false);
+        check("Rome.", false);
+        check("", false);
+    }
+
+    #[test]
+    fn any_text_can_be_parsed() {
+        for request in
+            ["", " ", "\u{0}", "查询北京的天气", "🦀🦀", &"a".repeat(100_000), &"word. ".repeat(5_000)]
+        {
+            let query = Query::parse(request);
+            assert!(query.texts().len() <= 1 + MOST_PARTS);
+        }
+    }
+
+    #[test]
+    fn synonyms_do_not_count_as_said() {
+        let query = Query::parse("remove a folder");
+        assert_eq!(query.whole.said().collect::<Vec<_>>(), ["remov", "folder"]);
+        assert!(query.whole.terms.iter().any(|(stem, weight)| stem == "delet" && *weight == SYNONYM));
+    }
+}

@@ -1,0 +1,143 @@
+//! Words that mean nearly the same to somebody who looks for a tool.
+//!
+//! General English only: nothing here comes from a catalogue. A word may stand in several groups.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use super::text;
+
+const GROUPS: &[&[&str]] = &[
+    // What is done.
+    &["create", "add", "new", "make", "insert", "generate"],
+    &["delete", "remove", "erase", "drop", "clear", "purge"],
+    &["update", "edit", "modify", "change", "set", "alter"],
+    &["get", "fetch", "retrieve", "read", "obtain", "show", "view", "display"],
+    &["list", "enumerate", "browse", "all"],
+    &["search", "find", "lookup", "query", "discover"],
+    &["send", "post", "publish", "deliver", "submit", "share"],
+    &["run", "execute", "launch", "start", "invoke", "perform"],
+    &["stop", "cancel", "terminate", "kill", "abort", "end"],
+    &["download", "save", "export", "store"],
+    &["upload", "import", "load"],
+    &["write", "compose", "draft"],
+    &["calculate", "compute", "evaluate", "math", "arithmetic"],
+    &["convert", "transform", "translate", "change"],
+    &["analyze", "analyse", "inspect", "examine", "assess", "evaluate"],
+    &["summarize", "summary", "summarise", "digest", "overview"],
+    &["compare", "diff", "difference", "versus"],
+    &["rename", "move"],
+    &["copy", "duplicate", "clone"],
+    &["buy", "purchase", "order", "shop"],
+    &["book", "reserve", "reservation"],
+    &["recommend", "suggest", "recommendation", "advice"],
+    &["check", "verify", "validate", "test"],
+    &["monitor", "track", "watch", "status"],
+    &["notify", "alert", "remind", "notification", "reminder"],
+    &["subscribe", "follow"],
+    &["login", "signin", "authenticate", "auth"],
+    &["plot", "chart", "graph", "diagram", "visualize", "visualization"],
+    &["scrape", "crawl", "extract"],
+    &["merge", "combine", "join"],
+    &["fix", "repair", "solve"],
+    &["plan", "schedule"],
+    // What it is done to.
+    &["file", "document", "doc"],
+    &["folder", "directory", "path"],
+    &["image", "picture", "photo", "photograph", "drawing"],
+    &["video", "clip", "footage"],
+    &["email", "mail", "inbox"],
+    &["message", "chat", "sms"],
+    &["repo", "repository"],
+    &["issue", "ticket", "bug"],
+    &["pull", "pr", "merge"],
+    &["task", "todo", "reminder"],
+    &["event", "meeting", "appointment", "calendar"],
+    &["note", "memo"],
+    &["weather", "forecast", "temperature", "climate"],
+    &["price", "cost", "fee", "quote", "rate"],
+    &["stock", "share", "equity", "ticker"],
+    &["currency", "money", "exchange", "forex"],
+    &["crypto", "cryptocurrency", "bitcoin", "coin", "token"],
+    &["invest", "investment", "portfolio", "finance", "financial"],
+    &["location", "place", "address", "coordinate", "geocode"],
+    &["route", "direction", "navigation", "path"],
+    &["distance", "far", "near", "nearby"],
+    &["movie", "film", "cinema"],
+    &["music", "song", "track", "audio"],
+    &["flight", "plane", "airline", "airplane"],
+    &["train", "railway", "rail"],
+    &["hotel", "accommodation", "lodging", "house", "stay"],
+    &["trip", "travel", "tour", "journey", "vacation", "holiday"],
+    &["restaurant", "dining", "eat", "food", "meal"],
+    &["recipe", "cook", "cooking", "dish"],
+    &["car", "vehicle", "automobile"],
+    &["taxi", "cab", "ride", "uber"],
+    &["database", "db", "sql"],
+    &["spreadsheet", "sheet", "excel", "workbook"],
+    &["slide", "presentation", "powerpoint"],
+    &["web", "website", "webpage", "page", "site", "url", "link", "internet", "online"],
+    &["browser", "tab"],
+    &["news", "headline", "article", "story"],
+    &["paper", "publication", "research", "study", "scholar"],
+    &["job", "career", "employment", "vacancy"],
+    &["doctor", "physician", "therapist", "medical", "health"],
+    &["user", "account", "member", "profile"],
+    &["person", "people", "contact"],
+    &["password", "secret", "credential", "key"],
+    &["command", "shell", "terminal", "bash", "cli"],
+    &["code", "program", "script", "source"],
+    &["container", "docker"],
+    &["cluster", "kubernetes", "k8s"],
+    &["log", "history", "trace"],
+    &["error", "exception", "failure", "crash"],
+    &["language", "translation", "translate"],
+    &["gift", "present"],
+    &["game", "play"],
+    &["quiz", "trivia", "question"],
+    &["pet", "dog", "cat", "animal"],
+    &["sport", "football", "soccer", "basketball"],
+    &["horoscope", "astrology", "zodiac"],
+    &["size", "length", "dimension"],
+    &["time", "clock", "timezone", "date"],
+    &["bill", "invoice", "payment", "pay"],
+    &["customer", "client"],
+    &["lawyer", "legal", "law"],
+];
+
+static BY_STEM: LazyLock<HashMap<String, Vec<String>>> = LazyLock::new(|| {
+    let mut by_stem: HashMap<String, Vec<String>> = HashMap::new();
+    for group in GROUPS {
+        let stems: Vec<String> = group.iter().map(|word| text::stem(word)).collect();
+        for stem in &stems {
+            let others = by_stem.entry(stem.clone()).or_default();
+            for other in &stems {
+                if other != stem && !others.contains(other) {
+                    others.push(other.clone());
+                }
+            }
+        }
+    }
+    by_stem
+});
+
+/// The stems that mean nearly the same as this stem.
+pub(super) fn of(stem: &str) -> &'static [String] {
+    BY_STEM.get(stem).map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn synonyms_work_both_ways_and_leave_out_the_word_itself() {
+        let check = |word: &str, other: &str| {
+            assert!(of(&text::stem(word)).contains(&text::stem(other)), "{word} {other}");
+            assert!(!of(&text::stem(word)).contains(&text::stem(word)), "{word}");
+        };
+        check("create", "add");
+        check("add", "create");
+        check("directory", "folder");
+        assert!(of("xyzzy").is_empty());
+    }
+}

@@ -1,0 +1,255 @@
+//! Text into words: what both a document and a query go through before they are compared by keyword.
+//!
+//! Knows letters and English; has not heard of documents, scores or models.
+
+use std::sync::LazyLock;
+
+use rust_stemmers::{Algorithm, Stemmer};
+
+static STEMMER: LazyLock<Stemmer> = LazyLock::new(|| Stemmer::create(Algorithm::English));
+
+/// Words that carry no meaning of their own in a request or a description, sorted.
+const STOP_WORDS: &[&str] = &[
+    "a", "about", "after", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "because",
+    "been", "before", "being", "both", "but", "by", "can", "cannot", "could", "d", "did", "do", "does",
+    "doing", "don", "each", "for", "from", "further", "had", "has", "have", "having", "he", "hello", "help",
+    "her", "here", "hers", "hey", "hi", "him", "his", "how", "i", "if", "in", "into", "is", "it", "its",
+    "just", "kindly", "let", "like", "ll", "m", "may", "me", "might", "more", "most", "must", "my", "need",
+    "no", "nor", "not", "of", "off", "on", "once", "only", "or", "other", "our", "ours", "out", "over",
+    "own", "please", "re", "s", "same", "shall", "she", "should", "so", "some", "such", "t", "than", "thank",
+    "thanks", "that", "the", "their", "theirs", "them", "then", "there", "these", "they", "this", "those",
+    "through", "to", "too", "under", "until", "up", "us", "use", "using", "ve", "very", "via", "want", "was",
+    "we", "were", "what", "when", "where", "which", "while", "who", "whom", "why", "will", "with", "would",
+    "you", "your", "yours",
+];
+
+/// Whether a folded word says nothing about what is wanted.
+pub(super) fn is_stop_word(word: &str) -> bool {
+    STOP_WORDS.binary_search(&word).is_ok()
+}
+
+/// One word's stem; words that are not plain English letters stay as they are.
+pub(super) fn stem(word: &str) -> String {
+    let english = word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_lowercase());
+    if english { STEMMER.stem(word).into_owned() } else { word.to_owned() }
+}
+
+/// The words that count, stemmed, in order, repeats included.
+pub(super) fn terms(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for chunk in chunks(text) {
+        words.extend(chunk.words());
+        // `GitHub` is also asked for as `github`, and `github` as `GitHub`.
+        words.extend(chunk.joined());
+    }
+    words.retain(|word| !is_stop_word(word));
+    words.iter().map(|word| stem(word)).collect()
+}
+
+/// The words as written, in lower case, accents off, identifiers split: `createIssue` is
+/// `create issue`.
+pub(super) fn words(text: &str) -> Vec<String> {
+    chunks(text).iter().flat_map(Chunk::words).collect()
+}
+
+/// The text with its identifiers split at underscores and case, otherwise as it was.
+pub(super) fn split_identifiers(text: &str) -> String {
+    chunks(text).iter().flat_map(|chunk| chunk.parts.iter()).cloned().collect::<Vec<_>>().join(" ")
+}
+
+/// The three-letter windows of the words that count, each word marked at both ends: `^ab`, `abc`,
+/// `bc$`. Three characters of 21 bits packed into one number.
+pub(super) fn trigrams(text: &str) -> Vec<u64> {
+    let mut grams = Vec::new();
+    for word in words(text).iter().filter(|word| !is_stop_word(word)) {
+        let letters: Vec<char> = std::iter::once('^').chain(word.chars()).chain(['$']).collect();
+        grams.extend(
+            letters.windows(3).map(|gram| gram.iter().fold(0, |key, &c| key << 21 | u64::from(c as u32))),
+        );
+    }
+    grams
+}
+
+/// The longest beginning of `text` with at most `max` characters.
+pub(super) fn cut(text: &str, max: usize) -> &str {
+    text.char_indices().nth(max).map_or(text, |(end, _)| &text[..end])
+}
+
+/// A run of letters and digits, in the parts that its case shows.
+struct Chunk {
+    parts: Vec<String>,
+    /// Written without spaces between words (Chinese, Japanese, Thai): pairs of characters stand for words.
+    dense: bool,
+}
+
+impl Chunk {
+    fn words(&self) -> Vec<String> {
+        let folded = self.parts.iter().map(|part| fold(part)).filter(|part| !part.is_empty());
+        if !self.dense {
+            return folded.collect();
+        }
+        let mut pairs = Vec::new();
+        for part in folded {
+            let letters: Vec<char> = part.chars().collect();
+            if letters.len() == 1 {
+                pairs.push(part);
+            } else {
+                pairs.extend(letters.windows(2).map(|pair| pair.iter().collect::<String>()));
+            }
+        }
+        pairs
+    }
+
+    fn joined(&self) -> Option<String> {
+        (self.parts.len() > 1 && !self.dense).then(|| fold(&self.parts.concat()))
+    }
+}
+
+fn chunks(text: &str) -> Vec<Chunk> {
+    let letters: Vec<char> = text.chars().filter(|c| !is_combining(*c)).collect();
+    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut previous = None;
+    for (at, &c) in letters.iter().enumerate() {
+        if !c.is_alphanumeric() {
+            previous = None;
+            continue;
+        }
+        let dense = is_unspaced(c);
+        match chunks.last_mut() {
+            Some(chunk) if previous.is_some() && chunk.dense == dense => {
+                let hump = !dense && previous.is_some_and(|before| is_hump(before, c, &letters[at + 1..]));
+                match chunk.parts.last_mut() {
+                    Some(part) if !hump => part.push(c),
+                    _ => chunk.parts.push(c.to_string()),
+                }
+            }
+            _ => chunks.push(Chunk { parts: vec![c.to_string()], dense }),
+        }
+        previous = Some(c);
+    }
+    chunks
+}
+
+/// Whether a new part begins at `c`: `createIssue`, `HTTPServer`, but neither `APIs` nor `base64`.
+fn is_hump(before: char, c: char, after: &[char]) -> bool {
+    if !c.is_uppercase() {
+        return false;
+    }
+    let starts_word = after.first().is_some_and(|next| next.is_lowercase());
+    let plural = after.first() == Some(&'s') && !after.get(1).is_some_and(|next| next.is_lowercase());
+    !before.is_uppercase() || (starts_word && !plural)
+}
+
+/// Scripts that put no space between words.
+fn is_unspaced(c: char) -> bool {
+    matches!(c as u32,
+        0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF // Thai, Lao, Burmese, Khmer
+        | 0x3040..=0x30FF | 0x31F0..=0x31FF | 0x3400..=0x4DBF | 0x4E00..=0x9FFF | 0xF900..=0xFAFF
+        | 0xFF66..=0xFF9F | 0x20000..=0x3FFFF)
+}
+
+fn is_combining(c: char) -> bool {
+    matches!(c as u32, 0x0300..=0x036F)
+}
+
+/// Lower case without accents: `École` is `ecole`, `ＡＢ` is `ab`.
+pub(super) fn fold(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
+    let mut folded = String::with_capacity(text.len());
+    for c in text.chars().flat_map(narrow).flat_map(char::to_lowercase).filter(|c| !is_combining(*c)) {
+        match plain(c) {
+            "" => folded.push(c),
+            plain => folded.push_str(plain),
+        }
+    }
+    folded
+}
+
+/// Full-width Latin letters and digits, as Chinese and Japanese keyboards give them, made plain.
+fn narrow(c: char) -> Option<char> {
+    match c as u32 {
+        wide @ 0xFF01..=0xFF5E => char::from_u32(wide - 0xFEE0),
+        _ => Some(c),
+    }
+}
+
+/// The letters that a small accented one is typed as on a plain keyboard; empty for all others.
+fn plain(c: char) -> &'static str {
+    match c {
+        'à' | 'á' | 'â' | 'ã' | 'ä' | 'å' | 'ā' | 'ă' | 'ą' | 'ǎ' | 'ạ' | 'ả' | 'ấ' | 'ầ' => {
+            "a"
+        }
+        'ç' | 'ć' | 'ĉ' | 'ċ' | 'č' => "c",
+        'ď' | 'đ' | 'ð' => "d",
+        'è' | 'é' | 'ê' | 'ë' | 'ē' | 'ĕ' | 'ė' | 'ę' | 'ě' | 'ẹ' | 'ế' | 'ề' | 'ệ' => "e",
+        'ĝ' | 'ğ' | 'ġ' | 'ģ' => "g",
+        'ĥ' | 'ħ' => "h",
+        'ì' | 'í' | 'î' | 'ï' | 'ĩ' | 'ī' | 'ĭ' | 'į' | 'ı' | 'ǐ' | 'ị' => "i",
+        'ĵ' => "j",
+        'ķ' => "k",
+        'ĺ' | 'ļ' | 'ľ' | 'ŀ' | 'ł' => "l",
+        'ñ' | 'ń' | 'ņ' | 'ň' => "n",
+        'ò' | 'ó' | 'ô' | 'õ' | 'ö' | 'ø' | 'ō' | 'ŏ' | 'ő' | 'ǒ' | 'ọ' | 'ố' | 'ồ' | 'ộ' | 'ơ' | 'ờ' => {
+            "o"
+        }
+        'ŕ' | 'ŗ' | 'ř' => "r",
+        'ś' | 'ŝ' | 'ş' | 'š' | 'ș' => "s",
+        'ţ' | 'ť' | 'ŧ' | 'ț' => "t",
+        'ù' | 'ú' | 'û' | 'ü' | 'ũ' | 'ū' | 'ŭ' | 'ů' | 'ű' | 'ų' | 'ǔ' | 'ụ' | 'ư' => "u",
+        'ŵ' => "w",
+        'ý' | 'ÿ' | 'ŷ' => "y",
+        'ź' | 'ż' | 'ž' => "z",
+        'æ' => "ae",
+        'œ' => "oe",
+        'ß' => "ss",
+        'þ' => "th",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_split_at_case_and_punctuation() {
+        let check = |text: &str, expected: &str| assert_eq!(words(text).join(" "), expected, "{text}");
+        check("create_issue", "create issue");
+        check("createIssue", "create issue");
+        check("HTTPServer2Go", "http server2 go");
+        check("list APIs, URLs", "list apis urls");
+        check("base64-encode/decode", "base64 encode decode");
+        check("Écrire à l'ÉCOLE", "ecrire a l ecole");
+        check("e\u{301}crire", "ecrire");
+        check("straße", "strasse");
+        check("ＡＢＣ", "abc");
+        check("查询天气 now", "查询 询天 天气 now");
+        check("查", "查");
+        check("用bing搜索", "用 bing 搜索");
+        check("погода в Москве", "погода в москве");
+        check("", "");
+        check("!!! 🦀", "");
+    }
+
+    #[test]
+    fn terms_are_stems_of_the_words_that_count() {
+        let check = |text: &str, expected: &str| assert_eq!(terms(text).join(" "), expected, "{text}");
+        check("Please list all of my repositories", "list repositori");
+        check("GitHub", "git hub github");
+        check("what is the weather?", "weather");
+        check("İstanbul", "istanbul");
+    }
+
+    #[test]
+    fn stop_words_are_sorted() {
+        assert!(STOP_WORDS.is_sorted());
+    }
+
+    #[test]
+    fn a_cut_keeps_whole_characters() {
+        assert_eq!(cut("天気です", 2), "天気");
+        assert_eq!(cut("ab", 5), "ab");
+    }
+}

@@ -1,0 +1,388 @@
+//! Nonet as an MCP server: one handler behind stdio and streamable HTTP.
+//!
+//! rmcp keeps the protocol (both eras, sessions, headers); this room turns its requests into
+//! operations of the gateway and answers with results that stay verbatim. They travel through
+//! rmcp's types under one key of `_meta` and are taken out just before they leave.
+
+mod http;
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+pub use http::{HttpOptions, serve_http};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler, Service,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientRequest,
+        CustomResult, ElicitRequestParams, ElicitationAction, ErrorCode, Implementation, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
+        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
+        ServerResult, SubscriptionFilter,
+    },
+    service::{NotificationContext, Peer, RequestContext, ServiceRole, SubscriptionContext, serve_server},
+    transport::async_rw::AsyncRwTransport,
+};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+
+use crate::{
+    gateway::{
+        Gateway,
+        session::{Asking, Caller, Elicit, Reply, Session},
+    },
+    meta::{self, Answer},
+};
+
+/// The key of `_meta` that a verbatim result travels under.
+const VERBATIM: &str = "nonet/verbatim";
+/// The key of the one input request that Nonet makes of a modern client.
+const ASK: &str = "ask";
+/// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
+const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+/// The longest message that is read, in bytes.
+pub const MAX_MESSAGE: usize = 64 << 20;
+/// How many progress notifications of one call wait for a client.
+const PROGRESS_QUEUE: usize = 4_096;
+/// How long servers wait with starting, so that the handshake has the machine to itself.
+const HEAD_START: Duration = Duration::from_millis(100);
+
+/// Serves one client on stdin and stdout until it leaves or `stop` ends.
+pub async fn serve_stdio(
+    gateway: Arc<Gateway>,
+    profile: Option<String>,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let (reader, writer) = rmcp::transport::stdio_pipes();
+    let transport = AsyncRwTransport::new(reader, writer).with_max_line_length(MAX_MESSAGE);
+    connect_soon(&gateway);
+    let handler = Verbatim(Handler::new(gateway.clone(), profile));
+    tokio::pin!(stop);
+    let running = tokio::select! {
+        running = serve_server(handler, transport) => running,
+        () = &mut stop => {
+            gateway.stop().await;
+            return Ok(());
+        }
+    };
+    gateway.connect();
+    let served = match running {
+        Ok(running) => {
+            tokio::select! {
+                _ = running.waiting() => {}
+                () = &mut stop => {}
+            }
+            Ok(())
+        }
+        // A client that leaves before it says anything is no fault.
+        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    };
+    gateway.stop().await;
+    served
+}
+
+/// Starts the servers after the handshake had its chance.
+fn connect_soon(gateway: &Arc<Gateway>) {
+    let gateway = gateway.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(HEAD_START).await;
+        gateway.connect();
+    });
+}
+
+/// The handler of one session.
+#[derive(Clone)]
+pub struct Handler {
+    gateway: Arc<Gateway>,
+    session: Arc<Session>,
+}
+
+impl Handler {
+    /// A handler with a session of its own.
+    pub fn new(gateway: Arc<Gateway>, profile: Option<String>) -> Self {
+        let session = gateway.open_session(profile);
+        Self { gateway, session }
+    }
+
+    fn caller(
+        &self,
+        request: &CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+        progress: Option<mpsc::Sender<Value>>,
+    ) -> Caller {
+        let client = context.client_info().map(|info| format!("{} {}", info.name, info.version));
+        let elicits = context.client_capabilities().is_some_and(|capabilities| elicits(&capabilities));
+        let asking = match (elicits, is_modern(context)) {
+            (false, _) => Asking::ByModel,
+            (true, false) => Asking::Live(Arc::new(LiveClient(context.peer.clone()))),
+            (true, true) => Asking::Rounds(given_reply(request)),
+        };
+        let meta = &context.meta.0;
+        Caller {
+            session: self.session.clone(),
+            client: client.unwrap_or_else(|| "unknown".into()),
+            cancel: context.ct.clone(),
+            progress,
+            asking,
+            meta: PASSED_ON
+                .iter()
+                .filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone())))
+                .collect(),
+        }
+    }
+}
+
+/// Whether a client says that it can show a form. An empty capability means forms (2025-06-18).
+fn elicits(capabilities: &ClientCapabilities) -> bool {
+    capabilities.elicitation.as_ref().is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
+}
+
+fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+}
+
+/// The user's reply in a request that a modern client sends for the second time.
+fn given_reply(request: &CallToolRequestParams) -> Option<(String, Reply)> {
+    let state = request.request_state.clone()?;
+    let answer = request.input_responses.as_ref()?.get(ASK)?;
+    Some((state, reply(answer.get("action")?.as_str()?, answer.get("content"))))
+}
+
+fn reply(action: &str, content: Option<&Value>) -> Reply {
+    match action {
+        "accept" => Reply::Accept(content.and_then(Value::as_object).cloned().unwrap_or_default()),
+        "decline" => Reply::Decline,
+        _ => Reply::Cancel,
+    }
+}
+
+/// A client of the session era, asked while its request is open.
+struct LiveClient(Peer<RoleServer>);
+
+impl Elicit for LiveClient {
+    fn elicit<'a>(
+        &'a self,
+        message: String,
+        schema: Value,
+    ) -> Pin<Box<dyn Future<Output = Option<Reply>> + Send + 'a>> {
+        Box::pin(async move {
+            let requested_schema = serde_json::from_value(schema)
+                .map_err(|error| tracing::warn!(%error, "the form cannot be put to the client"))
+                .ok()?;
+            let request =
+                ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
+            match self.0.create_elicitation(request).await {
+                Ok(result) => Some(match result.action {
+                    ElicitationAction::Accept => reply("accept", result.content.as_ref()),
+                    ElicitationAction::Decline => Reply::Decline,
+                    _ => Reply::Cancel,
+                }),
+                Err(error) => {
+                    tracing::warn!(%error, "the client failed to show a form");
+                    None
+                }
+            }
+        })
+    }
+}
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        let mut capabilities = ServerCapabilities::builder().enable_tools().build();
+        if self.gateway.list_can_change(&self.session)
+            && let Some(tools) = capabilities.tools.as_mut()
+        {
+            tools.list_changed = Some(true);
+        }
+        let caller = Caller { session: self.session.clone(), ..Caller::default() };
+        ServerConfig::new(capabilities)
+            .with_server_info(
+                Implementation::new("nonet", env!("CARGO_PKG_VERSION"))
+                    .with_title("Nonet")
+                    .with_description("One MCP server in front of all of your MCP servers"),
+            )
+            .with_instructions(meta::instructions(&self.gateway, &caller))
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let mut tools = meta::definitions();
+        tools.extend(self.gateway.injected(&self.session));
+        let mut list = json!({ "tools": tools });
+        if is_modern(&context) {
+            let constant = !self.gateway.list_can_change(&self.session);
+            list["resultType"] = json!("complete");
+            list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
+            list["cacheScope"] = json!(if constant { "public" } else { "private" });
+        }
+        let mut result = ListToolsResult::default();
+        result.meta = Some(wrap(list));
+        Ok(result)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let token = context.meta.get_progress_token();
+        let (sender, mut progress) = mpsc::channel(PROGRESS_QUEUE);
+        let caller = self.caller(&request, &context, token.is_some().then_some(sender));
+        let arguments = request.arguments.unwrap_or_default();
+        let forward = async |mut params: Value| {
+            params["progressToken"] = json!(token);
+            if let Ok(params) = serde_json::from_value::<ProgressNotificationParam>(params) {
+                let _ = context.peer.notify_progress(params).await;
+            }
+        };
+        let call = meta::call(&self.gateway, &caller, &request.name, arguments);
+        tokio::pin!(call);
+        let answer = loop {
+            tokio::select! {
+                biased;
+                Some(params) = progress.recv() => forward(params).await,
+                answer = &mut call => break answer,
+            }
+        };
+        while let Ok(params) = progress.try_recv() {
+            forward(params).await;
+        }
+        let modern = is_modern(&context);
+        Ok(match answer {
+            Answer::Result(mut result) => {
+                if let Some(fields) = result.as_object_mut() {
+                    if modern {
+                        fields.entry("resultType").or_insert_with(|| json!("complete"));
+                    } else {
+                        fields.remove("resultType");
+                    }
+                }
+                let mut carrier = CallToolResult::default();
+                carrier.meta = Some(wrap(result));
+                CallToolResponse::Complete(carrier)
+            }
+            Answer::Ask { message, schema, state } => {
+                let asked = json!({
+                    "resultType": "input_required",
+                    "inputRequests": { ASK: {
+                        "method": "elicitation/create",
+                        "params": { "mode": "form", "message": message, "requestedSchema": schema },
+                    }},
+                    "requestState": state,
+                });
+                let asked = serde_json::from_value(asked).map_err(|error| {
+                    ErrorData::internal_error(format!("the form cannot be put to the client: {error}"), None)
+                })?;
+                CallToolResponse::InputRequired(asked)
+            }
+        })
+    }
+
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "prompts/list", None))
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "resources/list", None))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "resources/templates/list", None))
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if !self.gateway.list_can_change(&self.session) {
+            return;
+        }
+        let peer = context.peer;
+        let mut indexing = self.gateway.indexing();
+        let mut generation = indexing.borrow().generation;
+        while indexing.changed().await.is_ok() {
+            let now = indexing.borrow_and_update().generation;
+            if std::mem::replace(&mut generation, now) != now
+                && peer.notify_tool_list_changed().await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(requested.clone())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let mut indexing = self.gateway.indexing();
+        let mut generation = indexing.borrow().generation;
+        loop {
+            tokio::select! {
+                changed = indexing.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                }
+                () = context.cancelled() => return Ok(()),
+                () = self.gateway.stopping().cancelled() => return Ok(()),
+            }
+            let now = indexing.borrow_and_update().generation;
+            if std::mem::replace(&mut generation, now) != now
+                && context.sink().notify_tool_list_changed().await.is_err()
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn wrap(result: Value) -> MetaObject {
+    MetaObject(Map::from_iter([(VERBATIM.to_string(), result)]))
+}
+
+/// The handler with results taken out of their carriers, for transports that let a service answer
+/// with any JSON.
+struct Verbatim(Handler);
+
+impl Service<RoleServer> for Verbatim {
+    async fn handle_request(
+        &self,
+        request: ClientRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ServerResult, ErrorData> {
+        let mut result = self.0.handle_request(request, context).await?;
+        let meta = match &mut result {
+            ServerResult::CallToolResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ListToolsResult(carrier) => carrier.meta.as_mut(),
+            _ => None,
+        };
+        match meta.and_then(|meta| meta.0.remove(VERBATIM)) {
+            Some(verbatim) => Ok(ServerResult::CustomResult(CustomResult::new(verbatim))),
+            None => Ok(result),
+        }
+    }
+
+    async fn handle_notification(
+        &self,
+        notification: <RoleServer as ServiceRole>::PeerNot,
+        context: NotificationContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.0.handle_notification(notification, context).await
+    }
+
+    fn get_info(&self) -> ServerConfig {
+        ServerHandler::get_info(&self.0)
+    }
+}

@@ -1,0 +1,174 @@
+//! Streamable HTTP at `/mcp`, and at `/mcp/PROFILE` for each profile.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{Router, body::Body, response::Response, serve::ListenerExt};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http_body_util::BodyExt;
+use rmcp::transport::{
+    StreamableHttpServerConfig, StreamableHttpService,
+    streamable_http_server::session::local::LocalSessionManager,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{Handler, MAX_MESSAGE, VERBATIM};
+use crate::gateway::Gateway;
+
+/// How long open requests may take to end after the gateway was told to stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How to serve HTTP.
+pub struct HttpOptions {
+    /// Where to listen.
+    pub address: SocketAddr,
+    /// The profile of clients at `/mcp`.
+    pub profile: Option<String>,
+}
+
+/// Serves any number of clients until `stop` ends. `ready` is told the address, once it is bound.
+pub async fn serve_http(
+    gateway: Arc<Gateway>,
+    options: HttpOptions,
+    ready: impl FnOnce(SocketAddr),
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(options.address)
+        .await
+        .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
+    let address = listener.local_addr()?;
+    let ending = CancellationToken::new();
+    let router = router(&gateway, &options, address, &ending);
+    gateway.connect();
+    ready(address);
+    let listener = listener.tap_io(|socket| {
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
+    });
+    let end = ending.clone();
+    let signal = async move {
+        stop.await;
+        end.cancel();
+    };
+    let serving = axum::serve(listener, router).with_graceful_shutdown(signal);
+    let served = tokio::select! {
+        served = serving.into_future() => served.map_err(Into::into),
+        () = async { ending.cancelled().await; tokio::time::sleep(GRACE).await } => Ok(()),
+    };
+    gateway.stop().await;
+    served
+}
+
+fn router(
+    gateway: &Arc<Gateway>,
+    options: &HttpOptions,
+    address: SocketAddr,
+    ending: &CancellationToken,
+) -> Router {
+    let service = |profile: Option<String>| {
+        let gateway = gateway.clone();
+        let settings = &gateway.config.gateway;
+        // A page of another site must not reach this address through a name of its own (DNS
+        // rebinding), nor with the browser's help: both Host and Origin are checked.
+        let mut hosts = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into(), "[::1]".into()];
+        if !address.ip().is_unspecified() {
+            hosts.push(address.ip().to_string());
+        }
+        hosts.extend(settings.allowed_hosts.iter().cloned());
+        let mut origins =
+            vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
+        origins.extend(settings.allowed_origins.iter().cloned());
+        let config = StreamableHttpServerConfig::default()
+            .with_allowed_hosts(hosts)
+            .with_allowed_origins(origins)
+            .with_max_request_body_bytes(MAX_MESSAGE)
+            .with_cancellation_token(ending.child_token());
+        let sessions = Arc::new(LocalSessionManager::default());
+        StreamableHttpService::new(
+            move || Ok(Handler::new(gateway.clone(), profile.clone())),
+            sessions,
+            config,
+        )
+    };
+    let mut router = Router::new().route_service("/mcp", service(options.profile.clone()));
+    for name in gateway.config.profiles.keys() {
+        router = router.route_service(&format!("/mcp/{name}"), service(Some(name.clone())));
+    }
+    router.layer(axum::middleware::map_response(async |response: Response| unwrap(response)))
+}
+
+/// Takes verbatim results out of their carriers in a stream of events.
+fn unwrap(response: Response) -> Response {
+    let events = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    if !events {
+        return response;
+    }
+    response.map(|body| Body::new(body.map_frame(|frame| frame.map_data(unwrap_event))))
+}
+
+/// One event, which rmcp writes as one frame.
+fn unwrap_event(event: Bytes) -> Bytes {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        id: &'a RawValue,
+        #[serde(borrow)]
+        result: Carrier<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Carrier<'a> {
+        #[serde(rename = "_meta", borrow)]
+        meta: Meta<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Meta<'a> {
+        #[serde(rename = "nonet/verbatim", borrow)]
+        verbatim: &'a RawValue,
+    }
+    let Ok(text) = std::str::from_utf8(&event) else { return event };
+    if !text.contains(VERBATIM) {
+        return event;
+    }
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let data = line.strip_prefix("data:").map(str::trim);
+        match data.and_then(|data| serde_json::from_str::<Message<'_>>(data).ok()) {
+            Some(Message { id, result: Carrier { meta: Meta { verbatim } } }) => {
+                out.push_str(&format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{verbatim}}}\n"));
+            }
+            None => out.push_str(line),
+        }
+    }
+    Bytes::from(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(event: &str, expected: &str) {
+        assert_eq!(unwrap_event(Bytes::from(event.to_string())), expected.as_bytes());
+    }
+
+    #[test]
+    fn carriers_are_opened_and_nothing_else_is_touched() {
+        check(
+            "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"_meta\":{\"nonet/verbatim\":{\"x\": [1, {}]}}}}\n\n",
+            "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\": [1, {}]}}\n\n",
+        );
+        for other in [
+            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[\"nonet/verbatim\"]}}\n\n",
+            "data: {\"method\":\"notifications/progress\",\"params\":{}}\n\n",
+            ": keep-alive\n\n",
+        ] {
+            check(other, other);
+        }
+    }
+}

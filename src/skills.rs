@@ -1,0 +1,203 @@
+//! Skills: `SKILL.md` folders that a model can read and follow.
+//!
+//! A folder is a skill if it holds `SKILL.md`: front matter with `name` and `description`, then the
+//! text. Files beside it are read by relative path, never outside of the folder. This room reads
+//! files; it has not heard of servers (their prompts are joined in by the gateway).
+
+use std::{
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+/// The longest file that is served, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+/// How many skills are read.
+const MAX_SKILLS: usize = 500;
+
+/// One skill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skill {
+    /// Its name: from the front matter, else the folder's.
+    pub name: String,
+    /// When to use it.
+    pub description: String,
+    /// Its folder.
+    pub folder: PathBuf,
+}
+
+/// Why a skill's file cannot be given.
+#[derive(Debug, thiserror::Error)]
+pub enum SkillError {
+    /// The path leads out of the folder.
+    #[error("`{0}` is not a relative path inside the skill's folder")]
+    Outside(String),
+    /// There is no such file.
+    #[error("the skill has no file `{file}`; it has: {has}")]
+    Missing {
+        /// What was asked for.
+        file: String,
+        /// What there is.
+        has: String,
+    },
+    /// It is too long or cannot be read as text.
+    #[error("`{0}` cannot be given as text: {1}")]
+    Unreadable(String, String),
+}
+
+/// All skills below the given folders, by name; of two with the same name the first counts.
+pub fn load(folders: &[PathBuf]) -> Vec<Skill> {
+    let mut all: Vec<Skill> = Vec::new();
+    for folder in folders {
+        let mut found = vec![folder.clone()];
+        match fs::read_dir(folder) {
+            Ok(entries) => found.extend(entries.flatten().map(|entry| entry.path())),
+            Err(error) => tracing::debug!(folder = %folder.display(), %error, "no skills here"),
+        }
+        for folder in found {
+            let Ok(text) = fs::read_to_string(folder.join("SKILL.md")) else { continue };
+            let skill = read(&text, &folder);
+            if all.len() < MAX_SKILLS && !all.iter().any(|other| other.name == skill.name) {
+                all.push(skill);
+            }
+        }
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+fn read(text: &str, folder: &Path) -> Skill {
+    #[derive(Default, serde::Deserialize)]
+    struct Front {
+        name: Option<String>,
+        description: Option<String>,
+    }
+    let front: Front = split(text)
+        .0
+        .and_then(|front| {
+            serde_yaml_ng::from_str(front)
+                .map_err(|error| tracing::warn!(folder = %folder.display(), %error, "the front matter of SKILL.md cannot be read"))
+                .ok()
+        })
+        .unwrap_or_default();
+    let own = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Skill {
+        name: front.name.filter(|name| !name.trim().is_empty()).unwrap_or(own).trim().to_string(),
+        description: front.description.unwrap_or_default().trim().to_string(),
+        folder: folder.to_path_buf(),
+    }
+}
+
+/// The front matter, if there is some, and the text behind it.
+fn split(text: &str) -> (Option<&str>, &str) {
+    let text = text.trim_start_matches('\u{feff}');
+    let Some(rest) = text.strip_prefix("---") else { return (None, text) };
+    match rest.split_once("\n---") {
+        Some((front, body)) => (Some(front), body.trim_start_matches('-').trim_start()),
+        None => (None, text),
+    }
+}
+
+impl Skill {
+    /// The skill's text without its front matter.
+    pub fn text(&self) -> Result<String, SkillError> {
+        Ok(split(&read_text(&self.folder.join("SKILL.md"), "SKILL.md")?).1.to_string())
+    }
+
+    /// The files beside the skill, as relative paths in order.
+    pub fn files(&self) -> Vec<String> {
+        let mut files = Vec::new();
+        let mut open = vec![PathBuf::new()];
+        while let Some(at) = open.pop() {
+            for entry in fs::read_dir(self.folder.join(&at)).into_iter().flatten().flatten() {
+                let path = at.join(entry.file_name());
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() && path.components().count() < 5 => open.push(path),
+                    Ok(kind) if kind.is_file() && path != Path::new("SKILL.md") => {
+                        files.push(path.to_string_lossy().replace('\\', "/"));
+                    }
+                    _ => {}
+                }
+                if files.len() >= 200 {
+                    break;
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+
+    /// A file beside the skill.
+    pub fn file(&self, relative: &str) -> Result<String, SkillError> {
+        let outside = || SkillError::Outside(relative.into());
+        let path = Path::new(relative);
+        let plain = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        if !plain || relative.is_empty() || relative.contains('\\') {
+            return Err(outside());
+        }
+        // Links may lead out even where the path does not.
+        let missing = || SkillError::Missing { file: relative.into(), has: self.files().join(", ") };
+        let folder = self.folder.canonicalize().map_err(|_| missing())?;
+        let target = folder.join(path).canonicalize().map_err(|_| missing())?;
+        if !target.starts_with(&folder) {
+            return Err(outside());
+        }
+        read_text(&target, relative)
+    }
+}
+
+fn read_text(path: &Path, shown: &str) -> Result<String, SkillError> {
+    let unreadable = |why: String| SkillError::Unreadable(shown.into(), why);
+    let length = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+    if length > MAX_FILE {
+        return Err(unreadable(format!("it has {length} bytes, the limit is {MAX_FILE}")));
+    }
+    fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skill_folder() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("release");
+        fs::create_dir_all(folder.join("parts")).unwrap();
+        fs::write(
+            folder.join("SKILL.md"),
+            "---\nname: release-notes\ndescription: >\n  Writes notes\n---\n# Do this\n",
+        )
+        .unwrap();
+        fs::write(folder.join("parts/a.txt"), "part a").unwrap();
+        fs::write(root.path().join("secret"), "secret").unwrap();
+        root
+    }
+
+    #[test]
+    fn a_folder_with_a_skill_is_found_and_read() {
+        let root = skill_folder();
+        let skills = load(&[root.path().to_path_buf(), root.path().join("nowhere")]);
+        assert_eq!(skills.len(), 1);
+        assert_eq!(
+            (skills[0].name.as_str(), skills[0].description.as_str()),
+            ("release-notes", "Writes notes")
+        );
+        assert_eq!(skills[0].text().unwrap(), "# Do this\n");
+        assert_eq!(skills[0].files(), ["parts/a.txt"]);
+        assert_eq!(skills[0].file("parts/a.txt").unwrap(), "part a");
+    }
+
+    #[test]
+    fn no_path_leads_out_of_the_folder() {
+        let root = skill_folder();
+        let skill = &load(&[root.path().to_path_buf()])[0];
+        for path in ["../secret", "/etc/hostname", "parts/../../secret", "", "..\\secret"] {
+            assert!(matches!(skill.file(path), Err(SkillError::Outside(_))), "{path}");
+        }
+        assert!(matches!(skill.file("none.txt"), Err(SkillError::Missing { .. })));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(root.path().join("secret"), skill.folder.join("link")).unwrap();
+            assert!(matches!(skill.file("link"), Err(SkillError::Outside(_))));
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The gateway driven as a client would.
