@@ -214,27 +214,26 @@ impl Catalog {
         }
         for name in [Some(given), short].into_iter().flatten() {
             let fold = name::fold(name);
-            for names in [&self.by_fold, &self.by_bare] {
-                match names.get(&fold).map(Vec::as_slice) {
-                    None | Some([]) => {}
-                    Some([one]) => return Ok(&self.tools[one]),
-                    Some(many) => {
-                        let exact: Vec<&Arc<str>> =
-                            many.iter().filter(|full| *self.tools[*full].name == *name).collect();
-                        if let [one] = exact[..] {
-                            return Ok(&self.tools[one]);
-                        }
-                        return Err(self.ambiguous(given, many));
-                    }
-                }
+            let mut names: Vec<&Arc<str>> =
+                [&self.by_fold, &self.by_bare].iter().filter_map(|map| map.get(&fold)).flatten().collect();
+            names.sort();
+            names.dedup();
+            // A tool that may not be seen is meant only if nothing else can be.
+            if names.iter().any(|full| self.tools[*full].blocked.is_none()) {
+                names.retain(|full| self.tools[*full].blocked.is_none());
+            }
+            let exact: Vec<&&Arc<str>> = names.iter().filter(|full| *self.tools[**full].name == *name).collect();
+            match (&names[..], &exact[..]) {
+                ([], _) => {}
+                ([one], _) => return Ok(&self.tools[*one]),
+                (_, [one]) => return Ok(&self.tools[**one]),
+                (many, _) => return Err(self.ambiguous(given, many)),
             }
         }
         Err(self.unknown(given))
     }
 
-    fn ambiguous(&self, given: &str, candidates: &[Arc<str>]) -> Fault {
-        let seen: Vec<&Arc<str>> =
-            candidates.iter().filter(|full| self.tools[*full].blocked.is_none()).collect();
+    fn ambiguous(&self, given: &str, seen: &[&Arc<str>]) -> Fault {
         let list = seen.iter().map(|full| full.as_ref()).collect::<Vec<_>>().join(", ");
         let fault = Fault::new(
             Code::AmbiguousTool,

@@ -20,7 +20,9 @@ use crate::{
     config::{self, Loaded},
     downstream::guard,
     gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request, session::Caller},
-    results, search, serve,
+    results, search,
+    select::{self, SELECT_COMMAND},
+    serve,
 };
 
 /// A command did what it should.
@@ -56,6 +58,9 @@ struct Cli {
     /// What is logged to stderr: error, warn, info, debug, or a filter such as nonet=debug
     #[arg(long, global = true, value_name = "FILTER", env = "NONET_LOG")]
     log: Option<String>,
+    /// The same as `serve --http ADDR`
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -66,7 +71,7 @@ enum Command {
     Serve {
         /// Serve streamable HTTP here, at /mcp and /mcp/PROFILE, instead of stdio
         #[arg(long, value_name = "ADDR")]
-        http: Option<SocketAddr>,
+        http: Option<String>,
     },
     /// Find tools by what they should do
     Search {
@@ -133,6 +138,12 @@ enum Command {
     /// Ends child processes when the gateway is gone; started by the gateway itself
     #[command(name = guard::GUARD_COMMAND, hide = true)]
     Guard,
+    /// Runs one jq filter on stdin; started by the gateway itself
+    #[command(name = SELECT_COMMAND, hide = true)]
+    Select {
+        /// The filter
+        filter: String,
+    },
 }
 
 /// Runs the command line of this process.
@@ -142,8 +153,15 @@ pub fn main() -> ExitCode {
         guard::run(std::io::stdin());
         return ExitCode::SUCCESS;
     }
+    if let Some(Command::Select { filter }) = &cli.command {
+        return match select::run_child(filter) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::from(FAILED),
+        };
+    }
     let serves = matches!(cli.command, None | Some(Command::Serve { .. }));
-    log_to_stderr(cli.log.as_deref(), serves);
+    // The guard of the log writer: what was logged last is written when it is dropped.
+    let _log = log_to_stderr(cli.log.as_deref(), serves);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -163,7 +181,9 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-fn log_to_stderr(filter: Option<&str>, serves: bool) {
+/// Logs to stderr from a thread of its own: a client that does not read stderr must not stop the
+/// gateway. What it cannot take is dropped.
+fn log_to_stderr(filter: Option<&str>, serves: bool) -> tracing_appender::non_blocking::WorkerGuard {
     let default = if serves { "warn,nonet=info" } else { "error" };
     let filter = filter.unwrap_or(default);
     let filter = match filter.parse::<tracing_subscriber::EnvFilter>() {
@@ -173,11 +193,13 @@ fn log_to_stderr(filter: Option<&str>, serves: bool) {
             tracing_subscriber::EnvFilter::new(default)
         }
     };
+    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
+    guard
 }
 
 async fn run(cli: Cli) -> anyhow::Result<u8> {
@@ -224,7 +246,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     }
     let command = cli.command.unwrap_or(Command::Serve { http: None });
     match command {
-        Command::Serve { http } => serve_it(loaded, cli.profile, http).await,
+        Command::Serve { http } => serve_it(loaded, cli.profile, http.or(cli.http)).await,
         Command::Check { json } => check::run(loaded, json).await,
         other => ask(loaded, cli.profile, other).await,
     }
@@ -238,7 +260,7 @@ fn or_none(names: &[&str]) -> String {
 fn gateway(loaded: Loaded, embed: bool) -> Arc<Gateway> {
     let cache = loaded.config.embedder.cache_folder();
     let options = Options {
-        guard: std::env::current_exe().ok(),
+        executable: std::env::current_exe().ok(),
         without_embedder: !embed,
         cache,
         ..Options::default()
@@ -246,11 +268,15 @@ fn gateway(loaded: Loaded, embed: bool) -> Arc<Gateway> {
     Gateway::new(loaded.config, options)
 }
 
-async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<SocketAddr>) -> anyhow::Result<u8> {
+async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
     let gateway = gateway(loaded, true);
     match http {
         Some(address) => {
+            let mut addresses = tokio::net::lookup_host(&address)
+                .await
+                .with_context(|| format!("`{address}` is no address to listen on; give one such as 127.0.0.1:8931"))?;
+            let address = addresses.next().with_context(|| format!("`{address}` has no address"))?;
             let options = serve::HttpOptions { address, profile };
             let ready = |address: SocketAddr| {
                 eprintln!("nonet: serving MCP at http://{address}/mcp (configuration: {})", file.display());
@@ -326,6 +352,7 @@ async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyho
             }
             Command::Tools { json } => {
                 show::starting(&gateway, slowest).await;
+                gateway.published().await;
                 show::answer(Ok(show::all_tools(&gateway, &caller)), json, show::tools_table)
             }
             Command::Get { name } => {
@@ -375,9 +402,13 @@ async fn until_known(gateway: &Arc<Gateway>, name: &str, limit: Duration) {
             }
         }
     };
+    let listed = async {
+        show::starting(gateway, limit).await;
+        gateway.published().await;
+    };
     tokio::select! {
         () = known => {}
-        () = show::starting(gateway, limit) => {}
+        () = listed => {}
     }
 }
 

@@ -34,13 +34,13 @@ use rmcp::{
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions,
-        RunningService, ServiceError, serve_client_with_lifecycle_and_ct, serve_directly_with_ct,
+        RequestHandle, RunningService, ServiceError, serve_client_with_lifecycle_and_ct, serve_directly_with_ct,
     },
 };
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -66,6 +66,13 @@ const MAX_PAGES: usize = 200;
 const MAX_ENTRIES: usize = 10_000;
 /// How long one page of a list may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a silent server is waited for before it is also greeted in the way of the session era.
+/// Launchers that download first take longer; over stdio both answers are then understood.
+const SILENCE: Duration = Duration::from_secs(8);
+/// How long a subscription that ended is left before it is opened again.
+const RELISTEN: Duration = Duration::from_secs(5);
+/// The shortest value of `env` or `headers` that is masked: shorter ones are words, not secrets.
+const MASKED: usize = 8;
 /// How long changes are gathered before the lists are read again.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -163,13 +170,18 @@ pub struct Control {
     pub meta: Map<String, Value>,
 }
 
-/// What a connection tells the gateway.
+/// What the gateway is told, in order.
 #[derive(Debug)]
-pub struct Update {
-    /// The server.
-    pub server: Arc<str>,
-    /// What it lists now; absent when only its state changed.
-    pub listing: Option<Listing>,
+pub enum Update {
+    /// A server listed its tools.
+    Listed {
+        /// The server.
+        server: Arc<str>,
+        /// What it lists now; absent where it could not be read again.
+        listing: Option<Listing>,
+    },
+    /// Everything before this is to be published; then the sender is told.
+    Barrier(oneshot::Sender<()>),
 }
 
 /// A pair of byte streams to a server that is not a child process, made anew for each connection.
@@ -192,6 +204,7 @@ pub struct Connection {
     kick: Notify,
     guard: Arc<Guard>,
     dial: Option<Box<Dial>>,
+    secrets: Arc<[String]>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -223,6 +236,12 @@ enum ConnectError {
 impl Connection {
     /// A connection that is not started yet. `dial` replaces the configured transport.
     pub fn new(name: Arc<str>, settings: Server, guard: Arc<Guard>, dial: Option<Box<Dial>>) -> Self {
+        let hidden = match &settings.transport {
+            Transport::Stdio { env, .. } => env,
+            Transport::Http { headers, .. } => headers,
+        };
+        let secrets = hidden.values().map(|value| value.expose().trim_start_matches("Bearer ").to_string());
+        let secrets = secrets.filter(|value| value.len() >= MASKED).collect();
         Self {
             name,
             settings,
@@ -234,6 +253,7 @@ impl Connection {
             kick: Notify::new(),
             guard,
             dial,
+            secrets,
         }
     }
 
@@ -260,10 +280,8 @@ impl Connection {
         let mut backoff = new_backoff();
         loop {
             let started = Instant::now();
-            let end = tokio::select! {
-                end = self.live(&updates, started, &stop) => end,
-                () = stop.cancelled() => break,
-            };
+            // Not raced against `stop`: what is live ends itself then, and takes its time to do so.
+            let end = self.live(&updates, started, &stop).await;
             self.peer.store(None);
             if stop.is_cancelled() {
                 break;
@@ -273,8 +291,10 @@ impl Connection {
             }
             let wait = backoff.next().unwrap_or(BACKOFF.1);
             let state = match end {
-                ConnectError::Failed(error) => State::Down { error, retry_at: Instant::now() + wait },
-                ConnectError::AuthRequired(error) => State::AuthRequired { error },
+                ConnectError::Failed(error) => {
+                    State::Down { error: self.mask(&error), retry_at: Instant::now() + wait }
+                }
+                ConnectError::AuthRequired(error) => State::AuthRequired { error: self.mask(&error) },
             };
             // A warning when the state changes, not at each try.
             match (&*self.state.borrow(), &state) {
@@ -286,7 +306,7 @@ impl Connection {
                 _ => {}
             }
             let wait = if matches!(state, State::AuthRequired { .. }) { BACKOFF.1 * 10 } else { wait };
-            self.become_state(state, &updates).await;
+            self.state.send_replace(state);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.kick.notified() => {}
@@ -294,11 +314,6 @@ impl Connection {
             }
         }
         self.state.send_replace(State::Stopped);
-    }
-
-    async fn become_state(&self, state: State, updates: &mpsc::Sender<Update>) {
-        self.state.send_replace(state);
-        let _ = updates.send(Update { server: self.name.clone(), listing: None }).await;
     }
 
     /// One life of the connection, from connecting to its end. Says why it ended.
@@ -309,7 +324,11 @@ impl Connection {
         stop: &CancellationToken,
     ) -> ConnectError {
         let limit = self.settings.start_timeout;
-        let mut link = match timeout(limit, self.connect()).await {
+        let connected = tokio::select! {
+            connected = timeout(limit, self.connect()) => connected,
+            () = stop.cancelled() => return ConnectError::Failed("stopped".into()),
+        };
+        let mut link = match connected {
             Ok(Ok(link)) => link,
             Ok(Err(error)) => return error,
             Err(_) => {
@@ -333,7 +352,7 @@ impl Connection {
             child.stop().await;
         }
         if let Ok(mut last) = self.last_end.lock() {
-            last.clone_from(&reason);
+            *last = self.mask(&reason);
         }
         ConnectError::Failed(reason)
     }
@@ -352,42 +371,39 @@ impl Connection {
         }
         // rmcp's own cache would serve old lists; the catalogue is ours.
         peer.set_response_cache_config(rmcp::service::ClientCacheConfig::disabled()).await;
-        let mut subscription = None;
+        let mut subscription = Subscribed::default();
         let mut first = true;
         loop {
             let listing = tokio::select! {
                 listing = list(&peer, &link.info, &self.name) => listing,
                 () = stop.cancelled() => return "stopped".into(),
             };
-            let listing = match listing {
-                Ok(listing) => listing,
+            let update = match listing {
+                Ok(listing) => Some(listing),
                 Err(error) if peer.is_transport_closed() => {
                     return format!("it left while listing its tools: {error}");
                 }
                 Err(error) if first => return format!("its tools could not be listed: {error}"),
                 Err(error) => {
                     tracing::warn!(server = %self.name, "its tools could not be listed again; the old list stays: {error}");
-                    Listing::default()
+                    None
                 }
             };
-            let update = (first || !listing.tools.is_empty()).then_some(listing);
-            if first {
+            let tools = update.as_ref().map_or(0, |listing| listing.tools.len());
+            let _ = updates.send(Update::Listed { server: self.name.clone(), listing: update }).await;
+            if std::mem::take(&mut first) {
+                // Ready only now: whoever waits for it finds the list on its way.
                 self.peer.store(Some(Arc::new(peer.clone())));
-                let tools = update.as_ref().map_or(0, |listing| listing.tools.len());
                 let version = link.info.protocol_version.to_string();
                 let took = started.elapsed();
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");
                 self.state.send_replace(State::Ready { version, era: link.era, took });
             }
-            let _ = updates.send(Update { server: self.name.clone(), listing: update }).await;
-            if std::mem::take(&mut first) && link.era == Era::Modern {
-                subscription = listen(&peer, &link.info).await;
-            }
             tokio::select! {
                 () = stop.cancelled() => return "stopped".into(),
                 () = link.closed.cancelled() => return "it closed the connection".into(),
                 () = link.changed.notified() => {}
-                () = subscribed(&mut subscription) => {}
+                () = subscription.changed(&peer, link) => {}
             }
             // Servers tell of many changes at once; one new list answers them all.
             tokio::time::sleep(SETTLE).await;
@@ -401,8 +417,12 @@ impl Connection {
         }
         match &self.settings.transport {
             Transport::Stdio { command, args, env, cwd } => {
+                if let Some(cwd) = cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
+                    return Err(ConnectError::Failed(format!("its `cwd` is no folder: {}", cwd.display())));
+                }
                 let program = Program {
                     server: &self.name,
+                    secrets: &self.secrets,
                     command,
                     args,
                     env: env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect(),
@@ -440,7 +460,7 @@ impl Connection {
         let changed = Arc::new(Notify::new());
         let handler = Handler { server: self.name.clone(), changed: changed.clone() };
         let known = self.era.lock().map(|era| *era).unwrap_or_default();
-        match handshake::greet(&mut lines, known, &client_config()).await {
+        match handshake::greet(&mut lines, known, &client_config(), self.silence()).await {
             Ok((era, info)) => {
                 let token = CancellationToken::new();
                 let running = serve_directly_with_ct(handler, lines, Some(info.clone()), token);
@@ -484,7 +504,14 @@ impl Connection {
             let transport = http::transport(url, headers.clone(), closed.clone().drop_guard())
                 .map_err(|error| ConnectError::Failed(format!("no HTTP client: {error}")))?;
             let token = CancellationToken::new();
-            match serve_client_with_lifecycle_and_ct(handler, transport, mode, token).await {
+            let greeting = serve_client_with_lifecycle_and_ct(handler, transport, mode, token);
+            // A server that never answers the probe must still be tried the old way.
+            let patience = if era == Era::Modern { self.silence() } else { self.settings.start_timeout };
+            let Ok(greeted) = timeout(patience, greeting).await else {
+                failure = format!("no answer within {patience:?}");
+                continue;
+            };
+            match greeted {
                 Ok(running) => {
                     let info = running.peer().peer_info().map(|info| (*info).clone());
                     let info =
@@ -514,12 +541,25 @@ impl Connection {
             return Ok(peer);
         }
         let mut states = self.state.subscribe();
-        // A caller is waiting: do not sit out the backoff. A first failure after that is the answer.
-        if matches!(*states.borrow(), State::Down { .. }) {
-            self.kick.notify_one();
-        }
-        states.mark_unchanged();
+        let mut kicked = false;
         loop {
+            let state = states.borrow_and_update().clone();
+            match state {
+                State::Ready { .. } => {
+                    if let Some(peer) = self.peer.load_full()
+                        && !peer.is_transport_closed()
+                    {
+                        return Ok(peer);
+                    }
+                }
+                State::Starting => {}
+                // A caller is waiting: do not sit out the backoff. If that fails too, that is the answer.
+                State::Down { .. } if !kicked => {
+                    self.kick.notify_one();
+                    kicked = true;
+                }
+                other => return Err(CallError::NotReady(other)),
+            }
             tokio::select! {
                 changed = states.changed() => {
                     if changed.is_err() {
@@ -528,16 +568,6 @@ impl Connection {
                 }
                 () = tokio::time::sleep_until(until) => return Err(CallError::NotReady(self.state())),
                 () = cancel.cancelled() => return Err(CallError::Cancelled),
-            }
-            let state = states.borrow_and_update().clone();
-            match state {
-                State::Ready { .. } => {
-                    if let Some(peer) = self.peer.load_full() {
-                        return Ok(peer);
-                    }
-                }
-                State::Starting => {}
-                other => return Err(CallError::NotReady(other)),
             }
         }
     }
@@ -591,11 +621,11 @@ impl Connection {
         let outcome = tokio::select! {
             answer = &mut handle.rx => answer,
             () = tokio::time::sleep(control.timeout) => {
-                let _ = handle.cancel(Some("the gateway's limit for this call is over".into())).await;
+                tell_cancelled(handle, "the gateway's limit for this call is over");
                 return Err(CallError::TimedOut(control.timeout));
             }
             () = control.cancel.cancelled() => {
-                let _ = handle.cancel(Some("the client cancelled".into())).await;
+                tell_cancelled(handle, "the client cancelled");
                 return Err(CallError::Cancelled);
             }
         };
@@ -605,7 +635,12 @@ impl Connection {
             Ok(Err(ServiceError::McpError(error))) => Err(CallError::Rpc(error)),
             Ok(Err(ServiceError::Cancelled { .. })) => Err(CallError::Cancelled),
             Ok(Err(ServiceError::TransportSend(error))) => {
-                Err(CallError::Unreadable(clip(&deepest(&error), 400)))
+                let text = self.mask(&clip(&deepest(error.error.as_ref()), 400));
+                Err(if wants_sign_in(error.error.as_ref()) {
+                    CallError::NotReady(State::AuthRequired { error: text })
+                } else {
+                    CallError::Closed(text)
+                })
             }
             Ok(Err(ServiceError::TransportClosed)) | Err(_) => {
                 // The supervisor is just finding out why; give it a moment.
@@ -614,6 +649,16 @@ impl Connection {
             }
             Ok(Err(error)) => Err(CallError::Unreadable(clip(&error.to_string(), 400))),
         }
+    }
+
+    /// How long a server may be silent before it is taken for one of the session era.
+    fn silence(&self) -> Duration {
+        SILENCE.min(self.settings.start_timeout / 2)
+    }
+
+    /// A text without the values of the server's `env` and `headers`.
+    fn mask(&self, text: &str) -> String {
+        mask(&self.secrets, text)
     }
 
     fn last_end(&self) -> String {
@@ -628,6 +673,15 @@ impl Connection {
                 .unwrap_or_else(|| "the connection closed".into()),
         }
     }
+}
+
+/// Tells the server that a request is not wanted any more. Not waited for: a server that does not
+/// read would hold the caller.
+fn tell_cancelled(handle: RequestHandle<RoleClient>, reason: &str) {
+    let reason = Some(reason.to_string());
+    tokio::spawn(async move {
+        let _ = handle.cancel(reason).await;
+    });
 }
 
 /// What Nonet says of itself to a server.
@@ -744,15 +798,47 @@ async fn listen(peer: &Peer<RoleClient>, info: &ServerPeerInfo) -> Option<rmcp::
     }
 }
 
-/// Waits for the next change that a subscription tells of; for ever where there is none.
-async fn subscribed(subscription: &mut Option<rmcp::service::Subscription>) {
-    if let Some(open) = subscription {
-        if let Ok(Some(_)) = open.next().await {
-            return;
+/// The subscription to list changes of a modern server.
+#[derive(Default)]
+struct Subscribed {
+    open: Option<rmcp::service::Subscription>,
+    tried: bool,
+}
+
+impl Subscribed {
+    /// Waits for the next change that the server tells of; for ever where there is nothing to listen
+    /// to. A stream that ends while the server lives (a proxy's idle limit) is opened again, and counts
+    /// as a change, since one may have been missed.
+    async fn changed(&mut self, peer: &Peer<RoleClient>, link: &Link) {
+        if link.era == Era::Legacy {
+            return std::future::pending().await;
         }
-        *subscription = None;
+        if !std::mem::replace(&mut self.tried, true) {
+            self.open = listen(peer, &link.info).await;
+        }
+        let Some(open) = &mut self.open else { return std::future::pending().await };
+        if !matches!(open.next().await, Ok(Some(_))) {
+            tokio::time::sleep(RELISTEN).await;
+            self.open = listen(peer, &link.info).await;
+        }
     }
-    std::future::pending().await
+}
+
+/// Replaces each of `secrets` in a text.
+fn mask(secrets: &[String], text: &str) -> String {
+    secrets.iter().fold(text.to_string(), |text, secret| text.replace(secret.as_str(), "***"))
+}
+
+/// Whether an error means that the server wants a sign-in.
+fn wants_sign_in(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if error.is::<rmcp::transport::streamable_http_client::AuthRequiredError>() {
+            return true;
+        }
+        at = error.source();
+    }
+    false
 }
 
 fn with_tail(reason: &str, tail: &Tail) -> String {
@@ -776,7 +862,13 @@ fn explain(error: &ClientInitializeError, url: &str) -> String {
         ClientInitializeError::TransportError { error, .. } => deepest(error.error.as_ref()),
         other => other.to_string(),
     };
-    clip(&format!("{url}: {inner}"), 600)
+    // Keys stand in queries and before an `@`; neither belongs into a message.
+    let place = url.split(['?', '#']).next().unwrap_or_default();
+    let place = match (place.split_once("://"), place.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => place.to_string(),
+    };
+    clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
 }
 
 /// Nonet as the client of one server.

@@ -29,7 +29,8 @@ use std::{
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -41,6 +42,7 @@ use crate::{
     policy::Scope,
     results::Results,
     search::{Document, Embedder, Index},
+    select::Selector,
 };
 pub use apps::AppArguments;
 pub use ask::{AskArguments, Interrupt};
@@ -86,8 +88,9 @@ pub struct Indexing {
 /// What a gateway is started with beside its configuration.
 #[derive(Default)]
 pub struct Options {
-    /// The executable that guards child processes; none in tests of the library.
-    pub guard: Option<PathBuf>,
+    /// Nonet's own executable, which guards child processes and runs jq filters in a process of their
+    /// own; none in tests of the library.
+    pub executable: Option<PathBuf>,
     /// Servers that are reached over byte streams instead of their configured transport.
     pub dials: BTreeMap<String, Box<Dial>>,
     /// Search by keywords alone: the model is not loaded.
@@ -106,7 +109,9 @@ pub struct Gateway {
     pub jobs: Arc<Jobs>,
     /// Results that were too large to show whole.
     pub results: Results,
+    selector: Selector,
     connections: BTreeMap<Arc<str>, Arc<Connection>>,
+    embedding: Mutex<Option<AbortHandle>>,
     snapshot: ArcSwap<Snapshot>,
     indexing: watch::Sender<Indexing>,
     embedder: Mutex<Option<Embedder>>,
@@ -116,6 +121,7 @@ pub struct Gateway {
     questions: DashMap<String, ask::Question>,
     approvals: DashMap<ask::Approval, Instant>,
     connected: AtomicBool,
+    updates: Mutex<Option<mpsc::Sender<Update>>>,
     stop: CancellationToken,
     tasks: TaskTracker,
     started: Instant,
@@ -124,7 +130,8 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway with nothing started: it answers at once, with its own tools alone.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
-        let guard = Arc::new(Guard::new(options.guard));
+        let selector = Selector::new(options.executable.clone());
+        let guard = Arc::new(Guard::new(options.executable));
         let mut dials = options.dials;
         let connections = config
             .servers
@@ -143,7 +150,9 @@ impl Gateway {
             metrics: Metrics::default(),
             jobs: Arc::default(),
             results: Results::default(),
+            selector,
             connections,
+            embedding: Mutex::default(),
             snapshot: ArcSwap::from_pointee(Snapshot { catalog, index, generation: 0 }),
             indexing: watch::Sender::new(Indexing::default()),
             embedder: Mutex::default(),
@@ -153,6 +162,7 @@ impl Gateway {
             questions: DashMap::new(),
             approvals: DashMap::new(),
             connected: AtomicBool::new(false),
+            updates: Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             started: Instant::now(),
@@ -167,6 +177,9 @@ impl Gateway {
             return;
         }
         let (updates, receiver) = mpsc::channel(256);
+        if let Ok(mut own) = self.updates.lock() {
+            *own = Some(updates.clone());
+        }
         if !self.without_embedder
             && let Ok(mut embedder) = self.embedder.lock()
         {
@@ -242,6 +255,18 @@ impl Gateway {
         crate::policy::check(tool, self.scope(&caller.session))
     }
 
+    /// Whether a caller may know of a server: without a profile of every one, else of those with a
+    /// tool that the profile lets through.
+    fn may_see(&self, caller: &session::Caller, server: &str) -> bool {
+        if caller.session.profile.is_none() {
+            return true;
+        }
+        let snapshot = self.snapshot();
+        snapshot.catalog.visible().any(|tool| {
+            *tool.server == *server && !matches!(self.verdict(caller, tool), crate::policy::Verdict::Deny(_))
+        })
+    }
+
     /// How a server stands, in one word; nothing for one that is ready.
     fn trouble(&self, server: &str) -> Option<&'static str> {
         let state = self.connections.get(server)?.state();
@@ -259,11 +284,25 @@ impl Gateway {
         let _ = tokio::time::timeout(limit, all).await;
     }
 
-    /// Waits until search by meaning covers all that the settled servers listed, at most `limit`.
+    /// Waits until what the servers have listed so far is in the catalogue.
+    pub async fn published(&self) {
+        let updates = self.updates.lock().ok().and_then(|updates| updates.clone());
+        if let Some(updates) = updates {
+            let (tell, told) = oneshot::channel();
+            if updates.send(Update::Barrier(tell)).await.is_ok() {
+                let _ = told.await;
+            }
+        }
+    }
+
+    /// Waits until search by meaning covers what the servers have listed so far, at most `limit`.
     pub async fn indexed(&self, limit: Duration) {
-        let mut indexing = self.indexing();
-        let covers = indexing.wait_for(|now| now.finished);
-        let _ = tokio::time::timeout(limit, covers).await;
+        let covered = async {
+            self.published().await;
+            let mut indexing = self.indexing();
+            let _ = indexing.wait_for(|now| now.finished).await;
+        };
+        let _ = tokio::time::timeout(limit, covered).await;
     }
 
     /// Turns what the servers list into snapshots, until the gateway stops.
@@ -280,10 +319,14 @@ impl Gateway {
         }
         let mut generation = 0;
         let mut changed = true;
+        let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
         loop {
             if changed {
                 generation += 1;
                 self.publish_one(&known, generation).await;
+            }
+            for waiting in barriers.drain(..) {
+                let _ = waiting.send(());
             }
             changed = false;
             let mut next = tokio::select! {
@@ -292,8 +335,12 @@ impl Gateway {
             };
             tokio::time::sleep(GATHER).await;
             while let Some(update) = next {
-                if let Some(listing) = update.listing {
-                    changed |= self.take(&mut known, &mut fresh, update.server, listing);
+                match update {
+                    Update::Listed { server, listing: Some(listing) } => {
+                        changed |= self.take(&mut known, &mut fresh, server, listing);
+                    }
+                    Update::Listed { .. } => {}
+                    Update::Barrier(waiting) => barriers.push(waiting),
                 }
                 next = updates.try_recv().ok();
             }
@@ -389,7 +436,7 @@ impl Gateway {
             return;
         };
         let gateway = self.clone();
-        let embedding = self.tasks.spawn(async move {
+        let embedding = tokio::spawn(async move {
             let progress = gateway.clone();
             let vectors = embedder
                 .embed_documents(texts, move |done, total| {
@@ -413,6 +460,12 @@ impl Gateway {
         // Known vectors come in no time: then one swap does, and search never falls back to keywords
         // because a single tool is new.
         let mut embedding = embedding;
+        if let Ok(mut running) = self.embedding.lock()
+            && let Some(older) = running.replace(embedding.abort_handle())
+        {
+            // What the older one has embedded is remembered; the rest is in the newer one's list.
+            older.abort();
+        }
         match tokio::time::timeout(VECTORS_WAIT, &mut embedding).await {
             Ok(vectors) => {
                 let (index, failed) = with_vectors(index, vectors.ok().flatten()).await;

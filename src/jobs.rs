@@ -28,6 +28,21 @@ pub enum Status {
     Cancelled,
 }
 
+/// Whose a job is: one client does not see another's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The session that started it; none where requests belong to no session.
+    pub session: Option<u64>,
+    /// The profile that it was started under.
+    pub profile: Option<String>,
+}
+
+impl Owner {
+    fn shows(&self, other: &Owner) -> bool {
+        self.profile == other.profile && (self.session.is_none() || self.session == other.session)
+    }
+}
+
 /// One job.
 #[derive(Debug)]
 pub struct Job {
@@ -35,8 +50,8 @@ pub struct Job {
     pub id: String,
     /// What it runs, for people.
     pub label: String,
-    /// Who started it.
-    pub session: u64,
+    /// Whose it is.
+    pub owner: Owner,
     /// When it started.
     pub started: Instant,
     /// Ends it.
@@ -84,7 +99,7 @@ impl Jobs {
     pub fn adopt(
         &self,
         label: String,
-        session: u64,
+        owner: Owner,
         started: Instant,
         cancel: CancellationToken,
         running: JoinHandle<Value>,
@@ -97,7 +112,7 @@ impl Jobs {
         let job = Arc::new(Job {
             id: format!("job-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]),
             label,
-            session,
+            owner,
             started,
             cancel: cancel.clone(),
             status: watch::Sender::new((Status::Working, None)),
@@ -139,14 +154,20 @@ impl Jobs {
         Ok(())
     }
 
-    /// The job with this handle.
-    pub fn get(&self, id: &str) -> Option<Arc<Job>> {
-        self.table.get(id).map(|job| job.clone())
+    /// The job with this handle, if `owner` may see it.
+    pub fn get(&self, id: &str, owner: &Owner) -> Option<Arc<Job>> {
+        self.table.get(id).map(|job| job.clone()).filter(|job| job.owner.shows(owner))
     }
 
-    /// All jobs, newest first.
-    pub fn list(&self) -> Vec<Arc<Job>> {
-        let mut all: Vec<Arc<Job>> = self.table.iter().map(|job| job.clone()).collect();
+    /// How many are running.
+    pub fn running(&self) -> usize {
+        self.table.iter().filter(|job| matches!(job.status().0, Status::Working)).count()
+    }
+
+    /// The jobs that `owner` may see, newest first.
+    pub fn list(&self, owner: &Owner) -> Vec<Arc<Job>> {
+        let seen = self.table.iter().filter(|job| job.owner.shows(owner));
+        let mut all: Vec<Arc<Job>> = seen.map(|job| job.clone()).collect();
         all.sort_by(|a, b| b.started.cmp(&a.started).then(a.id.cmp(&b.id)));
         all
     }

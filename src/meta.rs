@@ -145,14 +145,14 @@ async fn meta_call(
 ) -> Result<Value, Interrupt> {
     let text = |value: Value| text_result(value.to_string());
     Ok(match NAMES[at] {
-        "search_tools" => text(gateway.search(caller, read::<SearchArguments>(at, arguments)?).await?),
+        "search_tools" => text(gateway.search(caller, read::<SearchArguments>(caller, at, arguments)?).await?),
         "get_tool" => {
             #[derive(serde::Deserialize)]
             struct Arguments {
                 name: Option<String>,
                 names: Option<Vec<String>>,
             }
-            let wanted: Arguments = read(at, arguments)?;
+            let wanted: Arguments = read(caller, at, arguments)?;
             let many = wanted.names.is_some();
             let mut names = wanted.names.unwrap_or_default();
             names.extend(wanted.name);
@@ -177,7 +177,7 @@ async fn meta_call(
                 background: bool,
                 select: Option<String>,
             }
-            let wanted: Arguments = read(at, unwrap_execute(arguments))?;
+            let wanted: Arguments = read(caller, at, unwrap_execute(arguments))?;
             let request = Request {
                 name: wanted.name,
                 params: wanted.params,
@@ -188,7 +188,7 @@ async fn meta_call(
             gateway.execute(caller, request).await?
         }
         "list_categories" => text(gateway.categories(caller)),
-        "browse_category" => text(gateway.browse(caller, &read::<BrowseArguments>(at, arguments)?)?),
+        "browse_category" => text(gateway.browse(caller, &read::<BrowseArguments>(caller, at, arguments)?)?),
         "run_parallel" => {
             let mut arguments = arguments;
             if let Some(Value::Array(actions)) = arguments.get_mut("actions") {
@@ -198,11 +198,11 @@ async fn meta_call(
                     }
                 }
             }
-            gateway.run_parallel(caller, read::<ParallelArguments>(at, arguments)?).await?
+            gateway.run_parallel(caller, read::<ParallelArguments>(caller, at, arguments)?).await?
         }
-        "use_skill" => gateway.use_skill(caller, read::<SkillArguments>(at, arguments)?).await?,
-        "call_app" => gateway.call_app(caller, read::<AppArguments>(at, arguments)?).await?,
-        _ => text(gateway.ask_user(caller, read::<AskArguments>(at, arguments)?).await?),
+        "use_skill" => gateway.use_skill(caller, read::<SkillArguments>(caller, at, arguments)?).await?,
+        "call_app" => gateway.call_app(caller, read::<AppArguments>(caller, at, arguments)?).await?,
+        _ => text(gateway.ask_user(caller, read::<AskArguments>(caller, at, arguments)?).await?),
     })
 }
 
@@ -216,29 +216,32 @@ fn unwrap_execute(mut arguments: Map<String, Value>) -> Map<String, Value> {
     {
         arguments.insert("name".into(), name);
     }
-    if arguments.contains_key("params") || !arguments.contains_key("name") {
+    let empty = |params: &Value| params.as_object().is_some_and(Map::is_empty) || params.is_null();
+    if !arguments.contains_key("name") || arguments.get("params").is_some_and(|params| !empty(params)) {
         return arguments;
     }
-    if let Some(other) = PARAMS_NAMES.iter().find(|other| arguments.contains_key(**other))
-        && let Some(params) = arguments.remove(*other)
-    {
-        arguments.insert("params".into(), params);
-        return arguments;
-    }
-    const OWN: [&str; 6] = ["name", "timeout_ms", "background", "select", "id", "after"];
+    const OWN: [&str; 7] = ["name", "params", "timeout_ms", "background", "select", "id", "after"];
     let beside: Vec<String> = arguments.keys().filter(|key| !OWN.contains(&key.as_str())).cloned().collect();
-    if !beside.is_empty() {
-        let params: Map<String, Value> =
-            beside.into_iter().filter_map(|key| arguments.remove(&key).map(|value| (key, value))).collect();
-        arguments.insert("params".into(), Value::Object(params));
+    let mut taken: Map<String, Value> =
+        beside.into_iter().filter_map(|key| arguments.remove(&key).map(|value| (key, value))).collect();
+    // One other name for `params` is that; anything else beside the name are params themselves.
+    let wrapper = taken.keys().next().filter(|key| taken.len() == 1 && PARAMS_NAMES.contains(&key.as_str())).cloned();
+    match wrapper.and_then(|key| taken.remove(&key)) {
+        Some(params) => {
+            arguments.insert("params".into(), params);
+        }
+        None if taken.is_empty() => {}
+        None => {
+            arguments.insert("params".into(), Value::Object(taken));
+        }
     }
     arguments
 }
 
 /// Reads the arguments of a meta-tool, as leniently as those of any tool.
-fn read<T: DeserializeOwned>(at: usize, arguments: Map<String, Value>) -> Result<T, Fault> {
+fn read<T: DeserializeOwned>(caller: &Caller, at: usize, arguments: Map<String, Value>) -> Result<T, Fault> {
     let tool = &META[at];
-    let Reading { params, .. } = tool.schema.read(Value::Object(arguments)).map_err(|misfit| {
+    let Reading { params, repaired } = tool.schema.read(Value::Object(arguments)).map_err(|misfit| {
         let call = json!({ "tool": NAMES[at], "arguments": misfit.example });
         let fault = Fault::new(
             Code::InvalidParams,
@@ -252,6 +255,9 @@ fn read<T: DeserializeOwned>(at: usize, arguments: Map<String, Value>) -> Result
         .details(json!({ "corrected_call": call }));
         if misfit.example_fits { fault.next(NAMES[at], Value::Object(misfit.example)) } else { fault }
     })?;
+    if !repaired.is_empty() {
+        caller.session.notify(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": repaired }));
+    }
     serde_json::from_value(Value::Object(params)).map_err(|error| {
         Fault::new(Code::InvalidParams, format!("The arguments do not fit `{}`: {error}.", NAMES[at]))
     })
@@ -346,7 +352,7 @@ fn raw_definitions() -> Vec<Value> {
                 "command": text("Skill name, such as release-notes or server/prompt"),
                 "query": text("What you want to do"),
                 "file": text("A file beside the skill"),
-                "arguments": { "type": "object", "description": "Arguments of a prompt" },
+                "arguments": { "description": "What the skill or prompt takes: text or an object" },
             }), &[]),
             "annotations": reads,
         }),
@@ -417,6 +423,8 @@ mod tests {
         check(json!({"name": "a.b", "arguments": {"x": 1}}), json!({"x": 1}));
         check(json!({"tool_name": "a.b", "args": "{\"x\":1}"}), json!("{\"x\":1}"));
         check(json!({"name": "a.b", "x": 1, "timeout_ms": 5}), json!({"x": 1}));
-        check(json!({"name": "a.b", "params": {}, "input": 1}), json!({}));
+        check(json!({"name": "a.b", "params": {"y": 1}, "x": 1}), json!({"y": 1}));
+        check(json!({"name": "a.b", "params": {}, "x": 1}), json!({"x": 1}));
+        check(json!({"name": "a.b", "input": "text", "mode": "b"}), json!({"input": "text", "mode": "b"}));
     }
 }

@@ -56,7 +56,8 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     if profile.deny.matches(&tool.full) {
         return Some("deny");
     }
-    if profile.allow.matches(&tool.full) {
+    // Nonet's own tools serve every profile; what they reach is checked again at the call.
+    if profile.allow.matches(&tool.full) || &*tool.server == crate::catalog::GATEWAY {
         return None;
     }
     if profile.max_risk.is_some_and(|most| tool.risk > most) {
@@ -67,9 +68,7 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
         *name == *tool.server
             || scope.categories.get(name).is_some_and(|category| in_category(tool, category))
     }) || profile.tags.iter().any(|tag| tool.tags.contains(tag));
-    // Nonet's own tools serve every profile; what they reach is checked again at the call.
-    let own = &*tool.server == crate::catalog::GATEWAY;
-    (limited && !listed && !own).then_some("categories")
+    (limited && !listed).then_some("categories")
 }
 
 /// Whether a tool of this risk may be shown under `most`.

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     fault::{Code, Fault},
     schema::clip,
-    select::select,
+    select::Selector,
 };
 
 /// How many bytes of results are kept; the oldest go first.
@@ -63,6 +63,11 @@ pub fn text_of(result: &Value) -> String {
     let blocks = result.get("content").and_then(Value::as_array).into_iter().flatten();
     let texts: Vec<&str> = blocks.filter_map(|block| block.get("text")?.as_str()).collect();
     texts.join("\n")
+}
+
+/// Whether a text has the form of a reference to a kept result.
+pub fn is_reference(text: &str) -> bool {
+    text.strip_prefix("r-").is_some_and(|hex| hex.len() == 10 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Whether a result says that the call failed.
@@ -159,14 +164,20 @@ impl Results {
     }
 
     /// Reads a piece of a kept result.
-    pub async fn read(&self, query: &Map<String, Value>, budget: usize) -> Result<Value, Fault> {
+    pub async fn read(
+        &self,
+        query: &Map<String, Value>,
+        budget: usize,
+        selector: &Selector,
+    ) -> Result<Value, Fault> {
         let text = |key: &str| query.get(key).and_then(Value::as_str);
         let number = |key: &str| query.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
         let reference = text("ref").unwrap_or_default();
         let result = self.get(reference)?;
         let mut value = value_of(&result);
         if let Some(filter) = text("select") {
-            value = select(filter, value)
+            value = selector
+                .select(filter, value)
                 .await
                 .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))?;
         }
@@ -231,6 +242,9 @@ fn note(reference: &str, size: usize, value: &Value) -> Value {
 
 /// A text of at most about `max` bytes that shows what the whole is.
 fn preview(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.into();
+    }
     match serde_json::from_str::<Value>(text) {
         Ok(Value::Array(rows)) => preview_array(&rows, max).to_string(),
         Ok(Value::Object(fields)) => preview_object(&fields, max).to_string(),
@@ -464,13 +478,13 @@ mod tests {
         assert_eq!(preview["first"][0], json!({"id": 0, "name": "row 0"}));
         assert!(json_len(&shown) < 10_000);
         let reference = reference(&shown);
-        let page = results.read(&query(json!({"ref": reference, "offset": 4_998})), 10_000).await.unwrap();
+        let page = results.read(&query(json!({"ref": reference, "offset": 4_998})), 10_000, &Selector::default()).await.unwrap();
         assert_eq!(page["rows"], json!([{"id": 4998, "name": "row 4998"}, {"id": 4999, "name": "row 4999"}]));
         assert!(page.get("next_step").is_none());
         let picked = query(json!({"ref": reference, "select": ".[7].name"}));
-        assert_eq!(results.read(&picked, 10_000).await.unwrap()["text"], "row 7");
+        assert_eq!(results.read(&picked, 10_000, &Selector::default()).await.unwrap()["text"], "row 7");
         let found = query(json!({"ref": reference, "grep": "row 12\\b"}));
-        assert_eq!(results.read(&found, 10_000).await.unwrap()["total"], 1);
+        assert_eq!(results.read(&found, 10_000, &Selector::default()).await.unwrap()["total"], 1);
     }
 
     #[tokio::test]
@@ -484,7 +498,7 @@ mod tests {
         let (mut whole, mut offset) = (String::new(), 0);
         loop {
             let page =
-                results.read(&query(json!({"ref": reference, "offset": offset})), 5_000).await.unwrap();
+                results.read(&query(json!({"ref": reference, "offset": offset})), 5_000, &Selector::default()).await.unwrap();
             whole.push_str(page["text"].as_str().unwrap());
             match page["next_step"]["arguments"]["params"]["offset"].as_u64() {
                 Some(next) => offset = next,
@@ -492,10 +506,20 @@ mod tests {
             }
         }
         assert_eq!(whole, text);
-        let lines = results.read(&query(json!({"ref": reference, "lines": "2-3"})), 5_000).await.unwrap();
+        let lines = results.read(&query(json!({"ref": reference, "lines": "2-3"})), 5_000, &Selector::default()).await.unwrap();
         assert_eq!(lines["text"], "línea 1\nlínea 2\n");
-        assert!(results.read(&query(json!({"ref": reference, "lines": "0-3"})), 5_000).await.is_err());
-        assert!(results.read(&query(json!({"ref": "r-none"})), 5_000).await.is_err());
+        assert!(results.read(&query(json!({"ref": reference, "lines": "0-3"})), 5_000, &Selector::default()).await.is_err());
+        assert!(results.read(&query(json!({"ref": "r-none"})), 5_000, &Selector::default()).await.is_err());
+    }
+
+    #[test]
+    fn a_short_text_beside_a_large_picture_stays_whole() {
+        let text = "line\n".repeat(600);
+        let picture = json!({"type": "image", "data": "A".repeat(200_000), "mimeType": "image/png"});
+        let result = json!({"content": [{"type": "text", "text": text}, picture]});
+        let shown = Results::default().fit(result.clone(), 100_000);
+        assert_eq!(shown["content"][0], result["content"][0]);
+        assert_eq!(shown["content"][1], picture);
     }
 
     #[test]

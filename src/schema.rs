@@ -144,6 +144,20 @@ impl Schema {
         readings
     }
 
+    /// Whether `value` fits a part of this schema, whose references may lead to its definitions. A
+    /// part that cannot be used fits nothing.
+    fn fits_part(&self, part: &Value, value: &Value) -> bool {
+        let mut part = part.clone();
+        if let Some(fields) = part.as_object_mut() {
+            for key in ["$defs", "definitions"] {
+                if let Some(definitions) = self.raw.get(key) {
+                    fields.entry(key).or_insert_with(|| definitions.clone());
+                }
+            }
+        }
+        jsonschema::validator_for(&part).is_ok_and(|validator| validator.is_valid(value))
+    }
+
     fn properties(&self) -> Option<&Map<String, Value>> {
         self.raw.get("properties")?.as_object()
     }
@@ -187,6 +201,9 @@ impl Schema {
                     notes.push(format!("`{key}`: null was left out"));
                     return None;
                 }
+                if self.fits_part(schema, value) {
+                    return Some((key.clone(), value.clone()));
+                }
                 match coerced(value, schema) {
                     Some((value, what)) => {
                         notes.push(format!("`{key}`: {what}"));
@@ -219,7 +236,7 @@ impl Schema {
             for (key, value) in kept {
                 // A key that the schema does not name is more likely wrong than wanted.
                 let fits = match self.property(&key) {
-                    Some(schema) => jsonschema::is_valid(schema, &value),
+                    Some(schema) => self.fits_part(schema, &value),
                     None => self.properties().is_none(),
                 };
                 if fits {
@@ -322,11 +339,8 @@ fn allows(schema: &Value, kind: &str) -> bool {
     }
 }
 
-/// The value in the schema's type, if it is not of it yet and has one meaning there.
+/// A value that does not fit, in the schema's type, if it has one meaning there.
 fn coerced(value: &Value, schema: &Value) -> Option<(Value, &'static str)> {
-    if jsonschema::is_valid(schema, value) {
-        return None;
-    }
     match value {
         Value::String(text) => {
             let text = text.trim();
@@ -476,6 +490,19 @@ mod tests {
         check(json!({"path": "a", "maxDepth": "deep"}), None);
         check(json!([1]), None);
         check(json!("not json"), None);
+    }
+
+    #[test]
+    fn references_to_definitions_are_followed() {
+        let schema = Schema::new(json!({
+            "type": "object",
+            "$defs": {"Mode": {"enum": ["r", "w"]}},
+            "properties": {"mode": {"$ref": "#/$defs/Mode"}},
+            "required": ["mode"],
+        }));
+        assert!(schema.read(json!({"mode": "r"})).is_ok());
+        let misfit = schema.read(json!({"mode": "zzz"})).unwrap_err();
+        assert!(misfit.faults[0].contains("zzz"), "{misfit:?}");
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! jq filters over JSON values, through jaq. Bounded in output; never on an async thread.
 
-use std::time::Duration;
+use std::{
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use jaq_core::{
     Compiler, Ctx, Vars, data,
@@ -9,6 +14,7 @@ use jaq_core::{
 };
 use jaq_json::{Val, read};
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
 
 /// How many values a filter may put out.
 const MAX_OUTPUTS: usize = 10_000;
@@ -19,7 +25,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 const OUTSIDE: [(&str, usize); 2] = [("env", 0), ("halt", 1)];
 
 /// Why a filter gave nothing.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SelectError {
     /// The filter is not jq.
     #[error("`{0}` is not a jq filter: {1}")]
@@ -32,15 +38,104 @@ pub enum SelectError {
     TooSlow(String),
 }
 
-/// Runs a filter. One output is the value itself, several are an array.
-pub async fn select(filter: &str, value: Value) -> Result<Value, SelectError> {
-    let text = filter.to_string();
-    let work = tokio::task::spawn_blocking(move || run(&text, &value));
-    match tokio::time::timeout(TIME_LIMIT, work).await {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => Err(SelectError::Failed(filter.into(), "it could not be evaluated".into())),
-        Err(_) => Err(SelectError::TooSlow(filter.into())),
+/// The argument that makes the binary run one filter: the filter follows, the value comes on stdin.
+pub const SELECT_COMMAND: &str = "__select";
+/// The memory that a filter may take, in bytes.
+const MEMORY_LIMIT: u64 = 4 << 30;
+/// The stack that a filter may take, in bytes.
+const STACK: usize = 256 << 20;
+
+/// Runs filters. In a process of their own where there is an executable to run: a filter that
+/// recurses without end, or eats all memory, then ends that process and nothing else.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
+    executable: Option<PathBuf>,
+}
+
+impl Selector {
+    /// Filters run as `executable` with [`SELECT_COMMAND`], or in this process if there is none.
+    pub fn new(executable: Option<PathBuf>) -> Self {
+        Self { executable }
     }
+
+    /// Runs a filter. One output is the value itself, several are an array.
+    pub async fn select(&self, filter: &str, value: Value) -> Result<Value, SelectError> {
+        let outcome = match &self.executable {
+            Some(executable) => tokio::time::timeout(TIME_LIMIT, in_child(executable, filter, &value)).await,
+            None => {
+                let text = filter.to_string();
+                let work = tokio::task::spawn_blocking(move || run(&text, &value));
+                let failed = |_| Err(SelectError::Failed(filter.into(), "it could not be evaluated".into()));
+                tokio::time::timeout(TIME_LIMIT, async { work.await.unwrap_or_else(failed) }).await
+            }
+        };
+        outcome.unwrap_or_else(|_| Err(SelectError::TooSlow(filter.into())))
+    }
+}
+
+async fn in_child(executable: &Path, filter: &str, value: &Value) -> Result<Value, SelectError> {
+    let failed = |why: &str| SelectError::Failed(filter.into(), why.into());
+    let broken = |error: io::Error| failed(&error.to_string());
+    let mut child = tokio::process::Command::new(executable)
+        .args([SELECT_COMMAND, filter])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(broken)?;
+    let mut input = child.stdin.take().ok_or_else(|| failed("no stdin"))?;
+    let text = value.to_string();
+    let feed = async move {
+        // A filter that is refused does not read its input.
+        let _ = input.write_all(text.as_bytes()).await;
+    };
+    let ((), output) = tokio::join!(feed, child.wait_with_output());
+    let output = output.map_err(broken)?;
+    if !output.status.success() {
+        return Err(failed("it needs more memory or a deeper recursion than it may have"));
+    }
+    serde_json::from_slice::<Outcome>(&output.stdout).map_err(|error| failed(&error.to_string()))?.into()
+}
+
+/// What the child says.
+#[derive(serde::Serialize, serde::Deserialize)]
+enum Outcome {
+    Value(Value),
+    Error(SelectError),
+}
+
+impl From<Outcome> for Result<Value, SelectError> {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Value(value) => Ok(value),
+            Outcome::Error(error) => Err(error),
+        }
+    }
+}
+
+/// The child's end: reads a value from stdin and writes the outcome to stdout.
+pub fn run_child(filter: &str) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{Resource, setrlimit};
+        if let Err(error) = setrlimit(Resource::RLIMIT_AS, MEMORY_LIMIT, MEMORY_LIMIT) {
+            tracing::debug!(%error, "no limit on memory");
+        }
+    }
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text)?;
+    let value: Value = serde_json::from_str(&text)?;
+    drop(text);
+    let filter = filter.to_string();
+    let work = std::thread::Builder::new().stack_size(STACK).spawn(move || match run(&filter, &value) {
+        Ok(value) => Outcome::Value(value),
+        Err(error) => Outcome::Error(error),
+    })?;
+    let outcome = work.join().map_err(|_| io::Error::other("the filter panicked"))?;
+    let out = io::stdout().lock();
+    serde_json::to_writer(out, &outcome)?;
+    Ok(())
 }
 
 fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {

@@ -6,8 +6,9 @@
 
 mod http;
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 pub use http::{HttpOptions, serve_http};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
@@ -29,6 +30,7 @@ use crate::{
         Gateway,
         session::{Asking, Caller, Elicit, Reply, Session},
     },
+    jobs,
     meta::{self, Answer},
 };
 
@@ -54,7 +56,7 @@ pub async fn serve_stdio(
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let transport = AsyncRwTransport::new(reader, writer).with_max_line_length(MAX_MESSAGE);
     connect_soon(&gateway);
-    let handler = Verbatim(Handler::new(gateway.clone(), profile));
+    let handler = Verbatim(Handler::new(gateway.clone(), profile, false));
     tokio::pin!(stop);
     let running = tokio::select! {
         running = serve_server(handler, transport) => running,
@@ -94,13 +96,14 @@ fn connect_soon(gateway: &Arc<Gateway>) {
 pub struct Handler {
     gateway: Arc<Gateway>,
     session: Arc<Session>,
+    http: bool,
 }
 
 impl Handler {
     /// A handler with a session of its own.
-    pub fn new(gateway: Arc<Gateway>, profile: Option<String>) -> Self {
+    pub fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool) -> Self {
         let session = gateway.open_session(profile);
-        Self { gateway, session }
+        Self { gateway, session, http }
     }
 
     fn caller(
@@ -122,6 +125,8 @@ impl Handler {
             client: client.unwrap_or_else(|| "unknown".into()),
             cancel: context.ct.clone(),
             progress,
+            // A modern request over HTTP belongs to no session: its tasks are known by id alone.
+            lasting: !(self.http && is_modern(context)),
             asking,
             meta: PASSED_ON
                 .iter()
@@ -237,15 +242,21 @@ impl ServerHandler for Handler {
                 let _ = context.peer.notify_progress(params).await;
             }
         };
-        let call = meta::call(&self.gateway, &caller, &request.name, arguments);
+        let call = AssertUnwindSafe(meta::call(&self.gateway, &caller, &request.name, arguments));
+        let call = call.catch_unwind();
         tokio::pin!(call);
         let answer = loop {
             tokio::select! {
-                biased;
                 Some(params) = progress.recv() => forward(params).await,
                 answer = &mut call => break answer,
             }
         };
+        let answer = answer.unwrap_or_else(|_| {
+            tracing::error!(tool = %request.name, "a call panicked");
+            Answer::Result(jobs::panicked())
+        });
+        // What came before the answer goes out before it; a flood that goes on is not waited for.
+        progress.close();
         while let Ok(params) = progress.try_recv() {
             forward(params).await;
         }
@@ -322,7 +333,11 @@ impl ServerHandler for Handler {
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        Some(requested.clone())
+        let mut accepted = SubscriptionFilter::new();
+        if self.gateway.list_can_change(&self.session) {
+            accepted.tools_list_changed = requested.tools_list_changed;
+        }
+        Some(accepted)
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
@@ -340,6 +355,7 @@ impl ServerHandler for Handler {
             }
             let now = indexing.borrow_and_update().generation;
             if std::mem::replace(&mut generation, now) != now
+                && context.accepted().tools_list_changed == Some(true)
                 && context.sink().notify_tool_list_changed().await.is_err()
             {
                 return Ok(());

@@ -50,11 +50,8 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         () = async { if as_json { gateway.settled(limit).await } else { show::starting(&gateway, limit).await } } => {}
         () = super::stop_signal() => {}
     }
-    let snapshot = {
-        // The publisher takes up the last list within milliseconds.
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        gateway.snapshot()
-    };
+    gateway.published().await;
+    let snapshot = gateway.snapshot();
     let backend = match gateway.embedder() {
         Some(embedder) => embedder
             .ready()
@@ -63,7 +60,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
             .map_err(|e| e.to_string()),
         None => Err("not started".into()),
     };
-    let mut status = gateway.status();
+    let mut status = gateway.status(&crate::gateway::session::Caller::default());
     let failed = gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. }));
     let whole: usize = snapshot.catalog.visible().map(|tool| json_len(&tool.definition)).sum();
     let nine = json_len(&json!(crate::meta::definitions()));

@@ -74,8 +74,6 @@ pub async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
             }
         }
     };
-    // The last lists may have come a moment ago; the publisher takes them up within milliseconds.
-    tokio::time::sleep(Duration::from_millis(50)).await;
     tokio::select! {
         () = gateway.indexed(limit) => {}
         () = watch => {}

@@ -77,6 +77,8 @@ impl Tail {
 pub struct Program<'a> {
     /// The server's name, for the log.
     pub server: &'a Arc<str>,
+    /// What must not be logged.
+    pub secrets: &'a Arc<[String]>,
     /// The executable, looked up in PATH if it has no slash.
     pub command: &'a str,
     /// Its arguments.
@@ -123,7 +125,7 @@ impl Child {
         }
         let tail = Tail::default();
         if let Some(stderr) = process.stderr.take() {
-            let (server, tail) = (program.server.clone(), tail.clone());
+            let (server, tail, secrets) = (program.server.clone(), tail.clone(), program.secrets.clone());
             tokio::spawn(async move {
                 let mut reader = BufReader::new(stderr);
                 let mut line = Vec::new();
@@ -133,10 +135,10 @@ impl Child {
                         break;
                     }
                     let text = String::from_utf8_lossy(&line);
-                    let text = text.trim_end();
+                    let text = super::mask(&secrets, text.trim_end());
                     if !text.is_empty() {
-                        tracing::debug!(%server, "stderr: {}", clip(text, 500));
-                        tail.push(text);
+                        tracing::debug!(%server, "stderr: {}", clip(&text, 500));
+                        tail.push(&text);
                     }
                     line.clear();
                 }

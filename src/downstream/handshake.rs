@@ -13,9 +13,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Era, lines::Lines};
 
-/// How long a silent server is waited for before it is also sent `initialize`. Launchers that
-/// download first take longer; that does no harm, both answers are understood.
-const SILENCE: Duration = Duration::from_secs(8);
 const DISCOVER: &str = "nonet-discover";
 const INITIALIZE: &str = "nonet-initialize";
 
@@ -30,15 +27,17 @@ pub enum HandshakeError {
     Refused(String),
 }
 
-/// Greets the server. `known` is the era that it spoke last time.
+/// Greets the server. `known` is the era that it spoke last time; `silence` is how long it may say
+/// nothing before it is also sent `initialize`.
 pub async fn greet(
     lines: &mut Lines,
     known: Option<Era>,
     client: &ClientConfig,
+    silence: Duration,
 ) -> Result<(Era, ServerPeerInfo), HandshakeError> {
     let mut initialized = false;
     let mut discovering = known != Some(Era::Legacy);
-    let silence = Instant::now() + SILENCE;
+    let silence = Instant::now() + silence;
     if discovering {
         send(lines, &discover(client)).await?;
     } else {

@@ -48,6 +48,8 @@ pub fn transport(url: &str, headers: Headers, open: DropGuard) -> Result<HttpTra
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
+        // Headers hold secrets, and would go along to wherever a redirect leads.
+        .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
         .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
         .build()?;
@@ -173,7 +175,18 @@ impl VerbatimClient {
         let session = response.headers().get("mcp-session-id");
         let session = session.and_then(|id| id.to_str().ok()).map(String::from);
         if status.is_success() && kind.starts_with("text/event-stream") {
-            let events = sse_stream::SseStream::from_bytes_stream(response.bytes_stream()).boxed();
+            let mut open = 0;
+            let bounded = response.bytes_stream().map(move |chunk| {
+                let chunk = chunk.map_err(std::io::Error::other)?;
+                // An event ends at a blank line; one without end must not fill the memory.
+                let ended = chunk.windows(2).any(|pair| pair == b"\n\n") || chunk.starts_with(b"\n");
+                open = if ended { 0 } else { open + chunk.len() };
+                if open > MAX_ANSWER {
+                    return Err(std::io::Error::other(format!("an event is longer than {MAX_ANSWER} bytes")));
+                }
+                Ok(chunk)
+            });
+            let events = sse_stream::SseStream::from_bytes_stream(bounded).boxed();
             return Ok(StreamableHttpPostResponse::Sse(wrap_events(events), session));
         }
         let body = read_bounded(response).await?;

@@ -111,6 +111,7 @@ impl Lines {
             }
             if self.buffer.len() > self.max_line {
                 self.give_up_line();
+                continue;
             }
             self.buffer.reserve(64 << 10);
             match self.reader.read_buf(&mut self.buffer).await {
@@ -142,7 +143,17 @@ impl Lines {
         match serde_json::from_slice(line) {
             Ok(Value::Array(batch)) => self.ready.extend(batch),
             Ok(message) => self.ready.push_back(message),
-            Err(_) => self.note_noise(&String::from_utf8_lossy(&line[..line.len().min(400)])),
+            Err(error) => {
+                let head = String::from_utf8_lossy(&line[..line.len().min(ID_WINDOW)]).into_owned();
+                // Almost JSON (a lone surrogate, NaN, too deep) that answers a request fails it now.
+                if head.starts_with('{')
+                    && !head.contains("\"method\"")
+                    && let Some(id) = id_of(&head)
+                {
+                    self.ready.push_back(unreadable(id, &format!("the answer is no JSON: {error}")));
+                }
+                self.note_noise(&head);
+            }
         }
         true
     }
@@ -154,9 +165,7 @@ impl Lines {
             tracing::warn!(server = %self.server, limit = self.max_line, "a line is longer than the limit and was dropped");
             if let Some(id) = id_of(&head) {
                 let message = format!("the answer is longer than {} bytes and was dropped", self.max_line);
-                self.ready.push_back(
-                    json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": message}}),
-                );
+                self.ready.push_back(unreadable(id, &message));
             }
         }
         self.skipping = true;
@@ -173,6 +182,11 @@ impl Lines {
             tracing::warn!(server = %self.server, "further lines of this kind are skipped without a word");
         }
     }
+}
+
+/// The answer to a request whose own answer cannot be used.
+fn unreadable(id: i64, message: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": message}})
 }
 
 /// The numeric id in the beginning of a response.
@@ -234,6 +248,15 @@ mod tests {
             read_all(text, 1000).await,
             [json!({"a":1}), json!({"b":2}), json!({"c":3}), json!({"d":4})]
         );
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_almost_json_fails_its_request() {
+        let text = b"{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"text\":\"\\ud83d\"}}\n{\"id\":4,\"result\":NaN}\n";
+        let all = read_all(text, 1000).await;
+        assert_eq!(all.len(), 2, "{all:?}");
+        assert_eq!((&all[0]["id"], &all[1]["id"]), (&json!(3), &json!(4)));
+        assert_eq!(all[0]["error"]["code"], -32603);
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use rmcp::{
     RoleClient,
     model::{
-        ClientRequest, CustomResult, ErrorData, GetExtensions, GetMeta, JsonRpcMessage, ProgressToken,
+        ClientNotification, ClientRequest, CustomResult, ErrorData, GetExtensions, GetMeta, JsonRpcMessage, ProgressToken,
         RequestId, ServerResult,
     },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
@@ -46,6 +46,13 @@ pub fn is_verbatim(request: &ClientRequest) -> bool {
 impl Tap {
     /// Notes an outgoing message.
     pub fn outgoing(&mut self, message: &mut TxJsonRpcMessage<RoleClient>) {
+        if let JsonRpcMessage::Notification(notification) = message
+            && let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+            && let Some(id) = cancelled.params.request_id.clone()
+        {
+            // Nobody waits for this answer any more, nor for progress.
+            self.answered(&id);
+        }
         if let JsonRpcMessage::Request(request) = message
             && is_verbatim(&request.request)
         {

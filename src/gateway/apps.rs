@@ -55,25 +55,29 @@ impl Gateway {
             );
             return Err(fault.next("call_app", json!({})).suggest(near).into());
         };
+        let mut input = arguments.input.clone();
         if let Some(schema) = &app.input_schema {
             let schema = Schema::new(schema.clone());
-            if let Err(misfit) = schema.read(arguments.input.clone()) {
+            match schema.read(arguments.input.clone()) {
+                Ok(reading) => input = Value::Object(reading.params),
+                Err(misfit) => {
                 let example = json!({ "app_id": id, "input": misfit.example });
                 let message = format!("The input does not fit the app `{id}`: {}.", misfit.faults.join("; "));
                 return Err(Fault::new(Code::InvalidParams, message)
                     .details(json!({ "corrected_call": { "tool": "call_app", "arguments": example } }))
                     .next("call_app", json!({}))
                     .into());
+                }
             }
         }
         let timeout = Duration::from_secs(arguments.timeout.unwrap_or(TIMEOUT_S).clamp(1, 3_600));
         let cancel = CancellationToken::new();
         match &app.kind {
             AppKind::Tool { tool } => {
-                self.call_tool_app(caller, id, tool, arguments.input, timeout, cancel).await
+                self.call_tool_app(caller, id, tool, input, timeout, cancel).await
             }
             AppKind::Workflow { steps, output } => {
-                self.call_workflow(caller, id, steps, output.as_ref(), arguments.input, timeout, cancel).await
+                self.call_workflow(caller, id, steps, output.as_ref(), input, timeout, cancel).await
             }
         }
     }
@@ -151,12 +155,14 @@ impl Gateway {
         let (id, output) = (id.to_string(), output.cloned());
         let label = format!("app {id}");
         let work = async move {
-            let limit = token.clone();
+            // A token of its own: running out of time is not being cancelled by the user.
+            let limit = token.child_token();
+            let over = limit.clone();
             let timer = tokio::spawn(async move {
                 tokio::time::sleep(timeout).await;
-                limit.cancel();
+                over.cancel();
             });
-            let ended = gateway.run_graph(&own, &plan, &given, CONCURRENCY, true, token.child_token()).await;
+            let ended = gateway.run_graph(&own, &plan, &given, CONCURRENCY, true, limit).await;
             timer.abort();
             let answer = finish(&id, &plan, &ended, &given, output.as_ref(), timeout);
             gateway.shape(answer, None).await
@@ -192,7 +198,6 @@ fn finish(
     timeout: Duration,
 ) -> Value {
     let steps = || plan.actions().iter().zip(ended);
-    let run = |one: &Ended| one.elapsed_ms > 0 || one.succeeded();
     if let Some((action, one)) = steps().find(|(action, one)| !one.succeeded() && !action.optional) {
         let error = error_of(&one.result);
         let why = error["message"].as_str().unwrap_or("it failed");
@@ -239,7 +244,7 @@ fn finish(
             let mut answer = Map::new();
             answer.insert("app_id".into(), json!(id));
             answer.insert("output".into(), output);
-            answer.insert("tool_calls".into(), json!(ended.iter().filter(|one| run(one)).count()));
+            answer.insert("tool_calls".into(), json!(ended.iter().filter(|one| one.ran).count()));
             let failed: Map<String, Value> = steps()
                 .filter(|(_, one)| !one.succeeded())
                 .map(|(action, one)| (action.id.clone(), error_of(&one.result)))

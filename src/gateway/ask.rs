@@ -194,14 +194,22 @@ impl Gateway {
             "required": ["decision"],
         });
         let about = About::Call(approval, params.clone());
-        match self.put(caller, &about, &message, &schema, self.soft_deadline()).await? {
+        let patience = self.soft_deadline().saturating_sub(MARGIN);
+        match self.put(caller, &about, &message, &schema, patience).await? {
             Put::Reply(Reply::Accept(form)) if says(form.get("decision"), &YES) => Ok(()),
             Put::Reply(_) => Err(Fault::new(
                 Code::Forbidden,
                 format!("The user did not allow this call of `{}`.", tool.full),
             )
             .into()),
-            Put::TimedOut | Put::Nobody => {
+            // Whoever has forms answers there: no token that a model could answer by itself.
+            Put::TimedOut => Err(Fault::new(
+                Code::NeedsApproval,
+                format!("The user has not answered whether `{}` may run. Make the call again to ask once more.", tool.full),
+            )
+            .next("execute_tool", json!({ "name": &*tool.full, "params": params }))
+            .into()),
+            Put::Nobody => {
                 let token = self.open(about)?;
                 Err(Fault::new(
                     Code::NeedsApproval,
@@ -286,10 +294,7 @@ impl Gateway {
                     json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });
                 Ok(json!({ "status": "approved", "next_step": call }))
             }
-            About::Plain { yes_or_no: false, .. } => Ok(match answer {
-                Value::Object(form) => json!({ "status": "answered", "answer": form }),
-                other => json!({ "status": "answered", "answer": other }),
-            }),
+            About::Plain { yes_or_no: false, .. } => Ok(json!({ "status": "answered", "answer": answer })),
             About::Plain { content, yes_or_no: true } => {
                 if says(Some(&answer), &YES) {
                     return Ok(json!({ "status": "approved", "content": content }));
@@ -418,6 +423,9 @@ fn check_form(form: &Value) -> Result<(), Fault> {
                 "`{name}`: a form is flat; its fields are string, number, integer, boolean, or an array of choices."
             )));
         }
+    }
+    if let Err(error) = serde_json::from_value::<rmcp::model::ElicitationSchema>(form.clone()) {
+        return Err(bad(format!("`form` is not what an elicitation takes: {error}.")));
     }
     Ok(())
 }

@@ -20,6 +20,8 @@ use crate::{
 
 /// How long `wait` waits if the caller does not say, in seconds.
 const WAIT_S: u64 = 60;
+/// How long before the soft deadline a wait ends.
+const WAIT_MARGIN: Duration = Duration::from_secs(2);
 /// How many tasks a list shows.
 const LISTED: usize = 50;
 /// How many tools `load_tools` gives at once.
@@ -125,11 +127,12 @@ impl Gateway {
         match name {
             "background_run" => self.background(caller, params).await,
             "fetch_result" => {
-                let answer = self.results.read(&params, self.config.gateway.max_result_bytes / 2).await?;
+                let budget = self.config.gateway.max_result_bytes / 2;
+                let answer = self.results.read(&params, budget, &self.selector).await?;
                 Ok(text_result(answer.to_string()))
             }
             "load_tools" => self.load_tools(caller, &params),
-            "status" => Ok(text_result(self.status().to_string())),
+            "status" => Ok(text_result(self.status(caller).to_string())),
             other => Err(Fault::new(Code::UnknownTool, format!("`gateway` has no tool `{other}`."))),
         }
     }
@@ -142,12 +145,12 @@ impl Gateway {
         let arguments: BackgroundArguments = serde_json::from_value(Value::Object(params))
             .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))?;
         if arguments.list_tasks {
-            let jobs = self.jobs.list();
+            let jobs = self.jobs.list(&caller.owner());
             let shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| jobs::summary(job)).collect();
             return Ok(text_result(json!({ "tasks": shown, "total": jobs.len() }).to_string()));
         }
         if let Some(id) = &arguments.task_id {
-            return self.task(id, &arguments).await;
+            return self.task(caller, id, &arguments).await;
         }
         let Some(name) = arguments.name else {
             return Err(Fault::new(
@@ -178,8 +181,8 @@ impl Gateway {
         }
     }
 
-    async fn task(&self, id: &str, arguments: &BackgroundArguments) -> Result<Value, Fault> {
-        let Some(job) = self.jobs.get(id) else {
+    async fn task(&self, caller: &Caller, id: &str, arguments: &BackgroundArguments) -> Result<Value, Fault> {
+        let Some(job) = self.jobs.get(id, &caller.owner()) else {
             return Err(Fault::new(
                 Code::NotFound,
                 format!("There is no task `{id}`: it is too old, or the id is wrong."),
@@ -194,7 +197,9 @@ impl Gateway {
             job.wait(Duration::from_secs(2)).await;
         } else if arguments.wait {
             let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, 3_600));
-            job.wait(limit).await;
+            // Waiting must not itself outlive the soft deadline and become a task.
+            let most = self.soft_deadline().saturating_sub(WAIT_MARGIN).max(self.soft_deadline() / 2);
+            job.wait(limit.min(most)).await;
         }
         match job.status().0 {
             // The result as the call itself would have given it.
@@ -270,11 +275,12 @@ impl Gateway {
     }
 
     /// What `gateway.status` and `nonet check` show.
-    pub fn status(&self) -> Value {
+    pub fn status(&self, caller: &Caller) -> Value {
         let snapshot = self.snapshot();
         let servers: Vec<Value> = self
             .connections
             .iter()
+            .filter(|(name, _)| self.may_see(caller, name))
             .map(|(name, connection)| {
                 let state = connection.state();
                 let tools = snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
@@ -295,7 +301,6 @@ impl Gateway {
             .collect();
         let indexing = *self.indexing.borrow();
         let (calls, failures) = self.metrics.total();
-        let running = self.jobs.list().iter().filter(|job| matches!(job.status().0, Status::Working)).count();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_s": self.started.elapsed().as_secs(),
@@ -308,7 +313,7 @@ impl Gateway {
             },
             "calls": calls,
             "failures": failures,
-            "tasks_running": running,
+            "tasks_running": self.jobs.running(),
         })
     }
 }

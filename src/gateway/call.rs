@@ -17,9 +17,8 @@ use crate::{
     fault::{Code, Fault},
     jobs::{self, Job},
     policy::{self, Verdict},
-    results::{is_error, json_len, text_of, value_of},
+    results::{self, is_error, json_len, text_of, value_of},
     schema::Misfit,
-    select,
     template::{self, Named},
 };
 
@@ -61,7 +60,9 @@ pub struct Prepared {
 impl Gateway {
     /// Makes a call and gives the server's `CallToolResult`, or the handle of a call that goes on.
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
-        let prepared = self.prepare(caller, &request.name, request.params).await?;
+        let started = Instant::now();
+        let params = self.fill_references(request.params)?;
+        let prepared = self.prepare(caller, &request.name, params).await?;
         let notes = repair_note(&prepared);
         let label = prepared.tool.full.to_string();
         let cancel = CancellationToken::new();
@@ -77,7 +78,7 @@ impl Gateway {
             }
             result
         };
-        Ok(self.run(caller, label, cancel, work, request.background).await)
+        Ok(self.run_since(started, caller, label, cancel, work, request.background).await)
     }
 
     /// Everything before the server: what comes back may be called.
@@ -88,7 +89,6 @@ impl Gateway {
         params: Value,
     ) -> Result<Prepared, Interrupt> {
         let tool = self.allowed_tool(caller, name)?;
-        let params = self.fill_references(params)?;
         let reading = tool.schema.read(params).map_err(|misfit| invalid_params(&tool, &misfit))?;
         if let Verdict::Approve(rule) = policy::check(&tool, self.scope(&caller.session)) {
             self.approve(caller, &tool, &reading.params, &rule).await?;
@@ -124,12 +124,22 @@ impl Gateway {
         }
         let filled = template::fill(&params, &|name| match name.strip_prefix("ref:") {
             None => Named::Foreign,
-            Some(reference) => match self.results.get(reference) {
-                Ok(result) => Named::Value(Arc::new(value_of(&result))),
-                Err(_) => Named::Unknown("the results that are still kept".into()),
-            },
+            Some(_) => self.reference(name),
         });
         filled.map_err(|error| Fault::new(Code::NotFound, error.to_string()))
+    }
+
+    /// What `ref:ID` stands for. Only what looks like one of our references is ours; other text in
+    /// braces is somebody's own.
+    pub(super) fn reference(&self, name: &str) -> Named {
+        let reference = name.strip_prefix("ref:").unwrap_or_default();
+        if !results::is_reference(reference) {
+            return Named::Foreign;
+        }
+        match self.results.get(reference) {
+            Ok(result) => Named::Value(Arc::new(value_of(&result))),
+            Err(_) => Named::Unknown("the results that are still kept".into()),
+        }
     }
 
     /// Calls the tool and gives a `CallToolResult` in any case.
@@ -142,7 +152,6 @@ impl Gateway {
     ) -> Value {
         let tool = prepared.tool.clone();
         let began = Instant::now();
-        let bytes_in = if tracing::enabled!(tracing::Level::INFO) { prepared.params.len() } else { 0 };
         let outcome = if &*tool.server == GATEWAY {
             self.own_tool(caller, &tool.name, prepared.params).await
         } else {
@@ -162,7 +171,6 @@ impl Gateway {
             client = %caller.client,
             session = caller.session.id,
             tool = %tool.full,
-            params = bytes_in,
             took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             outcome = word,
             "call"
@@ -216,7 +224,7 @@ impl Gateway {
     }
 
     /// A failed call as the model reads it.
-    fn call_fault(&self, tool: &Tool, error: CallError) -> Fault {
+    pub(super) fn call_fault(&self, tool: &Tool, error: CallError) -> Fault {
         let server = &tool.server;
         let status = || json!({ "name": "gateway.status", "params": {} });
         match error {
@@ -262,7 +270,7 @@ impl Gateway {
     /// Filters a result if that was asked for, and fits it into the budget.
     pub(super) async fn shape(&self, result: Value, filter: Option<&str>) -> Value {
         let result = match filter {
-            Some(filter) if !is_error(&result) => match select::select(filter, value_of(&result)).await {
+            Some(filter) if !is_error(&result) => match self.selector.select(filter, value_of(&result)).await {
                 Ok(Value::String(text)) => text_result(text),
                 Ok(value) => text_result(value.to_string()),
                 Err(error) => {
@@ -300,9 +308,23 @@ impl Gateway {
         work: impl Future<Output = Value> + Send + 'static,
         background: bool,
     ) -> Value {
+        self.run_since(Instant::now(), caller, label, cancel, work, background).await
+    }
+
+    /// The same for a call that began earlier: what asking the user took counts.
+    async fn run_since(
+        self: &Arc<Self>,
+        began: Instant,
+        caller: &Caller,
+        label: String,
+        cancel: CancellationToken,
+        work: impl Future<Output = Value> + Send + 'static,
+        background: bool,
+    ) -> Value {
         let started = Instant::now();
         let mut running = tokio::spawn(work);
-        let patience = if background { SETTLE } else { self.soft_deadline() };
+        let left = self.soft_deadline().saturating_sub(began.elapsed()).max(Duration::from_millis(500));
+        let patience = if background { SETTLE.min(left) } else { left };
         tokio::select! {
             ended = &mut running => return ended.unwrap_or_else(|panic| {
                 tracing::error!(tool = label, %panic, "a call panicked");
@@ -324,7 +346,7 @@ impl Gateway {
                 session.notify(notice);
             }
         };
-        match self.jobs.adopt(label, caller.session.id, started, cancel, running, tell) {
+        match self.jobs.adopt(label, caller.owner(), started, cancel, running, tell) {
             Ok(job) => {
                 let mut answer = jobs::summary(&job);
                 answer["next_step"] = background_call(json!({ "task_id": job.id, "wait": true }));

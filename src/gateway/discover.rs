@@ -265,6 +265,9 @@ impl Gateway {
         for (name, group) in &self.config.categories {
             let tools = snapshot.catalog.visible().filter(|tool| policy::in_category(tool, group));
             let count = tools.filter(|tool| seen(&tool.full)).count();
+            if scope.is_some() && count == 0 {
+                continue;
+            }
             push(name, &group.description, count, None);
         }
         json!({ "categories": categories, "total_tools": total })

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -72,7 +72,9 @@ pub struct Ended {
     pub name: String,
     /// What it gave: a `CallToolResult`.
     pub result: Arc<Value>,
-    /// How long it took, in milliseconds; 0 if it was not run.
+    /// Whether the tool was called.
+    pub ran: bool,
+    /// How long it took, in milliseconds.
     pub elapsed_ms: u64,
 }
 
@@ -202,8 +204,7 @@ impl Gateway {
                 let success = one.succeeded();
                 let mut entry = json!({ "id": action.id, "name": one.name, "success": success });
                 if success {
-                    let fitted = self.results.fit((*one.result).clone(), share);
-                    entry["result"] = compact(&fitted);
+                    entry["result"] = self.compact(&one.result, share);
                 } else {
                     entry["error"] = error_of(&one.result);
                 }
@@ -219,6 +220,27 @@ impl Gateway {
             "failed": ended.len() - succeeded,
             "elapsed_ms": elapsed_ms,
         })
+    }
+
+    /// A result inside a larger answer: its value where that says everything, else its blocks. Here all
+    /// of it is text that a model reads, so all of it is held to the budget.
+    fn compact(&self, result: &Value, budget: usize) -> Value {
+        let blocks = result.get("content").and_then(Value::as_array);
+        let texts_only =
+            blocks.is_none_or(|blocks| blocks.iter().all(|block| block.get("type") == Some(&json!("text"))));
+        if texts_only {
+            let value = value_of(result);
+            if json_len(&value) <= budget {
+                return value;
+            }
+            let text = value.as_str().map_or_else(|| value.to_string(), String::from);
+            return self.results.fit(text_result(text), budget);
+        }
+        let mut whole = self.results.fit(result.clone(), budget);
+        if let Some(fields) = whole.as_object_mut() {
+            fields.remove("resultType");
+        }
+        whole
     }
 
     /// Runs a graph; gives how each call ended, in the order given.
@@ -251,6 +273,7 @@ impl Gateway {
                     ended[at] = Some(Ended {
                         name: action.name.clone(),
                         result: Arc::new(fault.to_result()),
+                        ran: false,
                         elapsed_ms: 0,
                     });
                     continue;
@@ -273,7 +296,7 @@ impl Gateway {
             let action = &plan.actions[at];
             let one = one.unwrap_or_else(|_| {
                 tracing::error!(tool = action.name, "a call panicked");
-                Ended { name: action.name.clone(), result: Arc::new(jobs::panicked()), elapsed_ms: 0 }
+                Ended { name: action.name.clone(), result: Arc::new(jobs::panicked()), ran: true, elapsed_ms: 0 }
             });
             if one.succeeded() {
                 values.insert(action.id.clone(), Arc::new(value_of(&one.result)));
@@ -316,9 +339,15 @@ impl Gateway {
         cancel: CancellationToken,
     ) -> Ended {
         let began = Instant::now();
+        let not_run = |fault: Fault| Ended {
+            name: action.name.clone(),
+            result: Arc::new(fault.to_result()),
+            ran: false,
+            elapsed_ms: millis(began),
+        };
         let lookup = |name: &str| match values.get(name) {
             Some(value) => Named::Value(value.clone()),
-            None if name.starts_with("ref:") => Named::Foreign,
+            None if name.starts_with("ref:") => self.reference(name),
             None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
         };
         let prepared = match template::fill(&action.params, &lookup) {
@@ -335,38 +364,22 @@ impl Gateway {
                         "The user has to agree to this call; make it by itself with execute_tool.",
                     ),
                 };
-                return Ended {
-                    name: action.name.clone(),
-                    result: Arc::new(fault.to_result()),
-                    elapsed_ms: millis(began),
-                };
+                return not_run(fault);
             }
         };
         let tool = prepared.tool.clone();
         let alone = !tool.read_only && !tool.parallel && &*tool.server != GATEWAY;
         let connection = self.connections.get(&tool.server).filter(|_| alone);
         let _turn = match connection {
-            Some(connection) => Some(connection.one_at_a_time.lock().await),
+            Some(connection) => tokio::select! {
+                turn = connection.one_at_a_time.lock() => Some(turn),
+                () = cancel.cancelled() => return not_run(Fault::new(Code::Cancelled, "Not run: cancelled while it waited for its turn.")),
+            },
             None => None,
         };
         let result = self.invoke(caller, prepared, None, cancel).await;
-        Ended { name: tool.full.to_string(), result: Arc::new(result), elapsed_ms: millis(began) }
+        Ended { name: tool.full.to_string(), result: Arc::new(result), ran: true, elapsed_ms: millis(began) }
     }
-}
-
-/// A result inside a larger answer: its value where that says everything, else the whole.
-fn compact(result: &Value) -> Value {
-    let blocks = result.get("content").and_then(Value::as_array);
-    let texts_only = blocks.is_none_or(|blocks| blocks.iter().all(|b| b.get("type") == Some(&json!("text"))));
-    if texts_only && result.get("structuredContent").is_none() {
-        return value_of(result);
-    }
-    if texts_only && let Some(structured) = result.get("structuredContent") {
-        return structured.clone();
-    }
-    let mut whole: Map<String, Value> = result.as_object().cloned().unwrap_or_default();
-    whole.remove("resultType");
-    Value::Object(whole)
 }
 
 pub(super) fn millis(since: Instant) -> u64 {

@@ -14,6 +14,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::jobs::Owner;
+
 /// How many notices wait for one session; the oldest go first.
 const MAX_NOTICES: usize = 50;
 
@@ -105,6 +107,16 @@ pub enum Asking {
     Rounds(Option<(String, Reply)>),
 }
 
+impl Caller {
+    /// Whose the jobs of this caller are.
+    pub fn owner(&self) -> Owner {
+        Owner {
+            session: self.lasting.then_some(self.session.id),
+            profile: self.session.profile.clone(),
+        }
+    }
+}
+
 /// One request of a client, as the gateway sees it.
 #[derive(Clone, Default)]
 pub struct Caller {
@@ -116,6 +128,8 @@ pub struct Caller {
     pub cancel: CancellationToken,
     /// Where progress goes, if the client asked for it.
     pub progress: Option<mpsc::Sender<Value>>,
+    /// Whether the session lasts beyond this request.
+    pub lasting: bool,
     /// How its user can be asked.
     pub asking: Asking,
     /// `_meta` that is passed on to servers.

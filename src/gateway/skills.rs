@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Gateway, Snapshot, ask::Interrupt, call::text_result, session::Caller};
 use crate::{
-    downstream::Control,
+    downstream::{CallError, Control, State},
     fault::{Code, Fault},
     name,
     search::{Document, Index, Query},
@@ -49,7 +49,7 @@ impl Gateway {
         let snapshot = self.snapshot();
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
-            let all = entries(&local, &snapshot);
+            let all = entries(&local, &snapshot, &|server| self.may_see(caller, server));
             return Ok(text_result(
                 match arguments.query.as_deref().map(str::trim) {
                     Some(query) if !query.is_empty() => best(all, query),
@@ -64,12 +64,13 @@ impl Gateway {
         for (server, entry) in snapshot.catalog.servers() {
             for prompt in &entry.prompts {
                 let own = prompt.get("name").and_then(Value::as_str).unwrap_or_default();
-                if name::fold(&format!("{server}/{own}")) == name::fold(command) {
-                    return self.prompt(caller, server, own, arguments.arguments).await;
+                if name::fold(&format!("{server}/{own}")) == name::fold(command) && self.may_see(caller, server) {
+                    let first = prompt.get("arguments").and_then(|all| all.get(0)?.get("name")?.as_str());
+                    return self.prompt(caller, server, own, first.map(String::from), arguments.arguments).await;
                 }
             }
         }
-        let all = entries(&local, &snapshot);
+        let all = entries(&local, &snapshot, &|server| self.may_see(caller, server));
         let near = name::nearest(command, all.iter().map(|entry| entry.name.as_str()), 3);
         let fault = Fault::new(
             Code::NotFound,
@@ -84,6 +85,7 @@ impl Gateway {
         caller: &Caller,
         server: &Arc<str>,
         prompt: &str,
+        first: Option<String>,
         arguments: Option<Value>,
     ) -> Result<Value, Interrupt> {
         let Some(connection) = self.connections().get(server).cloned() else {
@@ -100,17 +102,31 @@ impl Gateway {
                     other => (key, json!(other.to_string())),
                 })
                 .collect(),
+            // Text goes to the one argument that a prompt takes, or to its first.
+            Some(Value::String(text)) => match first {
+                Some(first) => Map::from_iter([(first, json!(text))]),
+                None => Map::new(),
+            },
             _ => Map::new(),
         };
+        // Both waits together end before the soft deadline: a prompt does not become a task.
+        let patience = self.soft_deadline() / 2;
         let control = Control {
-            timeout: connection.settings.timeout.min(self.soft_deadline()),
+            timeout: connection.settings.timeout.min(patience),
             cancel: CancellationToken::clone(&caller.cancel),
             progress: None,
             meta: Map::new(),
         };
-        let wait = self.soft_deadline() / 2;
-        let answer = connection.get_prompt(prompt, arguments, control, wait).await.map_err(|error| {
-            Fault::new(Code::UpstreamError, format!("`{server}` did not give the prompt `{prompt}`: {error}"))
+        let answer = connection.get_prompt(prompt, arguments, control, patience).await.map_err(|error| {
+            let code = match &error {
+                CallError::NotReady(State::Starting) => Code::ServerStarting,
+                CallError::NotReady(State::AuthRequired { .. }) => Code::AuthRequired,
+                CallError::NotReady(_) | CallError::Closed(_) => Code::ServerDown,
+                CallError::TimedOut(_) => Code::Timeout,
+                CallError::Cancelled => Code::Cancelled,
+                CallError::Rpc(_) | CallError::Unreadable(_) => Code::UpstreamError,
+            };
+            Fault::new(code, format!("`{server}` did not give the prompt `{prompt}`: {error}"))
                 .next("use_skill", json!({ "query": prompt }))
         })?;
         let mut text = String::new();
@@ -168,7 +184,7 @@ fn follow(skill: &str, text: &str, files: &[String]) -> String {
     out
 }
 
-fn entries(local: &[Skill], snapshot: &Snapshot) -> Vec<Entry> {
+fn entries(local: &[Skill], snapshot: &Snapshot, seen: &dyn Fn(&str) -> bool) -> Vec<Entry> {
     let mut all: Vec<Entry> = local
         .iter()
         .map(|skill| Entry {
@@ -177,7 +193,7 @@ fn entries(local: &[Skill], snapshot: &Snapshot) -> Vec<Entry> {
             arguments: None,
         })
         .collect();
-    for (server, entry) in snapshot.catalog.servers() {
+    for (server, entry) in snapshot.catalog.servers().iter().filter(|(server, _)| seen(server)) {
         for prompt in &entry.prompts {
             let text = |key: &str| prompt.get(key).and_then(Value::as_str).unwrap_or_default();
             let description =

@@ -5,9 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    env,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -120,7 +118,7 @@ impl Embedder {
         }
     }
 
-    /// The vector of a request, of length 1, from its first 64 tokens. A request that was embedded lately is not
+    /// The vector of a request, of length 1, from its first 96 tokens. A request that was embedded lately is not
     /// embedded again.
     pub async fn embed_query(&self, text: &str) -> Result<Arc<[f32]>, EmbedError> {
         if let Some(vector) = self.memory().query(text) {
@@ -366,7 +364,9 @@ mod tests {
         let again = Embedder::start(&settings);
         let first_told = Arc::new(Mutex::new(None));
         let told = first_told.clone();
-        let progress = move |done, total| drop(told.lock().expect("no panic").get_or_insert((done, total)));
+        let progress = move |done, total| {
+            let _ = told.lock().expect("no panic").get_or_insert((done, total));
+        };
         assert_eq!(again.embed_documents(texts(), progress).await.expect("known"), vectors);
         assert_eq!(*first_told.lock().expect("no panic"), Some((3, 3)));
     }

@@ -2,23 +2,22 @@
 //!
 //! Knows text; has not heard of documents or of how they are scored.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, LazyLock},
-};
+use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
 
-use super::{fusion::tune, synonyms, text};
+use super::{synonyms, text};
 
 /// Characters of a request that count.
 const MOST_CHARACTERS: usize = 4_000;
+/// With fewer parts a request is scored as a whole: two halves of a sentence say less than the sentence.
+const FEWEST_PARTS: usize = 3;
 /// Parts of a request that are scored on their own; each one is embedded.
 const MOST_PARTS: usize = 8;
 /// Words that a part needs to say something on its own.
 const SHORTEST_PART: usize = 3;
-/// A synonym counts as so much of a word that was really said.
-const SYNONYM: f32 = 0.2;
+/// A synonym counts as so much of a word that was really said. Measured from 0 to 0.3; more drowns what was said.
+const SYNONYM: f32 = 0.3;
 /// Longer texts are not somebody's spelling of a tool's name.
 const LONGEST_NAME: usize = 200;
 
@@ -46,8 +45,9 @@ pub(super) struct Part {
     /// Stems with their weight: what was said, then synonyms.
     pub(super) terms: Vec<(String, f32)>,
     /// How many of the terms were said.
-    pub(super) said: usize,
-    pub(super) trigrams: Vec<(u64, f32)>,
+    said: usize,
+    /// Three-letter windows, each once.
+    pub(super) trigrams: Vec<u64>,
     pub(super) vector: Option<Arc<[f32]>>,
 }
 
@@ -56,7 +56,7 @@ impl Query {
     pub fn parse(request: &str) -> Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
         let mut parts = split(whole);
-        if parts.len() < *tune::MIN_PARTS as usize {
+        if parts.len() < FEWEST_PARTS {
             parts.clear();
         }
         parts.truncate(MOST_PARTS);
@@ -112,13 +112,10 @@ impl Part {
                 }
             }
         }
-        let mut trigrams: HashMap<u64, f32> = HashMap::new();
-        for gram in text::trigrams(part) {
-            *trigrams.entry(gram).or_default() = 1.0;
-        }
-        let mut trigrams: Vec<(u64, f32)> = trigrams.into_iter().collect();
-        // A fixed order of adding up: equal queries give equal scores to the last bit.
-        trigrams.sort_by_key(|&(gram, _)| gram);
+        // Sorted, so that equal requests add up in one order and score alike to the last bit.
+        let mut trigrams = text::trigrams(part);
+        trigrams.sort_unstable();
+        trigrams.dedup();
         Part { text: part.to_owned(), terms, said, trigrams, vector: None }
     }
 

@@ -43,10 +43,11 @@ impl Vectors {
             .then(|| self.values.chunks_exact(self.width).map(|vector| dot(query, vector)).collect())
     }
 
-    /// The cosine of a query with one vector, 0 for what is not there.
+    /// The cosine of a query with one vector, 0 for what is not there or has another length.
     pub(super) fn score(&self, query: &[f32], number: usize) -> f32 {
         let start = number * self.width;
-        self.values.get(start..start + self.width).map_or(0.0, |vector| dot(query, vector))
+        let vector = self.values.get(start..start + self.width).filter(|_| query.len() == self.width);
+        vector.map_or(0.0, |vector| dot(query, vector))
     }
 
     /// Whether a graph was built.
@@ -126,7 +127,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_graph_finds_what_exact_search_finds() {
-        let all = clustered(2_020, 48, 40);
+        let all = clustered(2_020, 32, 40);
         let (queries, vectors) = all.split_at(20);
         let graph = Vectors::new(vectors, 100).expect("equal lengths");
         let exact = Vectors::new(vectors, 10_000).expect("equal lengths");

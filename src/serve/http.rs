@@ -89,7 +89,7 @@ fn router(
             .with_cancellation_token(ending.child_token());
         let sessions = Arc::new(LocalSessionManager::default());
         StreamableHttpService::new(
-            move || Ok(Handler::new(gateway.clone(), profile.clone())),
+            move || Ok(Handler::new(gateway.clone(), profile.clone(), true)),
             sessions,
             config,
         )

@@ -1,1 +1,36 @@
-//! The gateway driven as a client would.
+//! Tests of the whole gateway: what clients, servers and people see of it.
+//!
+//! Two ways in. [`setup::Setup::start`] runs the `nonet` program and talks to it as a client does, where
+//! processes, stdio or the protocol matter; [`setup::Setup::open`] makes a gateway in this process, with
+//! scripted servers at the other end of a pipe. Search by meaning is switched off in both (a model that is
+//! not there), so no test waits for vectors.
+
+mod client;
+#[path = "../fake/mod.rs"]
+mod fake;
+mod inside;
+mod setup;
+mod web;
+
+mod apps;
+mod approving;
+mod asking;
+mod background;
+mod calls;
+mod cancelling;
+mod check;
+mod command_line;
+mod discovering;
+mod handshake;
+mod http_clients;
+mod http_servers;
+mod large_results;
+mod lists;
+mod names;
+mod parallel;
+mod params;
+mod rules;
+mod server_changes;
+mod server_faults;
+mod skills;
+mod stopping;

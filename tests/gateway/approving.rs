@@ -1,0 +1,139 @@
+//! `policy = "approve"`: no call without the user.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::Client,
+    setup::{Setup, golden, json_of, logged},
+};
+
+fn bank() -> (Setup, PathBuf) {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tools = json!([{ "name": "pay", "description": "Pays" }, { "name": "look" }]);
+    let setup = setup.server("bank", json!({ "tools": tools, "call_log": log }));
+    (setup.toml("[servers.bank.tools.pay]\npolicy = 'approve'"), log)
+}
+
+fn with_forms(action: &'static str, decision: &'static str) -> (Client, PathBuf) {
+    let (setup, log) = bank();
+    let mut client = setup.start_with(json!({ "elicitation": {} }));
+    client.answer_questions(move |_| json!({ "action": action, "content": { "decision": decision } }));
+    client.until_ready("bank");
+    (client, log)
+}
+
+#[test]
+fn the_user_allows_a_call_in_the_form() {
+    let (mut client, _) = with_forms("accept", "allow");
+    assert_eq!(client.answer("bank__pay", json!({ "sum": 5 })), json!({ "sum": 5 }));
+    let message = client.asked[0]["message"].as_str().expect("a message").to_string();
+    assert!(message.contains("pay") && message.contains("bank") && message.contains("\"sum\": 5"), "{message}");
+    // Each call is asked for; what needs no approval is not.
+    assert_eq!(client.answer("bank__pay", json!({ "sum": 5 })), json!({ "sum": 5 }));
+    assert_eq!(client.asked.len(), 2);
+    client.answer("bank__look", json!({}));
+    assert_eq!(client.asked.len(), 2);
+}
+
+#[test]
+fn the_user_does_not_allow_a_call_in_the_form() {
+    for (action, decision) in [("accept", "deny"), ("decline", ""), ("cancel", "")] {
+        let (mut client, log) = with_forms(action, decision);
+        let fault = client.fault("bank.pay", json!({ "sum": 5 }));
+        assert_eq!(fault["code"], "forbidden", "{action}: {fault}");
+        assert_eq!(logged(&log), Vec::<Value>::new(), "the server has not seen the call");
+    }
+}
+
+#[tokio::test]
+async fn a_client_without_forms_asks_in_the_chat_and_calls_again() {
+    let (setup, log) = bank();
+    let inside = setup.open().await;
+    let call = json!({ "name": "bank.pay", "params": { "sum": 5 } });
+    let fault = inside.fault("execute_tool", call.clone()).await;
+    insta::assert_json_snapshot!(golden(fault.clone()));
+    assert_eq!(logged(&log), Vec::<Value>::new(), "the server has not seen the call");
+    let mut answer = fault["next_step"]["arguments"].clone();
+    answer["answer"] = json!("allow");
+    let told = inside.answer("ask_user", answer).await;
+    assert_eq!(told["status"], "approved", "{told}");
+    assert_eq!(told["next_step"]["arguments"], call, "{told}");
+    // Other params are another call.
+    let other = json!({ "name": "bank.pay", "params": { "sum": 5000 } });
+    assert_eq!(inside.fault("execute_tool", other).await["code"], "needs_approval");
+    // This one is allowed, once, and in whichever order its params stand.
+    assert_eq!(inside.answer("execute_tool", call.clone()).await, json!({ "sum": 5 }));
+    assert_eq!(inside.fault("execute_tool", call).await["code"], "needs_approval");
+    assert_eq!(logged(&log).len(), 1);
+}
+
+#[tokio::test]
+async fn a_no_in_the_chat_is_a_no() {
+    let (setup, log) = bank();
+    let inside = setup.open().await;
+    let call = json!({ "name": "bank.pay", "params": {} });
+    let fault = inside.fault("execute_tool", call.clone()).await;
+    for answer in ["deny", "rather not"] {
+        let token = inside.fault("execute_tool", call.clone()).await["next_step"]["arguments"]["token"].clone();
+        let told = inside.answer("ask_user", json!({ "token": token, "answer": answer })).await;
+        assert_eq!(told["status"], "denied", "{told}");
+    }
+    assert_eq!(inside.fault("execute_tool", call).await["code"], "needs_approval");
+    assert_eq!(fault["code"], "needs_approval");
+    assert_eq!(logged(&log), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn no_other_door_leads_around_the_user() {
+    let (setup, log) = bank();
+    let inside = setup.toml("[apps.pay]\ntool = 'bank.pay'").open().await;
+    for (tool, arguments) in [
+        ("bank__pay", json!({ "sum": 5 })),
+        ("gateway.background_run", json!({ "name": "bank.pay" })),
+        ("execute_tool", json!({ "name": "bank.pay", "background": true })),
+        ("call_app", json!({ "app_id": "pay", "input": {} })),
+    ] {
+        let fault = inside.fault(tool, arguments).await;
+        assert_eq!(fault["code"], "needs_approval", "{tool}: {fault}");
+    }
+    let actions = json!([{ "name": "bank.pay" }, { "name": "bank.look" }]);
+    let report = inside.answer("run_parallel", json!({ "actions": actions })).await;
+    assert_eq!(report["results"][0]["error"]["code"], "needs_approval", "{report}");
+    assert_eq!(report["results"][1]["success"], true, "{report}");
+    assert!(logged(&log).iter().all(|call| call["params"]["name"] != "pay"), "{:?}", logged(&log));
+}
+
+#[test]
+fn a_stateless_client_is_asked_before_the_call_runs() {
+    let (setup, log) = bank();
+    let mut client = setup.start_silently();
+    let forms = json!({ "elicitation": {} });
+    let call = json!({ "name": "bank__pay", "arguments": { "sum": 5 } });
+    let asked = crate::setup::eventually("the server is ready", || {
+        let answer = client.modern("tools/call", call.clone(), forms.clone());
+        Some(answer["result"].clone()).filter(|result| result["resultType"] == "input_required")
+    });
+    assert_eq!(logged(&log), Vec::<Value>::new());
+    let key = asked["inputRequests"].as_object().and_then(|all| all.keys().next()).expect("one request").clone();
+    let mut again = call.clone();
+    again["requestState"] = asked["requestState"].clone();
+    again["inputResponses"] = json!({ key.as_str(): { "action": "accept", "content": { "decision": "allow" } } });
+    // An answer to one call is no answer to another.
+    let mut other = again.clone();
+    other["arguments"] = json!({ "sum": 5000 });
+    let told = client.modern("tools/call", other, forms.clone());
+    assert_eq!(told["result"]["resultType"], "input_required", "{told}");
+    assert_eq!(logged(&log), Vec::<Value>::new());
+
+    let asked = client.modern("tools/call", call.clone(), forms.clone());
+    again["requestState"] = asked["result"]["requestState"].clone();
+    let told = client.modern("tools/call", again.clone(), forms.clone());
+    assert_eq!(json_of(&told["result"]), json!({ "sum": 5 }), "{told}");
+    // The same state again is asked for again.
+    let told = client.modern("tools/call", again, forms);
+    assert_eq!(told["result"]["resultType"], "input_required", "{told}");
+    assert_eq!(logged(&log).len(), 1);
+}

@@ -1,0 +1,196 @@
+//! `ask_user`: the ladder from a form to the chat.
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::Client,
+    inside::Inside,
+    setup::{Setup, golden, json_of},
+};
+
+async fn alone() -> Inside {
+    Setup::new().open().await
+}
+
+/// A client of the session era that can show forms.
+fn with_forms(answer: impl FnMut(&Value) -> Value + 'static) -> Client {
+    let mut client = Setup::new().start_with(json!({ "elicitation": {} }));
+    client.answer_questions(answer);
+    client
+}
+
+#[tokio::test]
+async fn a_client_without_forms_asks_in_the_chat_and_comes_back() {
+    let inside = alone().await;
+    let asked = inside
+        .answer("ask_user", json!({ "question": "Which one?", "choices": ["red", "blue"] }))
+        .await;
+    insta::assert_json_snapshot!(golden(asked.clone()));
+    let mut again = asked["next_step"]["arguments"].clone();
+    again["answer"] = json!("blue");
+    let told = inside.answer("ask_user", again.clone()).await;
+    assert_eq!(told, json!({ "status": "answered", "answer": "blue" }));
+    let fault = inside.fault("ask_user", again).await;
+    assert_eq!(fault["code"], "not_found", "a token is good once: {fault}");
+}
+
+#[tokio::test]
+async fn an_answer_in_the_chat_approves_denies_or_says_what_to_change() {
+    let inside = alone().await;
+    for (answer, expected) in [
+        ("approve", json!({ "status": "approved", "content": "Dear all" })),
+        ("Yes", json!({ "status": "approved", "content": "Dear all" })),
+        ("deny", json!({ "status": "denied" })),
+        ("make it shorter", json!({ "status": "denied", "user_feedback": "make it shorter" })),
+    ] {
+        let asked = inside.answer("ask_user", json!({ "question": "Send it?", "content": "Dear all" })).await;
+        assert!(asked["message"].as_str().is_some_and(|text| text.contains("Dear all")), "{asked}");
+        let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await;
+        assert_eq!(told, expected, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_without_an_answer_and_a_question_without_words_are_told() {
+    let inside = alone().await;
+    let asked = inside.answer("ask_user", json!({ "question": "Well?" })).await;
+    let fault = inside.fault("ask_user", json!({ "token": asked["token"] })).await;
+    assert_eq!(fault["code"], "invalid_params", "{fault}");
+    assert_eq!(inside.fault("ask_user", json!({})).await["code"], "invalid_params");
+    assert_eq!(inside.fault("ask_user", json!({ "question": "  " })).await["code"], "invalid_params");
+    let unknown = json!({ "token": "ask-nothing", "answer": "x" });
+    assert_eq!(inside.fault("ask_user", unknown).await["code"], "not_found");
+}
+
+#[tokio::test]
+async fn a_secret_is_never_asked_for_in_a_form() {
+    let inside = alone().await;
+    for field in ["password", "apiKey", "API_KEY", "github_token", "clientSecret"] {
+        let form = json!({ "type": "object", "properties": { field: { "type": "string" } } });
+        let fault = inside.fault("ask_user", json!({ "question": "Please", "form": form })).await;
+        assert_eq!(fault["code"], "invalid_params", "{field}: {fault}");
+        assert!(fault["message"].as_str().is_some_and(|text| text.contains("secret")), "{fault}");
+    }
+    let hidden = json!({ "type": "object", "properties": { "x": { "type": "string", "format": "password" } } });
+    assert_eq!(inside.fault("ask_user", json!({ "question": "Please", "form": hidden })).await["code"], "invalid_params");
+    let nested = json!({ "type": "object", "properties": { "x": { "type": "object", "properties": {} } } });
+    let fault = inside.fault("ask_user", json!({ "question": "Please", "form": nested })).await;
+    assert!(fault["message"].as_str().is_some_and(|text| text.contains("flat")), "{fault}");
+}
+
+#[test]
+fn a_client_with_forms_answers_in_the_same_call() {
+    let mut client = with_forms(|_| json!({ "action": "accept", "content": { "answer": "blue" } }));
+    let told = client.answer("ask_user", json!({ "question": "Which one?", "choices": ["red", "blue"] }));
+    assert_eq!(told, json!({ "status": "answered", "answer": "blue" }));
+    let asked = &client.asked[0];
+    assert_eq!(asked["message"], "Which one?", "{asked}");
+    assert_eq!(asked["requestedSchema"]["properties"]["answer"]["enum"], json!(["red", "blue"]), "{asked}");
+}
+
+#[test]
+fn a_user_may_decline_or_close_the_form() {
+    let mut client = with_forms(|params| {
+        json!({ "action": if params["message"] == "One?" { "decline" } else { "cancel" } })
+    });
+    assert_eq!(client.answer("ask_user", json!({ "question": "One?" })), json!({ "status": "denied" }));
+    assert_eq!(client.answer("ask_user", json!({ "question": "Two?" })), json!({ "status": "cancelled" }));
+}
+
+#[test]
+fn content_may_be_edited_in_the_form() {
+    let mut client = with_forms(|params| {
+        let shown = params["requestedSchema"]["properties"]["content"]["default"].as_str().unwrap_or_default();
+        let content = if shown == "Dear all" { "Dear friends" } else { shown };
+        json!({ "action": "accept", "content": { "decision": "approve", "content": content } })
+    });
+    let told = client.answer("ask_user", json!({ "question": "Send it?", "content": "Dear all" }));
+    assert_eq!(told, json!({ "status": "approved", "content": "Dear friends", "content_was_edited": true }));
+    let told = client.answer("ask_user", json!({ "question": "Send it?", "content": "As it is" }));
+    assert_eq!(told, json!({ "status": "approved", "content": "As it is" }));
+}
+
+#[test]
+fn feedback_comes_back_with_a_no() {
+    let mut client =
+        with_forms(|_| json!({ "action": "accept", "content": { "decision": "deny", "feedback": "too long" } }));
+    let told = client.answer("ask_user", json!({ "question": "Send it?", "content": "Dear all" }));
+    assert_eq!(told, json!({ "status": "denied", "user_feedback": "too long" }));
+}
+
+#[test]
+fn a_form_of_several_fields_is_put_as_it_is() {
+    let form = json!({
+        "type": "object",
+        "properties": { "city": { "type": "string" }, "days": { "type": "integer", "minimum": 1 }, "rain": { "type": "boolean" } },
+        "required": ["city"],
+    });
+    let mut client =
+        with_forms(|_| json!({ "action": "accept", "content": { "city": "Bern", "days": 3, "rain": false } }));
+    let told = client.answer("ask_user", json!({ "question": "Where to?", "form": form }));
+    assert_eq!(told, json!({ "status": "answered", "answer": { "city": "Bern", "days": 3, "rain": false } }));
+    let put = &client.asked[0]["requestedSchema"];
+    assert_eq!((&put["properties"]["days"]["type"], &put["required"]), (&json!("integer"), &json!(["city"])), "{put}");
+}
+
+#[test]
+fn several_choices_may_be_taken() {
+    let mut client = with_forms(|_| json!({ "action": "accept", "content": { "answer": ["red", "blue"] } }));
+    let arguments = json!({ "question": "Which?", "choices": ["red", "green", "blue"], "allow_multiple": true });
+    assert_eq!(client.answer("ask_user", arguments), json!({ "status": "answered", "answer": ["red", "blue"] }));
+    let put = &client.asked[0]["requestedSchema"]["properties"]["answer"];
+    assert_eq!(put["type"], "array", "{put}");
+}
+
+#[test]
+fn a_client_that_fails_at_the_form_is_asked_in_the_chat() {
+    let mut client = Setup::new().start_with(json!({ "elicitation": {} }));
+    let told = client.answer("ask_user", json!({ "question": "Well?" }));
+    assert_eq!(told["status"], "needs_user", "{told}");
+}
+
+#[test]
+fn a_user_who_is_away_does_not_block_the_call() {
+    let mut client =
+        Setup::new().gateway("soft_deadline = '4s'").start_with(json!({ "elicitation": {} }));
+    // The question is never answered: this client only reads.
+    let id = client.begin_call("ask_user", json!({ "question": "Well?", "timeout": 300 }));
+    let told = crate::setup::eventually("an answer before the soft deadline is far over", || {
+        client.silent_answer(id)
+    });
+    assert_eq!(json_of(&told["result"])["status"], "needs_user", "{told}");
+}
+
+#[test]
+fn a_stateless_client_is_asked_by_an_unfinished_result() {
+    let mut client = Setup::new().start_silently();
+    let forms = json!({ "elicitation": { "form": {} } });
+    let call = json!({ "name": "ask_user", "arguments": { "question": "Which one?", "choices": ["red", "blue"] } });
+    for (response, expected) in [
+        (json!({ "action": "accept", "content": { "answer": "red" } }), json!({ "status": "answered", "answer": "red" })),
+        (json!({ "action": "decline" }), json!({ "status": "denied" })),
+        (json!({ "action": "cancel" }), json!({ "status": "cancelled" })),
+    ] {
+        let asked = client.modern("tools/call", call.clone(), forms.clone());
+        let result = &asked["result"];
+        assert_eq!(result["resultType"], "input_required", "{asked}");
+        let requests = result["inputRequests"].as_object().expect("requests");
+        let (key, request) = requests.iter().next().expect("one request");
+        assert_eq!(request["method"], "elicitation/create", "{asked}");
+        assert_eq!(request["params"]["message"], "Which one?", "{asked}");
+        let mut again = call.clone();
+        again["requestState"] = result["requestState"].clone();
+        again["inputResponses"] = json!({ key: response });
+        let told = client.modern("tools/call", again, forms.clone());
+        assert_eq!(told["result"]["resultType"], "complete", "{told}");
+        assert_eq!(json_of(&told["result"]), expected);
+    }
+}
+
+#[test]
+fn a_stateless_client_without_forms_is_asked_in_the_chat() {
+    let mut client = Setup::new().start_silently();
+    let call = json!({ "name": "ask_user", "arguments": { "question": "Well?" } });
+    let told = client.modern("tools/call", call, json!({}));
+    assert_eq!(json_of(&told["result"])["status"], "needs_user", "{told}");
+}

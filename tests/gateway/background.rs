@@ -1,0 +1,138 @@
+//! Calls that cannot time out: in the background from the start, or once the soft deadline is over.
+
+use serde_json::{Value, json};
+
+use crate::{
+    inside::{Inside, eventually},
+    setup::{Setup, golden, json_of, logged, notices_of, text_of},
+};
+
+fn tools() -> Value {
+    json!([
+        { "name": "fast", "on": { "text": "done" } },
+        { "name": "slow", "on": { "delay_ms": 2_700, "text": "done" } },
+        { "name": "fail", "on": { "error": "out of order" } },
+        { "name": "fail_late", "on": { "delay_ms": 1_500, "error": "out of order" } },
+        { "name": "hang", "on": { "hang": true } },
+    ])
+}
+
+async fn shop(gateway: &str) -> (Inside, std::path::PathBuf) {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let setup = setup.server("shop", json!({ "tools": tools(), "call_log": log }));
+    (setup.gateway(gateway).open().await, log)
+}
+
+async fn task(inside: &Inside, params: Value) -> Value {
+    json_of(&inside.execute("gateway.background_run", params).await)
+}
+
+/// Waits for the next notice of the session.
+async fn notice(inside: &Inside) -> Value {
+    eventually("a notice", async || notices_of(&inside.call("list_categories", json!({})).await).pop()).await
+}
+
+#[tokio::test]
+async fn a_launch_that_ends_at_once_answers_at_once() {
+    let (inside, _) = shop("").await;
+    let launch = |tool: &str| json!({ "name": tool, "background": true });
+    assert_eq!(text_of(&inside.call("execute_tool", launch("shop.fast")).await), "done");
+    let failed = inside.call("execute_tool", launch("shop.fail")).await;
+    assert_eq!((text_of(&failed), &failed["isError"]), ("out of order", &json!(true)));
+    let unknown = inside.fault("execute_tool", launch("shop.nothing")).await;
+    assert_eq!(unknown["code"], "unknown_tool");
+    let told = inside.execute("gateway.background_run", json!({ "name": "shop.fast" })).await;
+    assert_eq!(text_of(&told), "done");
+}
+
+#[tokio::test]
+async fn a_launch_that_takes_longer_is_a_task() {
+    let (inside, _) = shop("").await;
+    let launched = inside.answer("execute_tool", json!({ "name": "shop.slow", "background": true })).await;
+    insta::assert_json_snapshot!(golden(launched.clone()));
+    let id = launched["task_id"].clone();
+    assert_eq!(launched["next_step"]["arguments"]["params"]["task_id"], id);
+    assert_eq!(task(&inside, json!({ "task_id": id })).await["state"], "running");
+    let list = task(&inside, json!({ "list_tasks": true })).await;
+    assert_eq!((&list["tasks"][0]["task_id"], &list["total"]), (&id, &json!(1)), "{list}");
+    // `wait` gives what the call itself would have given.
+    let waited = inside.call("execute_tool", launched["next_step"]["arguments"].clone()).await;
+    assert_eq!(text_of(&waited), "done", "{waited}");
+    assert_eq!(task(&inside, json!({ "task_id": id })).await["state"], "completed");
+}
+
+#[tokio::test]
+async fn a_call_over_the_soft_deadline_goes_on_as_a_task_and_its_end_is_told_once() {
+    let (inside, log) = shop("soft_deadline = '500ms'").await;
+    let handle = inside.answer("execute_tool", json!({ "name": "shop.fail_late" })).await;
+    assert_eq!((&handle["state"], &handle["tool"]), (&json!("running"), &json!("shop.fail_late")), "{handle}");
+    let told = notice(&inside).await;
+    assert_eq!(told["task_id"], handle["task_id"]);
+    insta::assert_json_snapshot!(golden(told));
+    assert_eq!(notices_of(&inside.call("list_categories", json!({})).await), Vec::<Value>::new(), "once");
+    let waited = inside.call("execute_tool", handle["next_step"]["arguments"].clone()).await;
+    assert_eq!((text_of(&waited), &waited["isError"]), ("out of order", &json!(true)));
+    let status = task(&inside, json!({ "task_id": handle["task_id"] })).await;
+    assert_eq!((&status["state"], &status["error"]["message"]), (&json!("failed"), &json!("out of order")));
+    assert!(logged(&log).iter().all(|line| line.get("cancelled").is_none()), "it was not cancelled");
+}
+
+#[tokio::test]
+async fn a_notice_is_for_the_session_that_it_concerns() {
+    let (inside, _) = shop("soft_deadline = '300ms'").await;
+    let other = nonet::gateway::session::Caller { session: inside.gateway.open_session(None), ..inside.caller.clone() };
+    inside.call("execute_tool", json!({ "name": "shop.fail_late" })).await;
+    notice(&inside).await;
+    let answer = inside.call_as(&other, "list_categories", json!({})).await;
+    assert_eq!(notices_of(&answer), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_task_is_cancelled_and_the_server_is_told() {
+    let (inside, log) = shop("soft_deadline = '200ms'").await;
+    let handle = inside.answer("execute_tool", json!({ "name": "shop.hang" })).await;
+    let id = &handle["task_id"];
+    let answer = task(&inside, json!({ "task_id": id, "cancel": true })).await;
+    assert_eq!(answer["state"], "cancelled", "{answer}");
+    eventually("the server is told", async || {
+        logged(&log).iter().any(|line| line.get("cancelled").is_some()).then_some(())
+    })
+    .await;
+    assert_eq!(task(&inside, json!({ "task_id": id, "wait": true })).await["state"], "cancelled");
+    assert_eq!(text_of(&inside.execute("shop.fast", json!({})).await), "done");
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_too_early_says_how_to_wait_on() {
+    let (inside, _) = shop("soft_deadline = '200ms'").await;
+    let handle = inside.answer("execute_tool", json!({ "name": "shop.slow" })).await;
+    // A wait is a call like any other: it never outlives the soft deadline either.
+    let waited = task(&inside, json!({ "task_id": handle["task_id"], "wait": true, "timeout": 1 })).await;
+    assert_eq!(waited["state"], "running", "{waited}");
+    assert!(waited["next_step"].is_object(), "{waited}");
+}
+
+#[tokio::test]
+async fn a_run_parallel_over_the_soft_deadline_is_a_task_too() {
+    let (inside, _) = shop("soft_deadline = '500ms'").await;
+    let actions = json!([{ "id": "a", "name": "shop.fast" }, { "id": "b", "name": "shop.fail_late" }]);
+    let handle = inside.answer("run_parallel", json!({ "actions": actions })).await;
+    assert_eq!(handle["state"], "running", "{handle}");
+    notice(&inside).await;
+    let report = inside.answer("execute_tool", handle["next_step"]["arguments"].clone()).await;
+    assert_eq!((&report["succeeded"], &report["failed"]), (&json!(1), &json!(1)), "{report}");
+}
+
+#[tokio::test]
+async fn an_unknown_task_is_told() {
+    let (inside, _) = shop("").await;
+    let fault = inside.fault("gateway.background_run", json!({ "task_id": "job-0" })).await;
+    assert_eq!(fault["code"], "not_found", "{fault}");
+    let next = inside.answer("execute_tool", fault["next_step"]["arguments"].clone()).await;
+    assert_eq!(next, json!({ "tasks": [], "total": 0 }));
+    let fault = inside.fault("gateway.background_run", json!({})).await;
+    assert_eq!(fault["code"], "invalid_params", "{fault}");
+    let nested = json!({ "name": "gateway.background_run", "params": { "list_tasks": true } });
+    assert_eq!(inside.fault("gateway.background_run", nested).await["code"], "invalid_params");
+}

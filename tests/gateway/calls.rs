@@ -1,0 +1,213 @@
+//! The road of a call: what a server answers comes out as it went in.
+
+use serde_json::{Value, json};
+
+use crate::setup::{Setup, golden, json_of, text_of};
+
+/// A result with all that a server may put there, and what nobody has heard of.
+fn strange() -> Value {
+    json!({
+        "extra": { "z": 1, "a": [null, {}, [], ""] },
+        "content": [
+            { "type": "text", "text": "früh \u{1f600} \"quoted\" \\ \u{7f}", "annotations": { "audience": ["user"], "priority": 0.5 } },
+            { "type": "hologram", "depth": 3, "frames": [] },
+            { "type": "image", "data": "AAAA", "mimeType": "image/png", "_meta": { "x": 1 } },
+            { "type": "audio", "data": "AAAA", "mimeType": "audio/wav" },
+            { "type": "resource_link", "uri": "file:///a", "name": "a", "size": 9 },
+            { "type": "resource", "resource": { "uri": "file:///b", "text": "b", "new": true } },
+            { "text": "a block without a type" },
+        ],
+        "structuredContent": { "big": 12345678901234567890u64, "neg": -9007199254740993i64, "tiny": 1e-9, "none": null },
+        "isError": false,
+        "_meta": { "vendor/key": { "deep": [1, 2, 3] }, "progressToken": "not ours" },
+    })
+}
+
+fn gallery(era: &str) -> Value {
+    json!({ "era": era, "tools": [
+        { "name": "show", "on": { "result": strange() } },
+        { "name": "bare", "on": { "result": { "content": [] } } },
+        { "name": "only_structured", "on": { "result": { "structuredContent": { "a": 1 } } } },
+        { "name": "fail", "on": { "result": { "content": [{ "type": "text", "text": "no" }], "isError": true, "x": 1 } } },
+    ] })
+}
+
+#[test]
+fn a_result_comes_out_as_it_went_in() {
+    let mut client =
+        Setup::new().server("old", gallery("legacy")).server("new", gallery("modern")).start();
+    client.until_ready("old");
+    client.until_ready("new");
+    for server in ["old", "new"] {
+        let check = |got: Value, expected: Value| assert_eq!(got.to_string(), expected.to_string(), "{server}");
+        check(client.execute(&format!("{server}.show"), json!({})), strange());
+        check(client.call(&format!("{server}__show"), json!({})), strange());
+        check(client.execute(&format!("{server}.bare"), json!({})), json!({ "content": [] }));
+        let structured = json!({ "structuredContent": { "a": 1 } });
+        check(client.execute(&format!("{server}.only_structured"), json!({})), structured);
+        let failed = json!({ "content": [{ "type": "text", "text": "no" }], "isError": true, "x": 1 });
+        check(client.execute(&format!("{server}.fail"), json!({})), failed);
+    }
+}
+
+#[test]
+fn a_stateless_client_is_told_the_type_of_the_result_and_nothing_else_is_added() {
+    let mut client = Setup::new().server("old", gallery("legacy")).start_silently();
+    client.modern("server/discover", json!({}), json!({}));
+    let call = json!({ "name": "old__show", "arguments": {} });
+    let mut result = crate::setup::eventually("the server is ready", || {
+        let answer = client.modern("tools/call", call.clone(), json!({}));
+        Some(answer["result"].clone()).filter(|result| result["isError"] == false)
+    });
+    let kind = result.as_object_mut().expect("an object").remove("resultType");
+    assert_eq!(kind, Some(json!("complete")));
+    assert_eq!(result, strange());
+}
+
+#[tokio::test]
+async fn params_reach_the_server_as_they_were_given() {
+    let inside = Setup::new().server("echo", json!({ "tools": [{ "name": "say" }] })).open().await;
+    for params in [
+        json!({}),
+        json!({ "text": "früh \u{1f600}\n\t\"\\", "big": 12345678901234567890u64, "neg": -1.5, "none": null }),
+        json!({ "name": "x", "params": { "arguments": {} }, "timeout_ms": "later", "select": 1 }),
+        json!({ "templates": "{{not.ours}} {{ }} {{{x}}}", "deep": [[[{ "a": [] }]]] }),
+    ] {
+        let told = inside.execute("echo.say", params.clone()).await;
+        assert_eq!(text_of(&told), params.to_string());
+        assert_eq!(told["content"].as_array().map(Vec::len), Some(1), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_tool_is_described_with_its_schema_verbatim() {
+    let schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "required": ["zeta"],
+        "properties": {
+            "zeta": { "description": "The last first", "type": "string" },
+            "alpha": { "type": ["integer", "null"], "default": 3, "x-vendor": { "b": 1, "a": 2 } },
+        },
+        "type": "object",
+        "additionalProperties": false,
+        "examples": [{ "zeta": "z" }],
+    });
+    let output = json!({ "type": "object", "properties": { "sum": { "type": "number" } } });
+    let tool = json!({
+        "name": "count",
+        "title": "Count things",
+        "description": "Counts.\n\nA second paragraph that lists leave out.",
+        "input_schema": schema,
+        "output_schema": output,
+        "annotations": { "readOnlyHint": true },
+    });
+    let setup = Setup::new().server("maths", json!({ "tools": [tool] }));
+    let inside = setup
+        .toml("[servers.maths.tools.count]\naliases = ['zählen']\ntags = ['numbers']")
+        .open()
+        .await;
+    let told = inside.answer("get_tool", json!({ "name": "count" })).await;
+    assert_eq!(told["input_schema"].to_string(), schema.to_string());
+    assert_eq!(told["output_schema"].to_string(), output.to_string());
+    insta::assert_json_snapshot!(told);
+    // The call that it shows can be made as it stands, once the placeholders are filled.
+    let mut call = told["call"]["arguments"].clone();
+    call["params"]["zeta"] = json!("z");
+    assert_eq!(inside.answer("execute_tool", call).await, json!({ "zeta": "z" }));
+    let told = inside.answer("get_tool", json!({ "name": "count" })).await;
+    assert_eq!((&told["calls"], &told["failures"]), (&json!(1), &json!(0)));
+}
+
+#[tokio::test]
+async fn up_to_five_tools_are_described_at_once() {
+    let inside = Setup::new().server("many", json!({ "tool_count": 6 })).open().await;
+    let names: Vec<String> = (0..6).map(|n| format!("many.tool_{n:04}")).collect();
+    let told = inside.answer("get_tool", json!({ "names": names[..5] })).await;
+    let got: Vec<&Value> = told["tools"].as_array().expect("tools").iter().map(|tool| &tool["name"]).collect();
+    assert_eq!(json!(got), json!(names[..5]));
+    assert!(told["tools"][0]["input_schema"].is_object());
+    let fault = inside.fault("get_tool", json!({ "names": names })).await;
+    assert_eq!(fault["code"], "invalid_params", "{fault}");
+    // One that is not there costs itself alone.
+    let told = inside.answer("get_tool", json!({ "names": ["many.tool_0001", "nowhere.at_all"] })).await;
+    assert_eq!(told["tools"][0]["name"], "many.tool_0001", "{told}");
+    assert_eq!(told["tools"][1]["error"]["code"], "unknown_tool", "{told}");
+    assert_eq!(inside.fault("get_tool", json!({})).await["code"], "invalid_params");
+}
+
+#[tokio::test]
+async fn a_protocol_error_of_a_server_is_an_upstream_error() {
+    let error = json!({ "code": -32042, "message": "The shelf is empty", "data": { "shelf": 7 } });
+    let inside = Setup::new()
+        .server("shop", json!({ "tools": [{ "name": "buy", "on": { "rpc_error": error } }] }))
+        .open()
+        .await;
+    let answer = inside.golden("execute_tool", json!({ "name": "shop.buy" })).await;
+    insta::assert_json_snapshot!(answer);
+}
+
+#[tokio::test]
+async fn select_gives_a_part_of_the_result() {
+    let inside = Setup::new()
+        .server(
+            "shop",
+            json!({ "tools": [
+                { "name": "rows", "on": { "json_rows": 20 } },
+                { "name": "structured", "on": { "result": { "content": [{ "type": "text", "text": "[]" }], "structuredContent": { "a": { "b": 5 } } } } },
+                { "name": "words", "on": { "text": "just words" } },
+                { "name": "fail", "on": { "error": "out of order" } },
+            ] }),
+        )
+        .open()
+        .await;
+    let select = async |tool: &str, filter: &str| {
+        inside.call("execute_tool", json!({ "name": tool, "select": filter })).await
+    };
+    assert_eq!(json_of(&select("shop.rows", "[.[] | select(.even) | .id] | length").await), json!(10));
+    assert_eq!(text_of(&select("shop.rows", ".[3].name").await), "row 3");
+    assert_eq!(json_of(&select("shop.structured", ".a").await), json!({ "b": 5 }));
+    assert_eq!(text_of(&select("shop.words", "ascii_upcase").await), "JUST WORDS");
+    // An error is not filtered.
+    assert_eq!(text_of(&select("shop.fail", ".x").await), "out of order");
+    // A bad filter does not lose what the call gave.
+    let fault = json_of(&select("shop.rows", ".[").await)["error"].take();
+    assert_eq!(fault["code"], "invalid_params", "{fault}");
+    let next = fault["next_step"]["arguments"].clone();
+    let kept = inside.answer("execute_tool", next).await;
+    assert_eq!(kept["rows"].as_array().map(Vec::len), Some(20), "{kept}");
+}
+
+#[test]
+fn trace_context_is_passed_on_and_nothing_else_of_the_clients_meta() {
+    let mut client = Setup::new()
+        .server("shop", json!({ "tools": [{ "name": "look", "on": { "request": true } }] }))
+        .start();
+    client.until_ready("shop");
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let meta = json!({ "traceparent": trace, "private": "for the gateway alone" });
+    let answer =
+        client.request("tools/call", json!({ "name": "shop__look", "arguments": {}, "_meta": meta }));
+    let seen = json_of(&answer["result"]);
+    assert_eq!(seen["params"]["_meta"]["traceparent"], trace, "{seen}");
+    assert!(seen["params"]["_meta"].get("private").is_none(), "{seen}");
+    assert_eq!(seen["params"]["name"], "look", "{}", golden(seen.clone()));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_answer_costs_one_call() {
+    let inside = Setup::new()
+        .server(
+            "shop",
+            json!({ "tools": [
+                { "name": "text", "on": { "result": "just text" } },
+                { "name": "twice", "on": { "twice": true } },
+                { "name": "fine", "on": { "text": "fine" } },
+            ] }),
+        )
+        .open()
+        .await;
+    let fault = inside.fault("execute_tool", json!({ "name": "shop.text" })).await;
+    assert_eq!(fault["code"], "upstream_error", "{fault}");
+    assert_eq!(json_of(&inside.execute("shop.twice", json!({ "a": 1 })).await), json!({ "a": 1 }));
+    assert_eq!(text_of(&inside.execute("shop.fine", json!({})).await), "fine");
+}

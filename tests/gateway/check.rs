@@ -1,0 +1,134 @@
+//! `nonet check`, and what a faulty `servers.toml` costs.
+
+use std::{fs, process::Output};
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::command,
+    setup::{Setup, fake_server},
+};
+
+/// Runs a command over a `servers.toml` with this text.
+fn run(setup: &Setup, text: &str, arguments: &[&str]) -> Output {
+    let folder = setup.folder.path().display();
+    let text = text.replace("FAKE", fake_server().to_str().expect("UTF-8"));
+    let embedder = format!("\n[embedder]\ncache = '{folder}/cache'\nmodel = '{folder}/no-model'\n");
+    fs::write(setup.path("servers.toml"), text + &embedder).expect("it can be written");
+    command(setup.folder.path()).env_remove("NONET_TEST_UNSET").args(arguments).output().expect("nonet runs")
+}
+
+/// Standard output, without what differs between machines and runs.
+fn told(setup: &Setup, bytes: &[u8]) -> String {
+    let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    let text = text.replace(setup.folder.path().to_str().expect("UTF-8"), "");
+    let blank = |word: &str| word.parse::<u64>().map_or(word.to_string(), |_| "N".into());
+    let lines = text.lines().map(|line| {
+        let words: Vec<String> = line.split_whitespace().map(blank).collect();
+        words.join(" ")
+    });
+    lines.filter(|line| !line.starts_with("definitions:")).collect::<Vec<_>>().join("\n")
+}
+
+const FAULTY: &str = r#"
+[servers.Good_Name]
+command = "FAKE"
+
+[servers.files]
+comand = "npx"
+args = "-y"
+
+[servers.token]
+url = "https://example.com/mcp"
+headers = { Authorization = "Bearer ${NONET_TEST_UNSET}" }
+
+[servers.gateway]
+command = "FAKE"
+
+[servers.fine]
+command = "FAKE"
+args = ["--script", '{"tools":[{"name":"look"}]}']
+timeout = "10"
+"#;
+
+const HALF: &str = r#"
+[servers.fine]
+command = "FAKE"
+args = ["--script", '{"tools":[{"name":"look"}]}']
+
+[servers.bad]
+command = "FAKE"
+tmeout = "10s"
+
+[servers.token]
+url = "https://example.com/mcp"
+headers = { Authorization = "Bearer ${NONET_TEST_UNSET}" }
+"#;
+
+#[test]
+fn check_tells_every_fault_at_once_with_its_line() {
+    let setup = Setup::new();
+    let output = run(&setup, FAULTY, &["check"]);
+    assert_eq!(output.status.code(), Some(2));
+    insta::assert_snapshot!(told(&setup, &output.stdout));
+}
+
+#[test]
+fn a_faulty_server_is_left_out_and_the_others_work() {
+    let setup = Setup::new();
+    let output = run(&setup, HALF, &["call", "fine.look", "{\"a\": 1}"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "{\"a\":1}");
+    insta::assert_snapshot!(told(&setup, &output.stderr));
+    let output = run(&setup, HALF, &["check", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["servers"].as_array().map(Vec::len), Some(1), "{report}");
+    assert_eq!(report["faults"].as_array().map(Vec::len), Some(2), "{report}");
+    assert_eq!((&report["faults"][0]["line"], &report["faults"][0]["left_out"]), (&json!(8), &json!("servers.bad")));
+}
+
+#[test]
+fn check_says_how_every_server_does() {
+    let setup = Setup::new();
+    let good = "[servers.fine]\ncommand = 'FAKE'\nargs = ['--script', '{\"tools\":[{\"name\":\"look\"}]}']\n";
+    let output = run(&setup, good, &["check"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    insta::assert_snapshot!(told(&setup, &output.stdout));
+    let dead = format!("{good}[servers.dead]\ncommand = 'no-such-program-of-nonet'\n[servers.off]\ncommand = 'x'\nenabled = false\n");
+    let output = run(&setup, &dead, &["check", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&report["servers"][0]["state"], &report["servers"][1]["state"]), (&json!("down"), &json!("ready")));
+    assert_eq!(report["disabled"], json!(["off"]), "{report}");
+}
+
+#[test]
+fn a_file_that_cannot_be_used_at_all_is_told_with_its_place() {
+    let setup = Setup::new();
+    for (text, place) in [
+        ("[servers.a\ncommand = 'x'\n", "servers.toml:1:"),
+        ("\n\n[gatway]\n", "servers.toml:3:"),
+        ("[gateway]\nmax_result_bytes = 'many'\n", "servers.toml:2:"),
+        ("[servers.a]\ncommand = 'x'\ncommand = 'y'\n", "servers.toml:3:"),
+    ] {
+        for arguments in [&["check"][..], &["tools"], &["serve"]] {
+            let output = run(&setup, text, arguments);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?} {text}");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(errors.contains(place), "{arguments:?} {text}: {errors}");
+            assert!(output.stdout.is_empty(), "{arguments:?}");
+        }
+        let output = run(&setup, text, &["check", "--json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((output.status.code(), &report["usable"]), (Some(2), &json!(false)), "{report}");
+    }
+}
+
+#[test]
+fn no_file_at_all_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = command(folder.path()).arg("tools").output().expect("nonet runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("servers.toml"));
+}

@@ -1,0 +1,338 @@
+//! A client of the `nonet` program over stdio: JSON-RPC by hand, so that what is tested is what a client
+//! sees. Whatever comes on stdout that is no JSON-RPC fails the test.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
+    time::Instant,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::setup::{PATIENCE, Setup, eventually, golden, json_of, notices_of};
+
+/// The `_meta` key of the protocol version in the stateless era.
+pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
+const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+
+/// What a client answers to a question of the gateway: the result to the params.
+type OnAsk = Box<dyn FnMut(&Value) -> Value>;
+
+pub struct Client {
+    pub folder: Arc<TempDir>,
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    last_id: i64,
+    answers: HashMap<i64, (String, Value)>,
+    /// The last answer as it came.
+    pub line: String,
+    /// Notifications that came, in order.
+    pub notifications: Vec<Value>,
+    /// Notices that were attached to answers, in order.
+    pub notices: Vec<Value>,
+    /// Questions that the gateway put: their params.
+    pub asked: Vec<Value>,
+    on_ask: Option<OnAsk>,
+}
+
+impl Setup {
+    /// Runs `nonet` and shakes hands.
+    pub fn start(self) -> Client {
+        self.start_with(json!({}))
+    }
+
+    /// Runs `nonet` and shakes hands as a client with these capabilities.
+    pub fn start_with(self, capabilities: Value) -> Client {
+        let mut client = self.start_silently();
+        let answer = client.initialize("2025-06-18", capabilities);
+        assert_eq!(answer["result"]["protocolVersion"], "2025-06-18", "{answer}");
+        client
+    }
+
+    /// Runs `nonet` and says nothing yet.
+    pub fn start_silently(self) -> Client {
+        self.run(&[])
+    }
+
+    /// Runs `nonet` with further arguments and says nothing yet.
+    pub fn run(self, arguments: &[&str]) -> Client {
+        self.write();
+        Client::over(Arc::new(self.folder), arguments)
+    }
+}
+
+/// `nonet` in a folder that is its home and holds `servers.toml`.
+pub fn command(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nonet"));
+    command
+        .arg("--config")
+        .arg(folder.join("servers.toml"))
+        .current_dir(folder)
+        .env("HOME", folder)
+        .env_remove("XDG_CACHE_HOME")
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("NONET_CONFIG")
+        .env_remove("NONET_LOG");
+    command
+}
+
+impl Client {
+    /// Runs `nonet` over a folder that holds `servers.toml`.
+    fn over(folder: Arc<TempDir>, arguments: &[&str]) -> Self {
+        let mut child = command(folder.path())
+            .args(arguments)
+            .env("NONET_LOG", "debug")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(folder.path().join("stderr")).expect("a file for stderr"))
+            .spawn()
+            .expect("nonet starts");
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            folder,
+            child,
+            stdin,
+            lines,
+            last_id: 0,
+            answers: HashMap::new(),
+            line: String::new(),
+            notifications: Vec::new(),
+            notices: Vec::new(),
+            asked: Vec::new(),
+            on_ask: None,
+        }
+    }
+
+    /// Leaves, and runs another `nonet` over the same folder.
+    pub fn restart(mut self) -> Self {
+        self.leave();
+        self.ended();
+        Self::over(self.folder.clone(), &[])
+    }
+
+    /// The handshake of the session era; gives the whole answer.
+    pub fn initialize(&mut self, version: &str, capabilities: Value) -> Value {
+        let info = json!({ "name": "test", "version": "1" });
+        let params = json!({ "protocolVersion": version, "capabilities": capabilities, "clientInfo": info });
+        let answer = self.request("initialize", params);
+        self.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        answer
+    }
+
+    /// Answers the gateway's questions from now on.
+    pub fn answer_questions(&mut self, answer: impl FnMut(&Value) -> Value + 'static) {
+        self.on_ask = Some(Box::new(answer));
+    }
+
+    pub fn send(&mut self, message: &Value) {
+        self.send_line(&message.to_string());
+    }
+
+    pub fn send_line(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("stdin is open");
+        stdin.write_all(format!("{line}\n").as_bytes()).expect("nonet reads its stdin");
+        stdin.flush().expect("nonet reads its stdin");
+    }
+
+    /// Sends a request and gives its id.
+    pub fn begin(&mut self, method: &str, params: Value) -> i64 {
+        self.last_id += 1;
+        self.send(&json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }));
+        self.last_id
+    }
+
+    /// Begins a `tools/call`.
+    pub fn begin_call(&mut self, tool: &str, arguments: Value) -> i64 {
+        self.begin("tools/call", json!({ "name": tool, "arguments": arguments }))
+    }
+
+    /// Waits for the answer to a request: the whole message.
+    pub fn finish(&mut self, id: i64) -> Value {
+        let began = Instant::now();
+        loop {
+            if let Some((line, answer)) = self.answers.remove(&id) {
+                self.line = line;
+                self.notices.extend(notices_of(&answer["result"]));
+                return answer;
+            }
+            let left = PATIENCE.saturating_sub(began.elapsed());
+            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no answer to request {id}"));
+            self.take(line);
+        }
+    }
+
+    fn take(&mut self, line: String) {
+        let message: Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("not JSON on stdout: {line}"));
+        assert_eq!(message["jsonrpc"], "2.0", "not JSON-RPC on stdout: {line}");
+        match (message.get("method").is_some(), message.get("id").cloned()) {
+            (true, Some(id)) => {
+                self.asked.push(message["params"].clone());
+                let answer = match self.on_ask.as_mut() {
+                    Some(answer) => json!({ "jsonrpc": "2.0", "id": id, "result": answer(&message["params"]) }),
+                    None => {
+                        let error = json!({ "code": -32601, "message": "not here" });
+                        json!({ "jsonrpc": "2.0", "id": id, "error": error })
+                    }
+                };
+                self.send(&answer);
+            }
+            (true, None) => self.notifications.push(message),
+            // An error about a line that could not be read has no id.
+            (false, id) => {
+                let id = id.as_ref().and_then(Value::as_i64).unwrap_or(-1);
+                self.answers.insert(id, (line, message));
+            }
+        }
+    }
+
+    /// Whether an answer to this request has come; looks at what is there and does not wait.
+    pub fn has_answer(&mut self, id: i64) -> bool {
+        while let Ok(line) = self.lines.try_recv() {
+            self.take(line);
+        }
+        self.answers.contains_key(&id)
+    }
+
+    /// The answer to this request, if it has come; questions of the gateway are left unanswered.
+    pub fn silent_answer(&mut self, id: i64) -> Option<Value> {
+        while let Ok(line) = self.lines.try_recv() {
+            let message: Value = serde_json::from_str(&line).expect("JSON on stdout");
+            if message.get("method").is_none() && message["id"] == id {
+                return Some(message);
+            }
+        }
+        None
+    }
+
+    /// Sends a request and waits for its answer: the whole message.
+    pub fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.begin(method, params);
+        self.finish(id)
+    }
+
+    /// A request of the stateless era.
+    pub fn modern(&mut self, method: &str, mut params: Value, capabilities: Value) -> Value {
+        params["_meta"] = json!({
+            VERSION_KEY: "2026-07-28",
+            CLIENT_KEY: { "name": "test", "version": "1" },
+            CAPABILITIES_KEY: capabilities,
+        });
+        self.request(method, params)
+    }
+
+    /// Calls a tool: its result.
+    pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        let id = self.begin_call(tool, arguments);
+        self.result(id)
+    }
+
+    /// Waits for the result of a request.
+    pub fn result(&mut self, id: i64) -> Value {
+        let mut answer = self.finish(id);
+        assert!(answer.get("result").is_some(), "no result: {answer}");
+        answer["result"].take()
+    }
+
+    /// Calls a tool: the JSON in the first text block.
+    pub fn answer(&mut self, tool: &str, arguments: Value) -> Value {
+        json_of(&self.call(tool, arguments))
+    }
+
+    /// Runs a server's tool: its result.
+    pub fn execute(&mut self, name: &str, params: Value) -> Value {
+        self.call("execute_tool", json!({ "name": name, "params": params }))
+    }
+
+    /// Runs a server's tool that fails: the fault.
+    pub fn fault(&mut self, name: &str, params: Value) -> Value {
+        let result = self.execute(name, params);
+        assert_eq!(result["isError"], true, "{result}");
+        json_of(&result)["error"].take()
+    }
+
+    /// What `gateway.status` says of a server.
+    pub fn server(&mut self, name: &str) -> Value {
+        let status = json_of(&self.execute("gateway.status", json!({})));
+        let servers = status["servers"].as_array().expect("a list").clone();
+        servers.into_iter().find(|server| server["name"] == name).expect("it is configured")
+    }
+
+    /// Waits until a server is in this state: what `gateway.status` says of it then.
+    pub fn until(&mut self, name: &str, state: &str) -> Value {
+        eventually(&format!("`{name}` is {state}"), || Some(self.server(name)).filter(|s| s["state"] == state))
+    }
+
+    /// Waits until a server is ready and its tools are published.
+    pub fn until_ready(&mut self, name: &str) {
+        eventually(&format!("`{name}` is ready"), || {
+            let server = self.server(name);
+            (server["state"] == "ready" && server["tools"] != 0).then_some(())
+        });
+    }
+
+    /// Waits for a notice of this kind.
+    pub fn until_notice(&mut self, kind: &str) -> Value {
+        eventually(&format!("a notice `{kind}`"), || {
+            self.execute("gateway.status", json!({}));
+            self.notices.iter().find(|notice| notice["kind"] == kind).cloned()
+        })
+    }
+
+    /// A redacted answer, for golden files.
+    pub fn golden(&mut self, tool: &str, arguments: Value) -> Value {
+        golden(self.answer(tool, arguments))
+    }
+
+    /// Leaves, as a client does: by closing stdin.
+    pub fn leave(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits until the program has ended.
+    pub fn ended(&mut self) -> ExitStatus {
+        eventually("nonet ends", || self.child.try_wait().expect("it can be waited for"))
+    }
+
+    /// What it has printed on stderr.
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.leave();
+        if std::thread::panicking() {
+            eprintln!("---- stderr of nonet ----\n{}", self.stderr());
+        }
+        let began = Instant::now();
+        while began.elapsed().as_secs() < 6 {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,164 @@
+//! Nonet from a shell, without any client: results on stdout, everything else on stderr.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::{client::command, setup::Setup};
+
+fn shop() -> Setup {
+    let tools = json!([
+        { "name": "buy", "description": "Buys a thing", "input_schema": { "type": "object", "properties": { "item": { "type": "string" } }, "required": ["item"] } },
+        { "name": "rows", "on": { "json_rows": 2 } },
+        { "name": "fail", "on": { "error": "out of order" } },
+        { "name": "hidden" },
+    ]);
+    Setup::new().server_with("shop", json!({ "tools": tools }), "blocked_tools = ['hidden']")
+}
+
+fn run(setup: &Setup, arguments: &[&str]) -> Output {
+    setup.write();
+    command(setup.folder.path()).args(arguments).output().expect("nonet runs")
+}
+
+fn code(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}\n{}", stdout(output), stderr(output)))
+}
+
+#[test]
+fn search_prints_a_table_or_json() {
+    let setup = shop();
+    let output = run(&setup, &["search", "buys a thing", "--limit", "1", "--json"]);
+    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    let found = json(&output);
+    assert_eq!(found["results"][0]["name"], "shop.buy", "{found}");
+    let output = run(&setup, &["search", "buys a thing"]);
+    assert!(stdout(&output).contains("shop.buy"), "{}", stdout(&output));
+    assert!(!stdout(&output).contains('\u{1b}'), "no colours where there is no terminal");
+}
+
+#[test]
+fn tools_lists_what_may_be_seen() {
+    let setup = shop();
+    let list = json(&run(&setup, &["tools", "--json"]));
+    let names: Vec<&str> =
+        list["tools"].as_array().expect("tools").iter().filter_map(|tool| tool["name"].as_str()).collect();
+    for name in ["shop.buy", "shop.rows", "gateway.status"] {
+        assert!(names.contains(&name), "{name}: {list}");
+    }
+    assert!(!names.contains(&"shop.hidden"), "{list}");
+    let output = run(&setup, &["tools"]);
+    assert!(code(&output) == Some(0) && stdout(&output).contains("shop.buy"), "{}", stdout(&output));
+}
+
+#[test]
+fn get_prints_everything_about_a_tool() {
+    let setup = shop();
+    let told = json(&run(&setup, &["get", "buy"]));
+    assert_eq!((&told["name"], &told["input_schema"]["required"]), (&json!("shop.buy"), &json!(["item"])));
+    let output = run(&setup, &["get", "by"]);
+    assert_eq!(code(&output), Some(1), "{}", stderr(&output));
+    assert!(format!("{}{}", stdout(&output), stderr(&output)).contains("shop.buy"), "the nearest is named");
+}
+
+#[test]
+fn call_prints_the_result_and_exits_with_how_it_went() {
+    let setup = shop();
+    let output = run(&setup, &["call", "shop.buy", "{\"item\": \"tea\"}"]);
+    assert_eq!((code(&output), stdout(&output).trim()), (Some(0), "{\"item\":\"tea\"}"), "{}", stderr(&output));
+    let output = run(&setup, &["call", "shop__rows", "--json"]);
+    assert_eq!(json(&output)["content"][0]["type"], "text");
+    let output = run(&setup, &["call", "shop.rows", "--select", ".[1].name"]);
+    assert_eq!(stdout(&output).trim(), "row 1");
+    let output = run(&setup, &["call", "shop.fail"]);
+    assert_eq!((code(&output), stdout(&output)), (Some(1), ""));
+    assert!(stderr(&output).contains("out of order"), "{}", stderr(&output));
+    let output = run(&setup, &["call", "shop.fail", "--json"]);
+    assert_eq!((code(&output), &json(&output)["isError"]), (Some(1), &json!(true)));
+    for (arguments, expected) in [
+        (["call", "shop.nothing", "{}"], 1),
+        (["call", "shop.buy", "{}"], 1),
+        (["call", "shop.hidden", "{}"], 1),
+        (["call", "shop.buy", "not json"], 2),
+    ] {
+        let output = run(&setup, &arguments);
+        assert_eq!(code(&output), Some(expected), "{arguments:?}: {}", stderr(&output));
+        assert!(!stderr(&output).is_empty() && stdout(&output).is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_down_costs_its_own_tools() {
+    let setup = shop().server("bad", json!({ "exit_at_start": 3 }));
+    let output = run(&setup, &["call", "shop.buy", "{\"item\": \"tea\"}"]);
+    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    let output = run(&setup, &["tools"]);
+    assert!(code(&output) == Some(0) && stderr(&output).contains("exit code 3"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_profile_holds_on_the_command_line_too() {
+    let setup = shop().toml("[profiles.none]\ndeny = ['shop.*']");
+    let output = run(&setup, &["--profile", "none", "call", "shop.buy", "{\"item\": \"tea\"}"]);
+    assert_eq!(code(&output), Some(1), "{}", stdout(&output));
+    assert!(stderr(&output).contains("forbidden"), "{}", stderr(&output));
+    let output = run(&setup, &["--profile", "nothing", "tools"]);
+    assert_eq!(code(&output), Some(2), "{}", stdout(&output));
+    assert!(stderr(&output).contains("none"), "what there is is named: {}", stderr(&output));
+}
+
+#[test]
+fn a_command_line_that_cannot_be_used_exits_with_2() {
+    let setup = shop();
+    for arguments in [&["fly"][..], &["search"], &["search", "x", "--limit", "99"], &["--config", "/no/such/file", "tools"]] {
+        let output = run(&setup, arguments);
+        assert_eq!(code(&output), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stdout(&output).is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn schema_and_completions_are_printed() {
+    let setup = Setup::new();
+    let schema = json(&run(&setup, &["schema"]));
+    assert!(schema["properties"]["servers"].is_object(), "{schema}");
+    for shell in ["bash", "zsh", "fish", "powershell"] {
+        let output = run(&setup, &["completions", shell]);
+        assert!(code(&output) == Some(0) && stdout(&output).contains("nonet"), "{shell}");
+    }
+}
+
+#[test]
+fn search_quality_is_measured() {
+    let setup = Setup::new();
+    let (tools, queries, ranked) = (setup.path("tools"), setup.path("queries"), setup.path("ranked"));
+    let tool = |server: &str, name: &str, description: &str| {
+        json!({ "server": server, "name": name, "description": description, "input_schema": { "type": "object" } }).to_string() + "\n"
+    };
+    let text = tool("Any Name", "read.file", "Reads a file") + &tool("mail", "send", "Sends an e-mail");
+    std::fs::write(&tools, text).expect("it can be written");
+    std::fs::write(&queries, "{\"query\": \"send an e-mail\", \"relevant\": [\"mail.send\"]}\n").expect("it can be written");
+    let path = |path: &std::path::Path| path.to_str().expect("UTF-8").to_string();
+    let output = run(&setup, &["eval", &path(&tools), &path(&queries), "--out", &path(&ranked)]);
+    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
+    let report = json(&output);
+    assert_eq!((&report["tools"], &report["queries"], &report["recall@1"]), (&json!(2), &json!(1), &json!(1.0)), "{report}");
+    for key in ["recall@3", "recall@5", "recall@10", "mrr@10", "ndcg@10", "index_ms", "search_p50_ms", "search_p95_ms"] {
+        assert!(report[key].is_number(), "{key}: {report}");
+    }
+    let line = std::fs::read_to_string(&ranked).expect("it was written");
+    assert!(line.starts_with("{\"query\":\"send an e-mail\",\"ranked\":[\"mail.send\""), "{line}");
+}

@@ -1,0 +1,194 @@
+//! Finding tools: search, categories, pages, whole definitions.
+
+use serde_json::{Value, json};
+
+use crate::{
+    inside::Inside,
+    setup::{Setup, json_of},
+};
+
+fn tool(name: &str, description: &str, properties: Value) -> Value {
+    json!({ "name": name, "description": description, "input_schema": { "type": "object", "properties": properties } })
+}
+
+async fn office() -> Inside {
+    let text = json!({ "type": "string" });
+    let files = json!({ "instructions": "Reads and writes files on this machine. And more.", "tools": [
+        tool("read_file", "Reads a file from the disk", json!({ "path": text })),
+        tool("write_file", "Writes text into a file", json!({ "path": text, "content": text })),
+        tool("delete_file", "Deletes a file", json!({ "path": text })),
+    ] });
+    let mail = json!({ "tools": [
+        tool("send", "Sends an e-mail", json!({ "to": text, "subject": text })),
+        tool("inbox", "Lists what has arrived", json!({ "unread": { "type": "boolean" } })),
+    ] });
+    Setup::new()
+        .server("files", files)
+        .server_with("mail", mail, "description = 'Electronic mail'\ntags = ['people']")
+        .server("many", json!({ "tool_count": 45 }))
+        .toml("[servers.mail.tools.send]\naliases = ['Brief verschicken']")
+        .toml("[categories.writing]\ndescription = 'All that writes'\ntools = ['*.write_*', 'mail.send']")
+        .open()
+        .await
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array().expect("a list").iter().filter_map(|one| one["name"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_search_answers_in_a_few_lines() {
+    let inside = office().await;
+    let found = inside.golden("search_tools", json!({ "query": "read a file from disk", "category": "files" })).await;
+    insta::assert_json_snapshot!(found);
+}
+
+#[tokio::test]
+async fn a_search_finds_by_name_words_parameters_and_aliases() {
+    let inside = office().await;
+    for (query, expected) in [
+        ("files.write_file", "files.write_file"),
+        ("write_file", "files.write_file"),
+        ("writes text into a file", "files.write_file"),
+        ("e-mail with a subject", "mail.send"),
+        ("Brief verschicken", "mail.send"),
+        ("unread", "mail.inbox"),
+        ("wriet_fiel", "files.write_file"),
+    ] {
+        let found = inside.answer("search_tools", json!({ "query": query })).await;
+        assert_eq!(names(&found["results"]).first(), Some(&expected), "{query}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn a_search_says_as_much_as_was_asked_for() {
+    let inside = office().await;
+    let find = async |more: Value| {
+        let mut arguments = json!({ "query": "generated tool" });
+        arguments.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        inside.answer("search_tools", arguments).await
+    };
+    assert_eq!(find(json!({ "category": "many" })).await["results"].as_array().map(Vec::len), Some(5));
+    let found = find(json!({ "limit": 12, "category": "many", "detail": "name" })).await;
+    assert_eq!(found["results"].as_array().map(Vec::len), Some(12), "{found}");
+    assert!(found["results"][0].get("description").is_none(), "{found}");
+    let found = find(json!({ "limit": 1, "detail": "full", "category": "many" })).await;
+    assert!(found["results"][0]["input_schema"]["properties"]["value"].is_object(), "{found}");
+    assert!(!found.to_string().contains("null"), "empty fields are left out: {found}");
+}
+
+#[tokio::test]
+async fn a_search_without_words_browses() {
+    let inside = office().await;
+    let page = inside.answer("search_tools", json!({ "category": "mail" })).await;
+    assert_eq!(names(&page["tools"]), ["mail.inbox", "mail.send"]);
+    let all = inside.answer("search_tools", json!({})).await;
+    assert_eq!(all, inside.answer("list_categories", json!({})).await);
+}
+
+#[tokio::test]
+async fn a_search_that_finds_nothing_says_what_to_do() {
+    let inside = office().await;
+    let found = inside.answer("search_tools", json!({ "query": "qqqq zzzz" })).await;
+    assert_eq!(found["confidence"], "low", "{found}");
+    assert!(found["hint"].is_string(), "{found}");
+    let fault = inside.fault("search_tools", json!({ "query": "x", "category": "no-such" })).await;
+    assert_eq!(fault["code"], "not_found", "{fault}");
+}
+
+#[tokio::test]
+async fn a_query_of_any_length_and_kind_is_survived() {
+    let inside = office().await;
+    let long = "a".repeat(100_000);
+    for query in [long.as_str(), "\u{1f600} \u{202e}", "((((", "*", "\0", "読む ファイル"] {
+        let found = inside.answer("search_tools", json!({ "query": query })).await;
+        assert!(found["results"].is_array() || found["categories"].is_array(), "{found}");
+    }
+}
+
+#[tokio::test]
+async fn the_categories_are_the_servers_the_gateway_and_the_groups() {
+    let inside = office().await;
+    insta::assert_json_snapshot!(inside.answer("list_categories", json!({})).await);
+}
+
+#[tokio::test]
+async fn a_category_is_paged_by_name() {
+    let inside = office().await;
+    let page = async |more: Value| {
+        let mut arguments = json!({ "category": "many" });
+        arguments.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        inside.answer("browse_category", arguments).await
+    };
+    let first = page(json!({})).await;
+    assert_eq!((&first["page"], &first["page_size"], &first["total"]), (&json!(1), &json!(20), &json!(45)));
+    assert_eq!(names(&first["tools"])[..2], ["many.tool_0000", "many.tool_0001"]);
+    assert!(first["tools"][0]["signature"].is_string() && first["tools"][0]["risk"].is_string(), "{first}");
+    let third = page(json!({ "page": 3 })).await;
+    assert_eq!(names(&third["tools"]), ["many.tool_0040", "many.tool_0041", "many.tool_0042", "many.tool_0043", "many.tool_0044"]);
+    assert_eq!(page(json!({ "page": 4 })).await["tools"], json!([]), "past the end");
+    assert_eq!(page(json!({ "page": 900_000_000 })).await["tools"], json!([]), "far past the end");
+    assert_eq!(names(&page(json!({ "page_size": 100 })).await["tools"]).len(), 45);
+    assert_eq!(names(&page(json!({ "prefix": "tool_003" })).await["tools"]).len(), 10);
+    assert_eq!(page(json!({ "prefix": "nothing" })).await["total"], 0);
+}
+
+#[tokio::test]
+async fn a_group_of_the_configuration_is_a_category() {
+    let inside = office().await;
+    let page = inside.answer("browse_category", json!({ "category": "writing" })).await;
+    assert_eq!(names(&page["tools"]), ["files.write_file", "mail.send"], "{page}");
+    let page = inside.answer("browse_category", json!({ "category": "gateway" })).await;
+    assert!(names(&page["tools"]).contains(&"gateway.background_run"), "{page}");
+}
+
+#[tokio::test]
+async fn an_unknown_category_is_answered_with_the_nearest() {
+    let inside = office().await;
+    let fault = inside.fault("browse_category", json!({ "category": "fiels" })).await;
+    assert_eq!(fault["code"], "not_found", "{fault}");
+    assert_eq!(fault["did_you_mean"][0], "files", "{fault}");
+    assert_eq!(fault["next_step"], json!({ "tool": "browse_category", "arguments": { "category": "files" } }));
+}
+
+#[tokio::test]
+async fn nonets_own_tools_are_found_by_search() {
+    let inside = office().await;
+    for (query, expected) in [
+        ("run a call in the background", "gateway.background_run"),
+        ("state of the servers and the gateway", "gateway.status"),
+        ("read on in a kept result by its ref", "gateway.fetch_result"),
+        ("load full schemas of many tools", "gateway.load_tools"),
+    ] {
+        let found = inside.answer("search_tools", json!({ "query": query })).await;
+        assert!(names(&found["results"]).contains(&expected), "{query}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn many_tools_are_loaded_at_once_and_rank_higher_from_then_on() {
+    let inside = office().await;
+    let load = json!({ "name": "gateway.load_tools", "params": { "category": "mail" } });
+    let loaded = json_of(&inside.call("execute_tool", load.clone()).await);
+    assert_eq!(names(&loaded["tools"]), ["mail.inbox", "mail.send"]);
+    assert!(loaded["tools"][0]["input_schema"].is_object(), "{loaded}");
+    assert_eq!(json_of(&inside.call("execute_tool", load).await), loaded, "idempotent");
+
+    let query = json!({ "query": "generated tool number", "category": "many", "limit": 50 });
+    let before = inside.answer("search_tools", query.clone()).await;
+    let place = |found: &Value| names(&found["results"]).iter().position(|name| *name == "many.tool_0033");
+    let names = json!({ "name": "gateway.load_tools", "params": { "names": ["many.tool_0033", "no.such"] } });
+    let loaded = inside.answer("execute_tool", names).await;
+    assert_eq!(loaded["tools"][1]["error"]["code"], "unknown_tool", "{loaded}");
+    let after = inside.answer("search_tools", query).await;
+    assert!(place(&after) < place(&before) && place(&after) == Some(0), "{:?} {:?}", place(&before), place(&after));
+}
+
+#[tokio::test]
+async fn a_server_that_is_still_starting_is_told() {
+    let inside = Setup::new().server("slow", json!({ "start_delay_ms": 60_000 })).open_at_once();
+    let found = inside.answer("search_tools", json!({ "query": "anything" })).await;
+    assert!(found["hint"].as_str().is_some_and(|hint| hint.contains("slow")), "{found}");
+    let page = inside.answer("browse_category", json!({ "category": "slow" })).await;
+    assert_eq!(page["total"], 0, "{page}");
+}

@@ -1,0 +1,180 @@
+//! Servers behind a URL: streamable HTTP in both eras, and what goes wrong with it.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{
+    fake,
+    inside::{Inside, eventually},
+    setup::{Setup, json_of, logged},
+};
+
+/// Serves a script over HTTP in this process; the keys of its table.
+async fn serve(script: Value) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    tokio::spawn(fake::serve_http(script.into(), listener));
+    format!("url = 'http://{address}/mcp'")
+}
+
+async fn open(script: Value) -> Inside {
+    let keys = serve(script).await;
+    let inside = Setup::new().server_of("web", &keys).open_at_once();
+    inside.until_listed("web").await;
+    inside
+}
+
+fn strange() -> Value {
+    json!({
+        "extra": [1, { "b": null }],
+        "content": [{ "type": "hologram", "depth": 3 }, { "type": "text", "text": "früh\n\u{1f600}" }],
+        "structuredContent": { "big": 12345678901234567890u64 },
+        "isError": false,
+        "_meta": { "vendor/key": 1 },
+    })
+}
+
+fn tools() -> Value {
+    json!([
+        { "name": "echo", "inputSchema": { "zeta": 1, "type": "object", "alpha": 2 } },
+        { "name": "show", "on": { "result": strange() } },
+        { "name": "fail", "on": { "rpc_error": { "code": -32042, "message": "no" } } },
+        { "name": "hang", "on": { "hang": true } },
+        { "name": "see", "on": { "request": true } },
+    ])
+}
+
+#[tokio::test]
+async fn both_eras_are_spoken_with_json_and_with_event_streams() {
+    for era in ["legacy", "modern", "dual"] {
+        for sse in [false, true] {
+            let inside = open(json!({ "era": era, "sse": sse, "tools": tools() })).await;
+            let case = format!("{era}, sse {sse}");
+            assert_eq!(inside.execute("web.show", json!({})).await.to_string(), strange().to_string(), "{case}");
+            assert_eq!(inside.answer("web__echo", json!({ "a": 1 })).await, json!({ "a": 1 }), "{case}");
+            let about = inside.answer("get_tool", json!({ "name": "web.echo" })).await;
+            assert_eq!(about["input_schema"].to_string(), "{\"zeta\":1,\"type\":\"object\",\"alpha\":2}", "{case}");
+            let fault = inside.fault("execute_tool", json!({ "name": "web.fail" })).await;
+            assert_eq!((&fault["code"], &fault["details"]["rpc_code"]), (&json!("upstream_error"), &json!(-32042)), "{case}: {fault}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_page_of_a_list_is_read() {
+    let inside = open(json!({ "tool_count": 60, "page_size": 7 })).await;
+    assert_eq!(inside.answer("browse_category", json!({ "category": "web" })).await["total"], 60);
+}
+
+#[tokio::test]
+async fn headers_of_the_configuration_are_sent_with_each_request() {
+    let keys = serve(json!({ "tools": tools(), "require_bearer": "s3cret" })).await;
+    let keys = format!("{keys}\nheaders = {{ Authorization = 'Bearer s3cret', X-Team = 'blue' }}");
+    let inside = Setup::new().server_of("web", &keys).open_at_once();
+    inside.until_listed("web").await;
+    let seen = json_of(&inside.execute("web.see", json!({})).await);
+    assert_eq!((&seen["headers"]["authorization"], &seen["headers"]["x-team"]), (&json!("Bearer s3cret"), &json!("blue")));
+}
+
+#[tokio::test]
+async fn a_server_that_wants_a_sign_in_says_so() {
+    let keys = serve(json!({ "tools": tools(), "require_bearer": "s3cret" })).await;
+    let keys = format!("{keys}\nheaders = {{ Authorization = 'Bearer wr0ng' }}");
+    let inside = Setup::new().server_of("web", &keys).open_at_once();
+    inside.until("web", "auth_required").await;
+    let status = json_of(&inside.execute("gateway.status", json!({})).await);
+    assert!(!status.to_string().contains("wr0ng"), "{status}");
+    let categories = inside.answer("list_categories", json!({})).await;
+    assert!(categories.to_string().contains("auth_required"), "{categories}");
+}
+
+#[tokio::test]
+async fn a_sign_in_that_is_wanted_later_is_told_by_the_call() {
+    // The list is known from a server that had not asked yet.
+    let setup = Setup::new();
+    let log = setup.path("messages");
+    let keys = serve(json!({ "tools": tools(), "message_log": log })).await;
+    let inside = setup.server_of("web", &keys).open_at_once();
+    inside.until_listed("web").await;
+    assert_eq!(inside.answer("web__echo", json!({})).await, json!({}));
+    assert!(logged(Path::new(&log)).iter().any(|message| message["method"] == "tools/call"));
+}
+
+#[tokio::test]
+async fn a_session_that_expires_is_opened_again() {
+    let inside = open(json!({ "tools": tools(), "session_expires_after": 4 })).await;
+    for n in 0..12 {
+        eventually("the call succeeds, at the latest when made again", async || {
+            let result = inside.execute("web.echo", json!({ "n": n })).await;
+            if result["isError"] == true {
+                let fault = json_of(&result)["error"].take();
+                assert_eq!(fault["retryable"], true, "{fault}");
+                return None;
+            }
+            assert_eq!(json_of(&result), json!({ "n": n }));
+            Some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_overloaded_at_first_comes_up() {
+    let keys = serve(json!({ "tools": tools(), "http_status": 503, "http_status_times": 3 })).await;
+    let inside = Setup::new().server_of("web", &keys).open_at_once();
+    inside.until("web", "down").await;
+    let status = json_of(&inside.execute("gateway.status", json!({})).await);
+    assert!(status["servers"][0]["last_error"].as_str().is_some_and(|error| error.contains("503")), "{status}");
+    inside.until_listed("web").await;
+    assert_eq!(inside.answer("web__echo", json!({ "a": 1 })).await, json!({ "a": 1 }));
+}
+
+#[tokio::test]
+async fn an_address_where_nobody_is_costs_its_own_tools() {
+    let inside = Setup::new()
+        .server("good", json!({ "tools": [{ "name": "fine" }] }))
+        .server_of("web", "url = 'http://127.0.0.1:9/mcp'")
+        .open_at_once();
+    inside.until_listed("good").await;
+    inside.until("web", "down").await;
+    assert_eq!(inside.answer("good__fine", json!({ "a": 1 })).await, json!({ "a": 1 }));
+}
+
+#[tokio::test]
+async fn a_call_over_its_limit_is_a_timeout_and_the_connection_stays() {
+    for (era, sse) in [("legacy", true), ("legacy", false), ("modern", false), ("modern", true)] {
+        let setup = Setup::new();
+        let log = setup.path("calls");
+        let keys = serve(json!({ "era": era, "sse": sse, "tools": tools(), "call_log": log })).await;
+        let inside = setup.server_of("web", &keys).open_at_once();
+        inside.until_listed("web").await;
+        let fault = inside.fault("execute_tool", json!({ "name": "web.hang", "timeout_ms": 200 })).await;
+        assert_eq!(fault["code"], "timeout", "{era}, sse {sse}: {fault}");
+        eventually(&format!("the server is told ({era}, sse {sse})"), async || {
+            logged(&log).iter().any(|line| line.get("cancelled").is_some()).then_some(())
+        })
+        .await;
+        assert_eq!(inside.answer("web__echo", json!({ "a": 1 })).await, json!({ "a": 1 }));
+    }
+}
+
+#[tokio::test]
+async fn calls_run_at_the_same_time() {
+    let inside = open(json!({ "tools": tools(), "sse": true })).await;
+    let hanging = inside.execute("web.hang", json!({}));
+    let fast = inside.answer("web__echo", json!({ "a": 1 }));
+    tokio::select! {
+        result = hanging => panic!("it cannot end: {result}"),
+        told = fast => assert_eq!(told, json!({ "a": 1 })),
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_crashes_is_down_for_this_call() {
+    let crash = json!([{ "name": "crash", "on": { "crash": true } }]);
+    let inside = open(json!({ "tools": crash })).await;
+    let fault = inside.fault("execute_tool", json!({ "name": "web.crash" })).await;
+    assert!(["server_down", "upstream_error"].contains(&fault["code"].as_str().expect("a code")), "{fault}");
+}

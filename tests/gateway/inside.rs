@@ -1,0 +1,130 @@
+//! A gateway in this process, its scripted servers at the other end of a pipe.
+
+use std::{sync::Arc, time::Duration};
+
+use nonet::{
+    config,
+    gateway::{Gateway, Options, session::Caller},
+    meta::{self, Answer},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    fake,
+    setup::{PATIENCE, Setup, golden, json_of},
+};
+
+pub struct Inside {
+    pub folder: TempDir,
+    pub gateway: Arc<Gateway>,
+    pub caller: Caller,
+}
+
+impl Setup {
+    /// A gateway whose servers have all listed their tools.
+    pub async fn open(self) -> Inside {
+        let names: Vec<String> = self.servers.iter().map(|server| server.name.clone()).collect();
+        let inside = self.open_at_once();
+        for name in &names {
+            inside.until_listed(name).await;
+        }
+        inside
+    }
+
+    /// A gateway whose servers are starting.
+    pub fn open_at_once(self) -> Inside {
+        let text = self.text(|_, _| "command = 'true'".into());
+        let file = self.path("servers.toml");
+        let loaded = config::parse(&text, &file, &|_| None).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
+        let mut options = Options { without_embedder: true, ..Options::default() };
+        for server in self.servers {
+            let Some(script) = server.script else { continue };
+            let dial = move || {
+                let stream = fake::duplex(script.clone().into());
+                let (reader, writer) = tokio::io::split(stream);
+                (Box::new(reader) as Box<_>, Box::new(writer) as Box<_>)
+            };
+            options.dials.insert(server.name, Box::new(dial));
+        }
+        let gateway = Gateway::new(loaded.config, options);
+        gateway.connect();
+        let caller = Caller { session: gateway.open_session(None), client: "test".into(), ..Caller::default() };
+        Inside { folder: self.folder, gateway, caller }
+    }
+}
+
+impl Inside {
+    /// Waits until a server's tools or prompts are published.
+    pub async fn until_listed(&self, server: &str) {
+        eventually(&format!("`{server}` is listed"), async || {
+            let ready = self.gateway.connections()[server].state().as_str() == "ready";
+            (ready && self.gateway.snapshot().catalog.servers().contains_key(server)).then_some(())
+        })
+        .await;
+    }
+
+    /// A caller with a session of its own under a profile.
+    pub fn under(&self, profile: &str) -> Caller {
+        let session = self.gateway.open_session(Some(profile.into()));
+        Caller { session, client: "test".into(), ..Caller::default() }
+    }
+
+    /// Calls as another caller: the result.
+    pub async fn call_as(&self, caller: &Caller, tool: &str, arguments: Value) -> Value {
+        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+        match meta::call(&self.gateway, caller, tool, arguments).await {
+            Answer::Result(result) => result,
+            Answer::Ask { message, .. } => panic!("the user was asked: {message}"),
+        }
+    }
+
+    /// Calls a tool: its result.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Value {
+        self.call_as(&self.caller, tool, arguments).await
+    }
+
+    /// Calls a tool: the JSON in the first text block.
+    pub async fn answer(&self, tool: &str, arguments: Value) -> Value {
+        json_of(&self.call(tool, arguments).await)
+    }
+
+    /// The same, with what differs from run to run replaced.
+    pub async fn golden(&self, tool: &str, arguments: Value) -> Value {
+        golden(self.answer(tool, arguments).await)
+    }
+
+    /// Runs a server's tool: its result.
+    pub async fn execute(&self, name: &str, params: Value) -> Value {
+        self.call("execute_tool", json!({ "name": name, "params": params })).await
+    }
+
+    /// A call that fails: the fault.
+    pub async fn fault(&self, tool: &str, arguments: Value) -> Value {
+        let result = self.call(tool, arguments).await;
+        assert_eq!(result["isError"], true, "{result}");
+        json_of(&result)["error"].take()
+    }
+
+    /// Waits until a server is in this state.
+    pub async fn until(&self, server: &str, state: &str) {
+        eventually(&format!("`{server}` is {state}"), async || {
+            (self.gateway.connections()[server].state().as_str() == state).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Tries until there is something.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let tries = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, tries).await.unwrap_or_else(|_| panic!("this did not happen: {what}"))
+}

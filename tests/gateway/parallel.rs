@@ -1,0 +1,217 @@
+//! `run_parallel`: at the same time what can be, in order what must be, and each failure alone.
+
+use serde_json::{Value, json};
+
+use crate::{
+    inside::Inside,
+    setup::{Setup, logged},
+};
+
+/// The delay that tells "beside" from "after".
+const DELAY: u64 = 400;
+
+fn slow(reads: bool) -> Value {
+    let mut tool = json!({ "name": "wait", "on": { "delay_ms": DELAY } });
+    if reads {
+        tool["annotations"] = json!({ "readOnlyHint": true });
+    }
+    json!({ "tools": [tool] })
+}
+
+async fn run(inside: &Inside, actions: Value) -> Value {
+    inside.answer("run_parallel", json!({ "actions": actions })).await
+}
+
+fn elapsed(report: &Value) -> u64 {
+    assert_eq!(report["failed"], 0, "{report}");
+    report["elapsed_ms"].as_u64().expect("a number")
+}
+
+#[tokio::test]
+async fn calls_of_two_servers_run_at_the_same_time() {
+    let inside = Setup::new().server("a", slow(false)).server("b", slow(false)).open().await;
+    let took = elapsed(&run(&inside, json!([{ "name": "a.wait" }, { "name": "b.wait" }])).await);
+    assert!((DELAY..2 * DELAY - 20).contains(&took), "{took} ms");
+}
+
+#[tokio::test]
+async fn calls_of_one_server_go_one_at_a_time() {
+    let inside = Setup::new().server("a", slow(false)).open().await;
+    let took = elapsed(&run(&inside, json!([{ "name": "a.wait" }, { "name": "a.wait" }])).await);
+    assert!(took >= 2 * DELAY, "{took} ms");
+}
+
+#[tokio::test]
+async fn calls_that_only_read_run_freely() {
+    let inside = Setup::new().server("a", slow(true)).open().await;
+    let took = elapsed(&run(&inside, json!([{ "name": "a.wait" }, { "name": "a.wait" }])).await);
+    assert!(took < 2 * DELAY - 20, "{took} ms");
+}
+
+#[tokio::test]
+async fn a_server_or_a_tool_may_be_declared_parallel() {
+    let inside = Setup::new()
+        .server_with("a", slow(false), "parallel = true")
+        .server("b", slow(false))
+        .toml("[servers.b.tools.wait]\nparallel = true")
+        .open()
+        .await;
+    for name in ["a.wait", "b.wait"] {
+        let took = elapsed(&run(&inside, json!([{ "name": name }, { "name": name }])).await);
+        assert!(took < 2 * DELAY - 20, "{name}: {took} ms");
+    }
+}
+
+#[tokio::test]
+async fn at_most_so_many_run_at_a_time() {
+    let inside = Setup::new().server_with("a", slow(true), "").open().await;
+    let actions = json!([{ "name": "a.wait" }, { "name": "a.wait" }]);
+    let report = inside.answer("run_parallel", json!({ "actions": actions, "max_concurrency": 1 })).await;
+    assert!(elapsed(&report) >= 2 * DELAY, "{report}");
+}
+
+fn shop() -> Setup {
+    Setup::new().server(
+        "shop",
+        json!({ "tools": [
+            { "name": "echo", "annotations": { "readOnlyHint": true } },
+            { "name": "rows", "on": { "json_rows": 3 } },
+            { "name": "structured", "on": { "result": { "content": [{ "type": "text", "text": "not this" }], "structuredContent": { "id": 7 } } } },
+            { "name": "words", "on": { "text": "just words" } },
+            { "name": "fail", "on": { "error": "out of order" } },
+            { "name": "strict", "input_schema": { "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] } },
+            { "name": "picture", "on": { "result": { "content": [{ "type": "image", "data": "AAAA", "mimeType": "image/png" }] } } },
+        ] }),
+    )
+}
+
+#[tokio::test]
+async fn one_result_feeds_another_without_the_model() {
+    let inside = shop().open().await;
+    let report = inside
+        .golden(
+            "run_parallel",
+            json!({ "actions": [
+                { "id": "sum", "name": "shop.echo", "params": { "whole": "{{rows}}", "name": "{{rows[2].name}}", "id": "{{s.id}}", "text": "{{w}}! {{rows.1.id}}" } },
+                { "id": "rows", "name": "shop.rows" },
+                { "id": "s", "name": "shop.structured" },
+                { "id": "w", "name": "shop.words" },
+                { "name": "shop.strict", "params": { "n": "{{s.id}}" }, "after": ["w"] },
+            ] }),
+        )
+        .await;
+    insta::assert_json_snapshot!(report);
+}
+
+#[tokio::test]
+async fn a_failure_costs_what_depends_on_it_and_nothing_else() {
+    let setup = shop();
+    let inside = setup.open().await;
+    let report = inside
+        .golden(
+            "run_parallel",
+            json!({ "actions": [
+                { "id": "bad", "name": "shop.fail" },
+                { "id": "wrong", "name": "shop.strict", "params": { "n": "many" } },
+                { "id": "needs_bad", "name": "shop.echo", "params": { "x": "{{bad.y}}" } },
+                { "id": "needs_that", "name": "shop.echo", "after": ["needs_bad"] },
+                { "id": "good", "name": "shop.echo", "params": { "a": 1 } },
+                { "id": "no_such_path", "name": "shop.echo", "params": { "x": "{{good.b}}" } },
+            ] }),
+        )
+        .await;
+    insta::assert_json_snapshot!(report);
+}
+
+#[tokio::test]
+async fn what_depends_on_a_failure_is_never_sent() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tools = json!([{ "name": "fail", "on": { "error": "no" } }, { "name": "echo" }]);
+    let inside = setup.server("shop", json!({ "tools": tools, "call_log": log })).open().await;
+    run(&inside, json!([{ "id": "a", "name": "shop.fail" }, { "name": "shop.echo", "after": ["a"] }])).await;
+    assert_eq!(logged(&log).len(), 1);
+}
+
+#[tokio::test]
+async fn fail_fast_starts_nothing_after_a_failure() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tools = json!([{ "name": "fail", "on": { "error": "no" } }, { "name": "echo" }]);
+    let inside = setup.server("shop", json!({ "tools": tools, "call_log": log })).open().await;
+    let actions = json!([{ "name": "shop.fail" }, { "name": "shop.echo" }, { "name": "shop.echo" }]);
+    let arguments = json!({ "actions": actions, "fail_fast": true, "max_concurrency": 1 });
+    let report = inside.answer("run_parallel", arguments).await;
+    assert_eq!((&report["failed"], &report["succeeded"]), (&json!(3), &json!(0)), "{report}");
+    assert_eq!(report["results"][2]["error"]["code"], "cancelled", "{report}");
+    assert_eq!(logged(&log).len(), 1);
+    let report = inside.answer("run_parallel", json!({ "actions": actions, "max_concurrency": 1 })).await;
+    assert_eq!((&report["failed"], &report["succeeded"]), (&json!(1), &json!(2)), "{report}");
+}
+
+#[tokio::test]
+async fn results_come_in_the_order_given() {
+    let inside = Setup::new()
+        .server("slow", slow(true))
+        .server("fast", json!({ "tools": [{ "name": "go" }] }))
+        .open()
+        .await;
+    let report = run(&inside, json!([{ "name": "slow.wait" }, { "id": "x", "name": "fast.go" }, { "name": "fast.go" }])).await;
+    let ids: Vec<&Value> = report["results"].as_array().expect("results").iter().map(|one| &one["id"]).collect();
+    assert_eq!(ids, ["1", "x", "3"]);
+    assert_eq!(report["total"], 3);
+}
+
+#[tokio::test]
+async fn a_graph_that_cannot_be_run_is_refused_before_anything_runs() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let inside = setup.server("shop", json!({ "tools": [{ "name": "echo" }], "call_log": log })).open().await;
+    let echo = |id: &str, after: Value| json!({ "id": id, "name": "shop.echo", "after": after });
+    let too_many: Vec<Value> = (0..51).map(|_| json!({ "name": "shop.echo" })).collect();
+    for (actions, code) in [
+        (json!([echo("a", json!(["b"])), echo("b", json!(["a"]))]), "invalid_params"),
+        (json!([echo("a", json!(["a"]))]), "invalid_params"),
+        (json!([echo("a", json!([])), echo("a", json!([]))]), "invalid_params"),
+        (json!([echo("a", json!(["nobody"]))]), "invalid_params"),
+        (json!([{ "name": "shop.echo", "params": { "x": "{{nobody.y}}" } }]), "invalid_params"),
+        (json!([echo("a", json!([])), { "name": "shop.no_such_tool" }]), "unknown_tool"),
+        (json!([echo("a", json!([])), { "name": "execute_tool", "params": {} }]), "invalid_params"),
+        (json!([{ "name": "run_parallel", "params": { "actions": [] } }]), "invalid_params"),
+        (json!([{ "name": "mcp__nonet__search_tools", "params": { "query": "x" } }]), "unknown_tool"),
+        (json!([]), "invalid_params"),
+        (json!(too_many), "invalid_params"),
+    ] {
+        let fault = inside.fault("run_parallel", json!({ "actions": actions })).await;
+        assert_eq!(fault["code"], code, "{actions}: {fault}");
+    }
+    assert_eq!(logged(&log), Vec::<Value>::new(), "no server was called");
+}
+
+#[tokio::test]
+async fn fifty_actions_run() {
+    let inside = shop().open().await;
+    let actions: Vec<Value> = (0..50).map(|n| json!({ "name": "shop.echo", "params": { "n": n } })).collect();
+    let report = run(&inside, json!(actions)).await;
+    assert_eq!((&report["total"], &report["succeeded"]), (&json!(50), &json!(50)), "{report}");
+    for (n, one) in report["results"].as_array().expect("results").iter().enumerate() {
+        assert_eq!(one["result"], json!({ "n": n }));
+    }
+}
+
+#[tokio::test]
+async fn pictures_are_not_lost() {
+    let inside = shop().open().await;
+    let report = run(&inside, json!([{ "name": "shop.picture" }])).await;
+    assert_eq!(report["results"][0]["result"]["content"][0]["data"], "AAAA", "{report}");
+}
+
+#[tokio::test]
+async fn large_results_share_one_budget() {
+    let tools = json!([{ "name": "text", "on": { "size": 90_000 } }]);
+    let inside = Setup::new().server("store", json!({ "tools": tools })).open().await;
+    let actions: Vec<Value> = (0..5).map(|_| json!({ "name": "store.text" })).collect();
+    let report = run(&inside, json!(actions)).await;
+    assert!(report.to_string().len() < 110_000, "{} bytes", report.to_string().len());
+    assert!(report.to_string().contains("read_on"), "what was cut can be read on");
+}

@@ -1,0 +1,170 @@
+//! Lenient in, strict out: params are checked before a server sees them.
+
+use serde_json::{Value, json};
+
+use crate::{
+    inside::Inside,
+    setup::{Setup, json_of, logged, notices_of},
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "path": { "type": "string", "description": "Where it is" },
+            "maxDepth": { "type": "integer", "minimum": 0 },
+            "tags": { "type": "array", "items": { "type": "string" } },
+            "deep": { "type": "boolean" },
+        },
+        "required": ["path"],
+        "additionalProperties": false,
+    })
+}
+
+async fn files() -> (Inside, std::path::PathBuf) {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tool = json!({ "name": "list", "description": "Lists", "input_schema": schema() });
+    (setup.server("files", json!({ "tools": [tool], "call_log": log })).open().await, log)
+}
+
+#[tokio::test]
+async fn a_fault_in_the_params_teaches() {
+    let (inside, log) = files().await;
+    let params = json!({ "maxDepth": -1, "tags": "[", "pth": "a" });
+    insta::assert_json_snapshot!(inside.answer("execute_tool", json!({ "name": "files.list", "params": params })).await);
+    assert_eq!(logged(&log), Vec::<Value>::new(), "the server has not seen the call");
+}
+
+#[tokio::test]
+async fn the_corrected_call_can_be_made_where_nothing_is_missing() {
+    let (inside, _) = files().await;
+    let params = json!({ "path": "a", "colour": "red" });
+    let fault = inside.fault("execute_tool", json!({ "name": "files.list", "params": params })).await;
+    assert_eq!(fault["next_step"]["tool"], "execute_tool", "{fault}");
+    let again = inside.answer("execute_tool", fault["next_step"]["arguments"].clone()).await;
+    assert_eq!(again, json!({ "path": "a" }));
+}
+
+#[tokio::test]
+async fn one_other_reading_is_taken_and_told() {
+    let (inside, log) = files().await;
+    let check = async |call: Value, expected: Value| {
+        let result = inside.call("execute_tool", call.clone()).await;
+        assert_eq!(json_of(&result), expected, "{call}");
+        let seen = logged(&log).pop().expect("the server was called")["params"]["arguments"].take();
+        assert_eq!(seen, expected, "{call}");
+        notices_of(&result)
+    };
+    // As it should be: nothing to tell.
+    let plain = json!({ "path": "a" });
+    assert!(check(json!({ "name": "files.list", "params": plain }), plain.clone()).await.is_empty());
+    for call in [
+        json!({ "name": "files.list", "params": "{\"path\": \"a\"}" }),
+        json!({ "name": "files.list", "params": { "arguments": { "path": "a" } } }),
+        json!({ "name": "files.list", "params": { "Path": "a" } }),
+    ] {
+        let notices = check(call.clone(), plain.clone()).await;
+        assert_eq!(notices[0]["kind"], "params_repaired", "{call}: {notices:?}");
+        assert!(notices[0]["changes"].as_array().is_some_and(|changes| !changes.is_empty()), "{notices:?}");
+    }
+    for call in [
+        json!({ "name": "files.list", "arguments": { "path": "a" } }),
+        json!({ "name": "files.list", "args": { "path": "a" } }),
+        json!({ "name": "files.list", "input": { "path": "a" } }),
+        json!({ "name": "files.list", "path": "a" }),
+        json!({ "tool": "files.list", "params": { "path": "a" } }),
+    ] {
+        check(call, plain.clone()).await;
+    }
+    let params = json!({ "path": "a", "max_depth": "3", "tags": "x", "deep": "true" });
+    let notices = check(
+        json!({ "name": "files.list", "params": params }),
+        json!({ "path": "a", "maxDepth": 3, "tags": ["x"], "deep": true }),
+    )
+    .await;
+    insta::assert_json_snapshot!(notices);
+}
+
+#[tokio::test]
+async fn whatever_is_repaired_is_told() {
+    let (inside, _) = files().await;
+    // Other names for `params` change where values stand, never what they are; still worth a word.
+    for call in [
+        json!({ "name": "files.list", "params": { "path": 7 } }),
+        json!({ "name": "files.list", "params": { "path": "a", "maxDepth": null } }),
+    ] {
+        let result = inside.call("execute_tool", call.clone()).await;
+        assert_eq!(notices_of(&result)[0]["kind"], "params_repaired", "{call}: {result}");
+    }
+}
+
+#[tokio::test]
+async fn two_readings_are_none() {
+    let either = json!({
+        "type": "object",
+        "properties": { "params": { "type": "object" }, "at": { "type": ["integer", "boolean"] } },
+        "required": ["at"],
+    });
+    let inside = Setup::new()
+        .server("odd", json!({ "tools": [{ "name": "pick", "input_schema": either }] }))
+        .open()
+        .await;
+    // As it stands it lacks `at`; unwrapped it fits: one reading.
+    let told = inside.execute("odd.pick", json!({ "params": { "at": 1 } })).await;
+    assert_eq!(json_of(&told), json!({ "at": 1 }));
+    // It fits as it stands: that is what is meant.
+    let both = json!({ "at": 2, "params": { "at": 1 } });
+    assert_eq!(json_of(&inside.execute("odd.pick", both.clone()).await), both);
+}
+
+#[tokio::test]
+async fn a_tool_that_takes_params_of_these_names_gets_them() {
+    let own = json!({
+        "type": "object",
+        "properties": { "arguments": { "type": "object" }, "name": { "type": "string" }, "input": { "type": "string" } },
+        "required": ["arguments"],
+    });
+    let inside = Setup::new()
+        .server("shell", json!({ "tools": [{ "name": "run", "input_schema": own }] }))
+        .open()
+        .await;
+    let params = json!({ "arguments": { "x": 1 }, "name": "n", "input": "i" });
+    assert_eq!(json_of(&inside.execute("shell.run", params.clone()).await), params);
+    assert_eq!(inside.answer("shell__run", params.clone()).await, params);
+}
+
+#[tokio::test]
+async fn a_schema_that_is_broken_lets_params_through() {
+    let inside = Setup::new()
+        .server(
+            "odd",
+            json!({ "tools": [
+                { "name": "wrong_type", "input_schema": { "type": 5 } },
+                { "name": "far_reference", "input_schema": { "type": "object", "properties": { "a": { "$ref": "https://example.com/x.json" } } } },
+                { "name": "bad_pattern", "input_schema": { "type": "object", "properties": { "a": { "pattern": "(" } } } },
+            ] }),
+        )
+        .open()
+        .await;
+    for tool in ["wrong_type", "far_reference", "bad_pattern"] {
+        let told = inside.execute(&format!("odd.{tool}"), json!({ "a": "b" })).await;
+        assert_eq!(json_of(&told), json!({ "a": "b" }), "{tool}: {told}");
+        let about = inside.answer("get_tool", json!({ "name": tool })).await;
+        assert!(about["warning"].is_string(), "{about}");
+    }
+}
+
+#[tokio::test]
+async fn the_arguments_of_the_nine_are_read_as_leniently() {
+    let (inside, _) = files().await;
+    let page = inside.answer("browse_category", json!({ "category": "files", "page": "1", "page_size": "10" })).await;
+    assert_eq!(page["total"], 1, "{page}");
+    let found = inside.answer("search_tools", json!({ "query": "list", "limit": "3" })).await;
+    assert!(found["results"].is_array(), "{found}");
+    let fault = inside.fault("search_tools", json!({ "query": "list", "limit": 0 })).await;
+    assert_eq!(fault["code"], "invalid_params", "{fault}");
+    let fault = inside.fault("browse_category", json!({})).await;
+    assert_eq!(fault["code"], "invalid_params", "{fault}");
+    insta::assert_json_snapshot!(fault);
+}

@@ -1,0 +1,170 @@
+//! A configuration with scripted servers, in a folder of its own.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take that has to happen.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One server behind the gateway.
+pub struct Server {
+    pub name: String,
+    /// Its script; none for one that is written out in `keys`.
+    pub script: Option<Value>,
+    /// Further keys of its table.
+    pub keys: String,
+}
+
+/// A configuration that is being written.
+pub struct Setup {
+    pub folder: TempDir,
+    pub servers: Vec<Server>,
+    gateway: String,
+    more: String,
+}
+
+impl Setup {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self { folder, servers: Vec::new(), gateway: String::new(), more: String::new() }
+    }
+
+    /// Adds a scripted server.
+    pub fn server(self, name: &str, script: Value) -> Self {
+        self.server_with(name, script, "")
+    }
+
+    /// Adds a scripted server with keys of its own, such as `parallel = true`.
+    pub fn server_with(mut self, name: &str, script: Value, keys: &str) -> Self {
+        self.servers.push(Server { name: name.into(), script: Some(script), keys: keys.into() });
+        self
+    }
+
+    /// Adds a server that is described by its keys alone.
+    pub fn server_of(mut self, name: &str, keys: &str) -> Self {
+        self.servers.push(Server { name: name.into(), script: None, keys: keys.into() });
+        self
+    }
+
+    /// Adds keys of `[gateway]`.
+    pub fn gateway(mut self, keys: &str) -> Self {
+        self.gateway.push_str(keys);
+        self.gateway.push('\n');
+        self
+    }
+
+    /// Adds tables at the end.
+    pub fn toml(mut self, text: &str) -> Self {
+        self.more.push_str(text);
+        self.more.push('\n');
+        self
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The configuration. `transport` says how a scripted server is reached.
+    pub fn text(&self, transport: impl Fn(&Server, &Value) -> String) -> String {
+        let folder = self.folder.path().display();
+        let mut text = format!(
+            "[gateway]\n{}\n[embedder]\ncache = '{folder}/cache'\nmodel = '{folder}/no-model'\n",
+            self.gateway
+        );
+        for server in &self.servers {
+            let _ = writeln!(text, "[servers.{}]", server.name);
+            if let Some(script) = &server.script {
+                let _ = writeln!(text, "{}", transport(server, script));
+            }
+            let _ = writeln!(text, "{}", server.keys);
+        }
+        text + &self.more
+    }
+
+    /// Writes the configuration with scripted servers as child processes.
+    pub fn write(&self) -> PathBuf {
+        let text = self.text(|server, script| {
+            let file = self.path(&format!("{}.script.json", server.name));
+            fs::write(&file, script.to_string()).expect("the script can be written");
+            format!("command = '{}'\nargs = ['--script-file', '{}']", fake_server().display(), file.display())
+        });
+        let file = self.path("servers.toml");
+        fs::write(&file, text).expect("the configuration can be written");
+        file
+    }
+}
+
+/// The scripted server as a program.
+pub fn fake_server() -> PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_nonet")).parent().expect("it is in a folder");
+    let program = folder.join("examples").join("fake_server");
+    assert!(program.exists(), "{} is missing: run `cargo build --examples`", program.display());
+    program
+}
+
+/// Tries until there is something.
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "this did not happen: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The JSON lines of a log that a scripted server writes.
+pub fn logged(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// The JSON in the first text block of a result.
+pub fn json_of(result: &Value) -> Value {
+    let text = text_of(result);
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: not JSON: {result}"))
+}
+
+/// The first text block of a result.
+pub fn text_of(result: &Value) -> &str {
+    result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {result}"))
+}
+
+/// The notices in a result.
+pub fn notices_of(result: &Value) -> Vec<Value> {
+    let blocks = result["content"].as_array().into_iter().flatten();
+    let notes = blocks.filter_map(|block| serde_json::from_str::<Value>(block["text"].as_str()?).ok());
+    notes.filter_map(|note| note["notices"].as_array().cloned()).flatten().collect()
+}
+
+/// An answer for a golden file: what differs from run to run is replaced.
+pub fn golden(mut value: Value) -> Value {
+    redact(&mut value);
+    value
+}
+
+fn redact(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields.iter_mut() {
+                match key.as_str() {
+                    "score" | "elapsed_ms" | "task_id" | "token" | "ref" | "bytes" => {
+                        *value = Value::String(format!("<{key}>"));
+                    }
+                    _ => redact(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(redact),
+        _ => {}
+    }
+}

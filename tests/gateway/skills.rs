@@ -1,0 +1,125 @@
+//! `use_skill`: folders of the configuration and prompts of the servers.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::{
+    inside::Inside,
+    setup::{Setup, text_of},
+};
+
+async fn library() -> Inside {
+    let setup = Setup::new();
+    let folder = setup.path("skills/release");
+    fs::create_dir_all(folder.join("parts")).expect("a folder");
+    let text = "---\nname: release-notes\ndescription: Writes the notes of a release\n---\n# Collect the changes\nFor $ARGUMENTS.\n";
+    fs::write(folder.join("SKILL.md"), text).expect("a file");
+    fs::write(folder.join("parts/style.md"), "Short sentences.").expect("a file");
+    fs::write(setup.path("skills/secret.txt"), "secret").expect("a file");
+    let plain = setup.path("skills/plain");
+    fs::create_dir_all(&plain).expect("a folder");
+    fs::write(plain.join("SKILL.md"), "No front matter at all.").expect("a file");
+    let greet = json!({
+        "name": "greet",
+        "description": "Greets a person by name",
+        "arguments": [{ "name": "who", "required": true }, { "name": "how" }],
+        "text": "Say hello to {{who}}.",
+    });
+    setup
+        .server("folk", json!({ "tools": [{ "name": "look" }], "prompts": [greet] }))
+        .gateway("skills = ['skills', 'no-such-folder']")
+        .open()
+        .await
+}
+
+#[tokio::test]
+async fn without_a_command_the_skills_are_listed() {
+    let inside = library().await;
+    insta::assert_json_snapshot!(inside.answer("use_skill", json!({})).await);
+}
+
+#[tokio::test]
+async fn a_query_finds_the_best() {
+    let inside = library().await;
+    let found = inside.answer("use_skill", json!({ "query": "greet somebody" })).await;
+    assert_eq!(found["skills"][0]["name"], "folk/greet", "{found}");
+    let found = inside.answer("use_skill", json!({ "query": "notes for a release" })).await;
+    assert_eq!(found["skills"][0]["name"], "release-notes", "{found}");
+    let found = inside.answer("use_skill", json!({ "query": "xylophone" })).await;
+    assert_eq!(found["skills"], json!([]), "{found}");
+    assert!(found["hint"].is_string(), "{found}");
+}
+
+#[tokio::test]
+async fn a_skill_is_its_text_with_the_note_to_follow_it() {
+    let inside = library().await;
+    for command in ["release-notes", "/release-notes", "Release_Notes", " release-notes "] {
+        let result = inside.call("use_skill", json!({ "command": command, "arguments": "v2" })).await;
+        let text = text_of(&result);
+        assert!(text.starts_with("Follow these instructions"), "{text}");
+        assert!(text.contains("# Collect the changes\nFor v2."), "{text}");
+        assert!(text.contains("parts/style.md") && !text.contains("description:"), "{text}");
+    }
+    let result = inside.call("use_skill", json!({ "command": "plain" })).await;
+    assert!(text_of(&result).contains("No front matter at all."), "{result}");
+}
+
+#[tokio::test]
+async fn a_file_beside_a_skill_is_read_and_none_outside_of_it() {
+    let inside = library().await;
+    let file = |file: &str| json!({ "command": "release-notes", "file": file });
+    assert_eq!(text_of(&inside.call("use_skill", file("parts/style.md")).await), "Short sentences.");
+    for outside in ["../secret.txt", "parts/../../secret.txt", "/etc/hostname", "..\\secret.txt", "missing.md", "parts"] {
+        let result = inside.call("use_skill", file(outside)).await;
+        assert_eq!(result["isError"], true, "{outside}: {result}");
+        assert!(!result.to_string().contains("\"secret\""), "{result}");
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_link_out_of_the_folder_is_not_followed() {
+    let inside = library().await;
+    let folder = inside.folder.path().join("skills");
+    std::os::unix::fs::symlink(folder.join("secret.txt"), folder.join("release/link.txt")).expect("a link");
+    let result = inside.call("use_skill", json!({ "command": "release-notes", "file": "link.txt" })).await;
+    assert_eq!(result["isError"], true, "{result}");
+}
+
+#[tokio::test]
+async fn a_servers_prompt_is_a_skill() {
+    let inside = library().await;
+    let arguments = json!({ "command": "folk/greet", "arguments": { "who": "Ada" } });
+    let result = inside.call("use_skill", arguments).await;
+    assert!(text_of(&result).contains("Say hello to Ada."), "{result}");
+    let result = inside.call("use_skill", json!({ "command": "/folk/greet", "arguments": { "who": 7 } })).await;
+    assert!(text_of(&result).contains("Say hello to 7."), "prompts take text alone: {result}");
+    let fault = inside.fault("use_skill", json!({ "command": "folk/greet" })).await;
+    assert!(fault["message"].as_str().is_some_and(|text| text.contains("who")), "{fault}");
+}
+
+#[tokio::test]
+async fn an_unknown_skill_is_answered_with_the_nearest() {
+    let inside = library().await;
+    let fault = inside.fault("use_skill", json!({ "command": "release-note" })).await;
+    assert_eq!((&fault["code"], &fault["did_you_mean"][0]), (&json!("not_found"), &json!("release-notes")), "{fault}");
+}
+
+#[tokio::test]
+async fn a_skill_that_is_added_meanwhile_is_there() {
+    let inside = library().await;
+    let folder = inside.folder.path().join("skills/new");
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join("SKILL.md"), "---\nname: brand-new\n---\nDo it.").expect("a file");
+    let list = inside.answer("use_skill", json!({})).await;
+    let names: Vec<&Value> = list["skills"].as_array().expect("a list").iter().map(|skill| &skill["name"]).collect();
+    assert!(names.contains(&&json!("brand-new")), "{list}");
+}
+
+#[tokio::test]
+async fn no_skills_at_all_is_told() {
+    let inside = Setup::new().open().await;
+    let list = inside.answer("use_skill", json!({})).await;
+    assert_eq!((&list["total"], list["hint"].is_string()), (&json!(0), true), "{list}");
+}

@@ -1,0 +1,211 @@
+//! `nonet serve --http` and a client that speaks HTTP by hand, one connection per request.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{Read, Write},
+    net::TcpStream,
+    process::{Child, Stdio},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    client::{VERSION_KEY, command},
+    setup::{PATIENCE, Setup, eventually, json_of},
+};
+
+pub struct Site {
+    pub folder: TempDir,
+    pub child: Child,
+    pub address: String,
+}
+
+impl Setup {
+    /// Runs `nonet serve --http` on a free port.
+    pub fn serve(self) -> Site {
+        self.write();
+        let folder = self.folder;
+        let errors = folder.path().join("stderr");
+        let child = command(folder.path())
+            .args(["serve", "--http", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&errors).expect("a file for stderr"))
+            .spawn()
+            .expect("nonet starts");
+        let address = eventually("nonet says where it serves", || {
+            let text = fs::read_to_string(&errors).ok()?;
+            let (_, rest) = text.split_once("serving MCP at http://")?;
+            Some(rest.split_once("/mcp")?.0.to_string())
+        });
+        Site { folder, child, address }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let errors = fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default();
+            eprintln!("---- stderr of nonet ----\n{errors}");
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An HTTP answer.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    /// By lower-case name.
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
+}
+
+impl Reply {
+    /// Every JSON-RPC message in it, of an event stream or of plain JSON.
+    pub fn messages(&self) -> Vec<Value> {
+        if !self.headers.get("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {
+            return serde_json::from_str(&self.body).into_iter().collect();
+        }
+        let data = self.body.lines().filter_map(|line| line.strip_prefix("data:"));
+        data.filter_map(|data| serde_json::from_str(data.trim()).ok()).collect()
+    }
+
+    /// The answer to the request.
+    pub fn answer(&self) -> Value {
+        let mut answers = self.messages().into_iter().filter(|message| message.get("method").is_none());
+        answers.next().unwrap_or_else(|| panic!("no answer: {self:?}"))
+    }
+
+    /// The result of the request.
+    pub fn result(&self) -> Value {
+        let mut answer = self.answer();
+        assert!(answer.get("result").is_some(), "no result: {answer}");
+        answer["result"].take()
+    }
+}
+
+/// Sends one request; the headers come beside `Host`, `Accept` and `Content-Type` unless they replace them.
+pub fn http(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+    let mut all = BTreeMap::from([
+        ("host", address),
+        ("accept", "application/json, text/event-stream"),
+        ("content-type", "application/json"),
+        ("connection", "close"),
+    ]);
+    all.extend(headers.iter().copied());
+    let mut text = format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+    for (name, value) in all {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    let mut stream = TcpStream::connect(address).expect("nonet listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    stream.write_all(format!("{text}\r\n{body}").as_bytes()).expect("nonet reads");
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("nonet answers");
+    parse(&bytes)
+}
+
+fn parse(bytes: &[u8]) -> Reply {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("an HTTP head");
+    let (head, body) = (String::from_utf8_lossy(&bytes[..end]), &bytes[end + 4..]);
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a status");
+    let headers: BTreeMap<String, String> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_lowercase(), value.trim().to_string()))
+        .collect();
+    let chunked = headers.get("transfer-encoding").is_some_and(|coding| coding == "chunked");
+    let body = if chunked { unchunk(body) } else { body.to_vec() };
+    Reply { status, headers, body: String::from_utf8(body).expect("UTF-8") }
+}
+
+fn unchunk(mut rest: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
+        let size = std::str::from_utf8(&rest[..end]).expect("a chunk size");
+        let size = usize::from_str_radix(size.trim(), 16).expect("a chunk size");
+        out.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 4 + size..];
+        if size == 0 {
+            break;
+        }
+    }
+    out
+}
+
+/// A client of the session era.
+pub struct WebClient {
+    pub address: String,
+    pub path: String,
+    pub session: String,
+    last_id: i64,
+}
+
+impl WebClient {
+    /// Shakes hands at a path such as `/mcp`.
+    pub fn new(address: &str, path: &str) -> Self {
+        let params = json!({
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": { "name": "test", "version": "1" },
+        });
+        let message = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let reply = http(address, "POST", path, &[], &message.to_string());
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!(reply.result()["protocolVersion"], "2025-06-18");
+        let session = reply.headers.get("mcp-session-id").expect("a session id").clone();
+        let client = Self { address: address.into(), path: path.into(), session, last_id: 0 };
+        let reply = client.post(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        assert_eq!(reply.status, 202, "{reply:?}");
+        client
+    }
+
+    pub fn post(&self, message: &Value) -> Reply {
+        let headers = [("mcp-session-id", self.session.as_str()), ("mcp-protocol-version", "2025-06-18")];
+        http(&self.address, "POST", &self.path, &headers, &message.to_string())
+    }
+
+    pub fn request(&mut self, method: &str, params: Value) -> Reply {
+        self.last_id += 1;
+        self.post(&json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }))
+    }
+
+    /// Calls a tool: its result.
+    pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.request("tools/call", json!({ "name": tool, "arguments": arguments })).result()
+    }
+
+    /// Calls a tool: the JSON in the first text block.
+    pub fn answer(&mut self, tool: &str, arguments: Value) -> Value {
+        json_of(&self.call(tool, arguments))
+    }
+
+    /// Waits until a server is ready.
+    pub fn until_ready(&mut self, name: &str) {
+        eventually(&format!("`{name}` is ready"), || {
+            let status = self.answer("execute_tool", json!({ "name": "gateway.status" }));
+            let mut servers = status["servers"].as_array()?.iter();
+            servers.any(|s| s["name"] == name && s["state"] == "ready" && s["tools"] != 0).then_some(())
+        });
+    }
+}
+
+/// A request of the stateless era, with the headers that repeat parts of its body.
+pub fn modern(address: &str, method: &str, mut params: Value) -> Reply {
+    params["_meta"] = json!({
+        VERSION_KEY: "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let name = params["name"].as_str().unwrap_or_default().to_string();
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let mut headers = vec![("mcp-protocol-version", "2026-07-28"), ("mcp-method", method)];
+    if !name.is_empty() {
+        headers.push(("mcp-name", &name));
+    }
+    http(address, "POST", "/mcp", &headers, &message.to_string())
+}
