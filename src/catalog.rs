@@ -222,7 +222,8 @@ impl Catalog {
             if names.iter().any(|full| self.tools[*full].blocked.is_none()) {
                 names.retain(|full| self.tools[*full].blocked.is_none());
             }
-            let exact: Vec<&&Arc<str>> = names.iter().filter(|full| *self.tools[**full].name == *name).collect();
+            let exact: Vec<&&Arc<str>> =
+                names.iter().filter(|full| *self.tools[**full].name == *name).collect();
             match (&names[..], &exact[..]) {
                 ([], _) => {}
                 ([one], _) => return Ok(&self.tools[*one]),

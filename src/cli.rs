@@ -273,9 +273,9 @@ async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>)
     let gateway = gateway(loaded, true);
     match http {
         Some(address) => {
-            let mut addresses = tokio::net::lookup_host(&address)
-                .await
-                .with_context(|| format!("`{address}` is no address to listen on; give one such as 127.0.0.1:8931"))?;
+            let mut addresses = tokio::net::lookup_host(&address).await.with_context(|| {
+                format!("`{address}` is no address to listen on; give one such as 127.0.0.1:8931")
+            })?;
             let address = addresses.next().with_context(|| format!("`{address}` has no address"))?;
             let options = serve::HttpOptions { address, profile };
             let ready = |address: SocketAddr| {

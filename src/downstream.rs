@@ -34,7 +34,8 @@ use rmcp::{
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions,
-        RequestHandle, RunningService, ServiceError, serve_client_with_lifecycle_and_ct, serve_directly_with_ct,
+        RequestHandle, RunningService, ServiceError, serve_client_with_lifecycle_and_ct,
+        serve_directly_with_ct,
     },
 };
 use serde_json::{Map, Value};

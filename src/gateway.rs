@@ -320,10 +320,15 @@ impl Gateway {
         let mut generation = 0;
         let mut changed = true;
         let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
+        let mut news: Vec<Value> = Vec::new();
         loop {
             if changed {
                 generation += 1;
                 self.publish_one(&known, generation).await;
+            }
+            // Told only now: whoever reads of a new tool can call it.
+            for notice in news.drain(..) {
+                self.notify_all(&notice);
             }
             for waiting in barriers.drain(..) {
                 let _ = waiting.send(());
@@ -337,7 +342,9 @@ impl Gateway {
             while let Some(update) = next {
                 match update {
                     Update::Listed { server, listing: Some(listing) } => {
-                        changed |= self.take(&mut known, &mut fresh, server, listing);
+                        let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
+                        changed |= differs;
+                        news.extend(notice);
                     }
                     Update::Listed { .. } => {}
                     Update::Barrier(waiting) => barriers.push(waiting),
@@ -347,23 +354,24 @@ impl Gateway {
         }
     }
 
-    /// Takes a server's new list; says whether it differs from the old one.
+    /// Takes a server's new list; says whether it differs from the old one, and what is to be told.
     fn take(
         &self,
         known: &mut BTreeMap<Arc<str>, Listing>,
         fresh: &mut std::collections::HashSet<Arc<str>>,
         server: Arc<str>,
         listing: Listing,
-    ) -> bool {
+    ) -> (bool, Option<Value>) {
         if known.get(&server) == Some(&listing) {
             fresh.insert(server);
-            return false;
+            return (false, None);
         }
+        let mut notice = None;
         // Only what changes under the eyes of a session is news; an old list on disk is not.
         if !fresh.insert(server.clone())
             && let Some(old) = known.get(&server)
         {
-            self.tell_changes(&server, old, &listing);
+            notice = changes(&server, old, &listing);
         }
         if let (Some(folder), Some(connection)) = (&self.cache, self.connections.get(&server))
             && let Err(error) = lists::write(folder, &server, &connection.settings, &listing)
@@ -371,44 +379,7 @@ impl Gateway {
             tracing::warn!(%server, %error, "the list could not be kept on disk");
         }
         known.insert(server, listing);
-        true
-    }
-
-    /// Tells what a server changed while it was in use. A tool that is not what it was when it was
-    /// first seen may be an attack (a "rug pull"), so its new definition is to be read before use.
-    fn tell_changes(&self, server: &str, old: &Listing, new: &Listing) {
-        let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
-        let before: BTreeMap<String, &Value> = old.tools.iter().map(|tool| (name(tool), tool)).collect();
-        let after: BTreeMap<String, &Value> = new.tools.iter().map(|tool| (name(tool), tool)).collect();
-        let full = |tool: &str| crate::name::full_name(server, tool);
-        let pick = |tools: Vec<String>| (!tools.is_empty()).then_some(tools);
-        let redefined: Vec<String> = after
-            .iter()
-            .filter(|(name, tool)| before.get(*name).is_some_and(|old| old != *tool))
-            .map(|(name, _)| full(name))
-            .collect();
-        for tool in &redefined {
-            tracing::warn!(%tool, "the server changed this tool's definition while it was in use");
-        }
-        let added = after.keys().filter(|name| !before.contains_key(*name)).map(|name| full(name)).collect();
-        let removed =
-            before.keys().filter(|name| !after.contains_key(*name)).map(|name| full(name)).collect();
-        let mut notice = json!({ "kind": "tools_changed", "server": server });
-        for (key, tools) in
-            [("added", pick(added)), ("removed", pick(removed)), ("redefined", pick(redefined))]
-        {
-            if let Some(tools) = tools {
-                notice[key] = json!(tools.iter().take(20).collect::<Vec<_>>());
-            }
-        }
-        if notice.get("redefined").is_some() {
-            notice["next_step"] = json!(
-                "Read a redefined tool with get_tool before you call it; ask the user if it looks wrong."
-            );
-        }
-        if notice.as_object().is_some_and(|fields| fields.len() > 2) {
-            self.notify_all(&notice);
-        }
+        (true, notice)
     }
 
     async fn publish_one(self: &Arc<Self>, known: &BTreeMap<Arc<str>, Listing>, generation: u64) {
@@ -510,6 +481,37 @@ impl Gateway {
             mine
         });
     }
+}
+
+/// What a server changed while it was in use. A tool that is not what it was when it was
+/// first seen may be an attack (a "rug pull"), so its new definition is to be read before use.
+fn changes(server: &str, old: &Listing, new: &Listing) -> Option<Value> {
+    let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
+    let before: BTreeMap<String, &Value> = old.tools.iter().map(|tool| (name(tool), tool)).collect();
+    let after: BTreeMap<String, &Value> = new.tools.iter().map(|tool| (name(tool), tool)).collect();
+    let full = |tool: &str| crate::name::full_name(server, tool);
+    let pick = |tools: Vec<String>| (!tools.is_empty()).then_some(tools);
+    let redefined: Vec<String> = after
+        .iter()
+        .filter(|(name, tool)| before.get(*name).is_some_and(|old| old != *tool))
+        .map(|(name, _)| full(name))
+        .collect();
+    for tool in &redefined {
+        tracing::warn!(%tool, "the server changed this tool's definition while it was in use");
+    }
+    let added = after.keys().filter(|name| !before.contains_key(*name)).map(|name| full(name)).collect();
+    let removed = before.keys().filter(|name| !after.contains_key(*name)).map(|name| full(name)).collect();
+    let mut notice = json!({ "kind": "tools_changed", "server": server });
+    for (key, tools) in [("added", pick(added)), ("removed", pick(removed)), ("redefined", pick(redefined))] {
+        if let Some(tools) = tools {
+            notice[key] = json!(tools.iter().take(20).collect::<Vec<_>>());
+        }
+    }
+    if notice.get("redefined").is_some() {
+        notice["next_step"] =
+            json!("Read a redefined tool with get_tool before you call it; ask the user if it looks wrong.");
+    }
+    notice.as_object().is_some_and(|fields| fields.len() > 2).then_some(notice)
 }
 
 async fn with_vectors(index: Arc<Index>, vectors: Option<Vec<Arc<[f32]>>>) -> (Arc<Index>, bool) {

@@ -145,7 +145,9 @@ async fn meta_call(
 ) -> Result<Value, Interrupt> {
     let text = |value: Value| text_result(value.to_string());
     Ok(match NAMES[at] {
-        "search_tools" => text(gateway.search(caller, read::<SearchArguments>(caller, at, arguments)?).await?),
+        "search_tools" => {
+            text(gateway.search(caller, read::<SearchArguments>(caller, at, arguments)?).await?)
+        }
         "get_tool" => {
             #[derive(serde::Deserialize)]
             struct Arguments {
@@ -225,7 +227,8 @@ fn unwrap_execute(mut arguments: Map<String, Value>) -> Map<String, Value> {
     let mut taken: Map<String, Value> =
         beside.into_iter().filter_map(|key| arguments.remove(&key).map(|value| (key, value))).collect();
     // One other name for `params` is that; anything else beside the name are params themselves.
-    let wrapper = taken.keys().next().filter(|key| taken.len() == 1 && PARAMS_NAMES.contains(&key.as_str())).cloned();
+    let wrapper =
+        taken.keys().next().filter(|key| taken.len() == 1 && PARAMS_NAMES.contains(&key.as_str())).cloned();
     match wrapper.and_then(|key| taken.remove(&key)) {
         Some(params) => {
             arguments.insert("params".into(), params);
@@ -256,7 +259,9 @@ fn read<T: DeserializeOwned>(caller: &Caller, at: usize, arguments: Map<String, 
         if misfit.example_fits { fault.next(NAMES[at], Value::Object(misfit.example)) } else { fault }
     })?;
     if !repaired.is_empty() {
-        caller.session.notify(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": repaired }));
+        caller
+            .session
+            .notify(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": repaired }));
     }
     serde_json::from_value(Value::Object(params)).map_err(|error| {
         Fault::new(Code::InvalidParams, format!("The arguments do not fit `{}`: {error}.", NAMES[at]))

@@ -163,7 +163,12 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit:
         .map(|candidate| {
             let folded = fold(candidate);
             let own = folded.split_once('_').map_or(folded.as_str(), |(_, own)| own);
-            let near = strsim::jaro_winkler(&wanted, &folded).max(strsim::jaro_winkler(&wanted, own));
+            let mut near =
+                strsim::jaro_winkler(&wanted, &folded).max(strsim::jaro_winkler(&wanted, own) * 0.99);
+            // Jaro's window is nothing on very short names; there one slip counts as near.
+            if wanted.len() <= 5 && strsim::damerau_levenshtein(&wanted, own) <= 1 {
+                near = near.max(0.8);
+            }
             let inside = wanted.len() >= 3 && folded.contains(&wanted);
             (if inside { near.max(0.9) } else { near }, candidate)
         })

@@ -478,7 +478,10 @@ mod tests {
         assert_eq!(preview["first"][0], json!({"id": 0, "name": "row 0"}));
         assert!(json_len(&shown) < 10_000);
         let reference = reference(&shown);
-        let page = results.read(&query(json!({"ref": reference, "offset": 4_998})), 10_000, &Selector::default()).await.unwrap();
+        let page = results
+            .read(&query(json!({"ref": reference, "offset": 4_998})), 10_000, &Selector::default())
+            .await
+            .unwrap();
         assert_eq!(page["rows"], json!([{"id": 4998, "name": "row 4998"}, {"id": 4999, "name": "row 4999"}]));
         assert!(page.get("next_step").is_none());
         let picked = query(json!({"ref": reference, "select": ".[7].name"}));
@@ -497,8 +500,10 @@ mod tests {
         let reference = reference(&shown);
         let (mut whole, mut offset) = (String::new(), 0);
         loop {
-            let page =
-                results.read(&query(json!({"ref": reference, "offset": offset})), 5_000, &Selector::default()).await.unwrap();
+            let page = results
+                .read(&query(json!({"ref": reference, "offset": offset})), 5_000, &Selector::default())
+                .await
+                .unwrap();
             whole.push_str(page["text"].as_str().unwrap());
             match page["next_step"]["arguments"]["params"]["offset"].as_u64() {
                 Some(next) => offset = next,
@@ -506,9 +511,17 @@ mod tests {
             }
         }
         assert_eq!(whole, text);
-        let lines = results.read(&query(json!({"ref": reference, "lines": "2-3"})), 5_000, &Selector::default()).await.unwrap();
+        let lines = results
+            .read(&query(json!({"ref": reference, "lines": "2-3"})), 5_000, &Selector::default())
+            .await
+            .unwrap();
         assert_eq!(lines["text"], "línea 1\nlínea 2\n");
-        assert!(results.read(&query(json!({"ref": reference, "lines": "0-3"})), 5_000, &Selector::default()).await.is_err());
+        assert!(
+            results
+                .read(&query(json!({"ref": reference, "lines": "0-3"})), 5_000, &Selector::default())
+                .await
+                .is_err()
+        );
         assert!(results.read(&query(json!({"ref": "r-none"})), 5_000, &Selector::default()).await.is_err());
     }
 

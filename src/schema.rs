@@ -119,7 +119,6 @@ impl Schema {
                     for wrapper in WRAPPERS {
                         if let Some(inner) = map.get(wrapper)
                             && map.len() == 1
-                            && self.property(wrapper).is_none()
                         {
                             let note = format!("params were wrapped in `{wrapper}`");
                             bases.push((inner.clone(), with(&told, &note)));

@@ -57,7 +57,8 @@ impl Settings {
     /// The folder where vectors are kept: as set, else `nonet` in `$XDG_CACHE_HOME` or `~/.cache`. None if there is
     /// no home to put it in.
     pub fn cache_folder(&self) -> Option<PathBuf> {
-        let set = || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
+        let set =
+            || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
         let home = || std::env::home_dir().map(|home| home.join(".cache"));
         self.cache.clone().or_else(|| Some(set().or_else(home)?.join("nonet")))
     }

@@ -252,7 +252,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_is_almost_json_fails_its_request() {
-        let text = b"{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"text\":\"\\ud83d\"}}\n{\"id\":4,\"result\":NaN}\n";
+        let text =
+            b"{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"text\":\"\\ud83d\"}}\n{\"id\":4,\"result\":NaN}\n";
         let all = read_all(text, 1000).await;
         assert_eq!(all.len(), 2, "{all:?}");
         assert_eq!((&all[0]["id"], &all[1]["id"]), (&json!(3), &json!(4)));

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use rmcp::{
     RoleClient,
     model::{
-        ClientNotification, ClientRequest, CustomResult, ErrorData, GetExtensions, GetMeta, JsonRpcMessage, ProgressToken,
-        RequestId, ServerResult,
+        ClientNotification, ClientRequest, CustomResult, ErrorData, GetExtensions, GetMeta, JsonRpcMessage,
+        ProgressToken, RequestId, ServerResult,
     },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
 };

@@ -61,21 +61,20 @@ impl Gateway {
             match schema.read(arguments.input.clone()) {
                 Ok(reading) => input = Value::Object(reading.params),
                 Err(misfit) => {
-                let example = json!({ "app_id": id, "input": misfit.example });
-                let message = format!("The input does not fit the app `{id}`: {}.", misfit.faults.join("; "));
-                return Err(Fault::new(Code::InvalidParams, message)
-                    .details(json!({ "corrected_call": { "tool": "call_app", "arguments": example } }))
-                    .next("call_app", json!({}))
-                    .into());
+                    let example = json!({ "app_id": id, "input": misfit.example });
+                    let message =
+                        format!("The input does not fit the app `{id}`: {}.", misfit.faults.join("; "));
+                    return Err(Fault::new(Code::InvalidParams, message)
+                        .details(json!({ "corrected_call": { "tool": "call_app", "arguments": example } }))
+                        .next("call_app", json!({}))
+                        .into());
                 }
             }
         }
         let timeout = Duration::from_secs(arguments.timeout.unwrap_or(TIMEOUT_S).clamp(1, 3_600));
         let cancel = CancellationToken::new();
         match &app.kind {
-            AppKind::Tool { tool } => {
-                self.call_tool_app(caller, id, tool, input, timeout, cancel).await
-            }
+            AppKind::Tool { tool } => self.call_tool_app(caller, id, tool, input, timeout, cancel).await,
             AppKind::Workflow { steps, output } => {
                 self.call_workflow(caller, id, steps, output.as_ref(), input, timeout, cancel).await
             }

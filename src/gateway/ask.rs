@@ -205,7 +205,10 @@ impl Gateway {
             // Whoever has forms answers there: no token that a model could answer by itself.
             Put::TimedOut => Err(Fault::new(
                 Code::NeedsApproval,
-                format!("The user has not answered whether `{}` may run. Make the call again to ask once more.", tool.full),
+                format!(
+                    "The user has not answered whether `{}` may run. Make the call again to ask once more.",
+                    tool.full
+                ),
             )
             .next("execute_tool", json!({ "name": &*tool.full, "params": params }))
             .into()),

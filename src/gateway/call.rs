@@ -270,7 +270,8 @@ impl Gateway {
     /// Filters a result if that was asked for, and fits it into the budget.
     pub(super) async fn shape(&self, result: Value, filter: Option<&str>) -> Value {
         let result = match filter {
-            Some(filter) if !is_error(&result) => match self.selector.select(filter, value_of(&result)).await {
+            Some(filter) if !is_error(&result) => match self.selector.select(filter, value_of(&result)).await
+            {
                 Ok(Value::String(text)) => text_result(text),
                 Ok(value) => text_result(value.to_string()),
                 Err(error) => {

@@ -296,7 +296,12 @@ impl Gateway {
             let action = &plan.actions[at];
             let one = one.unwrap_or_else(|_| {
                 tracing::error!(tool = action.name, "a call panicked");
-                Ended { name: action.name.clone(), result: Arc::new(jobs::panicked()), ran: true, elapsed_ms: 0 }
+                Ended {
+                    name: action.name.clone(),
+                    result: Arc::new(jobs::panicked()),
+                    ran: true,
+                    elapsed_ms: 0,
+                }
             });
             if one.succeeded() {
                 values.insert(action.id.clone(), Arc::new(value_of(&one.result)));

@@ -110,10 +110,7 @@ pub enum Asking {
 impl Caller {
     /// Whose the jobs of this caller are.
     pub fn owner(&self) -> Owner {
-        Owner {
-            session: self.lasting.then_some(self.session.id),
-            profile: self.session.profile.clone(),
-        }
+        Owner { session: self.lasting.then_some(self.session.id), profile: self.session.profile.clone() }
     }
 }
 

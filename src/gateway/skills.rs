@@ -64,9 +64,13 @@ impl Gateway {
         for (server, entry) in snapshot.catalog.servers() {
             for prompt in &entry.prompts {
                 let own = prompt.get("name").and_then(Value::as_str).unwrap_or_default();
-                if name::fold(&format!("{server}/{own}")) == name::fold(command) && self.may_see(caller, server) {
+                if name::fold(&format!("{server}/{own}")) == name::fold(command)
+                    && self.may_see(caller, server)
+                {
                     let first = prompt.get("arguments").and_then(|all| all.get(0)?.get("name")?.as_str());
-                    return self.prompt(caller, server, own, first.map(String::from), arguments.arguments).await;
+                    return self
+                        .prompt(caller, server, own, first.map(String::from), arguments.arguments)
+                        .await;
                 }
             }
         }

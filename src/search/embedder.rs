@@ -143,6 +143,9 @@ impl Embedder {
         let mut done = keys.iter().filter(|key| known.contains_key(*key)).count();
         progress(done, texts.len());
 
+        // Texts that stand in the list twice are done together.
+        let mut times: HashMap<Key, usize> = HashMap::new();
+        keys.iter().for_each(|key| *times.entry(*key).or_default() += 1);
         let mut unsaved = Vec::new();
         let mut failure = None;
         for (key, text) in keys.iter().zip(&texts) {
@@ -158,8 +161,7 @@ impl Embedder {
                         break;
                     }
                 }
-                // Texts that stand in the list twice are done together.
-                done = (done + keys.iter().filter(|other| *other == key).count()).min(texts.len());
+                done += times.get(key).copied().unwrap_or(1);
                 progress(done, texts.len());
             }
             if unsaved.len() >= SAVE_EVERY {

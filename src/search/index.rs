@@ -18,8 +18,8 @@ struct Words {
     documents: Vec<Document>,
     keywords: Bm25<String>,
     trigrams: Bm25<u64>,
-    /// Each document's names as words, sorted, for exact and prefix matches.
-    names: Vec<(String, usize)>,
+    /// What documents are called, as words, sorted, for exact and prefix matches.
+    names: Vec<(String, usize, Pin)>,
 }
 
 /// How well a request is a document's name; the better ones are ranked first whatever their scores.
@@ -29,6 +29,8 @@ pub(super) enum Pin {
     No,
     /// A beginning of its name, written as a name.
     Prefix,
+    /// One of its other words, and nothing else: who configured it there wants it found by it.
+    Term,
     /// The words of its name.
     Name,
     /// Its full name, letter by letter.
@@ -40,19 +42,22 @@ impl Index {
     pub fn new(documents: Vec<Document>, settings: &Settings) -> Index {
         let keywords = Bm25::new(documents.iter().map(weighted_terms));
         let trigrams = Bm25::new(documents.iter().map(weighted_trigrams));
-        let mut names: Vec<(String, usize)> = Vec::new();
+        let mut names: Vec<(String, usize, Pin)> = Vec::new();
         for (number, document) in documents.iter().enumerate() {
-            names.push((text::words(&document.name).join(" "), number));
-            names.push((text::words(&format!("{} {}", document.group, document.name)).join(" "), number));
+            let mut add = |name: &str, pin| names.push((text::words(name).join(" "), number, pin));
+            add(&document.name, Pin::Name);
+            add(&format!("{} {}", document.group, document.name), Pin::Name);
+            document.terms.iter().for_each(|term| add(term, Pin::Term));
         }
-        names.retain(|(name, _)| !name.is_empty());
+        names.retain(|(name, ..)| !name.is_empty());
         names.sort();
         let words = Arc::new(Words { documents, keywords, trigrams, names });
         Index { words, vectors: None, hnsw_above: settings.hnsw_above }
     }
 
     /// The same documents with a vector each, in the same order. Vectors that do not fit are left out as a whole: the
-    /// index then answers from keywords.
+    /// index then answers from keywords. Beyond `hnsw_above` documents the graph is built here, which takes seconds to
+    /// minutes: call it where blocking is allowed.
     pub fn with_vectors(&self, vectors: Vec<Arc<[f32]>>) -> Index {
         let fitting = vectors.len() == self.words.documents.len();
         let made = fitting.then(|| Vectors::new(&vectors, self.hnsw_above)).flatten();
@@ -109,15 +114,17 @@ impl Index {
             let known = pins.entry(document).or_insert(how);
             *known = how.max(*known);
         };
-        for key in query.mentions.iter().chain([&query.key]).filter(|key| !key.is_empty()) {
-            for document in self.named(key, false) {
-                pin(document, Pin::Name);
-            }
+        for (document, how) in self.named(&query.key, false) {
+            pin(document, how);
+        }
+        for mention in &query.mentions {
+            self.named(mention, false)
+                .filter(|&(_, how)| how == Pin::Name)
+                .for_each(|(at, how)| pin(at, how));
         }
         if query.is_identifier {
-            for document in self.named(&query.key, true) {
-                pin(document, Pin::Prefix);
-            }
+            let beginning = self.named(&query.key, true).filter(|&(_, how)| how == Pin::Name);
+            beginning.for_each(|(document, _)| pin(document, Pin::Prefix));
         }
         for (&document, how) in &mut pins {
             if is_full_name(&self.words.documents[document], &query.verbatim) {
@@ -127,12 +134,16 @@ impl Index {
         pins
     }
 
-    /// The documents with this name, or with names that begin so.
-    fn named(&self, key: &str, prefix: bool) -> impl Iterator<Item = usize> {
+    /// The documents that are called so, or whose names begin so, each with what it is to them.
+    fn named(&self, key: &str, prefix: bool) -> impl Iterator<Item = (usize, Pin)> {
         let names = &self.words.names;
-        let start = names.partition_point(|(name, _)| name.as_str() < key);
-        let matching = move |name: &str| if prefix { name.starts_with(key) } else { name == key };
-        names[start..].iter().take_while(move |(name, _)| matching(name)).map(|&(_, document)| document)
+        let start = names.partition_point(|(name, ..)| name.as_str() < key);
+        let matching =
+            move |name: &str| !key.is_empty() && if prefix { name.starts_with(key) } else { name == key };
+        names[start..]
+            .iter()
+            .take_while(move |(name, ..)| matching(name))
+            .map(|&(_, document, pin)| (document, pin))
     }
 }
 
@@ -234,6 +245,7 @@ mod tests {
         check("send message", "mail.sendMessage");
         check("how do I call read_file for a weather forecast of my city?", "files.read_file");
         check("search", "search.search");
+        check("speichern", "files.write_file");
     }
 
     #[test]

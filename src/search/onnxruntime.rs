@@ -7,6 +7,7 @@
 
 use std::{
     env,
+    error::Error,
     ffi::CStr,
     fmt::Write as _,
     path::{Path, PathBuf},
@@ -100,7 +101,7 @@ fn probe(file: &Path) -> Result<String, String> {
     // SAFETY: opening a library runs its initialisers, which cannot be checked from here. The path is absolute and comes
     // from the operator (setting, environment) or from a package folder that belongs to the installation, never from the
     // working directory or from a client.
-    let library = unsafe { libloading::Library::new(file) }.map_err(|error| error.to_string())?;
+    let library = unsafe { libloading::Library::new(file) }.map_err(|error| whole(&error))?;
     // SAFETY: this name is exported by ONNX Runtime alone, with this signature since 1.0 (onnxruntime_c_api.h).
     let base =
         unsafe { library.get::<unsafe extern "C" fn() -> *const ort::sys::OrtApiBase>(b"OrtGetApiBase\0") }
@@ -125,6 +126,11 @@ fn probe(file: &Path) -> Result<String, String> {
     // The binding opens it again; closing it in between could run its finalisers for nothing.
     std::mem::forget(library);
     Ok(version)
+}
+
+/// An error with its cause: the loader's own words are the cause.
+fn whole(error: &dyn Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 fn is_new_enough(version: &str) -> bool {

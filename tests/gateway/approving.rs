@@ -30,7 +30,10 @@ fn the_user_allows_a_call_in_the_form() {
     let (mut client, _) = with_forms("accept", "allow");
     assert_eq!(client.answer("bank__pay", json!({ "sum": 5 })), json!({ "sum": 5 }));
     let message = client.asked[0]["message"].as_str().expect("a message").to_string();
-    assert!(message.contains("pay") && message.contains("bank") && message.contains("\"sum\": 5"), "{message}");
+    assert!(
+        message.contains("pay") && message.contains("bank") && message.contains("\"sum\": 5"),
+        "{message}"
+    );
     // Each call is asked for; what needs no approval is not.
     assert_eq!(client.answer("bank__pay", json!({ "sum": 5 })), json!({ "sum": 5 }));
     assert_eq!(client.asked.len(), 2);
@@ -77,7 +80,8 @@ async fn a_no_in_the_chat_is_a_no() {
     let call = json!({ "name": "bank.pay", "params": {} });
     let fault = inside.fault("execute_tool", call.clone()).await;
     for answer in ["deny", "rather not"] {
-        let token = inside.fault("execute_tool", call.clone()).await["next_step"]["arguments"]["token"].clone();
+        let token =
+            inside.fault("execute_tool", call.clone()).await["next_step"]["arguments"]["token"].clone();
         let told = inside.answer("ask_user", json!({ "token": token, "answer": answer })).await;
         assert_eq!(told["status"], "denied", "{told}");
     }
@@ -117,10 +121,12 @@ fn a_stateless_client_is_asked_before_the_call_runs() {
         Some(answer["result"].clone()).filter(|result| result["resultType"] == "input_required")
     });
     assert_eq!(logged(&log), Vec::<Value>::new());
-    let key = asked["inputRequests"].as_object().and_then(|all| all.keys().next()).expect("one request").clone();
+    let key =
+        asked["inputRequests"].as_object().and_then(|all| all.keys().next()).expect("one request").clone();
     let mut again = call.clone();
     again["requestState"] = asked["requestState"].clone();
-    again["inputResponses"] = json!({ key.as_str(): { "action": "accept", "content": { "decision": "allow" } } });
+    again["inputResponses"] =
+        json!({ key.as_str(): { "action": "accept", "content": { "decision": "allow" } } });
     // An answer to one call is no answer to another.
     let mut other = again.clone();
     other["arguments"] = json!({ "sum": 5000 });

@@ -85,8 +85,13 @@ async fn without_an_app_the_apps_are_listed() {
 #[tokio::test]
 async fn a_tool_app_takes_an_object_or_text() {
     let inside = shop().await;
-    let told = inside.answer("call_app", json!({ "app_id": "shout", "input": { "text": "hey", "loud": true } })).await;
-    assert_eq!(told, json!({ "app_id": "shout", "output": { "text": "hey", "loud": true }, "tool_calls": 1 }));
+    let told = inside
+        .answer("call_app", json!({ "app_id": "shout", "input": { "text": "hey", "loud": true } }))
+        .await;
+    assert_eq!(
+        told,
+        json!({ "app_id": "shout", "output": { "text": "hey", "loud": true }, "tool_calls": 1 })
+    );
     let told = inside.answer("call_app", json!({ "app_id": "shout", "input": "hey" })).await;
     assert_eq!(told["output"], json!({ "text": "hey" }));
 }
@@ -137,7 +142,11 @@ async fn an_app_has_a_limit() {
 async fn an_unknown_app_is_answered_with_the_nearest() {
     let inside = shop().await;
     let fault = inside.fault("call_app", json!({ "app_id": "reprot" })).await;
-    assert_eq!((&fault["code"], &fault["did_you_mean"][0]), (&json!("not_found"), &json!("report")), "{fault}");
+    assert_eq!(
+        (&fault["code"], &fault["did_you_mean"][0]),
+        (&json!("not_found"), &json!("report")),
+        "{fault}"
+    );
     let fault = inside.fault("call_app", json!({ "app_id": "nowhere" })).await;
     assert_eq!(fault["code"], "unknown_tool", "{fault}");
 }

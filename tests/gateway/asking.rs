@@ -22,9 +22,8 @@ fn with_forms(answer: impl FnMut(&Value) -> Value + 'static) -> Client {
 #[tokio::test]
 async fn a_client_without_forms_asks_in_the_chat_and_comes_back() {
     let inside = alone().await;
-    let asked = inside
-        .answer("ask_user", json!({ "question": "Which one?", "choices": ["red", "blue"] }))
-        .await;
+    let asked =
+        inside.answer("ask_user", json!({ "question": "Which one?", "choices": ["red", "blue"] })).await;
     insta::assert_json_snapshot!(golden(asked.clone()));
     let mut again = asked["next_step"]["arguments"].clone();
     again["answer"] = json!("blue");
@@ -71,8 +70,12 @@ async fn a_secret_is_never_asked_for_in_a_form() {
         assert_eq!(fault["code"], "invalid_params", "{field}: {fault}");
         assert!(fault["message"].as_str().is_some_and(|text| text.contains("secret")), "{fault}");
     }
-    let hidden = json!({ "type": "object", "properties": { "x": { "type": "string", "format": "password" } } });
-    assert_eq!(inside.fault("ask_user", json!({ "question": "Please", "form": hidden })).await["code"], "invalid_params");
+    let hidden =
+        json!({ "type": "object", "properties": { "x": { "type": "string", "format": "password" } } });
+    assert_eq!(
+        inside.fault("ask_user", json!({ "question": "Please", "form": hidden })).await["code"],
+        "invalid_params"
+    );
     let nested = json!({ "type": "object", "properties": { "x": { "type": "object", "properties": {} } } });
     let fault = inside.fault("ask_user", json!({ "question": "Please", "form": nested })).await;
     assert!(fault["message"].as_str().is_some_and(|text| text.contains("flat")), "{fault}");
@@ -90,9 +93,9 @@ fn a_client_with_forms_answers_in_the_same_call() {
 
 #[test]
 fn a_user_may_decline_or_close_the_form() {
-    let mut client = with_forms(|params| {
-        json!({ "action": if params["message"] == "One?" { "decline" } else { "cancel" } })
-    });
+    let mut client = with_forms(
+        |params| json!({ "action": if params["message"] == "One?" { "decline" } else { "cancel" } }),
+    );
     assert_eq!(client.answer("ask_user", json!({ "question": "One?" })), json!({ "status": "denied" }));
     assert_eq!(client.answer("ask_user", json!({ "question": "Two?" })), json!({ "status": "cancelled" }));
 }
@@ -100,7 +103,8 @@ fn a_user_may_decline_or_close_the_form() {
 #[test]
 fn content_may_be_edited_in_the_form() {
     let mut client = with_forms(|params| {
-        let shown = params["requestedSchema"]["properties"]["content"]["default"].as_str().unwrap_or_default();
+        let shown =
+            params["requestedSchema"]["properties"]["content"]["default"].as_str().unwrap_or_default();
         let content = if shown == "Dear all" { "Dear friends" } else { shown };
         json!({ "action": "accept", "content": { "decision": "approve", "content": content } })
     });
@@ -112,8 +116,9 @@ fn content_may_be_edited_in_the_form() {
 
 #[test]
 fn feedback_comes_back_with_a_no() {
-    let mut client =
-        with_forms(|_| json!({ "action": "accept", "content": { "decision": "deny", "feedback": "too long" } }));
+    let mut client = with_forms(
+        |_| json!({ "action": "accept", "content": { "decision": "deny", "feedback": "too long" } }),
+    );
     let told = client.answer("ask_user", json!({ "question": "Send it?", "content": "Dear all" }));
     assert_eq!(told, json!({ "status": "denied", "user_feedback": "too long" }));
 }
@@ -125,19 +130,28 @@ fn a_form_of_several_fields_is_put_as_it_is() {
         "properties": { "city": { "type": "string" }, "days": { "type": "integer", "minimum": 1 }, "rain": { "type": "boolean" } },
         "required": ["city"],
     });
-    let mut client =
-        with_forms(|_| json!({ "action": "accept", "content": { "city": "Bern", "days": 3, "rain": false } }));
+    let mut client = with_forms(
+        |_| json!({ "action": "accept", "content": { "city": "Bern", "days": 3, "rain": false } }),
+    );
     let told = client.answer("ask_user", json!({ "question": "Where to?", "form": form }));
     assert_eq!(told, json!({ "status": "answered", "answer": { "city": "Bern", "days": 3, "rain": false } }));
     let put = &client.asked[0]["requestedSchema"];
-    assert_eq!((&put["properties"]["days"]["type"], &put["required"]), (&json!("integer"), &json!(["city"])), "{put}");
+    assert_eq!(
+        (&put["properties"]["days"]["type"], &put["required"]),
+        (&json!("integer"), &json!(["city"])),
+        "{put}"
+    );
 }
 
 #[test]
 fn several_choices_may_be_taken() {
     let mut client = with_forms(|_| json!({ "action": "accept", "content": { "answer": ["red", "blue"] } }));
-    let arguments = json!({ "question": "Which?", "choices": ["red", "green", "blue"], "allow_multiple": true });
-    assert_eq!(client.answer("ask_user", arguments), json!({ "status": "answered", "answer": ["red", "blue"] }));
+    let arguments =
+        json!({ "question": "Which?", "choices": ["red", "green", "blue"], "allow_multiple": true });
+    assert_eq!(
+        client.answer("ask_user", arguments),
+        json!({ "status": "answered", "answer": ["red", "blue"] })
+    );
     let put = &client.asked[0]["requestedSchema"]["properties"]["answer"];
     assert_eq!(put["type"], "array", "{put}");
 }
@@ -151,8 +165,7 @@ fn a_client_that_fails_at_the_form_is_asked_in_the_chat() {
 
 #[test]
 fn a_user_who_is_away_does_not_block_the_call() {
-    let mut client =
-        Setup::new().gateway("soft_deadline = '4s'").start_with(json!({ "elicitation": {} }));
+    let mut client = Setup::new().gateway("soft_deadline = '4s'").start_with(json!({ "elicitation": {} }));
     // The question is never answered: this client only reads.
     let id = client.begin_call("ask_user", json!({ "question": "Well?", "timeout": 300 }));
     let told = crate::setup::eventually("an answer before the soft deadline is far over", || {
@@ -165,9 +178,13 @@ fn a_user_who_is_away_does_not_block_the_call() {
 fn a_stateless_client_is_asked_by_an_unfinished_result() {
     let mut client = Setup::new().start_silently();
     let forms = json!({ "elicitation": { "form": {} } });
-    let call = json!({ "name": "ask_user", "arguments": { "question": "Which one?", "choices": ["red", "blue"] } });
+    let call =
+        json!({ "name": "ask_user", "arguments": { "question": "Which one?", "choices": ["red", "blue"] } });
     for (response, expected) in [
-        (json!({ "action": "accept", "content": { "answer": "red" } }), json!({ "status": "answered", "answer": "red" })),
+        (
+            json!({ "action": "accept", "content": { "answer": "red" } }),
+            json!({ "status": "answered", "answer": "red" }),
+        ),
         (json!({ "action": "decline" }), json!({ "status": "denied" })),
         (json!({ "action": "cancel" }), json!({ "status": "cancelled" })),
     ] {

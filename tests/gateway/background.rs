@@ -66,7 +66,11 @@ async fn a_launch_that_takes_longer_is_a_task() {
 async fn a_call_over_the_soft_deadline_goes_on_as_a_task_and_its_end_is_told_once() {
     let (inside, log) = shop("soft_deadline = '500ms'").await;
     let handle = inside.answer("execute_tool", json!({ "name": "shop.fail_late" })).await;
-    assert_eq!((&handle["state"], &handle["tool"]), (&json!("running"), &json!("shop.fail_late")), "{handle}");
+    assert_eq!(
+        (&handle["state"], &handle["tool"]),
+        (&json!("running"), &json!("shop.fail_late")),
+        "{handle}"
+    );
     let told = notice(&inside).await;
     assert_eq!(told["task_id"], handle["task_id"]);
     insta::assert_json_snapshot!(golden(told));
@@ -81,7 +85,10 @@ async fn a_call_over_the_soft_deadline_goes_on_as_a_task_and_its_end_is_told_onc
 #[tokio::test]
 async fn a_notice_is_for_the_session_that_it_concerns() {
     let (inside, _) = shop("soft_deadline = '300ms'").await;
-    let other = nonet::gateway::session::Caller { session: inside.gateway.open_session(None), ..inside.caller.clone() };
+    let other = nonet::gateway::session::Caller {
+        session: inside.gateway.open_session(None),
+        ..inside.caller.clone()
+    };
     inside.call("execute_tool", json!({ "name": "shop.fail_late" })).await;
     notice(&inside).await;
     let answer = inside.call_as(&other, "list_categories", json!({})).await;

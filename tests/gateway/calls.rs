@@ -34,12 +34,12 @@ fn gallery(era: &str) -> Value {
 
 #[test]
 fn a_result_comes_out_as_it_went_in() {
-    let mut client =
-        Setup::new().server("old", gallery("legacy")).server("new", gallery("modern")).start();
+    let mut client = Setup::new().server("old", gallery("legacy")).server("new", gallery("modern")).start();
     client.until_ready("old");
     client.until_ready("new");
     for server in ["old", "new"] {
-        let check = |got: Value, expected: Value| assert_eq!(got.to_string(), expected.to_string(), "{server}");
+        let check =
+            |got: Value, expected: Value| assert_eq!(got.to_string(), expected.to_string(), "{server}");
         check(client.execute(&format!("{server}.show"), json!({})), strange());
         check(client.call(&format!("{server}__show"), json!({})), strange());
         check(client.execute(&format!("{server}.bare"), json!({})), json!({ "content": [] }));
@@ -102,10 +102,8 @@ async fn a_tool_is_described_with_its_schema_verbatim() {
         "annotations": { "readOnlyHint": true },
     });
     let setup = Setup::new().server("maths", json!({ "tools": [tool] }));
-    let inside = setup
-        .toml("[servers.maths.tools.count]\naliases = ['zählen']\ntags = ['numbers']")
-        .open()
-        .await;
+    let inside =
+        setup.toml("[servers.maths.tools.count]\naliases = ['zählen']\ntags = ['numbers']").open().await;
     let told = inside.answer("get_tool", json!({ "name": "count" })).await;
     assert_eq!(told["input_schema"].to_string(), schema.to_string());
     assert_eq!(told["output_schema"].to_string(), output.to_string());
@@ -123,7 +121,8 @@ async fn up_to_five_tools_are_described_at_once() {
     let inside = Setup::new().server("many", json!({ "tool_count": 6 })).open().await;
     let names: Vec<String> = (0..6).map(|n| format!("many.tool_{n:04}")).collect();
     let told = inside.answer("get_tool", json!({ "names": names[..5] })).await;
-    let got: Vec<&Value> = told["tools"].as_array().expect("tools").iter().map(|tool| &tool["name"]).collect();
+    let got: Vec<&Value> =
+        told["tools"].as_array().expect("tools").iter().map(|tool| &tool["name"]).collect();
     assert_eq!(json!(got), json!(names[..5]));
     assert!(told["tools"][0]["input_schema"].is_object());
     let fault = inside.fault("get_tool", json!({ "names": names })).await;
@@ -210,4 +209,25 @@ async fn an_answer_that_is_no_answer_costs_one_call() {
     assert_eq!(fault["code"], "upstream_error", "{fault}");
     assert_eq!(json_of(&inside.execute("shop.twice", json!({ "a": 1 })).await), json!({ "a": 1 }));
     assert_eq!(text_of(&inside.execute("shop.fine", json!({})).await), "fine");
+}
+
+#[test]
+fn five_megabytes_of_params_reach_the_server() {
+    let mut client = Setup::new().server("echo", json!({ "tools": [{ "name": "say" }] })).start();
+    client.until_ready("echo");
+    let params = json!({ "text": "ä".repeat(2_500_000) });
+    let call = json!({ "name": "echo.say", "params": params, "select": ".text | length" });
+    assert_eq!(json_of(&client.call("execute_tool", call)), json!(2_500_000));
+}
+
+#[test]
+fn a_call_without_arguments_is_a_call() {
+    let mut client = Setup::new().server("echo", json!({ "tools": [{ "name": "say" }] })).start();
+    client.until_ready("echo");
+    for name in ["list_categories", "echo__say"] {
+        let answer = client.request("tools/call", json!({ "name": name }));
+        assert!(answer["result"]["content"][0]["text"].is_string(), "{answer}");
+        assert!(answer["result"].get("isError").is_none(), "{answer}");
+    }
+    assert_eq!(client.call("execute_tool", json!({ "name": "echo.say" }))["content"][0]["text"], "{}");
 }

@@ -8,7 +8,8 @@ use crate::setup::{Setup, eventually, json_of, logged};
 fn a_call_over_its_limit_is_a_timeout_and_the_server_is_told() {
     let setup = Setup::new();
     let log = setup.path("calls");
-    let tools = json!([{ "name": "hang", "on": { "hang": true } }, { "name": "count", "on": { "counter": true } }]);
+    let tools =
+        json!([{ "name": "hang", "on": { "hang": true } }, { "name": "count", "on": { "counter": true } }]);
     let mut client = setup.server("shop", json!({ "tools": tools, "call_log": log })).start();
     client.until_ready("shop");
     let before = json_of(&client.execute("shop.count", json!({})));
@@ -37,7 +38,8 @@ fn the_servers_own_limit_holds_too() {
 fn a_clients_cancel_reaches_the_right_call() {
     let setup = Setup::new();
     let log = setup.path("calls");
-    let tools = json!([{ "name": "hang", "on": { "hang": true } }, { "name": "wait", "on": { "delay_ms": 1_000 } }]);
+    let tools =
+        json!([{ "name": "hang", "on": { "hang": true } }, { "name": "wait", "on": { "delay_ms": 1_000 } }]);
     let mut client = setup.server("shop", json!({ "tools": tools, "call_log": log })).start();
     client.until_ready("shop");
     let first = client.begin_call("shop__hang", json!({ "n": 1 }));

@@ -11,13 +11,17 @@ use std::{
         Arc,
         mpsc::{self, Receiver},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::setup::{PATIENCE, Setup, eventually, golden, json_of, notices_of};
+use crate::setup::{PATIENCE, Setup, eventually, json_of, notices_of};
 
 /// The `_meta` key of the protocol version in the stateless era.
 pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
@@ -188,7 +192,9 @@ impl Client {
             (true, Some(id)) => {
                 self.asked.push(message["params"].clone());
                 let answer = match self.on_ask.as_mut() {
-                    Some(answer) => json!({ "jsonrpc": "2.0", "id": id, "result": answer(&message["params"]) }),
+                    Some(answer) => {
+                        json!({ "jsonrpc": "2.0", "id": id, "result": answer(&message["params"]) })
+                    }
                     None => {
                         let error = json!({ "code": -32601, "message": "not here" });
                         json!({ "jsonrpc": "2.0", "id": id, "error": error })
@@ -279,7 +285,9 @@ impl Client {
 
     /// Waits until a server is in this state: what `gateway.status` says of it then.
     pub fn until(&mut self, name: &str, state: &str) -> Value {
-        eventually(&format!("`{name}` is {state}"), || Some(self.server(name)).filter(|s| s["state"] == state))
+        eventually(&format!("`{name}` is {state}"), || {
+            Some(self.server(name)).filter(|s| s["state"] == state)
+        })
     }
 
     /// Waits until a server is ready and its tools are published.
@@ -296,11 +304,6 @@ impl Client {
             self.execute("gateway.status", json!({}));
             self.notices.iter().find(|notice| notice["kind"] == kind).cloned()
         })
-    }
-
-    /// A redacted answer, for golden files.
-    pub fn golden(&mut self, tool: &str, arguments: Value) -> Value {
-        golden(self.answer(tool, arguments))
     }
 
     /// Leaves, as a client does: by closing stdin.
@@ -325,12 +328,18 @@ impl Drop for Client {
         if std::thread::panicking() {
             eprintln!("---- stderr of nonet ----\n{}", self.stderr());
         }
-        let began = Instant::now();
-        while began.elapsed().as_secs() < 6 {
-            if let Ok(Some(_)) = self.child.try_wait() {
-                return;
+        // Calls that hang hold the program for a while after its stdin has closed.
+        for patience in [Duration::from_millis(500), Duration::from_secs(6)] {
+            let began = Instant::now();
+            while began.elapsed() < patience {
+                if let Ok(Some(_)) = self.child.try_wait() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(10));
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            if let Ok(pid) = i32::try_from(self.child.id()) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+            }
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -69,7 +69,7 @@ fn get_prints_everything_about_a_tool() {
     let setup = shop();
     let told = json(&run(&setup, &["get", "buy"]));
     assert_eq!((&told["name"], &told["input_schema"]["required"]), (&json!("shop.buy"), &json!(["item"])));
-    let output = run(&setup, &["get", "by"]);
+    let output = run(&setup, &["get", "shop.bye"]);
     assert_eq!(code(&output), Some(1), "{}", stderr(&output));
     assert!(format!("{}{}", stdout(&output), stderr(&output)).contains("shop.buy"), "the nearest is named");
 }
@@ -78,7 +78,12 @@ fn get_prints_everything_about_a_tool() {
 fn call_prints_the_result_and_exits_with_how_it_went() {
     let setup = shop();
     let output = run(&setup, &["call", "shop.buy", "{\"item\": \"tea\"}"]);
-    assert_eq!((code(&output), stdout(&output).trim()), (Some(0), "{\"item\":\"tea\"}"), "{}", stderr(&output));
+    assert_eq!(
+        (code(&output), stdout(&output).trim()),
+        (Some(0), "{\"item\":\"tea\"}"),
+        "{}",
+        stderr(&output)
+    );
     let output = run(&setup, &["call", "shop__rows", "--json"]);
     assert_eq!(json(&output)["content"][0]["type"], "text");
     let output = run(&setup, &["call", "shop.rows", "--select", ".[1].name"]);
@@ -123,7 +128,12 @@ fn a_profile_holds_on_the_command_line_too() {
 #[test]
 fn a_command_line_that_cannot_be_used_exits_with_2() {
     let setup = shop();
-    for arguments in [&["fly"][..], &["search"], &["search", "x", "--limit", "99"], &["--config", "/no/such/file", "tools"]] {
+    for arguments in [
+        &["fly"][..],
+        &["search"],
+        &["search", "x", "--limit", "99"],
+        &["--config", "/no/such/file", "tools"],
+    ] {
         let output = run(&setup, arguments);
         assert_eq!(code(&output), Some(2), "{arguments:?}: {}", stderr(&output));
         assert!(stdout(&output).is_empty(), "{arguments:?}");
@@ -150,13 +160,27 @@ fn search_quality_is_measured() {
     };
     let text = tool("Any Name", "read.file", "Reads a file") + &tool("mail", "send", "Sends an e-mail");
     std::fs::write(&tools, text).expect("it can be written");
-    std::fs::write(&queries, "{\"query\": \"send an e-mail\", \"relevant\": [\"mail.send\"]}\n").expect("it can be written");
+    std::fs::write(&queries, "{\"query\": \"send an e-mail\", \"relevant\": [\"mail.send\"]}\n")
+        .expect("it can be written");
     let path = |path: &std::path::Path| path.to_str().expect("UTF-8").to_string();
     let output = run(&setup, &["eval", &path(&tools), &path(&queries), "--out", &path(&ranked)]);
     assert_eq!(code(&output), Some(0), "{}", stderr(&output));
     let report = json(&output);
-    assert_eq!((&report["tools"], &report["queries"], &report["recall@1"]), (&json!(2), &json!(1), &json!(1.0)), "{report}");
-    for key in ["recall@3", "recall@5", "recall@10", "mrr@10", "ndcg@10", "index_ms", "search_p50_ms", "search_p95_ms"] {
+    assert_eq!(
+        (&report["tools"], &report["queries"], &report["recall@1"]),
+        (&json!(2), &json!(1), &json!(1.0)),
+        "{report}"
+    );
+    for key in [
+        "recall@3",
+        "recall@5",
+        "recall@10",
+        "mrr@10",
+        "ndcg@10",
+        "index_ms",
+        "search_p50_ms",
+        "search_p95_ms",
+    ] {
         assert!(report[key].is_number(), "{key}: {report}");
     }
     let line = std::fs::read_to_string(&ranked).expect("it was written");

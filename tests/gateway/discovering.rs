@@ -39,7 +39,8 @@ fn names(list: &Value) -> Vec<&str> {
 #[tokio::test]
 async fn a_search_answers_in_a_few_lines() {
     let inside = office().await;
-    let found = inside.golden("search_tools", json!({ "query": "read a file from disk", "category": "files" })).await;
+    let found =
+        inside.golden("search_tools", json!({ "query": "read a file from disk", "category": "files" })).await;
     insta::assert_json_snapshot!(found);
 }
 
@@ -125,7 +126,10 @@ async fn a_category_is_paged_by_name() {
     assert_eq!(names(&first["tools"])[..2], ["many.tool_0000", "many.tool_0001"]);
     assert!(first["tools"][0]["signature"].is_string() && first["tools"][0]["risk"].is_string(), "{first}");
     let third = page(json!({ "page": 3 })).await;
-    assert_eq!(names(&third["tools"]), ["many.tool_0040", "many.tool_0041", "many.tool_0042", "many.tool_0043", "many.tool_0044"]);
+    assert_eq!(
+        names(&third["tools"]),
+        ["many.tool_0040", "many.tool_0041", "many.tool_0042", "many.tool_0043", "many.tool_0044"]
+    );
     assert_eq!(page(json!({ "page": 4 })).await["tools"], json!([]), "past the end");
     assert_eq!(page(json!({ "page": 900_000_000 })).await["tools"], json!([]), "far past the end");
     assert_eq!(names(&page(json!({ "page_size": 100 })).await["tools"]).len(), 45);
@@ -148,7 +152,10 @@ async fn an_unknown_category_is_answered_with_the_nearest() {
     let fault = inside.fault("browse_category", json!({ "category": "fiels" })).await;
     assert_eq!(fault["code"], "not_found", "{fault}");
     assert_eq!(fault["did_you_mean"][0], "files", "{fault}");
-    assert_eq!(fault["next_step"], json!({ "tool": "browse_category", "arguments": { "category": "files" } }));
+    assert_eq!(
+        fault["next_step"],
+        json!({ "tool": "browse_category", "arguments": { "category": "files" } })
+    );
 }
 
 #[tokio::test]
@@ -181,7 +188,12 @@ async fn many_tools_are_loaded_at_once_and_rank_higher_from_then_on() {
     let loaded = inside.answer("execute_tool", names).await;
     assert_eq!(loaded["tools"][1]["error"]["code"], "unknown_tool", "{loaded}");
     let after = inside.answer("search_tools", query).await;
-    assert!(place(&after) < place(&before) && place(&after) == Some(0), "{:?} {:?}", place(&before), place(&after));
+    assert!(
+        place(&after) < place(&before) && place(&after) == Some(0),
+        "{:?} {:?}",
+        place(&before),
+        place(&after)
+    );
 }
 
 #[tokio::test]

@@ -25,7 +25,10 @@ fn every_revision_with_a_handshake_is_spoken() {
         assert_eq!(result["protocolVersion"], version, "{answer}");
         assert_eq!(result["serverInfo"]["name"], "nonet");
         assert!(result["capabilities"]["tools"].is_object(), "{answer}");
-        assert!(result["instructions"].as_str().is_some_and(|text| text.contains("search_tools")), "{answer}");
+        assert!(
+            result["instructions"].as_str().is_some_and(|text| text.contains("search_tools")),
+            "{answer}"
+        );
         assert!(result.get("resultType").is_none(), "{answer}");
 
         let list = client.request("tools/list", json!({}));
@@ -35,7 +38,10 @@ fn every_revision_with_a_handshake_is_spoken() {
         }
         client.until_ready("shop");
         let bought = client.execute("shop.buy", json!({ "item": version }));
-        assert_eq!(bought, json!({ "content": [{ "type": "text", "text": json!({ "item": version }).to_string() }] }));
+        assert_eq!(
+            bought,
+            json!({ "content": [{ "type": "text", "text": json!({ "item": version }).to_string() }] })
+        );
     }
 }
 
@@ -126,13 +132,18 @@ fn an_unknown_tool_is_no_protocol_error() {
     client.until_ready("shop");
     let result = client.call("fly_to_the_moon", json!({}));
     assert_eq!(result["isError"], true, "{result}");
-    assert!(result["content"][0]["text"].as_str().is_some_and(|text| text.contains("unknown_tool")), "{result}");
+    assert!(
+        result["content"][0]["text"].as_str().is_some_and(|text| text.contains("unknown_tool")),
+        "{result}"
+    );
 }
 
 #[test]
 fn lines_that_cannot_be_read_are_survived() {
     let mut client = shop().start();
-    for line in ["this is not JSON", "{", "[1, 2", "{}", "[]", "null", "", "{\"jsonrpc\":\"2.0\"}", "\u{1}\u{2}"] {
+    for line in
+        ["this is not JSON", "{", "[1, 2", "{}", "[]", "null", "", "{\"jsonrpc\":\"2.0\"}", "\u{1}\u{2}"]
+    {
         client.send_line(line);
         let answer = client.request("ping", json!({}));
         assert_eq!(answer["result"], json!({}), "after {line:?}: {answer}");
@@ -148,9 +159,8 @@ fn a_client_may_leave_before_it_has_said_anything() {
 
 #[test]
 fn a_client_may_leave_in_the_middle_of_a_call() {
-    let mut client = Setup::new()
-        .server("shop", json!({ "tools": [{ "name": "hang", "on": { "hang": true } }] }))
-        .start();
+    let mut client =
+        Setup::new().server("shop", json!({ "tools": [{ "name": "hang", "on": { "hang": true } }] })).start();
     client.until_ready("shop");
     client.begin_call("shop__hang", json!({}));
     client.leave();

@@ -1,9 +1,7 @@
 //! Servers behind a URL: streamable HTTP in both eras, and what goes wrong with it.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::{
     fake,
@@ -11,12 +9,16 @@ use crate::{
     setup::{Setup, json_of, logged},
 };
 
-/// Serves a script over HTTP in this process; the keys of its table.
-async fn serve(script: Value) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+/// Serves a script over HTTP in this process; the keys of its table, and its end.
+async fn start(address: &str, script: Value) -> (String, JoinHandle<i32>) {
+    let listener = TcpListener::bind(address).await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
-    tokio::spawn(fake::serve_http(script.into(), listener));
-    format!("url = 'http://{address}/mcp'")
+    let server = tokio::spawn(fake::serve_http(script.into(), listener));
+    (format!("url = 'http://{address}/mcp'"), server)
+}
+
+async fn serve(script: Value) -> String {
+    start("127.0.0.1:0", script).await.0
 }
 
 async fn open(script: Value) -> Inside {
@@ -52,12 +54,24 @@ async fn both_eras_are_spoken_with_json_and_with_event_streams() {
         for sse in [false, true] {
             let inside = open(json!({ "era": era, "sse": sse, "tools": tools() })).await;
             let case = format!("{era}, sse {sse}");
-            assert_eq!(inside.execute("web.show", json!({})).await.to_string(), strange().to_string(), "{case}");
+            let mut shown = inside.execute("web.show", json!({})).await;
+            // What the modern era adds is taken off again on the way to a client of the other.
+            let kind = shown.as_object_mut().expect("an object").shift_remove("resultType");
+            assert!(kind.is_none_or(|kind| kind == "complete"), "{case}");
+            assert_eq!(shown.to_string(), strange().to_string(), "{case}");
             assert_eq!(inside.answer("web__echo", json!({ "a": 1 })).await, json!({ "a": 1 }), "{case}");
             let about = inside.answer("get_tool", json!({ "name": "web.echo" })).await;
-            assert_eq!(about["input_schema"].to_string(), "{\"zeta\":1,\"type\":\"object\",\"alpha\":2}", "{case}");
+            assert_eq!(
+                about["input_schema"].to_string(),
+                "{\"zeta\":1,\"type\":\"object\",\"alpha\":2}",
+                "{case}"
+            );
             let fault = inside.fault("execute_tool", json!({ "name": "web.fail" })).await;
-            assert_eq!((&fault["code"], &fault["details"]["rpc_code"]), (&json!("upstream_error"), &json!(-32042)), "{case}: {fault}");
+            assert_eq!(
+                (&fault["code"], &fault["details"]["rpc_code"]),
+                (&json!("upstream_error"), &json!(-32042)),
+                "{case}: {fault}"
+            );
         }
     }
 }
@@ -75,7 +89,10 @@ async fn headers_of_the_configuration_are_sent_with_each_request() {
     let inside = Setup::new().server_of("web", &keys).open_at_once();
     inside.until_listed("web").await;
     let seen = json_of(&inside.execute("web.see", json!({})).await);
-    assert_eq!((&seen["headers"]["authorization"], &seen["headers"]["x-team"]), (&json!("Bearer s3cret"), &json!("blue")));
+    assert_eq!(
+        (&seen["headers"]["authorization"], &seen["headers"]["x-team"]),
+        (&json!("Bearer s3cret"), &json!("blue"))
+    );
 }
 
 #[tokio::test]
@@ -92,14 +109,32 @@ async fn a_server_that_wants_a_sign_in_says_so() {
 
 #[tokio::test]
 async fn a_sign_in_that_is_wanted_later_is_told_by_the_call() {
-    // The list is known from a server that had not asked yet.
-    let setup = Setup::new();
-    let log = setup.path("messages");
-    let keys = serve(json!({ "tools": tools(), "message_log": log })).await;
-    let inside = setup.server_of("web", &keys).open_at_once();
+    let (keys, server) = start("127.0.0.1:0", json!({ "tools": tools() })).await;
+    let inside = Setup::new().server_of("web", &keys).open_at_once();
     inside.until_listed("web").await;
     assert_eq!(inside.answer("web__echo", json!({})).await, json!({}));
-    assert!(logged(Path::new(&log)).iter().any(|message| message["method"] == "tools/call"));
+    server.abort();
+    let _ = server.await;
+    let address = keys.trim_start_matches("url = 'http://").trim_end_matches("/mcp'");
+    let _again = start(address, json!({ "tools": tools(), "require_bearer": "s3cret" })).await;
+    let fault = inside.fault("execute_tool", json!({ "name": "web.echo" })).await;
+    assert_eq!(fault["code"], "auth_required", "{fault}");
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_is_found_again() {
+    let (keys, server) = start("127.0.0.1:0", json!({ "tools": tools() })).await;
+    let inside = Setup::new().server_of("web", &keys).open_at_once();
+    inside.until_listed("web").await;
+    server.abort();
+    let _ = server.await;
+    let address = keys.trim_start_matches("url = 'http://").trim_end_matches("/mcp'");
+    let _again = start(address, json!({ "tools": tools() })).await;
+    eventually("a call succeeds", async || {
+        let result = inside.execute("web.echo", json!({ "a": 1 })).await;
+        (result.get("isError").is_none()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -126,7 +161,10 @@ async fn a_server_that_is_overloaded_at_first_comes_up() {
     let inside = Setup::new().server_of("web", &keys).open_at_once();
     inside.until("web", "down").await;
     let status = json_of(&inside.execute("gateway.status", json!({})).await);
-    assert!(status["servers"][0]["last_error"].as_str().is_some_and(|error| error.contains("503")), "{status}");
+    assert!(
+        status["servers"][0]["last_error"].as_str().is_some_and(|error| error.contains("503")),
+        "{status}"
+    );
     inside.until_listed("web").await;
     assert_eq!(inside.answer("web__echo", json!({ "a": 1 })).await, json!({ "a": 1 }));
 }

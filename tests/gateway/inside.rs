@@ -50,7 +50,8 @@ impl Setup {
         }
         let gateway = Gateway::new(loaded.config, options);
         gateway.connect();
-        let caller = Caller { session: gateway.open_session(None), client: "test".into(), ..Caller::default() };
+        let caller =
+            Caller { session: gateway.open_session(None), client: "test".into(), ..Caller::default() };
         Inside { folder: self.folder, gateway, caller }
     }
 }

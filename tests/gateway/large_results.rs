@@ -14,7 +14,7 @@ async fn warehouse() -> Inside {
     let image = json!({ "type": "image", "data": "A".repeat(150_000), "mimeType": "image/png" });
     let tools = json!([
         { "name": "text", "on": { "size": 5_000_000 } },
-        { "name": "rows", "on": { "json_rows": 20_000 } },
+        { "name": "rows", "on": { "json_rows": 5_000 } },
         { "name": "small", "on": { "size": 90_000 } },
         { "name": "structured", "on": { "json_rows": 4_000, "structured": true } },
         { "name": "error", "on": { "error": format!("it begins {} it ends", "x".repeat(300_000)) } },
@@ -44,7 +44,12 @@ async fn five_megabytes_of_text_are_shown_by_head_and_tail() {
     assert!(note["bytes"].as_u64().is_some_and(|bytes| bytes > 5_000_000), "{note}");
     assert!(shown.starts_with("line 00000001 "), "{shown}");
     // Cut at line ends.
-    assert!(shown.lines().all(|line| line.starts_with("line ") || line.starts_with("[...") || line.chars().all(|c| c == '.')), "{shown}");
+    assert!(
+        shown.lines().all(|line| line.starts_with("line ")
+            || line.starts_with("[...")
+            || line.chars().all(|c| c == '.')),
+        "{shown}"
+    );
 
     // Every byte of it can be read on, each page naming the next.
     let mut whole = String::new();
@@ -58,7 +63,13 @@ async fn five_megabytes_of_text_are_shown_by_head_and_tail() {
         }
     }
     assert_eq!(whole.len(), 5_000_000);
-    assert!(whole.lines().take(60_000).enumerate().all(|(n, line)| line.starts_with(&format!("line {:08} ", n + 1))));
+    assert!(
+        whole
+            .lines()
+            .take(60_000)
+            .enumerate()
+            .all(|(n, line)| line.starts_with(&format!("line {:08} ", n + 1)))
+    );
 
     let lines = read(&inside, json!({ "ref": note["ref"], "lines": "40000-40002" })).await;
     let numbers: Vec<&str> = lines["text"].as_str().expect("text").lines().map(|line| &line[..13]).collect();
@@ -74,17 +85,18 @@ async fn an_array_is_shown_by_count_shape_and_first_rows() {
     let result = inside.execute("store.rows", json!({})).await;
     let note = note(&result);
     let preview = json_of(&result);
-    assert_eq!(preview["count"], 20_000, "{preview}");
+    assert_eq!(preview["count"], 5_000, "{preview}");
     assert_eq!(preview["first"][1], json!({ "id": 1, "name": "row 1", "even": false, "price": 1.5 }));
     assert_eq!(preview["shape"]["even"], "boolean", "{preview}");
 
-    let page = read(&inside, json!({ "ref": note["ref"], "offset": 19_998 })).await;
-    assert_eq!(page["rows"][1]["id"], 19_999, "{page}");
+    let page = read(&inside, json!({ "ref": note["ref"], "offset": 4_998 })).await;
+    assert_eq!(page["rows"][1]["id"], 4_999, "{page}");
     assert_eq!(page["rows"].as_array().map(Vec::len), Some(2));
     assert!(page.get("next_step").is_none(), "{page}");
     let page = read(&inside, json!({ "ref": note["ref"], "offset": 5, "limit": 3 })).await;
     assert_eq!(page["next_step"]["arguments"]["params"]["offset"], 8, "{page}");
-    let picked = read(&inside, json!({ "ref": note["ref"], "select": "map(select(.id > 19990)) | length" })).await;
+    let picked =
+        read(&inside, json!({ "ref": note["ref"], "select": "map(select(.id > 4990)) | length" })).await;
     assert_eq!(picked["value"], 9, "{picked}");
     // Every way to read on that the note names can be gone as it stands.
     for way in note["read_on"].as_array().expect("ways") {
@@ -102,13 +114,21 @@ async fn a_kept_result_goes_into_params_without_being_read() {
     let select = "{count: (.rows | length), last: .rows[-1].id, one: .one, text: .text}";
     let call = json!({ "name": "store.echo", "params": params, "select": select });
     let told = inside.answer("execute_tool", call).await;
-    assert_eq!(told, json!({ "count": 20_000, "last": 19_999, "one": "row 3", "text": "it is 7!" }));
+    assert_eq!(told, json!({ "count": 5_000, "last": 4_999, "one": "row 3", "text": "it is 7!" }));
 
-    let actions = json!([{ "name": "store.echo", "params": { "n": format!("{{{{ref:{reference}[9].id}}}}") } }]);
+    let actions =
+        json!([{ "name": "store.echo", "params": { "n": format!("{{{{ref:{reference}[9].id}}}}") } }]);
     let report = inside.answer("run_parallel", json!({ "actions": actions })).await;
     assert_eq!(report["results"][0]["result"], json!({ "n": 9 }), "{report}");
 
-    for missing in ["{{ref:r-nowhere}}".to_string(), format!("{{{{ref:{reference}[3].nothing}}}}")] {
+    // What only looks alike is somebody's own text.
+    let own = json!({ "x": "{{ref:mine}} {{ref:}} {{reference}}" });
+    assert_eq!(json_of(&inside.execute("store.echo", own.clone()).await), own);
+    let gone = format!(
+        "{{{{ref:{}}}}}",
+        reference.replace(|c: char| c.is_ascii_digit(), "0").replace(['a', 'b', 'c'], "f")
+    );
+    for missing in [gone, format!("{{{{ref:{reference}[3].nothing}}}}")] {
         let call = json!({ "name": "store.echo", "params": { "x": missing } });
         let fault = inside.fault("execute_tool", call).await;
         assert_eq!(fault["code"], "not_found", "{missing}: {fault}");
@@ -167,7 +187,12 @@ async fn a_reference_that_is_wrong_is_told() {
     let fault = inside.fault("gateway.fetch_result", json!({ "ref": "r-nowhere" })).await;
     assert_eq!(fault["code"], "not_found", "{fault}");
     let reference = note(&inside.execute("store.text", json!({})).await)["ref"].clone();
-    for bad in [json!({ "lines": "9-3" }), json!({ "lines": "x" }), json!({ "grep": "(" }), json!({ "select": ".[" })] {
+    for bad in [
+        json!({ "lines": "9-3" }),
+        json!({ "lines": "x" }),
+        json!({ "grep": "(" }),
+        json!({ "select": ".[" }),
+    ] {
         let mut params = bad.clone();
         params["ref"] = reference.clone();
         let fault = inside.fault("gateway.fetch_result", params).await;

@@ -6,8 +6,11 @@ use crate::{client::Client, setup::Setup};
 
 fn with_tools(count: usize) -> Client {
     let setup = Setup::new();
-    let setup =
-        if count == 0 { setup } else { setup.server("many", json!({ "tool_count": count, "page_size": 100 })) };
+    let setup = if count == 0 {
+        setup
+    } else {
+        setup.server("many", json!({ "tool_count": count, "page_size": 100 }))
+    };
     let mut client = setup.start();
     if count > 0 {
         client.until_ready("many");
@@ -60,7 +63,10 @@ fn what_clients_cut_is_never_reached() {
 fn instructions_stay_short_with_a_hundred_servers() {
     let mut setup = Setup::new();
     for n in 0..100 {
-        let keys = format!("url = 'http://127.0.0.1:1/mcp'\ndescription = 'Server {n}: {}'", "ä lot of wörds ".repeat(20));
+        let keys = format!(
+            "url = 'http://127.0.0.1:1/mcp'\ndescription = 'Server {n}: {}'",
+            "ä lot of wörds ".repeat(20)
+        );
         setup = setup.server_of(&format!("a-server-with-a-long-name-{n:03}"), &keys);
     }
     let mut client = setup.start_silently();
@@ -74,7 +80,8 @@ fn instructions_stay_short_with_a_hundred_servers() {
 }
 
 fn shop() -> Value {
-    let schema = json!({ "type": "object", "required": ["item"], "properties": { "item": { "type": "string" } } });
+    let schema =
+        json!({ "type": "object", "required": ["item"], "properties": { "item": { "type": "string" } } });
     json!({ "tools": [
         { "name": "buy", "description": "Buys a thing", "input_schema": schema },
         { "name": "sell", "description": "Sells a thing" },
@@ -98,8 +105,7 @@ fn direct_lists_every_tool_with_its_schema() {
 
 #[test]
 fn compact_direct_lists_every_tool_by_name_and_one_line() {
-    let mut client =
-        Setup::new().server("shop", shop()).gateway("tool_injection = 'compact_direct'").start();
+    let mut client = Setup::new().server("shop", shop()).gateway("tool_injection = 'compact_direct'").start();
     client.until_ready("shop");
     let tools = listed(&mut client);
     let buy = tools.iter().find(|tool| tool["name"] == "shop__buy").expect("it is listed");

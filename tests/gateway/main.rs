@@ -12,10 +12,11 @@ mod inside;
 mod setup;
 mod web;
 
-mod apps;
 mod approving;
+mod apps;
 mod asking;
 mod background;
+mod bridging;
 mod calls;
 mod cancelling;
 mod check;

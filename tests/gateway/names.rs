@@ -14,7 +14,8 @@ type Servers = BTreeMap<String, BTreeSet<String>>;
 fn catalog<'a>(servers: impl Iterator<Item = (&'a String, Vec<&'a String>)>) -> Catalog {
     let listings: Vec<(&String, Listing)> = servers
         .map(|(server, tools)| {
-            let tools = tools.into_iter().map(|tool| json!({ "name": tool, "inputSchema": { "type": "object" } }));
+            let tools =
+                tools.into_iter().map(|tool| json!({ "name": tool, "inputSchema": { "type": "object" } }));
             (server, Listing { tools: tools.collect(), ..Listing::default() })
         })
         .collect();
@@ -42,7 +43,8 @@ fn wire_names(catalog: &Catalog) -> BTreeMap<String, String> {
 }
 
 fn is_wire(name: &str) -> bool {
-    (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 proptest! {
@@ -136,7 +138,9 @@ async fn every_form_of_a_name_leads_to_the_tool() {
     for given in ["files.dir.list", "files__dir_list", "dir.list", "dir_list"] {
         check(given, "files.dir.list").await;
     }
-    for given in ["web-search.search", "web_search__search", "web-search/search", "mcp__nonet__web-search__search"] {
+    for given in
+        ["web-search.search", "web_search__search", "web-search/search", "mcp__nonet__web-search__search"]
+    {
         check(given, "web-search.search").await;
     }
     for given in ["git_hub.create_issue", "git-hub__create-issue", "create_issue"] {
@@ -148,11 +152,18 @@ async fn every_form_of_a_name_leads_to_the_tool() {
 async fn every_door_takes_every_form() {
     let inside = office().open().await;
     let params = json!({ "path": "a" });
-    for given in ["files.read_file", "files__read_file", "files:read_file", "mcp__nonet__files__read_file", "READ-FILE"] {
+    for given in [
+        "files.read_file",
+        "files__read_file",
+        "files:read_file",
+        "mcp__nonet__files__read_file",
+        "READ-FILE",
+    ] {
         let told = inside.execute(given, params.clone()).await;
         assert_eq!(crate::setup::json_of(&told), params, "execute_tool {given}");
         assert_eq!(inside.answer(given, params.clone()).await, params, "auto-routing {given}");
-        let report = inside.answer("run_parallel", json!({ "actions": [{ "name": given, "params": params }] })).await;
+        let report =
+            inside.answer("run_parallel", json!({ "actions": [{ "name": given, "params": params }] })).await;
         assert_eq!(report["results"][0]["result"], params, "run_parallel {given}: {report}");
         assert_eq!(report["results"][0]["name"], "files.read_file", "{report}");
     }

@@ -156,8 +156,13 @@ async fn results_come_in_the_order_given() {
         .server("fast", json!({ "tools": [{ "name": "go" }] }))
         .open()
         .await;
-    let report = run(&inside, json!([{ "name": "slow.wait" }, { "id": "x", "name": "fast.go" }, { "name": "fast.go" }])).await;
-    let ids: Vec<&Value> = report["results"].as_array().expect("results").iter().map(|one| &one["id"]).collect();
+    let report = run(
+        &inside,
+        json!([{ "name": "slow.wait" }, { "id": "x", "name": "fast.go" }, { "name": "fast.go" }]),
+    )
+    .await;
+    let ids: Vec<&Value> =
+        report["results"].as_array().expect("results").iter().map(|one| &one["id"]).collect();
     assert_eq!(ids, ["1", "x", "3"]);
     assert_eq!(report["total"], 3);
 }

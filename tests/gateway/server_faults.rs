@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::Client,
-    setup::{Setup, fake_server, json_of, text_of},
+    setup::{Setup, eventually, fake_server, json_of, text_of},
 };
 
 /// A server without any fault, to see that others cost it nothing.
@@ -55,10 +55,13 @@ fn every_call_that_runs_when_a_server_dies_is_answered() {
 
 #[test]
 fn a_server_that_exits_at_once_is_down_with_what_it_said_last() {
-    let mut client = beside("bad", json!({ "exit_at_start": 3, "stderr_lines": ["first", "the licence is missing"] }));
-    let state = client.until("bad", "down");
-    let error = state["last_error"].as_str().expect("a reason");
-    assert!(error.contains("exit code 3") && error.contains("the licence is missing"), "{error}");
+    let mut client =
+        beside("bad", json!({ "exit_at_start": 3, "stderr_lines": ["first", "the licence is missing"] }));
+    client.until("bad", "down");
+    eventually("the reason names the exit code and the last words", || {
+        let error = client.server("bad")["last_error"].as_str()?.to_string();
+        (error.contains("exit code 3") && error.contains("the licence is missing")).then_some(())
+    });
     is_fine(&mut client);
     let categories = client.answer("list_categories", json!({}));
     assert!(categories["categories"].to_string().contains("\"state\":\"down\""), "{categories}");
@@ -132,17 +135,25 @@ fn a_server_that_never_answers_delays_nobody() {
     is_fine(&mut client);
     assert_eq!(client.server("silent")["state"], "starting");
     let fault = client.fault("silent.anything", json!({}));
-    assert!(["unknown_tool", "server_starting"].contains(&fault["code"].as_str().expect("a code")), "{fault}");
+    assert!(
+        ["unknown_tool", "server_starting"].contains(&fault["code"].as_str().expect("a code")),
+        "{fault}"
+    );
     assert!(began.elapsed().as_secs() < 5, "it took {:?}", began.elapsed());
 }
 
 #[test]
 fn a_server_that_hangs_in_a_call_delays_nobody() {
-    let mut client = beside("bad", json!({ "tools": [{ "name": "hang", "on": { "hang": true } }, { "name": "look" }] }));
+    let mut client =
+        beside("bad", json!({ "tools": [{ "name": "hang", "on": { "hang": true } }, { "name": "look" }] }));
     client.until_ready("bad");
     let hanging: Vec<i64> = (0..20).map(|_| client.begin_call("bad__hang", json!({}))).collect();
     is_fine(&mut client);
-    assert_eq!(client.answer("bad__look", json!({ "a": 1 })), json!({ "a": 1 }), "nor other calls of its own");
+    assert_eq!(
+        client.answer("bad__look", json!({ "a": 1 })),
+        json!({ "a": 1 }),
+        "nor other calls of its own"
+    );
     assert!(hanging.into_iter().all(|id| !client.has_answer(id)));
 }
 
@@ -168,12 +179,13 @@ fn a_call_waits_for_a_server_that_is_starting_again() {
 
 #[test]
 fn a_call_waits_for_a_server_that_is_known_from_the_last_run() {
-    let script = json!({ "tools": [{ "name": "look", "description": "Looks around" }], "start_delay_ms": 1_500 });
+    let script =
+        json!({ "tools": [{ "name": "look", "description": "Looks around" }], "start_delay_ms": 1_500 });
     let mut first = Setup::new().server("slow", script).start();
     first.until_ready("slow");
     let mut second = first.restart();
     second.initialize("2025-06-18", json!({}));
-    let found = crate::setup::eventually("the tool is found", || {
+    let found = eventually("the tool is found", || {
         let found = second.answer("search_tools", json!({ "query": "look" }));
         found["results"].as_array()?.iter().find(|hit| hit["name"] == "slow.look").cloned()
     });
@@ -184,20 +196,23 @@ fn a_call_waits_for_a_server_that_is_known_from_the_last_run() {
 #[test]
 fn a_child_gets_what_it_needs_and_nothing_else() {
     let script = json!({ "tools": [{ "name": "look", "on": { "env": true } }] });
-    let mut client = Setup::new()
-        .server_with("good", script, "env = { OWN = 'mine', EXPANDED = '${HOME}' }")
-        .start();
+    let mut client =
+        Setup::new().server_with("good", script, "env = { OWN = 'mine', EXPANDED = '${HOME}' }").start();
     client.until_ready("good");
     let seen = json_of(&client.execute("good.look", json!({})));
     let env = seen["env"].as_object().expect("variables");
     assert_eq!((&env["OWN"], &env["EXPANDED"]), (&json!("mine"), &env["HOME"]));
     assert!(env.contains_key("PATH"), "{env:?}");
     for key in env.keys() {
-        let known = ["OWN", "EXPANDED", "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ"];
+        let known =
+            ["OWN", "EXPANDED", "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ"];
         let family = ["LC_", "TMP", "TEMP", "XDG_", "SSL_", "NODE_EXTRA"];
         assert!(known.contains(&key.as_str()) || family.iter().any(|head| key.starts_with(head)), "{key}");
     }
-    assert!(seen["args"][0].as_str().is_some_and(|arg| arg == fake_server().to_str().expect("UTF-8")), "{seen}");
+    assert!(
+        seen["args"][0].as_str().is_some_and(|arg| arg == fake_server().to_str().expect("UTF-8")),
+        "{seen}"
+    );
 }
 
 #[test]
@@ -205,11 +220,24 @@ fn secrets_reach_no_log_and_no_answer() {
     let secret = "hunter2-very-secret";
     let mut client = Setup::new()
         .server_with("good", good(), &format!("env = {{ API_KEY = '{secret}' }}"))
-        .server_of("web", &format!("url = 'http://127.0.0.1:1/mcp'\nheaders = {{ Authorization = 'Bearer {secret}' }}"))
+        .server_of(
+            "web",
+            &format!("url = 'http://127.0.0.1:1/mcp'\nheaders = {{ Authorization = 'Bearer {secret}' }}"),
+        )
         .start();
     client.until_ready("good");
     client.until("web", "down");
     let status = client.execute("gateway.status", json!({}));
     let categories = client.call("list_categories", json!({}));
     assert!(!format!("{status}{categories}{}", client.stderr()).contains(secret), "{}", client.stderr());
+}
+
+#[test]
+fn an_answer_to_nobody_is_left_alone() {
+    let tools = json!([{ "name": "lost", "on": { "wrong_id": true } }, { "name": "look" }]);
+    let mut client = beside("bad", json!({ "tools": tools }));
+    client.until_ready("bad");
+    let lost = client.call("execute_tool", json!({ "name": "bad.lost", "timeout_ms": 300 }));
+    assert_eq!(json_of(&lost)["error"]["code"], "timeout", "{lost}");
+    assert_eq!(client.answer("bad__look", json!({ "a": 1 })), json!({ "a": 1 }));
 }

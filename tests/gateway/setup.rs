@@ -157,7 +157,7 @@ fn redact(value: &mut Value) {
         Value::Object(fields) => {
             for (key, value) in fields.iter_mut() {
                 match key.as_str() {
-                    "score" | "elapsed_ms" | "task_id" | "token" | "ref" | "bytes" => {
+                    "score" | "confidence" | "elapsed_ms" | "task_id" | "token" | "ref" | "bytes" => {
                         *value = Value::String(format!("<{key}>"));
                     }
                     _ => redact(value),

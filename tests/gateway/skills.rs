@@ -70,7 +70,9 @@ async fn a_file_beside_a_skill_is_read_and_none_outside_of_it() {
     let inside = library().await;
     let file = |file: &str| json!({ "command": "release-notes", "file": file });
     assert_eq!(text_of(&inside.call("use_skill", file("parts/style.md")).await), "Short sentences.");
-    for outside in ["../secret.txt", "parts/../../secret.txt", "/etc/hostname", "..\\secret.txt", "missing.md", "parts"] {
+    for outside in
+        ["../secret.txt", "parts/../../secret.txt", "/etc/hostname", "..\\secret.txt", "missing.md", "parts"]
+    {
         let result = inside.call("use_skill", file(outside)).await;
         assert_eq!(result["isError"], true, "{outside}: {result}");
         assert!(!result.to_string().contains("\"secret\""), "{result}");
@@ -93,7 +95,8 @@ async fn a_servers_prompt_is_a_skill() {
     let arguments = json!({ "command": "folk/greet", "arguments": { "who": "Ada" } });
     let result = inside.call("use_skill", arguments).await;
     assert!(text_of(&result).contains("Say hello to Ada."), "{result}");
-    let result = inside.call("use_skill", json!({ "command": "/folk/greet", "arguments": { "who": 7 } })).await;
+    let result =
+        inside.call("use_skill", json!({ "command": "/folk/greet", "arguments": { "who": 7 } })).await;
     assert!(text_of(&result).contains("Say hello to 7."), "prompts take text alone: {result}");
     let fault = inside.fault("use_skill", json!({ "command": "folk/greet" })).await;
     assert!(fault["message"].as_str().is_some_and(|text| text.contains("who")), "{fault}");
@@ -103,7 +106,11 @@ async fn a_servers_prompt_is_a_skill() {
 async fn an_unknown_skill_is_answered_with_the_nearest() {
     let inside = library().await;
     let fault = inside.fault("use_skill", json!({ "command": "release-note" })).await;
-    assert_eq!((&fault["code"], &fault["did_you_mean"][0]), (&json!("not_found"), &json!("release-notes")), "{fault}");
+    assert_eq!(
+        (&fault["code"], &fault["did_you_mean"][0]),
+        (&json!("not_found"), &json!("release-notes")),
+        "{fault}"
+    );
 }
 
 #[tokio::test]
@@ -113,7 +120,8 @@ async fn a_skill_that_is_added_meanwhile_is_there() {
     fs::create_dir_all(&folder).expect("a folder");
     fs::write(folder.join("SKILL.md"), "---\nname: brand-new\n---\nDo it.").expect("a file");
     let list = inside.answer("use_skill", json!({})).await;
-    let names: Vec<&Value> = list["skills"].as_array().expect("a list").iter().map(|skill| &skill["name"]).collect();
+    let names: Vec<&Value> =
+        list["skills"].as_array().expect("a list").iter().map(|skill| &skill["name"]).collect();
     assert!(names.contains(&&json!("brand-new")), "{list}");
 }
 

@@ -44,9 +44,7 @@ fn family(kinds: &[(&str, Value)]) -> (Client, Vec<String>) {
     }
     let client = setup.start();
     let pids = files.iter().map(|file| {
-        eventually("the server has started", || {
-            fs::read_to_string(file).ok().filter(|pid| !pid.is_empty())
-        })
+        eventually("the server has started", || fs::read_to_string(file).ok().filter(|pid| !pid.is_empty()))
     });
     let pids = pids.collect();
     (client, pids)
@@ -99,7 +97,10 @@ fn a_servers_own_children_end_with_the_gateway() {
 fn a_server_that_does_not_want_to_leave_ends_with_the_gateway() {
     nobody_is_left(&[
         ("deaf", json!({ "tools": tools(), "ignore_eof": true })),
-        ("stubborn", json!({ "tools": tools(), "ignore_eof": true, "ignore_sigterm": true, "grandchild": true })),
+        (
+            "stubborn",
+            json!({ "tools": tools(), "ignore_eof": true, "ignore_sigterm": true, "grandchild": true }),
+        ),
     ]);
 }
 
@@ -110,14 +111,19 @@ fn a_server_that_is_still_starting_ends_with_the_gateway() {
 
 #[test]
 fn a_server_in_the_middle_of_a_call_ends_with_the_gateway() {
-    for how in [End::Eof, End::Signal(Signal::SIGTERM)] {
-        let (mut client, pids) = family(&[("busy", json!({ "tools": tools(), "ignore_eof": true }))]);
-        client.until_ready("busy");
-        client.begin_call("busy__hang", json!({}));
-        end(&mut client, how);
-        client.ended();
-        eventually("it has ended", || pids.iter().all(|pid| !alive(pid)).then_some(()));
-    }
+    std::thread::scope(|scope| {
+        for how in ENDS {
+            scope.spawn(move || {
+                let busy = json!({ "tools": tools(), "ignore_eof": true, "grandchild": true });
+                let (mut client, pids) = family(&[("busy", busy)]);
+                client.until_ready("busy");
+                client.begin_call("busy__hang", json!({}));
+                end(&mut client, how);
+                client.ended();
+                eventually("it has ended", || pids.iter().all(|pid| !alive(pid)).then_some(()));
+            });
+        }
+    });
 }
 
 #[test]
@@ -133,8 +139,10 @@ fn what_a_crashed_server_leaves_behind_is_ended_at_once() {
 fn an_http_gateway_ends_its_servers_too() {
     let setup = Setup::new();
     let file = setup.path("plain.pid");
-    let site = setup.server("plain", json!({ "tools": tools(), "pid_file": file, "grandchild": true })).serve();
-    let pid = eventually("the server has started", || fs::read_to_string(&file).ok().filter(|pid| !pid.is_empty()));
+    let site =
+        setup.server("plain", json!({ "tools": tools(), "pid_file": file, "grandchild": true })).serve();
+    let pid =
+        eventually("the server has started", || fs::read_to_string(&file).ok().filter(|pid| !pid.is_empty()));
     let own = i32::try_from(site.child.id()).expect("a process id");
     kill(Pid::from_raw(own), Signal::SIGTERM).expect("it can be signalled");
     eventually("it has ended", || (!alive(&pid)).then_some(()));
