@@ -53,6 +53,8 @@ pub struct Tool {
     pub parallel: bool,
     /// What the configuration says of calls.
     pub policy: Policy,
+    /// The key of the configuration that says so.
+    pub policy_rule: String,
     /// The rule that hides it, if one does: then it is not found, not listed, and not called.
     pub blocked: Option<String>,
     /// Other names from the configuration.
@@ -315,12 +317,11 @@ fn build(server: &Arc<str>, definition: &Value, settings: Option<&Server>) -> Op
     });
     let full: Arc<str> = name::full_name(server, &name).into();
     let policy = own.and_then(|o| o.policy).or(settings.and_then(|s| s.policy)).unwrap_or(Policy::Allow);
-    let blocked = blocked.or_else(|| {
-        (policy == Policy::Deny).then(|| match own.and_then(|o| o.policy) {
-            Some(_) => format!("servers.{server}.tools.{name}.policy"),
-            None => format!("servers.{server}.policy"),
-        })
-    });
+    let policy_rule = match own.and_then(|o| o.policy) {
+        Some(_) => format!("servers.{server}.tools.{name}.policy"),
+        None => format!("servers.{server}.policy"),
+    };
+    let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
     tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
     Some(Tool {
@@ -332,6 +333,7 @@ fn build(server: &Arc<str>, definition: &Value, settings: Option<&Server>) -> Op
         read_only,
         parallel: own.and_then(|o| o.parallel).unwrap_or(settings.is_some_and(|s| s.parallel)),
         policy,
+        policy_rule,
         blocked,
         aliases: own.map(|o| o.aliases.clone()).unwrap_or_default(),
         tags,

@@ -191,6 +191,8 @@ impl Gateway {
         }
         let gateway = self.clone();
         self.tasks.spawn(async move { gateway.publish(receiver).await });
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { heartbeat(stop).await });
     }
 
     /// Stops every server and waits until all have left.
@@ -507,11 +509,25 @@ fn changes(server: &str, old: &Listing, new: &Listing) -> Option<Value> {
             notice[key] = json!(tools.iter().take(20).collect::<Vec<_>>());
         }
     }
-    if notice.get("redefined").is_some() {
-        notice["next_step"] =
-            json!("Read a redefined tool with get_tool before you call it; ask the user if it looks wrong.");
+    if let Some(first) = notice.get("redefined").and_then(|all| all.get(0)).cloned() {
+        notice["hint"] =
+            json!("Read a redefined tool again before you call it; ask the user if it looks wrong.");
+        notice["next_step"] = json!({ "tool": "get_tool", "arguments": { "name": first } });
     }
     notice.as_object().is_some_and(|fields| fields.len() > 2).then_some(notice)
+}
+
+/// Keeps the runtime's next timer near. A timer that is set for earlier than the next one wakes the
+/// I/O driver through the kernel, which would cost every call two system calls for limits that it
+/// never reaches.
+async fn heartbeat(stop: CancellationToken) {
+    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            _ = beat.tick() => {}
+            () = stop.cancelled() => return,
+        }
+    }
 }
 
 async fn with_vectors(index: Arc<Index>, vectors: Option<Vec<Arc<[f32]>>>) -> (Arc<Index>, bool) {

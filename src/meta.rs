@@ -179,7 +179,9 @@ async fn meta_call(
                 background: bool,
                 select: Option<String>,
             }
-            let wanted: Arguments = read(caller, at, unwrap_execute(arguments))?;
+            let (arguments, changes) = unwrap_execute(arguments);
+            tell_repairs(caller, at, &changes);
+            let wanted: Arguments = read(caller, at, arguments)?;
             let request = Request {
                 name: wanted.name,
                 params: wanted.params,
@@ -196,7 +198,9 @@ async fn meta_call(
             if let Some(Value::Array(actions)) = arguments.get_mut("actions") {
                 for action in actions {
                     if let Value::Object(fields) = action {
-                        *fields = unwrap_execute(std::mem::take(fields));
+                        let (read, changes) = unwrap_execute(std::mem::take(fields));
+                        tell_repairs(caller, at, &changes);
+                        *fields = read;
                     }
                 }
             }
@@ -209,36 +213,45 @@ async fn meta_call(
 }
 
 /// `execute_tool` as models write it: other names for `name` and `params`, or the params beside the
-/// name.
-fn unwrap_execute(mut arguments: Map<String, Value>) -> Map<String, Value> {
+/// name. Says what it took for what.
+fn unwrap_execute(mut arguments: Map<String, Value>) -> (Map<String, Value>, Vec<String>) {
+    let mut notes = Vec::new();
     if !arguments.contains_key("name")
         && let Some(other) =
             NAME_NAMES.iter().find(|other| arguments.get(**other).is_some_and(Value::is_string))
         && let Some(name) = arguments.remove(*other)
     {
+        notes.push(format!("`{other}` was taken as `name`"));
         arguments.insert("name".into(), name);
     }
     let empty = |params: &Value| params.as_object().is_some_and(Map::is_empty) || params.is_null();
     if !arguments.contains_key("name") || arguments.get("params").is_some_and(|params| !empty(params)) {
-        return arguments;
+        return (arguments, notes);
     }
     const OWN: [&str; 7] = ["name", "params", "timeout_ms", "background", "select", "id", "after"];
     let beside: Vec<String> = arguments.keys().filter(|key| !OWN.contains(&key.as_str())).cloned().collect();
     let mut taken: Map<String, Value> =
         beside.into_iter().filter_map(|key| arguments.remove(&key).map(|value| (key, value))).collect();
     // One other name for `params` is that; anything else beside the name are params themselves.
-    let wrapper =
-        taken.keys().next().filter(|key| taken.len() == 1 && PARAMS_NAMES.contains(&key.as_str())).cloned();
-    match wrapper.and_then(|key| taken.remove(&key)) {
-        Some(params) => {
-            arguments.insert("params".into(), params);
-        }
-        None if taken.is_empty() => {}
-        None => {
-            arguments.insert("params".into(), Value::Object(taken));
-        }
+    let wrapper = taken.keys().next().filter(|key| taken.len() == 1 && PARAMS_NAMES.contains(&key.as_str()));
+    if let Some(wrapper) = wrapper.cloned()
+        && let Some(params) = taken.remove(&wrapper)
+    {
+        notes.push(format!("`{wrapper}` was taken as `params`"));
+        arguments.insert("params".into(), params);
+    } else if !taken.is_empty() {
+        let names: Vec<&str> = taken.keys().map(String::as_str).collect();
+        notes.push(format!("beside `name`, so taken into `params`: {}", names.join(", ")));
+        arguments.insert("params".into(), Value::Object(taken));
     }
-    arguments
+    (arguments, notes)
+}
+
+/// Tells the caller, with its answer, what was repaired in the arguments of a meta-tool.
+fn tell_repairs(caller: &Caller, at: usize, changes: &[String]) {
+    if !changes.is_empty() {
+        caller.session.notify(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": changes }));
+    }
 }
 
 /// Reads the arguments of a meta-tool, as leniently as those of any tool.
@@ -419,7 +432,7 @@ mod tests {
     fn execute_tool_is_read_as_models_write_it() {
         let check = |given: Value, params: Value| {
             let Value::Object(given) = given else { panic!("an object") };
-            let read = unwrap_execute(given);
+            let (read, _) = unwrap_execute(given);
             assert_eq!(read["name"], "a.b");
             assert_eq!(read.get("params").cloned().unwrap_or_default(), params, "{read:?}");
         };

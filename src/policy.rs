@@ -45,7 +45,7 @@ pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> Verdict {
         return Verdict::Deny(format!("profiles.{}.{rule}", scope.name));
     }
     match tool.policy {
-        Policy::Approve => Verdict::Approve(format!("servers.{}: policy = \"approve\"", tool.server)),
+        Policy::Approve => Verdict::Approve(tool.policy_rule.clone()),
         Policy::Allow | Policy::Deny => Verdict::Allow,
     }
 }

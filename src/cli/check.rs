@@ -112,7 +112,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     println!("{table}");
     match backend {
         Ok(backend) => println!("search by meaning: {backend}"),
-        Err(error) => println!("search by meaning: not available: {error}"),
+        Err(error) => println!("{error}"),
     }
     println!(
         "definitions: {whole} bytes for {} tools (about {} tokens); clients read {nine} bytes (about {} tokens)",

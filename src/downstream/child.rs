@@ -96,6 +96,7 @@ pub struct Child {
     group: Option<i32>,
     guard: Arc<Guard>,
     tail: Tail,
+    reading: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Child {
@@ -118,15 +119,17 @@ impl Child {
         }
         #[cfg(unix)]
         command.process_group(0);
+        guard.start();
         let mut process = command.spawn()?;
         let group = process.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = group {
             guard.watch(group);
         }
         let tail = Tail::default();
+        let mut reading = None;
         if let Some(stderr) = process.stderr.take() {
             let (server, tail, secrets) = (program.server.clone(), tail.clone(), program.secrets.clone());
-            tokio::spawn(async move {
+            reading = Some(tokio::spawn(async move {
                 let mut reader = BufReader::new(stderr);
                 let mut line = Vec::new();
                 // Bytes, not `lines()`: what a server prints need not be UTF-8, nor have line ends.
@@ -142,12 +145,12 @@ impl Child {
                     }
                     line.clear();
                 }
-            });
+            }));
         }
         let missing = || io::Error::other("the child has no pipes");
         let stdout = process.stdout.take().ok_or_else(missing)?;
         let stdin = process.stdin.take().ok_or_else(missing)?;
-        Ok((Self { process, group, guard: guard.clone(), tail }, stdout, stdin))
+        Ok((Self { process, group, guard: guard.clone(), tail, reading }, stdout, stdin))
     }
 
     /// What it last said on stderr.
@@ -158,6 +161,10 @@ impl Child {
     /// How it ended, if it has, or does within a moment.
     pub async fn exit_status(&mut self) -> Option<String> {
         let status = timeout(Duration::from_millis(300), self.process.wait()).await.ok()?.ok()?;
+        // What it said last may still be on its way; something that it left behind may hold the pipe.
+        if let Some(reading) = self.reading.take() {
+            let _ = timeout(Duration::from_millis(300), reading).await;
+        }
         Some(match status.code() {
             Some(code) => format!("exit code {code}"),
             None => status.to_string(),

@@ -30,6 +30,11 @@ impl Guard {
         Self { executable: executable.filter(|_| cfg!(unix)), process: Mutex::new(None) }
     }
 
+    /// Starts the guard if it is not running yet: before the first child, not after.
+    pub fn start(&self) {
+        self.tell("");
+    }
+
     /// From now on this process group ends with the gateway.
     pub fn watch(&self, group: i32) {
         self.tell(&format!("+{group}\n"));

@@ -2,10 +2,12 @@
 //! params, ask if the rules say so, call the server, count, and fit the result.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use futures::FutureExt;
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -299,7 +301,7 @@ impl Gateway {
         self.config.gateway.soft_deadline.unwrap_or(SOFT_DEADLINE)
     }
 
-    /// Runs work in a task of its own. If it outlives the soft deadline, or the settle window of a
+    /// Runs work. If it outlives the soft deadline, or the settle window of a
     /// launch in the background, it goes on as a job and the answer is its handle.
     pub(super) async fn run(
         self: &Arc<Self>,
@@ -323,21 +325,23 @@ impl Gateway {
         background: bool,
     ) -> Value {
         let started = Instant::now();
-        let mut running = tokio::spawn(work);
+        // Polled here as long as somebody waits: a task of its own costs more than a small call.
+        let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         let left = self.soft_deadline().saturating_sub(began.elapsed()).max(Duration::from_millis(500));
         let patience = if background { SETTLE.min(left) } else { left };
         tokio::select! {
-            ended = &mut running => return ended.unwrap_or_else(|panic| {
-                tracing::error!(tool = label, %panic, "a call panicked");
+            ended = &mut work => return ended.unwrap_or_else(|_| {
+                tracing::error!(tool = label, "a call panicked");
                 jobs::panicked()
             }),
             () = caller.cancel.cancelled() => {
                 cancel.cancel();
-                let _ = tokio::time::timeout(CANCEL_GRACE, running).await;
+                let _ = tokio::time::timeout(CANCEL_GRACE, work).await;
                 return Fault::new(Code::Cancelled, format!("The call of `{label}` was cancelled.")).to_result();
             }
             () = tokio::time::sleep(patience) => {}
         }
+        let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked()) });
         let session = Arc::downgrade(&caller.session);
         let tell = move |job: &Job| {
             if let Some(session) = session.upgrade() {
@@ -380,7 +384,7 @@ pub(super) fn error_of(result: &Value) -> Value {
     let text = text_of(result);
     match serde_json::from_str::<Value>(&text) {
         Ok(mut object) if object.get("error").is_some_and(Value::is_object) => object["error"].take(),
-        _ => json!({ "code": "tool_error", "message": text }),
+        _ => json!({ "code": Code::UpstreamError, "message": text }),
     }
 }
 

@@ -4,14 +4,14 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, response::Response, serve::ListenerExt};
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::{StatusCode, header::CONTENT_TYPE};
 use http_body_util::BodyExt;
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
     streamable_http_server::session::local::LocalSessionManager,
 };
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -98,7 +98,25 @@ fn router(
     for name in gateway.config.profiles.keys() {
         router = router.route_service(&format!("/mcp/{name}"), service(Some(name.clone())));
     }
-    router.layer(axum::middleware::map_response(async |response: Response| unwrap(response)))
+    router.layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))
+}
+
+/// A body that is no JSON gets a JSON-RPC error, as the specification has it; rmcp says it in text.
+async fn readable(response: Response) -> Response {
+    if response.status() != StatusCode::UNSUPPORTED_MEDIA_TYPE {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let body = axum::body::to_bytes(body, 4_096).await.unwrap_or_default();
+    if !body.starts_with(b"fail to deserialize request body") {
+        return Response::from_parts(parts, Body::from(body));
+    }
+    let message = format!("Parse error: {}", String::from_utf8_lossy(&body));
+    let error = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": -32700, "message": message } });
+    let answer = Response::builder().status(StatusCode::BAD_REQUEST).header(CONTENT_TYPE, "application/json");
+    answer
+        .body(Body::from(error.to_string()))
+        .unwrap_or_else(|_| Response::from_parts(parts, Body::from(body)))
 }
 
 /// Takes verbatim results out of their carriers in a stream of events.

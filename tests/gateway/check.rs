@@ -142,7 +142,6 @@ fn no_file_at_all_is_told() {
 }
 
 #[test]
-#[ignore = "name::nearest takes `start_timeout` for as near to `tmeout` as `timeout`, and then goes by the alphabet"]
 fn the_nearest_key_is_named() {
     let setup = Setup::new();
     for (wrong, right) in [

@@ -205,7 +205,6 @@ fn what_is_no_mcp_is_refused_and_the_next_request_works() {
 }
 
 #[test]
-#[ignore = "a body that is no JSON is answered with 415 and plain text, by rmcp; section 5 wants a JSON-RPC error"]
 fn a_body_that_is_no_json_is_a_protocol_error() {
     let site = site();
     for body in ["not JSON", "{", ""] {

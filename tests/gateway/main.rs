@@ -16,7 +16,6 @@ mod approving;
 mod apps;
 mod asking;
 mod background;
-mod bridging;
 mod calls;
 mod cancelling;
 mod check;

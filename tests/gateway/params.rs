@@ -97,7 +97,6 @@ async fn what_is_repaired_around_the_params_is_told_too() {
 }
 
 #[tokio::test]
-#[ignore = "`arguments` for `params`, params beside `name`, and repairs in the arguments of the other eight are not told (section 2)"]
 async fn every_repair_is_told() {
     let (inside, _) = files().await;
     for call in [

@@ -1,6 +1,6 @@
 //! No child survives the gateway, however it dies.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -22,6 +22,9 @@ enum End {
 
 const ENDS: [End; 4] =
     [End::Eof, End::Signal(Signal::SIGTERM), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGKILL)];
+
+/// A moment in which a server has long been started.
+const SETTLED: Duration = Duration::from_millis(500);
 
 /// Whether a process is there and is more than a name in the table.
 fn alive(pid: &str) -> bool {
@@ -65,6 +68,12 @@ fn nobody_is_left(kinds: &[(&str, Value)]) {
         for how in ENDS {
             scope.spawn(move || {
                 let (mut client, pids) = family(kinds);
+                for (name, script) in kinds {
+                    match script["start_delay_ms"].is_null() {
+                        true => client.until_ready(name),
+                        false => std::thread::sleep(SETTLED),
+                    }
+                }
                 assert!(pids.iter().all(|pid| alive(pid)), "{how:?}");
                 end(&mut client, how);
                 let status = client.ended();
@@ -107,6 +116,25 @@ fn a_server_that_does_not_want_to_leave_ends_with_the_gateway() {
 #[test]
 fn a_server_that_is_still_starting_ends_with_the_gateway() {
     nobody_is_left(&[("slow", json!({ "start_delay_ms": 60_000, "ignore_eof": true }))]);
+}
+
+#[test]
+fn a_server_that_has_just_been_spawned_ends_with_the_gateway() {
+    for _ in 0..8 {
+        let script = json!({ "start_delay_ms": 60_000, "ignore_eof": true });
+        let (mut client, pids) = family(&[("slow", script)]);
+        end(&mut client, End::Signal(Signal::SIGKILL));
+        client.ended();
+        let left = (0..100).all(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            alive(&pids[0])
+        });
+        if left {
+            let pid = pids[0].parse().expect("a process id");
+            kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is ours");
+            panic!("{pid} has outlived the gateway");
+        }
+    }
 }
 
 #[test]
