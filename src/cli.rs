@@ -364,7 +364,7 @@ async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyho
             }
             Command::Get { name } => {
                 until_known(&gateway, &name, slowest).await;
-                show::answer(gateway.describe(&caller, &[name], false), true, show::tools_table)
+                show::answer(gateway.describe(&caller, &[name], false).await, true, show::tools_table)
             }
             Command::Call { name, params, select, json } => {
                 let params: Value = serde_json::from_str(&params)

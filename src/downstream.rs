@@ -698,9 +698,7 @@ fn client_config() -> ClientConfig {
 async fn list(peer: &Peer<RoleClient>, info: &ServerPeerInfo, server: &str) -> Result<Listing, String> {
     let tools = pages(peer, server, "tools", |cursor| {
         let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
-        let mut request = ListToolsRequest::default();
-        request.params = params;
-        ClientRequest::ListToolsRequest(request)
+        ClientRequest::ListToolsRequest(ListToolsRequest { params, ..ListToolsRequest::default() })
     })
     .await;
     let tools = match tools {
@@ -712,9 +710,7 @@ async fn list(peer: &Peer<RoleClient>, info: &ServerPeerInfo, server: &str) -> R
     if info.capabilities.prompts.is_some() {
         let listed = pages(peer, server, "prompts", |cursor| {
             let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
-            let mut request = ListPromptsRequest::default();
-            request.params = params;
-            ClientRequest::ListPromptsRequest(request)
+            ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
         })
         .await;
         match listed {

@@ -96,13 +96,13 @@ pub struct Fault {
     pub retry_after_ms: Option<u64>,
     /// A call that helps, ready to be made.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_step: Option<NextStep>,
+    pub next_step: Option<Box<NextStep>>,
     /// Names that may have been meant, best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub did_you_mean: Vec<String>,
     /// What else the model needs: the parameter list, the server's error data.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub details: Option<Value>,
+    pub details: Option<Box<Value>>,
 }
 
 impl Fault {
@@ -121,7 +121,7 @@ impl Fault {
 
     /// Adds the call to make next.
     pub fn next(mut self, tool: &'static str, arguments: Value) -> Self {
-        self.next_step = Some(NextStep::new(tool, arguments));
+        self.next_step = Some(Box::new(NextStep::new(tool, arguments)));
         self
     }
 
@@ -140,7 +140,7 @@ impl Fault {
 
     /// Adds details.
     pub fn details(mut self, details: Value) -> Self {
-        self.details = Some(details);
+        self.details = Some(Box::new(details));
         self
     }
 

@@ -257,6 +257,17 @@ impl Gateway {
         crate::policy::check(tool, self.scope(&caller.session))
     }
 
+    /// The servers that start for the first time and of which no older list is known either.
+    fn unlisted(&self) -> impl Iterator<Item = &Arc<str>> {
+        let snapshot = self.snapshot();
+        self.connections
+            .iter()
+            .filter(move |(server, connection)| {
+                !connection.state().settled() && !snapshot.catalog.servers().contains_key(*server)
+            })
+            .map(|(server, _)| server)
+    }
+
     /// Whether a caller may know of a server: without a profile of every one, else of those with a
     /// tool that the profile lets through.
     fn may_see(&self, caller: &session::Caller, server: &str) -> bool {

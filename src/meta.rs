@@ -166,7 +166,7 @@ async fn meta_call(
                 .next("list_categories", json!({}))
                 .into());
             }
-            text(gateway.describe(caller, &names, many)?)
+            text(gateway.describe(caller, &names, many).await?)
         }
         "execute_tool" => {
             #[derive(serde::Deserialize)]

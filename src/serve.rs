@@ -222,9 +222,7 @@ impl ServerHandler for Handler {
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
         }
-        let mut result = ListToolsResult::default();
-        result.meta = Some(wrap(list));
-        Ok(result)
+        Ok(ListToolsResult { meta: Some(wrap(list)), ..ListToolsResult::default() })
     }
 
     async fn call_tool(

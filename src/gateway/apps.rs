@@ -101,7 +101,7 @@ impl Gateway {
         timeout: Duration,
         cancel: CancellationToken,
     ) -> Result<Value, Interrupt> {
-        let tool = self.allowed_tool(caller, tool)?;
+        let tool = self.find_tool(caller, tool).await?;
         // Text for a tool that takes one thing is that thing.
         let input = match (input, tool.schema.parameters().as_slice()) {
             (Value::String(text), [first, rest @ ..])
@@ -147,7 +147,7 @@ impl Gateway {
             .collect();
         let plan = Plan::new(actions, &[INPUT])?;
         for action in plan.actions() {
-            self.allowed_tool(caller, &action.name)?;
+            self.find_tool(caller, &action.name).await?;
         }
         let given = BTreeMap::from([(INPUT.to_string(), Arc::new(input))]);
         let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());

@@ -18,6 +18,7 @@ use crate::{
     downstream::{CallError, Control, State},
     fault::{Code, Fault},
     jobs::{self, Job},
+    name,
     policy::{self, Verdict},
     results::{self, is_error, json_len, text_of, value_of},
     schema::Misfit,
@@ -28,6 +29,8 @@ use crate::{
 const SETTLE: Duration = Duration::from_secs(2);
 /// How long a call waits for a server that is starting or was lost.
 const READY_WAIT: Duration = Duration::from_secs(20);
+/// How long an unknown name is waited for while servers start for the first time.
+const LIST_WAIT: Duration = Duration::from_secs(3);
 /// How long a cancelled call may take to wind up.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 /// Meta-tools, which cannot be called through themselves.
@@ -90,7 +93,7 @@ impl Gateway {
         name: &str,
         params: Value,
     ) -> Result<Prepared, Interrupt> {
-        let tool = self.allowed_tool(caller, name)?;
+        let tool = self.find_tool(caller, name).await?;
         let reading = tool.schema.read(params).map_err(|misfit| invalid_params(&tool, &misfit))?;
         if let Verdict::Approve(rule) = policy::check(&tool, self.scope(&caller.session)) {
             self.approve(caller, &tool, &reading.params, &rule).await?;
@@ -98,7 +101,48 @@ impl Gateway {
         Ok(Prepared { tool, params: reading.params, repaired: reading.repaired })
     }
 
-    /// The tool that is meant, if the caller may use it.
+    /// The tool that is meant, if the caller may use it. A name that is not known yet is waited for while
+    /// servers that it may belong to start for the first time.
+    pub(super) async fn find_tool(&self, caller: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
+        let unknown = match self.allowed_tool(caller, name) {
+            Err(fault) if fault.code == Code::UnknownTool => fault,
+            known => return known,
+        };
+        let mut unlisted: Vec<&Arc<str>> = self.unlisted().collect();
+        let folded = name::fold(name);
+        if unlisted.iter().any(|server| folded.starts_with(&name::fold(server))) {
+            unlisted.retain(|server| folded.starts_with(&name::fold(server)));
+        }
+        if unlisted.is_empty() {
+            return Err(unknown);
+        }
+        let settled = async {
+            for server in &unlisted {
+                if let Some(connection) = self.connections.get(*server) {
+                    let _ = connection.watch().wait_for(State::settled).await;
+                }
+            }
+            self.published().await;
+        };
+        let wait = LIST_WAIT.min(self.soft_deadline() / 2);
+        let in_time = tokio::select! {
+            in_time = tokio::time::timeout(wait, settled) => in_time.is_ok(),
+            () = caller.cancel.cancelled() => false,
+        };
+        match self.allowed_tool(caller, name) {
+            Err(fault) if fault.code == Code::UnknownTool && !in_time => {
+                let names = unlisted.iter().map(|server| server.as_ref()).collect::<Vec<_>>().join(", ");
+                Err(Fault::new(
+                    Code::ServerStarting,
+                    format!("`{name}` is not known yet: {names} has not finished starting. Call again in a few seconds."),
+                )
+                .retry_after(Duration::from_secs(5)))
+            }
+            known => known,
+        }
+    }
+
+    /// The tool that is meant, if it is known and the caller may use it.
     pub(super) fn allowed_tool(&self, caller: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
         if META.contains(&name) {
             return Err(Fault::new(

@@ -153,14 +153,7 @@ impl Gateway {
             }
         }
         if arguments.category.is_none() {
-            let starting: Vec<&str> = self
-                .connections
-                .iter()
-                .filter(|(server, connection)| {
-                    !connection.state().settled() && !snapshot.catalog.servers().contains_key(*server)
-                })
-                .map(|(server, _)| &**server)
-                .collect();
+            let starting: Vec<&str> = self.unlisted().map(|server| &**server).collect();
             if !starting.is_empty() {
                 hints.push(format!(
                     "Still starting, so not searched: {}. Search again in a few seconds.",
@@ -307,7 +300,7 @@ impl Gateway {
 
     /// The `get_tool` meta-tool: one tool, or several with a fault in the place of each that is not
     /// found.
-    pub fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Value, Fault> {
+    pub async fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Value, Fault> {
         if names.len() > MAX_NAMES {
             return Err(Fault::new(
                 Code::InvalidParams,
@@ -317,19 +310,19 @@ impl Gateway {
         }
         if !many {
             let name = names.first().map_or("", String::as_str);
-            return self.allowed_tool(caller, name).map(|tool| self.whole(&tool));
+            return self.find_tool(caller, name).await.map(|tool| self.whole(&tool));
         }
-        let tools: Vec<Value> = names
-            .iter()
-            .map(|name| match self.allowed_tool(caller, name) {
+        let mut tools = Vec::new();
+        for name in names {
+            tools.push(match self.find_tool(caller, name).await {
                 Ok(tool) => self.whole(&tool),
                 Err(fault) => {
                     let mut entry = fault.to_value();
                     entry["name"] = json!(name);
                     entry
                 }
-            })
-            .collect();
+            });
+        }
         Ok(json!({ "tools": tools }))
     }
 

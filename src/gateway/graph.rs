@@ -175,7 +175,7 @@ impl Gateway {
         }
         let plan = Plan::new(arguments.actions, &[])?;
         for action in plan.actions() {
-            self.allowed_tool(caller, &action.name)?;
+            self.find_tool(caller, &action.name).await?;
         }
         let cancel = CancellationToken::new();
         let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());

@@ -253,14 +253,15 @@ fn the_inspector_lists_and_calls_over_both_transports() {
             listed["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
         assert_the_nine(&names);
     }
+    // `--tool-arg` takes everything up to the next option.
     let call = [
-        "--method",
-        "tools/call",
         "--tool-name",
         "execute_tool",
         "--tool-arg",
         "name=everything.echo",
         "params={\"message\":\"hi\"}",
+        "--method",
+        "tools/call",
     ];
     for result in run(&call) {
         assert!(result["content"][0]["text"].as_str().is_some_and(|text| text.contains("hi")), "{result}");
