@@ -23,17 +23,7 @@ use crate::{
 };
 
 /// The meta-tools, in the order of `tools/list`.
-pub const NAMES: [&str; 9] = [
-    "search_tools",
-    "get_tool",
-    "execute_tool",
-    "list_categories",
-    "browse_category",
-    "run_parallel",
-    "use_skill",
-    "call_app",
-    "ask_user",
-];
+pub const NAMES: [&str; 9] = crate::name::META_TOOLS;
 
 /// Names that models give to `params` and to `name` of `execute_tool`.
 const PARAMS_NAMES: [&str; 5] = ["arguments", "args", "input", "parameters", "tool_input"];

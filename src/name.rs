@@ -11,6 +11,18 @@ use sha2::{Digest, Sha256};
 pub const MAX_WIRE: usize = 64;
 /// The longest server name.
 pub const MAX_SERVER: usize = 32;
+/// The names of the meta-tools, in the order of `tools/list`. No tool is called by one of these.
+pub const META_TOOLS: [&str; 9] = [
+    "search_tools",
+    "get_tool",
+    "execute_tool",
+    "list_categories",
+    "browse_category",
+    "run_parallel",
+    "use_skill",
+    "call_app",
+    "ask_user",
+];
 /// Names a server may not have: Nonet's own categories.
 pub const RESERVED: [&str; 3] = ["gateway", "skills", "apps"];
 

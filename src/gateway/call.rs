@@ -33,8 +33,6 @@ const READY_WAIT: Duration = Duration::from_secs(20);
 const LIST_WAIT: Duration = Duration::from_secs(3);
 /// How long a cancelled call may take to wind up.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
-/// Meta-tools, which cannot be called through themselves.
-const META: [&str; 9] = crate::meta::NAMES;
 
 /// A call as it was asked for.
 #[derive(Clone, Debug, Default)]
@@ -144,7 +142,7 @@ impl Gateway {
 
     /// The tool that is meant, if it is known and the caller may use it.
     pub(super) fn allowed_tool(&self, caller: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
-        if META.contains(&name) {
+        if name::META_TOOLS.contains(&name) {
             return Err(Fault::new(
                 Code::InvalidParams,
                 format!("`{name}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."),
