@@ -12,6 +12,7 @@ pub mod guard;
 mod handshake;
 mod http;
 mod lines;
+mod list;
 mod tap;
 
 use std::{
@@ -27,10 +28,9 @@ use rmcp::{
     RoleClient,
     handler::client::ClientHandler,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorCode,
-        ErrorData, GetPromptRequest, GetPromptRequestParams, Implementation, ListPromptsRequest,
-        ListToolsRequest, LoggingMessageNotificationParam, PaginatedRequestParams, ProtocolVersion,
-        ServerPeerInfo, ServerResult, SubscriptionFilter,
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorData,
+        GetPromptRequest, GetPromptRequestParams, Implementation, LoggingMessageNotificationParam,
+        ProtocolVersion, ServerPeerInfo, ServerResult,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions,
@@ -51,6 +51,7 @@ use self::{
     child::{Child, Program, Tail, missing_launcher},
     guard::Guard,
     lines::Lines,
+    list::{Subscribed, list},
 };
 use crate::{
     catalog::Listing,
@@ -62,16 +63,9 @@ use crate::{
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 /// A connection that held this long starts its backoff anew.
 const STEADY: Duration = Duration::from_secs(30);
-/// How many pages of a list are read, and how many entries; what lies beyond is not shown.
-const MAX_PAGES: usize = 200;
-const MAX_ENTRIES: usize = 10_000;
-/// How long one page of a list may take.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a silent server is waited for before it is also greeted in the way of the session era.
 /// Launchers that download first take longer; over stdio both answers are then understood.
 const SILENCE: Duration = Duration::from_secs(8);
-/// How long a subscription that ended is left before it is opened again.
-const RELISTEN: Duration = Duration::from_secs(5);
 /// The shortest value of `env` or `headers` that is masked: shorter ones are words, not secrets.
 const MASKED: usize = 8;
 /// How long changes are gathered before the lists are read again.
@@ -692,133 +686,6 @@ fn client_config() -> ClientConfig {
         Implementation::new("nonet", env!("CARGO_PKG_VERSION")).with_title("Nonet MCP gateway"),
     )
     .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
-}
-
-/// All pages of the tools and the prompts.
-async fn list(peer: &Peer<RoleClient>, info: &ServerPeerInfo, server: &str) -> Result<Listing, String> {
-    let tools = pages(peer, server, "tools", |cursor| {
-        let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
-        ClientRequest::ListToolsRequest(ListToolsRequest { params, ..ListToolsRequest::default() })
-    })
-    .await;
-    let tools = match tools {
-        // A server of prompts alone need not know the method.
-        Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
-        other => other.map_err(|error| error.to_string())?,
-    };
-    let mut prompts = Vec::new();
-    if info.capabilities.prompts.is_some() {
-        let listed = pages(peer, server, "prompts", |cursor| {
-            let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
-            ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
-        })
-        .await;
-        match listed {
-            Ok(listed) => prompts = listed,
-            Err(error) => tracing::warn!(server, "its prompts could not be listed: {error}"),
-        }
-    }
-    let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
-    Ok(Listing { tools, prompts, about: about.unwrap_or_default() })
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ListError {
-    #[error("{1}")]
-    Rpc(ErrorCode, String),
-    #[error("{0}")]
-    Other(String),
-}
-
-async fn pages(
-    peer: &Peer<RoleClient>,
-    server: &str,
-    field: &str,
-    request: impl Fn(Option<String>) -> ClientRequest,
-) -> Result<Vec<Value>, ListError> {
-    let mut all: Vec<Value> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
-    let mut cursor = None;
-    for _ in 0..MAX_PAGES {
-        let answer = timeout(PAGE_TIMEOUT, peer.send_request(request(cursor.take())))
-            .await
-            .map_err(|_| ListError::Other(format!("no answer within {PAGE_TIMEOUT:?}")))?;
-        let mut page = match answer {
-            Ok(ServerResult::CustomResult(page)) => page.0,
-            Ok(_) => return Err(ListError::Other("an answer that is no list".into())),
-            Err(ServiceError::McpError(error)) => {
-                return Err(ListError::Rpc(error.code, error.message.into_owned()));
-            }
-            Err(error) => return Err(ListError::Other(deepest(&error))),
-        };
-        match page.get_mut(field).map(Value::take) {
-            Some(Value::Array(entries)) => all.extend(entries),
-            _ => return Err(ListError::Other(format!("an answer without `{field}`"))),
-        }
-        if all.len() >= MAX_ENTRIES {
-            tracing::warn!(
-                server,
-                field,
-                limit = MAX_ENTRIES,
-                "the list is longer than the limit and was cut"
-            );
-            all.truncate(MAX_ENTRIES);
-            return Ok(all);
-        }
-        match page.get("nextCursor").and_then(Value::as_str) {
-            None | Some("") => return Ok(all),
-            Some(next) if seen.insert(next.to_string()) => cursor = Some(next.to_string()),
-            Some(_) => {
-                tracing::warn!(server, field, "the pages of the list go in a circle; what was read counts");
-                return Ok(all);
-            }
-        }
-    }
-    tracing::warn!(server, field, limit = MAX_PAGES, "the list has more pages than the limit and was cut");
-    Ok(all)
-}
-
-/// A modern server tells of changes only to those who listen.
-async fn listen(peer: &Peer<RoleClient>, info: &ServerPeerInfo) -> Option<rmcp::service::Subscription> {
-    let tools = info.capabilities.tools.as_ref()?.list_changed?;
-    let filter = SubscriptionFilter::builder().tools_list_changed().prompts_list_changed().build();
-    if !tools {
-        return None;
-    }
-    match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
-        Ok(Ok(subscription)) => Some(subscription),
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "no subscription to list changes");
-            None
-        }
-        Err(_) => None,
-    }
-}
-
-/// The subscription to list changes of a modern server.
-#[derive(Default)]
-struct Subscribed {
-    open: Option<rmcp::service::Subscription>,
-    tried: bool,
-}
-
-impl Subscribed {
-    /// Waits for the next change that the server tells of; for ever where there is nothing to listen
-    /// to. A stream that ends while the server lives (a proxy's idle limit) is opened again, and counts
-    /// as a change, since one may have been missed.
-    async fn changed(&mut self, peer: &Peer<RoleClient>, link: &Link) {
-        if link.era == Era::Legacy {
-            return std::future::pending().await;
-        }
-        if !std::mem::replace(&mut self.tried, true) {
-            self.open = listen(peer, &link.info).await;
-        }
-        let Some(open) = &mut self.open else { return std::future::pending().await };
-        if !matches!(open.next().await, Ok(Some(_))) {
-            tokio::time::sleep(RELISTEN).await;
-            self.open = listen(peer, &link.info).await;
-        }
-    }
 }
 
 /// Replaces each of `secrets` in a text.

@@ -174,7 +174,7 @@ mod tests {
             ],
         );
         check("price of 3.5 litres", &["price of 3.5 litres"]);
-        check("Read /root/data/file.csv into a table. Thank you!", &["Read  into a table"]);
+        check("Read /data/in/file.csv into a table. Thank you!", &["Read  into a table"]);
         check("", &[]);
         check("...;;;\n\n", &[]);
     }
