@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use tokenizers::{Tokenizer, TruncationParams};
 
 use super::{
+    int8,
     onnxruntime::{self, Engine},
     text,
 };
@@ -233,6 +234,20 @@ impl Model {
 }
 
 fn session(source: &Source, engine: &Engine) -> Result<Session, ort::Error> {
+    if let (Source::BuiltIn, true) = (source, engine.native)
+        && let Some(graph) = int8::rewritten(BUILT_IN_GRAPH)
+    {
+        match plain_session(source, &graph, engine) {
+            Err(error) => {
+                tracing::info!(%error, "the model runs in float32: this library does not know the int8 operator")
+            }
+            session => return session,
+        }
+    }
+    plain_session(source, BUILT_IN_GRAPH, engine)
+}
+
+fn plain_session(source: &Source, graph: &[u8], engine: &Engine) -> Result<Session, ort::Error> {
     let builder = Session::builder(&engine.environment)?;
     // The pure-Rust engine optimises only when asked; the native one does by itself.
     let mut builder = builder.with_optimization_level(GraphOptimizationLevel::Level3)?;
@@ -241,7 +256,7 @@ fn session(source: &Source, engine: &Engine) -> Result<Session, ort::Error> {
         builder = builder.with_intra_threads(1)?.with_intra_op_spinning(false)?;
     }
     match source {
-        Source::BuiltIn => builder.commit_from_memory(BUILT_IN_GRAPH),
+        Source::BuiltIn => builder.commit_from_memory(graph),
         Source::Folder { graph, .. } => builder.commit_from_file(graph),
     }
 }
