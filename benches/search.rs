@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nonet::search::{Document, Index, Query, Settings};
+use nonet::search::{Boosts, Document, Index, Settings};
 use serde_json::Value;
 
 const SIZES: [usize; 3] = [500, 3_000, 10_000];
@@ -55,8 +55,14 @@ fn vector(seed: usize) -> Arc<[f32]> {
 #[divan::bench(args = SIZES)]
 fn by_keywords(bencher: divan::Bencher<'_, '_>, size: usize) {
     let index = Index::new(documents(size), &Settings::default());
-    bencher
-        .bench(|| index.search(&Query::parse("list the open pull requests of a repository"), 5, &|_| true));
+    bencher.bench(|| {
+        index.search(
+            &index.parse("list the open pull requests of a repository"),
+            5,
+            &|_| true,
+            &Boosts::new(),
+        )
+    });
 }
 
 #[divan::bench(args = SIZES)]
@@ -64,9 +70,9 @@ fn by_meaning_and_keywords(bencher: divan::Bencher<'_, '_>, size: usize) {
     let index = Index::new(documents(size), &Settings::default());
     let index = index.with_vectors((0..size).map(vector).collect());
     bencher.bench(|| {
-        let query = Query::parse("list the open pull requests of a repository");
+        let query = index.parse("list the open pull requests of a repository");
         let vectors = query.texts().iter().enumerate().map(|(n, _)| vector(n * 31)).collect();
-        index.search(&query.with_vectors(vectors), 5, &|_| true)
+        index.search(&query.with_vectors(vectors), 5, &|_| true, &Boosts::new())
     });
 }
 

@@ -13,14 +13,18 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{
+    CommandFactory, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use serde_json::{Value, json};
 
 use crate::{
     config::{self, Loaded},
     downstream::guard,
     gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request, session::Caller},
-    results, search,
+    results,
+    search::{self, Rule, eval::Measure},
     select::{self, SELECT_COMMAND},
     serve,
 };
@@ -83,6 +87,9 @@ enum Command {
         /// Only this server or group
         #[arg(long)]
         category: Option<String>,
+        /// Show why each result stands where it stands: what each signal adds, and the matched words
+        #[arg(long)]
+        explain: bool,
         /// Print the answer of search_tools as JSON
         #[arg(long)]
         json: bool,
@@ -127,6 +134,15 @@ enum Command {
         /// Write what each query ranked, one JSON object a line
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        /// Switch a rule of the ranking off, to see what it is worth (may be repeated)
+        #[arg(long, value_name = "RULE", value_parser = rule())]
+        without: Vec<Rule>,
+        /// Also tell how often high, medium and low confidence were right
+        #[arg(long)]
+        confidence: bool,
+        /// Also tell what earlier outcomes change: for repeated requests, and for others
+        #[arg(long)]
+        replay: bool,
     },
     /// Print the JSON Schema of servers.toml
     Schema,
@@ -144,6 +160,11 @@ enum Command {
         /// The filter
         filter: String,
     },
+}
+
+/// Reads a rule by its name; the help lists them.
+fn rule() -> impl TypedValueParser<Value = Rule> {
+    PossibleValuesParser::new(Rule::ALL.map(Rule::name)).try_map(|name| name.parse::<Rule>())
 }
 
 /// Runs the command line of this process.
@@ -219,8 +240,9 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             println!("{}", serde_json::to_string_pretty(&config::schema())?);
             return Ok(OK);
         }
-        Some(Command::Eval { tools, queries, out }) => {
-            return eval(&tools, &queries, out.as_deref(), cli.config.as_deref()).await;
+        Some(Command::Eval { tools, queries, out, without, confidence, replay }) => {
+            let measure = Measure { confidence, replay };
+            return eval(&tools, &queries, out.as_deref(), &without, measure, cli.config.as_deref()).await;
         }
         _ => {}
     }
@@ -346,16 +368,18 @@ async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyho
     gateway.connect();
     let asked = async {
         match command {
-            Command::Search { query, limit, category, json } => {
+            Command::Search { query, limit, category, explain, json } => {
                 show::starting(&gateway, slowest).await;
                 show::indexing(&gateway, INDEX_LIMIT).await;
                 let arguments = SearchArguments {
                     query,
                     category,
                     limit: Some(limit.into()),
+                    explain,
                     ..SearchArguments::default()
                 };
-                show::answer(gateway.search(&caller, arguments).await, json, show::search_table)
+                let table = if explain { show::explained_table } else { show::search_table };
+                show::answer(gateway.search(&caller, arguments).await, json, table)
             }
             Command::Tools { json } => {
                 show::starting(&gateway, slowest).await;
@@ -419,15 +443,23 @@ async fn until_known(gateway: &Arc<Gateway>, name: &str, limit: Duration) {
     }
 }
 
-async fn eval(tools: &Path, queries: &Path, out: Option<&Path>, config: Option<&Path>) -> anyhow::Result<u8> {
+async fn eval(
+    tools: &Path,
+    queries: &Path,
+    out: Option<&Path>,
+    without: &[Rule],
+    measure: Measure,
+    config: Option<&Path>,
+) -> anyhow::Result<u8> {
     // Only the embedder's settings matter here, and only if a configuration was named.
-    let settings = match config {
+    let mut settings = match config {
         Some(file) => config::load(file, &|name| std::env::var(name).ok())?.config.embedder,
         None => search::Settings::default(),
     };
+    settings.rules = without.iter().fold(settings.rules, |rules, rule| rules.without(*rule));
     let bar = show::bar("indexing");
     let progress = bar.clone();
-    let report = search::eval::run(tools, queries, out, &settings, move |done, total| {
+    let report = search::eval::run(tools, queries, out, &settings, measure, move |done, total| {
         progress.set_length(total as u64);
         progress.set_position(done as u64);
     })

@@ -34,14 +34,14 @@ use tokio::task::AbortHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    catalog::{Catalog, GATEWAY, Listing},
+    catalog::{Catalog, GATEWAY, Listing, Tool},
     config::Config,
     downstream::{Connection, Dial, State, Update, guard::Guard},
     jobs::Jobs,
     metrics::Metrics,
     policy::Scope,
     results::Results,
-    search::{Document, Embedder, Index},
+    search::{Document, Embedder, Graph, Index, Passage},
     select::Selector,
 };
 pub use apps::AppArguments;
@@ -63,11 +63,33 @@ const STOP_LIMIT: Duration = Duration::from_secs(6);
 /// The catalogue and the index made from it. The two in your hand always agree.
 pub struct Snapshot {
     /// Every tool that is known.
-    pub catalog: Catalog,
-    /// The same tools, as documents in the order of `catalog.visible()`.
+    pub catalog: Arc<Catalog>,
+    /// The visible ones, as documents.
     pub index: Arc<Index>,
     /// Counts up with each catalogue.
     pub generation: u64,
+    /// The visible tools, in the order of the documents.
+    tools: Arc<[Arc<Tool>]>,
+    /// Which of them each profile lets through, once it was asked for.
+    seen: DashMap<Option<String>, Arc<[bool]>>,
+}
+
+impl Snapshot {
+    fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
+        let tools = catalog.visible().cloned().collect();
+        Snapshot { catalog, index, generation, tools, seen: DashMap::new() }
+    }
+
+    /// The same catalogue with another state of its index.
+    fn with_index(&self, index: Arc<Index>) -> Snapshot {
+        let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
+        Snapshot { catalog, index, generation: self.generation, tools, seen: self.seen.clone() }
+    }
+
+    /// The tool that a document of the index stands for.
+    fn tool(&self, document: usize) -> Option<&Arc<Tool>> {
+        self.tools.get(document)
+    }
 }
 
 /// How far indexing has come.
@@ -112,6 +134,8 @@ pub struct Gateway {
     selector: Selector,
     connections: BTreeMap<Arc<str>, Arc<Connection>>,
     embedding: Mutex<Option<AbortHandle>>,
+    /// Whether a graph is being built.
+    improving: AtomicBool,
     snapshot: ArcSwap<Snapshot>,
     indexing: watch::Sender<Indexing>,
     embedder: Mutex<Option<Embedder>>,
@@ -146,6 +170,7 @@ impl Gateway {
         let own = own_listing();
         let catalog = Catalog::new([(GATEWAY, &own, None)]);
         let index = Arc::new(Index::new(documents(&catalog), &config.embedder));
+        let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
         Arc::new(Self {
             metrics: Metrics::default(),
             jobs: Arc::default(),
@@ -153,7 +178,8 @@ impl Gateway {
             selector,
             connections,
             embedding: Mutex::default(),
-            snapshot: ArcSwap::from_pointee(Snapshot { catalog, index, generation: 0 }),
+            improving: AtomicBool::new(false),
+            snapshot: ArcSwap::from_pointee(snapshot),
             indexing: watch::Sender::new(Indexing::default()),
             embedder: Mutex::default(),
             without_embedder: options.without_embedder,
@@ -404,18 +430,20 @@ impl Gateway {
                 (&**server, listing, settings)
             }));
             let index = Arc::new(Index::new(documents(&catalog), &gateway.config.embedder));
-            (catalog, index)
+            Snapshot::new(Arc::new(catalog), index, generation)
         })
         .await;
-        let Ok((catalog, index)) = made else {
+        let Ok(snapshot) = made else {
             tracing::error!("the catalogue could not be made; the old one stays");
             return;
         };
-        let texts: Vec<String> = index.documents().iter().map(Document::dense_text).collect();
-        let total = texts.len();
+        let index = snapshot.index.clone();
+        let passages: Vec<Passage> =
+            index.documents().iter().map(|document| document.passage(index.rules())).collect();
+        let total = passages.len();
         self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
         let Some(embedder) = self.embedder() else {
-            self.snapshot.store(Arc::new(Snapshot { catalog, index, generation }));
+            self.snapshot.store(Arc::new(snapshot));
             self.indexing.send_replace(Indexing { generation, total, finished: true, failed: true, done: 0 });
             return;
         };
@@ -423,7 +451,7 @@ impl Gateway {
         let embedding = tokio::spawn(async move {
             let progress = gateway.clone();
             let vectors = embedder
-                .embed_documents(texts, move |done, total| {
+                .embed_documents(passages, move |done, total| {
                     progress.indexing.send_if_modified(|now| {
                         let mine = now.generation == generation;
                         if mine {
@@ -452,8 +480,9 @@ impl Gateway {
         }
         match tokio::time::timeout(VECTORS_WAIT, &mut embedding).await {
             Ok(vectors) => {
-                let (index, failed) = with_vectors(index, vectors.ok().flatten()).await;
-                self.snapshot.store(Arc::new(Snapshot { catalog, index, generation }));
+                let older = self.snapshot().index.clone();
+                let (index, failed) = with_vectors(index, vectors.ok().flatten(), older).await;
+                self.snapshot.store(Arc::new(snapshot.with_index(index)));
                 self.indexing.send_replace(Indexing {
                     generation,
                     done: total,
@@ -461,30 +490,56 @@ impl Gateway {
                     finished: true,
                     failed,
                 });
+                self.improve();
             }
             Err(_) => {
-                self.snapshot.store(Arc::new(Snapshot { catalog, index: index.clone(), generation }));
+                let older = self.snapshot().index.clone();
+                self.snapshot.store(Arc::new(snapshot));
                 let gateway = self.clone();
                 self.tasks.spawn(async move {
                     let vectors = tokio::select! {
                         vectors = embedding => vectors.ok().flatten(),
                         () = gateway.stop.cancelled() => return,
                     };
-                    let (index, failed) = with_vectors(index, vectors).await;
+                    let (index, failed) = with_vectors(index, vectors, older).await;
                     gateway.adopt_index(generation, index, failed);
+                    gateway.improve();
                 });
             }
         }
     }
 
+    /// Builds a graph in the background where the index is large enough to want one; exact search answers until then. One
+    /// at a time: what has changed meanwhile is seen at the end.
+    fn improve(self: &Arc<Self>) {
+        let Some(rows) = self.snapshot().index.wants_graph() else { return };
+        if self.improving.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let gateway = self.clone();
+        // Not waited for at the end: it has nothing to put away.
+        tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
+            tracing::info!(tools = rows.len(), "building the graph for a large catalogue");
+            let graph = Arc::new(Graph::new(&rows));
+            tracing::info!(tools = rows.len(), seconds = start.elapsed().as_secs(), "the graph is built");
+            loop {
+                let now = gateway.snapshot();
+                let index = Arc::new(now.index.with_graph(graph.clone()));
+                let stored = gateway.snapshot.compare_and_swap(&now, Arc::new(now.with_index(index)));
+                if Arc::ptr_eq(&stored, &now) {
+                    break;
+                }
+            }
+            gateway.improving.store(false, Ordering::Release);
+            gateway.improve();
+        });
+    }
+
     /// Swaps in an index for the catalogue that is published, unless a newer one is there already.
     fn adopt_index(&self, generation: u64, index: Arc<Index>, failed: bool) {
         self.snapshot.rcu(|now| {
-            if now.generation == generation {
-                Arc::new(Snapshot { catalog: now.catalog.clone(), index: index.clone(), generation })
-            } else {
-                now.clone()
-            }
+            if now.generation == generation { Arc::new(now.with_index(index.clone())) } else { now.clone() }
         });
         self.indexing.send_if_modified(|now| {
             let mine = now.generation == generation;
@@ -541,11 +596,19 @@ async fn heartbeat(stop: CancellationToken) {
     }
 }
 
-async fn with_vectors(index: Arc<Index>, vectors: Option<Vec<Arc<[f32]>>>) -> (Arc<Index>, bool) {
+/// The index with its vectors and the graph of an older one, and whether there are none.
+async fn with_vectors(
+    index: Arc<Index>,
+    vectors: Option<Vec<Arc<[f32]>>>,
+    older: Arc<Index>,
+) -> (Arc<Index>, bool) {
     let Some(vectors) = vectors else { return (index, true) };
     let made = tokio::task::spawn_blocking({
         let index = index.clone();
-        move || index.with_vectors(vectors)
+        move || {
+            let whole = index.with_vectors(vectors);
+            older.graph().map(|graph| whole.with_graph(graph.clone())).unwrap_or(whole)
+        }
     })
     .await;
     match made {

@@ -9,6 +9,7 @@
 //! request    -> query (words, synonyms, parts) -> embedder (vectors)  -> fusion -> hits, confidence
 //! ```
 
+mod abbreviations;
 mod cache;
 mod document;
 mod embedder;
@@ -21,16 +22,19 @@ mod model;
 mod onnx;
 mod onnxruntime;
 mod query;
+mod rules;
 mod synonyms;
 mod text;
 mod vectors;
 
-use std::path::PathBuf;
+use std::{collections::HashMap, path::PathBuf};
 
-pub use document::Document;
+pub use document::{Document, Passage};
 pub use embedder::{Backend, EmbedError, Embedder};
 pub use index::Index;
 pub use query::Query;
+pub use rules::{Rule, Rules};
+pub use vectors::Graph;
 
 /// The sentence embedder and the index.
 #[derive(Clone, Debug, serde::Deserialize, schemars::JsonSchema)]
@@ -47,11 +51,14 @@ pub struct Settings {
     // Measured with 384 numbers each: exact takes 0.2 ms at 3,000 vectors, 4.8 ms at 30,000 and 15 ms at 100,000; the
     // graph 0.4, 1.3 and 1.9 ms, after 1.6 s, 104 s and 458 s of building.
     pub hnsw_above: usize,
+    /// The rules of the ranking; only measurements switch some off.
+    #[serde(skip)]
+    pub rules: Rules,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { onnxruntime: None, model: None, cache: None, hnsw_above: 10_000 }
+        Settings { onnxruntime: None, model: None, cache: None, hnsw_above: 10_000, rules: Rules::default() }
     }
 }
 
@@ -84,14 +91,80 @@ pub struct Hit {
     pub document: usize,
     /// What it is ranked by, 0..1; 1 where the request is its name.
     pub score: f32,
-    /// Cosine of its vector and the request's (of a long request: of the best part's), -1..1; 0 without vectors.
-    pub dense: f32,
-    /// Its keyword score as a share of the best one, 0..1.
-    pub keyword: f32,
-    /// Its score by three-letter windows as a share of the best one, 0..1.
-    pub trigram: f32,
     /// Whether the request is, or mentions, its name.
     pub exact: bool,
+    /// Cosine of its vector and the request's (of a long request: of the best part's), -1..1; 0 without vectors.
+    pub dense: f32,
+    /// The part of the request that fits it best, if the request has parts.
+    pub part: Option<usize>,
+    /// What the score is made of.
+    pub signals: Signals,
+}
+
+/// What each signal adds to a score.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Signals {
+    /// Nearness of meaning.
+    pub meaning: f32,
+    /// Words that both have, synonyms included.
+    pub keywords: f32,
+    /// Three-letter windows that both have.
+    pub letters: f32,
+    /// What earlier searches led to.
+    pub learned: f32,
+}
+
+impl Signals {
+    fn sum(self) -> f32 {
+        self.meaning + self.keywords + self.letters + self.learned
+    }
+
+    fn times(self, factor: f32) -> Signals {
+        Signals {
+            meaning: self.meaning * factor,
+            keywords: self.keywords * factor,
+            letters: self.letters * factor,
+            learned: self.learned * factor,
+        }
+    }
+
+    fn plus(self, other: Signals) -> Signals {
+        Signals {
+            meaning: self.meaning + other.meaning,
+            keywords: self.keywords + other.keywords,
+            letters: self.letters + other.letters,
+            learned: self.learned + other.learned,
+        }
+    }
+}
+
+/// What is added to the scores of single documents, by their number.
+pub type Boosts = HashMap<usize, f32>;
+
+/// Why a hit stands where it stands.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Explanation {
+    /// What each signal adds to the score.
+    pub signals: Signals,
+    /// Whether it comes first because the request is, or mentions, its name.
+    pub name: bool,
+    /// The part of a long request that fits it best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
+    /// The words found in it, the most telling first; as stems.
+    pub words: Vec<MatchedWord>,
+}
+
+/// A word of a request that a document has.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct MatchedWord {
+    /// The word, as a stem.
+    pub word: String,
+    /// What was said instead of it, where it is a synonym or an abbreviation.
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Its share in what keywords add.
+    pub share: f32,
 }
 
 /// How likely the right document is among the first five.
@@ -106,29 +179,18 @@ pub enum Confidence {
     Low,
 }
 
-/// Embeds a request, if that is possible, and searches. Without an embedder, and when embedding fails, the answer
-/// comes from keywords.
-pub async fn search(
-    index: &Index,
-    embedder: Option<&Embedder>,
-    text: &str,
-    limit: usize,
-    allowed: &(dyn Fn(&Document) -> bool + Sync),
-) -> Found {
-    let mut query = Query::parse(text);
-    if let Some(embedder) = embedder.filter(|_| index.has_vectors()) {
-        let mut vectors = Vec::new();
-        for text in query.texts() {
-            match embedder.embed_query(&text).await {
-                Ok(vector) => vectors.push(vector),
-                Err(error) => {
-                    tracing::debug!(%error, "answered from keywords");
-                    vectors.clear();
-                    break;
-                }
+/// Analyses a request and embeds it, if that is possible. Without an embedder, and when embedding fails, the answer will
+/// come from keywords.
+pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) -> Query {
+    let query = index.parse(request);
+    match embedder.filter(|_| index.has_vectors()) {
+        Some(embedder) => match embedder.embed_queries(&query.texts()).await {
+            Ok(vectors) => query.with_vectors(vectors),
+            Err(error) => {
+                tracing::debug!(%error, "answered from keywords");
+                query
             }
-        }
-        query = query.with_vectors(vectors);
+        },
+        None => query,
     }
-    index.search(&query, limit, &|document| allowed(document))
 }

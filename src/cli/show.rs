@@ -139,11 +139,53 @@ pub fn search_table(answer: &Value) {
         ]);
     }
     println!("{table}");
+    tell_confidence(answer);
+}
+
+fn tell_confidence(answer: &Value) {
     eprintln!("confidence: {}", field(answer, "confidence"));
     let hint = field(answer, "hint");
     if !hint.is_empty() {
         eprintln!("{hint}");
     }
+}
+
+/// The same with what each signal adds to each score.
+pub fn explained_table(answer: &Value) {
+    let mut table =
+        plain_table(&["SCORE", "TOOL", "MEANING", "KEYWORDS", "LETTERS", "LEARNED", "WORDS", "BECAUSE"]);
+    for hit in answer["results"].as_array().into_iter().flatten() {
+        let why = &hit["explain"];
+        let share = |of: &Value| format!("{:.3}", of.as_f64().unwrap_or(0.0));
+        let word = |word: &Value| match field(word, "for") {
+            "" => format!("{} {}", field(word, "word"), share(&word["share"])),
+            said => format!("{} (for {said}) {}", field(word, "word"), share(&word["share"])),
+        };
+        let words: Vec<String> = why["words"].as_array().into_iter().flatten().map(word).collect();
+        let mut because = Vec::new();
+        if why["name"] == true {
+            because.push("its name".to_owned());
+        }
+        if !field(why, "part").is_empty() {
+            because.push(format!("the part `{}`", field(why, "part")));
+        }
+        if let Some(learned) = why["learned_from"].as_array() {
+            let learned: Vec<&str> = learned.iter().filter_map(Value::as_str).collect();
+            because.push(format!("called after a search for `{}`", learned.join(" ")));
+        }
+        table.add_row([
+            share(&hit["score"]),
+            field(hit, "name").to_owned(),
+            share(&why["signals"]["meaning"]),
+            share(&why["signals"]["keywords"]),
+            share(&why["signals"]["letters"]),
+            share(&why["signals"]["learned"]),
+            words.join(", "),
+            because.join(", "),
+        ]);
+    }
+    println!("{table}");
+    tell_confidence(answer);
 }
 
 /// Every tool that the caller may see.

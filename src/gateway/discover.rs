@@ -11,7 +11,7 @@ use crate::{
     fault::{Code, Fault},
     name,
     policy::{self, Verdict},
-    search::{self, Confidence, Found, Hit},
+    search::{self, Boosts, Confidence, Found, Hit},
 };
 
 /// How long a description is in a list, in characters.
@@ -53,6 +53,9 @@ pub struct SearchArguments {
     pub detail: Detail,
     /// The highest risk that is shown.
     pub max_risk: Option<Risk>,
+    /// Whether each result says why it stands where it stands; for the command line, not for models.
+    #[serde(skip)]
+    pub explain: bool,
 }
 
 /// The arguments of `browse_category`.
@@ -90,24 +93,19 @@ impl Gateway {
             None => None,
         };
         let limit = arguments.limit.unwrap_or(5).clamp(1, 50);
-        let scope = self.scope(&caller.session);
-        let allowed = |document: &search::Document| {
-            snapshot.catalog.get(&document.id).is_some_and(|tool| {
-                members.as_ref().is_none_or(|members| members.contains(&tool.full))
-                    && policy::within(tool.risk, arguments.max_risk)
-                    && !matches!(policy::check(tool, scope), Verdict::Deny(_))
-            })
+        let seen = self.seen(&snapshot, caller);
+        let allowed = |document: usize| {
+            seen.get(document) == Some(&true)
+                && snapshot.tool(document).is_some_and(|tool| {
+                    policy::within(tool.risk, arguments.max_risk)
+                        && members.as_ref().is_none_or(|members| members.contains(&tool.full))
+                })
         };
-        let embedder = self.embedder();
+        let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
+        let boosts = self.boosts(&snapshot, caller);
         let pool = POOL.max(limit * 2);
-        let mut found = search::search(&snapshot.index, embedder.as_ref(), query, pool, &allowed).await;
-        let tool_of = |hit: &Hit| snapshot.catalog.get(&snapshot.index.documents()[hit.document].id);
-        for hit in &mut found.hits {
-            if tool_of(hit).is_some_and(|tool| caller.session.has_loaded(&tool.full)) {
-                hit.score += LOADED_BONUS;
-            }
-        }
-        found.hits.sort_by(|a, b| b.exact.cmp(&a.exact).then(b.score.total_cmp(&a.score)));
+        let found = snapshot.index.search(&request, pool, &allowed, &boosts);
+        let tool_of = |hit: &Hit| snapshot.tool(hit.document);
         let mut hits: Vec<&Hit> = found.hits.iter().take(limit).collect();
         let low = matches!(found.confidence, Confidence::Low);
         if low && members.is_none() {
@@ -124,13 +122,35 @@ impl Gateway {
         }
         let results: Vec<Value> = hits
             .iter()
-            .filter_map(|hit| Some(self.line(tool_of(hit)?, arguments.detail, Some(hit.score))))
+            .filter_map(|hit| {
+                let mut line = self.line(tool_of(hit)?, arguments.detail, Some(hit.score));
+                if arguments.explain {
+                    line["explain"] = json!(snapshot.index.explain(&request, hit));
+                }
+                Some(line)
+            })
             .collect();
         let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
         if let Some(hint) = self.hint(&snapshot, &found, &arguments) {
             answer["hint"] = json!(hint);
         }
         Ok(answer)
+    }
+
+    /// Which tools, by document, a caller may see.
+    fn seen(&self, snapshot: &Snapshot, caller: &Caller) -> Arc<[bool]> {
+        let profile = caller.session.profile.clone();
+        let scope = self.scope(&caller.session);
+        let see = |tool: &Arc<Tool>| !matches!(policy::check(tool, scope), Verdict::Deny(_));
+        snapshot.seen.entry(profile).or_insert_with(|| snapshot.tools.iter().map(see).collect()).clone()
+    }
+
+    /// What the session has loaded ranks higher.
+    fn boosts(&self, snapshot: &Snapshot, caller: &Caller) -> Boosts {
+        let place = |full: &Arc<str>| {
+            snapshot.tools.binary_search_by(|tool| tool.full.cmp(full)).ok().map(|at| (at, LOADED_BONUS))
+        };
+        caller.session.loaded().iter().filter_map(place).collect()
     }
 
     /// What a model should know about the search that it has just made.

@@ -67,9 +67,9 @@ impl Session {
         }
     }
 
-    /// Whether a tool was loaded.
-    pub fn has_loaded(&self, tool: &str) -> bool {
-        self.loaded.lock().is_ok_and(|loaded| loaded.contains(tool))
+    /// The tools that were loaded.
+    pub fn loaded(&self) -> Vec<Arc<str>> {
+        self.loaded.lock().map(|loaded| loaded.iter().cloned().collect()).unwrap_or_default()
     }
 }
 

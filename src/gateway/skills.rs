@@ -10,7 +10,7 @@ use crate::{
     downstream::{CallError, Control, State},
     fault::{Code, Fault},
     name,
-    search::{Document, Index, Query},
+    search::{Boosts, Document, Index},
     skills::{self, Skill},
 };
 
@@ -259,7 +259,7 @@ fn best(all: Vec<Entry>, query: &str) -> Value {
         })
         .collect();
     let index = Index::new(documents, &crate::search::Settings::default());
-    let found = index.search(&Query::parse(query), FOUND, &|_| true);
+    let found = index.search(&index.parse(query), FOUND, &|_| true, &Boosts::new());
     let mut answer = json!({ "skills": found.hits.iter().map(|hit| line(&all[hit.document])).collect::<Vec<_>>(), "total": all.len() });
     if found.hits.is_empty() {
         answer["hint"] = json!("No skill fits these words; use_skill without arguments lists all.");

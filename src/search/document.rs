@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::text;
+use super::{
+    rules::{Rule, Rules},
+    text,
+};
 
 /// Parameters of a definition that are looked at; a schema may have thousands.
 const MOST_PARAMETERS: usize = 64;
@@ -14,6 +17,17 @@ const MOST_PARAMETERS: usize = 64;
 const MOST_CHARACTERS: usize = 4_000;
 /// A description with fewer words says little: the parameters' names are then part of the dense text.
 const SHORT_DESCRIPTION: usize = 8;
+
+/// What the vector of the first sentence adds to that of the whole text, whose direction a long description blurs. Measured
+/// from 0 to 1.2 over six catalogues: +0.4 points of nDCG on the mean, nowhere worse by more than 0.2.
+const FIRST_SENTENCE: f32 = 1.0;
+/// What the vector of the name alone adds. Measured from 0 to 0.5: +0.4, best where servers have telling names; more makes
+/// the name louder than what is said about it.
+const TOOL_NAME: f32 = 0.3;
+
+/// Texts with a weight each; the sum of their vectors, made to have length 1 again, is one vector.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Passage(pub Vec<(String, f32)>);
 
 /// Something that search can find.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,10 +77,29 @@ impl Document {
         }
     }
 
-    /// The text whose vector stands for the document: `server name: description`, identifiers split. The group's
-    /// description is left out, because it makes all documents of a group alike.
-    pub fn dense_text(&self) -> String {
-        let mut text = text::split_identifiers(&format!("{} {}", self.group, self.name));
+    /// The texts whose vectors, added up by weight, stand for the document: all that says what it does, the first
+    /// sentence of that, and its name alone.
+    pub fn passage(&self, rules: Rules) -> Passage {
+        let mut texts = vec![(self.text(self.description.trim(), rules), 1.0)];
+        let mut add = |text: String, weight: f32| match texts.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, known)) => *known += weight,
+            None if text.is_empty() => {}
+            None => texts.push((text, weight)),
+        };
+        if rules.has(Rule::FirstSentence) {
+            add(self.text(text::first_sentence(&self.description), rules), FIRST_SENTENCE);
+        }
+        if rules.has(Rule::ToolName) {
+            add(text::split_identifiers(&self.name), TOOL_NAME);
+        }
+        Passage(texts)
+    }
+
+    /// `server name: description`, identifiers split. The group's description is left out, because it makes all documents of
+    /// a group alike.
+    fn text(&self, description: &str, rules: Rules) -> String {
+        let group = if rules.has(Rule::Server) { &*self.group } else { "" };
+        let mut text = text::split_identifiers(&format!("{group} {}", self.name));
         let name_words = text::words(&text);
         if text::words(&self.title).iter().any(|word| !name_words.contains(word)) {
             text.push_str(", ");
@@ -76,12 +109,12 @@ impl Document {
             text.push_str(", ");
             text.push_str(term);
         }
-        let description = self.description.trim();
         if !description.is_empty() {
             text.push_str(": ");
             text.push_str(description);
         }
-        if !self.parameters.is_empty() && description.split_whitespace().count() < SHORT_DESCRIPTION {
+        let short = self.description.split_whitespace().count() < SHORT_DESCRIPTION;
+        if rules.has(Rule::Parameters) && !self.parameters.is_empty() && short {
             let names: Vec<String> =
                 self.parameters.iter().map(|(name, _)| text::split_identifiers(name)).collect();
             text.push_str(" (");
@@ -147,11 +180,15 @@ mod tests {
         );
     }
 
+    fn texts(document: &Document) -> Vec<String> {
+        document.passage(Rules::default()).0.into_iter().map(|(text, _)| text).collect()
+    }
+
     #[test]
-    fn the_dense_text_names_parameters_only_where_little_else_is_said() {
+    fn parameters_are_named_only_where_little_else_is_said() {
         let check = |description: &str, expected: &str| {
             let schema = json!({"properties": {"repo_name": {}}});
-            assert_eq!(document(description, schema).dense_text(), expected);
+            assert_eq!(texts(&document(description, schema))[0], expected);
         };
         check("", "git Hub create issue (repo name)");
         check("Opens an issue", "git Hub create issue: Opens an issue (repo name)");
@@ -162,12 +199,32 @@ mod tests {
     }
 
     #[test]
-    fn a_title_and_terms_are_part_of_the_dense_text() {
+    fn whole_text_first_sentence_and_name_stand_for_a_document() {
+        let long = document("Opens an issue in a repository. Needs a token with write access.", Value::Null);
+        assert_eq!(
+            texts(&long),
+            [
+                "git Hub create issue: Opens an issue in a repository. Needs a token with write access.",
+                "git Hub create issue: Opens an issue in a repository.",
+                "create issue",
+            ]
+        );
+        let short = document("Opens an issue in a repository of yours or of others.", Value::Null);
+        let weights: Vec<f32> = short.passage(Rules::default()).0.iter().map(|(_, weight)| *weight).collect();
+        assert_eq!(weights, [1.0 + FIRST_SENTENCE, TOOL_NAME]);
+        let rules =
+            Rules::default().without(Rule::FirstSentence).without(Rule::ToolName).without(Rule::Server);
+        assert!(long.passage(rules).0[0].0.starts_with("create issue: Opens"));
+        assert_eq!(long.passage(rules).0.len(), 1);
+    }
+
+    #[test]
+    fn a_title_and_terms_are_part_of_the_text() {
         let mut document = document("Opens an issue in a repository of yours or of others", Value::Null);
         document.title = "Report a bug".to_owned();
         document.terms = vec!["ticket".to_owned()];
-        assert!(document.dense_text().starts_with("git Hub create issue, Report a bug, ticket: Opens"));
+        assert!(texts(&document)[0].starts_with("git Hub create issue, Report a bug, ticket: Opens"));
         document.title = "Create Issue".to_owned();
-        assert!(document.dense_text().starts_with("git Hub create issue, ticket: Opens"));
+        assert!(texts(&document)[0].starts_with("git Hub create issue, ticket: Opens"));
     }
 }

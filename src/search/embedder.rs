@@ -14,9 +14,9 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    Settings,
+    Passage, Settings,
     cache::{Cache, Key},
-    model::{DOCUMENT_TOKENS, Model, QUERY_TOKENS, Source},
+    model::{DOCUMENT_TOKENS, Model, QUERY_TOKENS, Source, normalized},
 };
 
 /// Texts that wait for the thread, of each kind; more senders wait for a place.
@@ -118,39 +118,43 @@ impl Embedder {
         }
     }
 
-    /// The vector of a request, of length 1, from its first 96 tokens. A request that was embedded lately is not
-    /// embedded again.
-    pub async fn embed_query(&self, text: &str) -> Result<Arc<[f32]>, EmbedError> {
-        if let Some(vector) = self.memory().query(text) {
-            return Ok(vector);
-        }
-        let vector = self.run(&self.shared.queries, text, QUERY_TOKENS).await?;
-        self.memory().remember_query(text, &vector);
-        Ok(vector)
+    /// The vectors of requests, of length 1, each from its first 96 tokens, in the order of the texts. A request that was
+    /// embedded lately is not embedded again.
+    pub async fn embed_queries(&self, texts: &[String]) -> Result<Vec<Arc<[f32]>>, EmbedError> {
+        let vector = async |text: &String| {
+            if let Some(vector) = self.memory().query(text) {
+                return Ok(vector);
+            }
+            let vector = self.run(&self.shared.queries, text, QUERY_TOKENS).await?;
+            self.memory().remember_query(text, &vector);
+            Ok(vector)
+        };
+        // All at once, so that the thread never waits for the next one.
+        futures::future::try_join_all(texts.iter().map(vector)).await
     }
 
-    /// The vectors of documents' texts, of length 1, each from its first 96 tokens, in the order of the texts. Only
-    /// texts that neither memory nor disk knows are embedded. `progress` is told how many of how many are done: at once
+    /// A vector for each passage, of length 1, each text of it from its first 96 tokens, in the order of the passages. Only
+    /// passages that neither memory nor disk knows are embedded. `progress` is told how many of how many are done: at once
     /// for those that are known, then one by one. Dropping the future stops the work; what was done is kept.
     pub async fn embed_documents(
         &self,
-        texts: Vec<String>,
+        passages: Vec<Passage>,
         progress: impl Fn(usize, usize) + Send + Sync + 'static,
     ) -> Result<Vec<Arc<[f32]>>, EmbedError> {
-        let keys: Vec<Key> = texts.iter().map(|text| key(text)).collect();
+        let keys: Vec<Key> = passages.iter().map(key).collect();
         let cache = self.cache().await;
         let mut known = self.known(&keys, cache.as_ref()).await;
-        let mut done = keys.iter().filter(|key| known.contains_key(*key)).count();
-        progress(done, texts.len());
-
-        // Texts that stand in the list twice are done together.
+        // Passages that stand in the list twice are done together.
         let mut times: HashMap<Key, usize> = HashMap::new();
         keys.iter().for_each(|key| *times.entry(*key).or_default() += 1);
+        let mut done = times.iter().filter(|(key, _)| known.contains_key(*key)).map(|(_, times)| times).sum();
+        progress(done, passages.len());
+
         let mut unsaved = Vec::new();
         let mut failure = None;
-        for (key, text) in keys.iter().zip(&texts) {
+        for (key, passage) in keys.iter().zip(&passages) {
             if !known.contains_key(key) {
-                match self.run(&self.shared.documents, text, DOCUMENT_TOKENS).await {
+                match self.embed_passage(passage).await {
                     Ok(vector) => {
                         self.memory().documents.insert(*key, vector.clone());
                         unsaved.push((*key, vector.clone()));
@@ -162,7 +166,7 @@ impl Embedder {
                     }
                 }
                 done += times.get(key).copied().unwrap_or(1);
-                progress(done, texts.len());
+                progress(done, passages.len());
             }
             if unsaved.len() >= SAVE_EVERY {
                 self.save(cache.as_ref(), std::mem::take(&mut unsaved)).await;
@@ -174,6 +178,20 @@ impl Embedder {
         }
         self.memory().forget_others(&known);
         Ok(keys.iter().filter_map(|key| known.get(key).cloned()).collect())
+    }
+
+    /// The sum of the vectors of a passage's texts by weight, made to have length 1.
+    async fn embed_passage(&self, passage: &Passage) -> Result<Arc<[f32]>, EmbedError> {
+        let texts = passage.0.iter().map(|(text, _)| self.run(&self.shared.documents, text, DOCUMENT_TOKENS));
+        let vectors = futures::future::try_join_all(texts).await?;
+        if let [only] = &vectors[..] {
+            return Ok(only.clone());
+        }
+        let mut sum = vec![0.0; vectors.first().map_or(0, |vector| vector.len())];
+        for (vector, (_, weight)) in vectors.iter().zip(&passage.0) {
+            sum.iter_mut().zip(&**vector).for_each(|(sum, value)| *sum += weight * value);
+        }
+        Ok(normalized(sum).into())
     }
 
     async fn run(
@@ -311,8 +329,14 @@ fn stopped() -> EmbedError {
     EmbedError::Unavailable("the embedder has stopped".into())
 }
 
-fn key(text: &str) -> Key {
-    let hash: [u8; 32] = Sha256::digest(text).into();
+fn key(passage: &Passage) -> Key {
+    let mut hash = Sha256::new();
+    for (text, weight) in &passage.0 {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+        hash.update(weight.to_le_bytes());
+    }
+    let hash: [u8; 32] = hash.finalize().into();
     hash.first_chunk::<16>().copied().unwrap_or_default()
 }
 
@@ -340,9 +364,13 @@ mod tests {
         let embedder = Embedder::start(&settings);
         let reason = embedder.ready().await.expect_err("there is no such model").to_string();
         assert!(reason.contains("/nowhere"), "{reason}");
-        assert_eq!(embedder.embed_query("x").await.expect_err("not ready").to_string(), reason);
+        assert_eq!(embedder.embed_queries(&["x".into()]).await.expect_err("not ready").to_string(), reason);
         assert_eq!(
-            embedder.embed_documents(vec!["x".into()], |_, _| {}).await.expect_err("not ready").to_string(),
+            embedder
+                .embed_documents(vec![Passage(vec![("x".into(), 1.0)])], |_, _| {})
+                .await
+                .expect_err("not ready")
+                .to_string(),
             reason
         );
     }
@@ -355,13 +383,19 @@ mod tests {
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
         let embedder = Embedder::start(&settings);
         let texts = ["mail: send a message", "weather: forecast for a city", "mail: send a message"];
-        let texts = || texts.map(str::to_owned).to_vec();
+        let texts =
+            || texts.map(|text| Passage(vec![(text.to_owned(), 1.0), ("mail".to_owned(), 0.2)])).to_vec();
         let vectors = embedder.embed_documents(texts(), |_, _| {}).await.expect("the model is compiled in");
-        let query = embedder.embed_query("will it rain tomorrow").await.expect("the model is compiled in");
+        let query = embedder
+            .embed_queries(&["will it rain tomorrow".into()])
+            .await
+            .expect("the model is compiled in");
+        let query = &query[0];
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-        assert!(dot(&query, &vectors[1]) > dot(&query, &vectors[0]));
+        assert!(dot(query, &vectors[1]) > dot(query, &vectors[0]));
         assert_eq!(vectors[0], vectors[2]);
-        assert!((dot(&query, &query) - 1.0).abs() < 1e-3);
+        assert!((dot(query, query) - 1.0).abs() < 1e-3);
+        assert!((dot(&vectors[0], &vectors[0]) - 1.0).abs() < 1e-3);
 
         let again = Embedder::start(&settings);
         let first_told = Arc::new(Mutex::new(None));

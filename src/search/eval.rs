@@ -7,16 +7,19 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Document, Embedder, Index, Settings};
+use super::{Boosts, Confidence, Document, Embedder, Found, Graph, Index, Rule, Settings};
 
 /// Results of a request that `--out` lists.
 const RANKED: usize = 100;
+/// Results that a model is shown.
+const SHOWN: usize = 5;
 /// Results that the figures look at.
 const DEPTH: usize = 10;
 
@@ -51,6 +54,56 @@ pub struct Report {
     pub search_p50_ms: f64,
     /// The same: nineteen in twenty took no longer.
     pub search_p95_ms: f64,
+    /// What the word that tells how sure a search is was worth, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Calibration>,
+    /// What earlier outcomes change, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
+}
+
+/// How often each word of confidence came, and how often it was right.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Calibration {
+    /// Answers that were called so.
+    pub high: Word,
+    /// The same.
+    pub medium: Word,
+    /// The same.
+    pub low: Word,
+    /// Shares of the same requests asked of a catalogue without their right tools: high, medium, low.
+    pub removed: [f64; 3],
+}
+
+/// One word of confidence.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Word {
+    /// The share of all answers.
+    pub share: f64,
+    /// The share of these that had a right tool among the first five.
+    #[serde(rename = "hit@5")]
+    pub hit_at_5: f64,
+}
+
+/// Figures with what earlier requests led to: see [`Measure::replay`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Replay {
+    /// Mean reciprocal rank of requests that were answered by their right tool once before.
+    #[serde(rename = "repeated_mrr@10")]
+    pub repeated: f64,
+    /// The same of requests that were never asked, after all others were.
+    #[serde(rename = "others_mrr@10")]
+    pub others: f64,
+}
+
+/// What is measured, beside the figures that always are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Measure {
+    /// What the words of confidence are worth, also for requests whose right tools are taken out.
+    pub confidence: bool,
+    /// What earlier outcomes change: each request is asked again after each right tool was called once for it, and also
+    /// after that happened for all requests but itself.
+    pub replay: bool,
 }
 
 /// Why there are no figures.
@@ -117,6 +170,7 @@ pub async fn run(
     queries: &Path,
     out: Option<&Path>,
     settings: &Settings,
+    measure: Measure,
     progress: impl Fn(usize, usize) + Send + Sync + 'static,
 ) -> Result<Report, EvalError> {
     let documents: Vec<Document> = lines::<Tool>(tools)?.iter().map(document).collect();
@@ -139,10 +193,15 @@ pub async fn run(
     let embedder = Embedder::start(settings);
     let start = Instant::now();
     let mut index = Index::new(documents.clone(), settings);
-    let texts = documents.iter().map(Document::dense_text).collect();
-    match embedder.embed_documents(texts, progress).await {
-        Ok(vectors) => index = index.with_vectors(vectors),
-        Err(error) => tracing::warn!(%error, "answers come from keywords alone"),
+    if settings.rules.has(Rule::Meaning) {
+        let passages = documents.iter().map(|document| document.passage(settings.rules)).collect();
+        match embedder.embed_documents(passages, progress).await {
+            Ok(vectors) => index = index.with_vectors(vectors),
+            Err(error) => tracing::warn!(%error, "answers come from keywords alone"),
+        }
+    }
+    if let Some(rows) = index.wants_graph() {
+        index = index.with_graph(Arc::new(Graph::new(&rows)));
     }
     let index_ms = milliseconds(start.elapsed());
     // Loading is part of a start, not of a search; a failed load was told above.
@@ -150,10 +209,19 @@ pub async fn run(
 
     let mut times = Vec::with_capacity(labelled.len());
     let mut sums = Figures::default();
+    let mut calibration = Counts::default();
     for query in &labelled {
         let start = Instant::now();
-        let found = super::search(&index, Some(&embedder), &query.query, RANKED, &|_| true).await;
+        let request = super::prepare(&index, Some(&embedder), &query.query).await;
+        let found = index.search(&request, RANKED, &|_| true, &Boosts::new());
         times.push(start.elapsed());
+        if measure.confidence {
+            let right: HashSet<&str> = query.relevant.iter().map(String::as_str).collect();
+            let is_right = |document: usize| right.contains(&*index.documents()[document].id);
+            calibration.add(&found, found.hits.iter().take(SHOWN).any(|hit| is_right(hit.document)));
+            let removed = index.search(&request, SHOWN, &|document| !is_right(document), &Boosts::new());
+            calibration.removed[place(removed.confidence)] += 1;
+        }
         let mut ranked: Vec<&str> = Vec::with_capacity(found.hits.len());
         for hit in &found.hits {
             let id = &*index.documents()[hit.document].id;
@@ -182,7 +250,47 @@ pub async fn run(
         index_ms,
         search_p50_ms: milliseconds(percentile(&times, 0.50)),
         search_p95_ms: milliseconds(percentile(&times, 0.95)),
+        confidence: measure.confidence.then(|| calibration.report(labelled.len())),
+        replay: None,
     })
+}
+
+/// How often each word of confidence came and was right; high, medium, low.
+#[derive(Default)]
+struct Counts {
+    all: [usize; 3],
+    right: [usize; 3],
+    removed: [usize; 3],
+}
+
+impl Counts {
+    fn add(&mut self, found: &Found, right: bool) {
+        let word = place(found.confidence);
+        self.all[word] += 1;
+        self.right[word] += usize::from(right);
+    }
+
+    fn report(&self, queries: usize) -> Calibration {
+        let share = |count: usize, of: usize| count as f64 / of.max(1) as f64;
+        let word = |at: usize| Word {
+            share: share(self.all[at], queries),
+            hit_at_5: share(self.right[at], self.all[at]),
+        };
+        Calibration {
+            high: word(0),
+            medium: word(1),
+            low: word(2),
+            removed: self.removed.map(|count| share(count, queries)),
+        }
+    }
+}
+
+fn place(confidence: Confidence) -> usize {
+    match confidence {
+        Confidence::High => 0,
+        Confidence::Medium => 1,
+        Confidence::Low => 2,
+    }
 }
 
 /// As the gateway makes it.

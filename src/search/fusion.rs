@@ -7,27 +7,21 @@
 use std::{cmp::Ordering, collections::HashMap};
 
 use super::{
-    Confidence, Document, Found, Hit,
+    Boosts, Confidence, Found, Hit, Signals,
     index::{Index, Pin},
     query::{Part, Query},
 };
 
 /// What the best keyword score of all adds to a cosine.
-const KEYWORD: f32 = 0.2;
-/// What it adds more for each word of a request beyond [`SHORT_REQUEST`], because a long request's vector blurs.
-const KEYWORD_GROWTH: f32 = 0.01;
-/// Words of a request (stop words not counted) up to which [`KEYWORD`] holds.
-const SHORT_REQUEST: f32 = 8.0;
-/// What keywords add at most.
-const KEYWORD_MOST: f32 = 0.5;
-/// What they add where a request has several parts, to the whole and to each part.
-const KEYWORD_IN_PARTS: f32 = 0.4;
+const KEYWORD: f32 = 0.18;
+/// The same where a request has several parts, for the whole and for each part.
+const KEYWORD_IN_PARTS: f32 = 0.5;
 /// What the best trigram score adds: enough to forgive a typing error.
-const TRIGRAM: f32 = 0.03;
+const TRIGRAM: f32 = 0.05;
 /// The same beside a keyword score of at most 1, where there are no vectors.
 const TRIGRAM_WITHOUT_DENSE: f32 = 0.15;
 /// The best part's share of the score of a request with several parts; the rest is the whole's.
-const BEST_PART: f32 = 0.5;
+const BEST_PART: f32 = 0.7;
 /// Candidates that each signal names where there are too many documents to score all.
 const CANDIDATES: usize = 200;
 /// The hit that the first one is compared with to see how far it stands out: the first that is not shown.
@@ -36,7 +30,7 @@ const SIXTH: usize = 5;
 /// The scores of one text against all documents.
 struct Scored<'a> {
     part: &'a Part,
-    /// Shares of the best score, 0..1.
+    /// Shares of the best score, 0..1; empty where the rule is off.
     keyword: Vec<f32>,
     /// The same.
     trigram: Vec<f32>,
@@ -49,6 +43,9 @@ struct Scoring<'a> {
     index: &'a Index,
     whole: Scored<'a>,
     parts: Vec<Scored<'a>>,
+    boosts: &'a Boosts,
+    /// What keywords and letters add.
+    weights: (f32, f32),
     /// Whether there are vectors on both sides.
     dense: bool,
 }
@@ -57,11 +54,12 @@ pub(super) fn search(
     index: &Index,
     query: &Query,
     limit: usize,
-    allowed: &dyn Fn(&Document) -> bool,
+    allowed: &dyn Fn(usize) -> bool,
+    boosts: &Boosts,
 ) -> Found {
     let documents = index.documents();
-    let mask: Vec<bool> = documents.iter().map(allowed).collect();
-    let scoring = Scoring::new(index, query, &mask);
+    let mask: Vec<bool> = (0..documents.len()).map(allowed).collect();
+    let scoring = Scoring::new(index, query, &mask, boosts);
     let pins = index.pins(query);
     let mut ranked: Vec<(Pin, Hit)> = scoring
         .candidates(&mask, &pins, limit)
@@ -91,24 +89,33 @@ pub(super) fn search(
     ranked.truncate(limit);
     let shown = |(_, hit): (Pin, Hit)| {
         let score = if hit.exact { 1.0 } else { (hit.score * scale).clamp(0.0, 1.0) };
-        Hit { score, ..hit }
+        Hit { score, signals: hit.signals.times(scale), ..hit }
     };
     Found { hits: ranked.into_iter().map(shown).collect(), total, confidence }
 }
 
 impl<'a> Scoring<'a> {
-    fn new(index: &'a Index, query: &'a Query, mask: &[bool]) -> Scoring<'a> {
+    fn new(index: &'a Index, query: &'a Query, mask: &[bool], boosts: &'a Boosts) -> Scoring<'a> {
         // A graph cannot leave out what is not allowed without losing its way: then all allowed ones are compared.
         let graph = index.has_graph() && mask.iter().all(|&allowed| allowed);
         let score = |part: &'a Part| {
-            let keyword = index.keywords(part.terms.iter().map(|(term, weight)| (term.as_str(), *weight)));
-            let trigram = index.trigrams(part.trigrams.iter().map(|gram| (gram, 1.0)));
             let vector = part.vector.as_deref().filter(|_| !graph);
-            let dense = vector.and_then(|vector| index.vectors()?.scores(vector)).unwrap_or_default();
-            Scored { part, keyword: shares(keyword, mask), trigram: shares(trigram, mask), dense }
+            Scored {
+                part,
+                keyword: shares(index.keywords(part), mask),
+                trigram: shares(index.trigrams(part), mask),
+                dense: vector.and_then(|vector| index.vectors()?.scores(vector, mask)).unwrap_or_default(),
+            }
         };
         let dense = index.has_vectors() && query.whole.vector.is_some();
-        Scoring { index, whole: score(&query.whole), parts: query.parts.iter().map(score).collect(), dense }
+        let keyword = match (dense, query.parts.is_empty()) {
+            (false, _) => 1.0,
+            (true, false) => KEYWORD_IN_PARTS,
+            (true, true) => KEYWORD,
+        };
+        let weights = (keyword, if dense { TRIGRAM } else { TRIGRAM_WITHOUT_DENSE });
+        let parts = query.parts.iter().map(score).collect();
+        Scoring { index, whole: score(&query.whole), parts, boosts, weights, dense }
     }
 
     fn texts(&self) -> impl Iterator<Item = &Scored<'a>> {
@@ -121,19 +128,23 @@ impl<'a> Scoring<'a> {
             return (0..mask.len()).filter(|&document| mask[document]).collect();
         }
         let count = CANDIDATES.max(2 * limit);
-        let mut found: Vec<usize> = pins.keys().copied().collect();
+        let mut found: Vec<usize> = pins.keys().chain(self.boosts.keys()).copied().collect();
         for text in self.texts() {
             if let (Some(vectors), Some(vector)) = (self.index.vectors(), text.part.vector.as_deref()) {
                 found.extend(vectors.near(vector, count));
             }
-            let bonus = |at: usize| KEYWORD * text.keyword[at] + TRIGRAM * text.trigram[at];
-            let mut best: Vec<usize> = (0..mask.len()).filter(|&at| bonus(at) > 0.0).collect();
+            let bonus = |at: usize| {
+                self.weights.0 * value(&text.keyword, at) + self.weights.1 * value(&text.trigram, at)
+            };
+            let mut best: Vec<(usize, f32)> =
+                (0..mask.len()).map(|at| (at, bonus(at))).filter(|&(_, bonus)| bonus > 0.0).collect();
             if best.len() > count {
-                best.select_nth_unstable_by(count, |&a, &b| bonus(b).total_cmp(&bonus(a)).then(a.cmp(&b)));
+                best.select_nth_unstable_by(count, |a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
                 best.truncate(count);
             }
-            found.extend(best);
+            found.extend(best.into_iter().map(|(at, _)| at));
         }
+        found.retain(|&document| document < mask.len());
         found.sort_unstable();
         found.dedup();
         found
@@ -141,39 +152,35 @@ impl<'a> Scoring<'a> {
 
     /// A document scored by the whole request and, where it has parts, by the part that fits best.
     fn hit(&self, document: usize, pin: Pin) -> Hit {
-        let exact = pin >= Pin::Name;
-        let whole = Hit { exact, ..self.by_text(&self.whole, document) };
-        let parts = self.parts.iter().map(|part| self.by_text(part, document));
-        match parts.max_by(|a, b| a.score.total_cmp(&b.score)) {
-            None => whole,
-            Some(best) => {
-                let score = (1.0 - BEST_PART) * whole.score + BEST_PART * best.score;
-                Hit { score, exact, ..best }
-            }
+        let (mut signals, mut dense) = self.by_text(&self.whole, document);
+        let parts = self.parts.iter().enumerate().map(|(at, part)| (at, self.by_text(part, document)));
+        let best = parts.max_by(|(_, (a, _)), (_, (b, _))| a.sum().total_cmp(&b.sum()));
+        let mut part = None;
+        if let Some((at, (of_part, dense_of_part))) = best {
+            signals = signals.times(1.0 - BEST_PART).plus(of_part.times(BEST_PART));
+            (part, dense) = (Some(at), dense_of_part);
         }
+        signals.learned = self.boosts.get(&document).copied().unwrap_or(0.0);
+        Hit { document, score: signals.sum(), exact: pin >= Pin::Name, dense, part, signals }
     }
 
-    fn by_text(&self, text: &Scored, document: usize) -> Hit {
-        let (keyword, trigram) = (text.keyword[document], text.trigram[document]);
-        if !self.dense {
-            let score = keyword + TRIGRAM_WITHOUT_DENSE * trigram;
-            return Hit { document, score, dense: 0.0, keyword, trigram, exact: false };
-        }
+    /// What each signal adds, and the cosine.
+    fn by_text(&self, text: &Scored, document: usize) -> (Signals, f32) {
         let compared = || {
             let pair = text.part.vector.as_deref().zip(self.index.vectors());
             pair.map_or(0.0, |(vector, vectors)| vectors.score(vector, document))
         };
-        let dense = text.dense.get(document).copied().unwrap_or_else(compared);
-        let score = dense + self.keyword_weight() * keyword + TRIGRAM * trigram;
-        Hit { document, score, dense, keyword, trigram, exact: false }
-    }
-
-    fn keyword_weight(&self) -> f32 {
-        if !self.parts.is_empty() {
-            return KEYWORD_IN_PARTS;
-        }
-        let words = self.whole.part.said().count() as f32;
-        (KEYWORD + KEYWORD_GROWTH * (words - SHORT_REQUEST)).clamp(KEYWORD, KEYWORD_MOST)
+        let dense = match self.dense {
+            true => text.dense.get(document).copied().unwrap_or_else(compared),
+            false => 0.0,
+        };
+        let signals = Signals {
+            meaning: dense,
+            keywords: self.weights.0 * value(&text.keyword, document),
+            letters: self.weights.1 * value(&text.trigram, document),
+            learned: 0.0,
+        };
+        (signals, dense)
     }
 
     /// How much of what was said the best three documents have, 0..1: of the whole, or of a part of it.
@@ -191,8 +198,9 @@ impl<'a> Scoring<'a> {
     }
 
     /// Three pieces of evidence, added up: how much of what was said is found, how far the first hit stands out from the
-    /// sixth, and how near its meaning is. The weights follow a logistic regression over several public catalogues, the
-    /// limits are set so that "high" holds 93 times in 100 or more in each of them. Without vectors two are left.
+    /// sixth, and how near its meaning is. The weights follow a logistic regression over several public catalogues. The
+    /// limits are set so that "high" has a right tool among the first five 95 times in 100 or more in each of them, and that
+    /// most requests whose right tools were taken out are "low" (`nonet eval --confidence`). Without vectors two are left.
     fn confidence(&self, ranked: &[(Pin, Hit)]) -> Confidence {
         let Some((_, first)) = ranked.first() else { return Confidence::Low };
         if first.exact {
@@ -204,7 +212,7 @@ impl<'a> Scoring<'a> {
         let coverage = self.coverage(ranked);
         let nearest = ranked.iter().take(3).map(|(_, hit)| hit.dense).fold(0.0, f32::max);
         let (evidence, high, low) = match self.dense {
-            true => (coverage + 5.0 * ahead + 0.7 * nearest, 2.4, 1.8),
+            true => (coverage + 5.0 * ahead + 0.7 * nearest, 2.4, 1.88),
             false => (coverage + ahead, 1.3, 0.9),
         };
         match evidence {
@@ -213,6 +221,11 @@ impl<'a> Scoring<'a> {
             _ => Confidence::Medium,
         }
     }
+}
+
+/// The value at a place, 0 where nothing was scored.
+fn value(values: &[f32], at: usize) -> f32 {
+    values.get(at).copied().unwrap_or(0.0)
 }
 
 /// Scores as shares of the best allowed one.

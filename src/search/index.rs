@@ -4,13 +4,20 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{Document, Found, Settings, fusion, keywords::Bm25, query::Query, text, vectors::Vectors};
+use super::{
+    Boosts, Document, Explanation, Found, Hit, MatchedWord, Settings, fusion,
+    keywords::Bm25,
+    query::{Part, Query},
+    rules::{Rule, Rules},
+    text,
+    vectors::{Graph, Vectors},
+};
 
 /// An immutable index. Share it by `Arc`; a new set of documents is a new index.
 pub struct Index {
     words: Arc<Words>,
     vectors: Option<Vectors>,
-    hnsw_above: usize,
+    graph_above: usize,
 }
 
 /// What does not change when vectors arrive.
@@ -20,6 +27,7 @@ struct Words {
     trigrams: Bm25<u64>,
     /// What documents are called, as words, sorted, for exact and prefix matches.
     names: Vec<(String, usize, Pin)>,
+    rules: Rules,
 }
 
 /// How well a request is a document's name; the better ones are ranked first whatever their scores.
@@ -40,7 +48,8 @@ pub(super) enum Pin {
 impl Index {
     /// Indexes documents by keyword, at once. Ids should be unique.
     pub fn new(documents: Vec<Document>, settings: &Settings) -> Index {
-        let keywords = Bm25::new(documents.iter().map(weighted_terms));
+        let rules = settings.rules;
+        let keywords = Bm25::new(documents.iter().map(|document| weighted_terms(document, rules)));
         let trigrams = Bm25::new(documents.iter().map(weighted_trigrams));
         let mut names: Vec<(String, usize, Pin)> = Vec::new();
         for (number, document) in documents.iter().enumerate() {
@@ -51,24 +60,46 @@ impl Index {
         }
         names.retain(|(name, ..)| !name.is_empty());
         names.sort();
-        let words = Arc::new(Words { documents, keywords, trigrams, names });
-        Index { words, vectors: None, hnsw_above: settings.hnsw_above }
+        let words = Arc::new(Words { documents, keywords, trigrams, names, rules });
+        Index { words, vectors: None, graph_above: settings.hnsw_above }
     }
 
     /// The same documents with a vector each, in the same order. Vectors that do not fit are left out as a whole: the
-    /// index then answers from keywords. Beyond `hnsw_above` documents the graph is built here, which takes seconds to
-    /// minutes: call it where blocking is allowed.
+    /// index then answers from keywords.
     pub fn with_vectors(&self, vectors: Vec<Arc<[f32]>>) -> Index {
-        let fitting = vectors.len() == self.words.documents.len();
-        let made = fitting.then(|| Vectors::new(&vectors, self.hnsw_above)).flatten();
-        if made.is_none() && !self.words.documents.is_empty() {
-            tracing::error!(
-                documents = self.words.documents.len(),
-                vectors = vectors.len(),
-                "vectors do not fit"
-            );
+        let (documents, count) = (self.words.documents.len(), vectors.len());
+        let made = if count == documents { Vectors::new(vectors) } else { None };
+        if made.is_none() && documents > 0 {
+            tracing::error!(documents, vectors = count, "vectors do not fit");
         }
-        Index { words: self.words.clone(), vectors: made, hnsw_above: self.hnsw_above }
+        Index { words: self.words.clone(), vectors: made, graph_above: self.graph_above }
+    }
+
+    /// The same index with a graph over its vectors, made for them or for an earlier state of them. Without vectors, and
+    /// where they are too few or too few of them are in the graph, it is the index as it was.
+    pub fn with_graph(&self, graph: Arc<Graph>) -> Index {
+        let same =
+            Index { words: self.words.clone(), vectors: self.vectors.clone(), graph_above: self.graph_above };
+        match self.vectors.as_ref().filter(|vectors| vectors.len() > self.graph_above) {
+            Some(vectors) => {
+                let with = vectors.with_graph(graph);
+                // What is outside is compared one by one; beyond this the graph is no gain.
+                if with.outside() <= self.graph_above { Index { vectors: Some(with), ..same } } else { same }
+            }
+            None => same,
+        }
+    }
+
+    /// The vectors that a graph should be made of: none where there are too few of them for one, or where the graph that is
+    /// there has nearly all of them.
+    pub fn wants_graph(&self) -> Option<Arc<[Arc<[f32]>]>> {
+        let vectors = self.vectors.as_ref().filter(|vectors| vectors.len() > self.graph_above)?;
+        (vectors.outside() > self.graph_above / 4).then(|| vectors.rows())
+    }
+
+    /// The graph, if there is one.
+    pub fn graph(&self) -> Option<&Arc<Graph>> {
+        self.vectors.as_ref()?.graph()
     }
 
     /// The documents, in the order they were given.
@@ -81,9 +112,49 @@ impl Index {
         self.vectors.is_some()
     }
 
-    /// The best `limit` documents among those allowed, best first.
-    pub fn search(&self, query: &Query, limit: usize, allowed: &dyn Fn(&Document) -> bool) -> Found {
-        fusion::search(self, query, limit, allowed)
+    /// The rules that it was made with.
+    pub fn rules(&self) -> Rules {
+        self.words.rules
+    }
+
+    /// Analyses a request by the rules of this index.
+    pub fn parse(&self, request: &str) -> Query {
+        Query::parse(request, self.words.rules)
+    }
+
+    /// The best `limit` documents among those allowed (by number), best first. `boosts` are added to the scores of single
+    /// documents.
+    pub fn search(
+        &self,
+        query: &Query,
+        limit: usize,
+        allowed: &dyn Fn(usize) -> bool,
+        boosts: &Boosts,
+    ) -> Found {
+        fusion::search(self, query, limit, allowed, boosts)
+    }
+
+    /// Why a hit of a search stands where it stands.
+    pub fn explain(&self, query: &Query, hit: &Hit) -> Explanation {
+        let part = hit.part.and_then(|at| query.parts.get(at)).unwrap_or(&query.whole);
+        let document = hit.document as u32;
+        let mut words: Vec<MatchedWord> = part
+            .terms
+            .iter()
+            .map(|term| MatchedWord {
+                word: term.term.clone(),
+                by: (term.by != term.term).then(|| term.by.clone()),
+                share: self.words.keywords.share(term.term.as_str(), term.weight, document),
+            })
+            .filter(|word| word.share > 0.0)
+            .collect();
+        let sum: f32 = words.iter().map(|word| word.share).sum();
+        for word in &mut words {
+            word.share *= hit.signals.keywords / sum.max(f32::MIN_POSITIVE);
+        }
+        words.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.word.cmp(&b.word)));
+        let part = hit.part.map(|_| part.text.clone());
+        Explanation { signals: hit.signals, name: hit.exact, part, words }
     }
 
     pub(super) fn vectors(&self) -> Option<&Vectors> {
@@ -91,15 +162,23 @@ impl Index {
     }
 
     pub(super) fn has_graph(&self) -> bool {
-        self.vectors.as_ref().is_some_and(Vectors::has_graph)
+        self.graph().is_some()
     }
 
-    pub(super) fn keywords<'q>(&self, terms: impl IntoIterator<Item = (&'q str, f32)>) -> Vec<f32> {
-        self.words.keywords.scores(terms)
+    /// Each document's keyword score; empty where nothing was said, or the rule is off.
+    pub(super) fn keywords(&self, part: &Part) -> Vec<f32> {
+        if !self.words.rules.has(Rule::Keywords) || part.terms.is_empty() {
+            return Vec::new();
+        }
+        self.words.keywords.scores(part.weighted())
     }
 
-    pub(super) fn trigrams<'q>(&self, grams: impl IntoIterator<Item = (&'q u64, f32)>) -> Vec<f32> {
-        self.words.trigrams.scores(grams)
+    /// Each document's score by letters; the same.
+    pub(super) fn trigrams(&self, part: &Part) -> Vec<f32> {
+        if part.trigrams.is_empty() {
+            return Vec::new();
+        }
+        self.words.trigrams.scores(part.trigrams.iter().map(|gram| (gram, 1.0)))
     }
 
     /// The share of what was said that a document has, 0..1.
@@ -110,6 +189,9 @@ impl Index {
     /// The documents that the request names.
     pub(super) fn pins(&self, query: &Query) -> HashMap<usize, Pin> {
         let mut pins = HashMap::new();
+        if !self.words.rules.has(Rule::Names) {
+            return pins;
+        }
         let mut pin = |document: usize, how: Pin| {
             let known = pins.entry(document).or_insert(how);
             *known = how.max(*known);
@@ -159,16 +241,19 @@ const PARAMETER_DESCRIPTION: f32 = 0.3;
 const GROUP_DESCRIPTION: f32 = 0.2;
 
 /// What a document can be found by, with how much each word counts.
-fn weighted_terms(document: &Document) -> Vec<(String, f32)> {
+fn weighted_terms(document: &Document, rules: Rules) -> Vec<(String, f32)> {
     let mut all = Vec::new();
     let mut add =
-        |text: &str, weight: f32| all.extend(text::terms(text).into_iter().map(|term| (term, weight)));
-    add(&document.group, 1.0);
+        |text: &str, weight: f32| all.extend(text::terms(text, rules).into_iter().map(|term| (term, weight)));
+    if rules.has(Rule::Server) {
+        add(&document.group, 1.0);
+    }
     add(&document.name, 1.0);
     add(&document.title, 1.0);
     add(&document.description, 1.0);
     document.terms.iter().for_each(|term| add(term, 1.0));
-    for (name, description) in &document.parameters {
+    let parameters = if rules.has(Rule::Parameters) { document.parameters.as_slice() } else { &[] };
+    for (name, description) in parameters {
         add(name, 1.0);
         add(description, PARAMETER_DESCRIPTION);
     }
@@ -219,7 +304,7 @@ mod tests {
     }
 
     fn ids(index: &Index, request: &str) -> Vec<String> {
-        let found = index.search(&Query::parse(request), 3, &|_| true);
+        let found = index.search(&index.parse(request), 3, &|_| true, &Boosts::new());
         found.hits.iter().map(|hit| index.documents()[hit.document].id.to_string()).collect()
     }
 
@@ -252,12 +337,12 @@ mod tests {
     fn nothing_is_found_for_nothing() {
         let index = catalogue();
         for request in ["", "the", "🦀", "zzzz qqqq"] {
-            let found = index.search(&Query::parse(request), 3, &|_| true);
+            let found = index.search(&index.parse(request), 3, &|_| true, &Boosts::new());
             assert!(found.hits.is_empty() && found.total == 0, "{request}");
             assert_eq!(found.confidence, Confidence::Low);
         }
         let empty = Index::new(Vec::new(), &Settings::default()).with_vectors(Vec::new());
-        assert!(empty.search(&Query::parse("x"), 3, &|_| true).hits.is_empty());
+        assert!(empty.search(&empty.parse("x"), 3, &|_| true, &Boosts::new()).hits.is_empty());
     }
 
     #[test]
@@ -270,8 +355,8 @@ mod tests {
     #[test]
     fn what_is_not_allowed_is_not_found_and_leaves_no_trace() {
         let index = catalogue();
-        let query = Query::parse("create_issue");
-        let found = index.search(&query, 5, &|document| &*document.group != "github");
+        let query = index.parse("create_issue");
+        let found = index.search(&query, 5, &|at| &*index.documents()[at].group != "github", &Boosts::new());
         let groups: Vec<&str> =
             found.hits.iter().map(|hit| &*index.documents()[hit.document].group).collect();
         assert!(!groups.contains(&"github"), "{groups:?}");
@@ -281,7 +366,7 @@ mod tests {
     #[test]
     fn a_name_is_certain_and_scores_are_shares() {
         let index = catalogue();
-        let found = index.search(&Query::parse("github.create_issue"), 5, &|_| true);
+        let found = index.search(&index.parse("github.create_issue"), 5, &|_| true, &Boosts::new());
         assert_eq!(found.confidence, Confidence::High);
         assert!(found.hits[0].exact && found.hits[0].score == 1.0);
         assert!(found.hits.iter().all(|hit| (0.0..=1.0).contains(&hit.score)));
@@ -297,19 +382,72 @@ mod tests {
         let exact = Index::new(documents(&lines), &Settings::default()).with_vectors(vectors.clone());
         let graph = Index::new(documents(&lines), &Settings { hnsw_above: 100, ..Settings::default() });
         let graph = graph.with_vectors(vectors.clone());
-        assert!(exact.has_vectors() && graph.has_graph() && !exact.has_graph());
-        let query = Query::parse("unheard of").with_vectors(vec![vectors[7].clone()]);
+        let rows = graph.wants_graph().expect("more than a hundred");
+        let graph = graph.with_graph(Arc::new(Graph::new(&rows)));
+        assert!(graph.has_graph() && graph.wants_graph().is_none());
+        assert!(exact.has_vectors() && !exact.has_graph() && exact.wants_graph().is_none());
+        let query = exact.parse("unheard of").with_vectors(vec![vectors[7].clone()]);
         for index in [&exact, &graph] {
-            assert_eq!(index.search(&query, 10, &|_| true).hits[0].document, 7);
-            let found = index.search(&query, 10, &|document| &*document.group == "g3");
+            assert_eq!(index.search(&query, 10, &|_| true, &Boosts::new()).hits[0].document, 7);
+            let found = index.search(&query, 10, &|at| &*index.documents()[at].group == "g3", &Boosts::new());
             assert_eq!(found.hits.len(), 10);
             assert!(found.hits.iter().all(|hit| hit.document % 20 == 3));
         }
         let numbers = |index: &Index| -> Vec<usize> {
-            index.search(&query, 10, &|_| true).hits.iter().map(|hit| hit.document).collect()
+            index.search(&query, 10, &|_| true, &Boosts::new()).hits.iter().map(|hit| hit.document).collect()
         };
         let near = numbers(&graph);
         assert!(numbers(&exact).iter().filter(|number| near.contains(number)).count() >= 9);
+    }
+
+    #[test]
+    fn boosts_lift_and_are_told() {
+        let index = catalogue();
+        let query = index.parse("write a comment on an issue");
+        let plain = index.search(&query, 8, &|_| true, &Boosts::new());
+        let last = plain.hits.last().expect("several match").document;
+        let lifted = index.search(&query, 8, &|_| true, &Boosts::from([(last, 2.0)]));
+        assert_eq!(lifted.hits[0].document, last);
+        assert!(lifted.hits[0].signals.learned > 0.0);
+        assert_eq!(plain.hits[0].signals.learned, 0.0);
+    }
+
+    #[test]
+    fn an_explanation_names_the_words_and_what_they_stand_for() {
+        let index = catalogue();
+        let query = index.parse("put text into files");
+        let found = index.search(&query, 1, &|_| true, &Boosts::new());
+        let why = index.explain(&query, &found.hits[0]);
+        let words: Vec<(&str, Option<&str>)> =
+            why.words.iter().map(|word| (word.word.as_str(), word.by.as_deref())).collect();
+        assert_eq!(words, [("file", None), ("into", None), ("put", None)]);
+        let shares: f32 = why.words.iter().map(|word| word.share).sum();
+        assert!((shares - why.signals.keywords).abs() < 1e-5);
+        let query = index.parse("post a letter");
+        let found = index.search(&query, 1, &|_| true, &Boosts::new());
+        let why = index.explain(&query, &found.hits[0]);
+        assert!(why.words.iter().any(|word| word.word == "send" && word.by.as_deref() == Some("post")));
+        assert!(!why.name && why.part.is_none());
+    }
+
+    #[test]
+    fn each_rule_can_be_switched_off() {
+        let check = |rule: Rule, request: &str, found: &str| {
+            let lines = [
+                "github.create_issue: Open a new issue in a repository",
+                "files.read_file: Give the content of a file",
+                "boxes.remove_dir: Get rid of it",
+            ];
+            let first = |rules: Rules| {
+                let index = Index::new(documents(&lines), &Settings { rules, ..Settings::default() });
+                ids(&index, request).first().cloned()
+            };
+            assert_eq!(first(Rules::default()).as_deref(), Some(found), "{request}");
+            assert_ne!(first(Rules::default().without(rule)).as_deref(), Some(found), "{request}");
+        };
+        check(Rule::Synonyms, "erase", "boxes.remove_dir");
+        check(Rule::Abbreviations, "directory", "boxes.remove_dir");
+        check(Rule::Letters, "isue", "github.create_issue");
     }
 
     #[test]

@@ -4,11 +4,11 @@
 
 use std::{borrow::Borrow, collections::HashMap, hash::Hash};
 
-/// How fast a repeated term stops counting. Robertson & Zaragoza 2009, "The Probabilistic Relevance
-/// Framework: BM25 and Beyond", recommend 1.2 to 2.
-const K1: f32 = 1.2;
-/// How much a long document is held against it, 0..1; the same source's usual value.
-const B: f32 = 0.75;
+/// How fast a repeated term stops counting. With [`B`] what Trotman, Puurula & Burgess 2014, "Improvements to BM25 and
+/// Language Models Examined", found best for short texts; over six catalogues 0.3 points of nDCG above 1.2 and 0.75.
+const K1: f32 = 0.9;
+/// How much a long document is held against it, 0..1.
+const B: f32 = 0.4;
 
 /// An immutable inverted index with BM25 scoring.
 pub(super) struct Bm25<K> {
@@ -70,11 +70,34 @@ impl<K: Eq + Hash> Bm25<K> {
             let Some(&number) = self.numbers.get(term) else { continue };
             let idf = self.idf(term) * weight;
             for &(document, count) in &self.postings[number as usize] {
-                scores[document as usize] +=
-                    idf * count * (K1 + 1.0) / (count + self.norms[document as usize]);
+                scores[document as usize] += idf * self.saturated(count, document);
             }
         }
         scores
+    }
+
+    /// Whether a document has a term.
+    pub(super) fn has<Q: Eq + Hash + ?Sized>(&self, term: &Q, document: u32) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let list = self.numbers.get(term).map(|&number| &self.postings[number as usize]);
+        list.is_some_and(|list| list.binary_search_by_key(&document, |&(at, _)| at).is_ok())
+    }
+
+    /// What one term adds to a document's score.
+    pub(super) fn share<Q: Eq + Hash + ?Sized>(&self, term: &Q, weight: f32, document: u32) -> f32
+    where
+        K: Borrow<Q>,
+    {
+        let Some(&number) = self.numbers.get(term) else { return 0.0 };
+        let list = &self.postings[number as usize];
+        let found = list.binary_search_by_key(&document, |&(at, _)| at);
+        found.map_or(0.0, |at| self.idf(term) * weight * self.saturated(list[at].1, document))
+    }
+
+    fn saturated(&self, count: f32, document: u32) -> f32 {
+        count * (K1 + 1.0) / (count + self.norms[document as usize])
     }
 
     /// The share of the terms' weight, each counted by how telling it is, that a document has. 0..1.
@@ -90,8 +113,7 @@ impl<K: Eq + Hash> Bm25<K> {
         for term in query {
             let idf = self.idf(term);
             all += idf;
-            let list = self.numbers.get(term).map(|&number| &self.postings[number as usize]);
-            if list.is_some_and(|list| list.binary_search_by_key(&document, |&(at, _)| at).is_ok()) {
+            if self.has(term, document) {
                 had += idf;
             }
         }

@@ -262,7 +262,7 @@ fn plain_session(source: &Source, graph: &[u8], engine: &Engine) -> Result<Sessi
 }
 
 /// The vector made to have length 1, so that a dot product is a cosine. What has no direction becomes zeros.
-fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
+pub(super) fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
     let scale = if length.is_finite() && length > 0.0 { 1.0 / length } else { 0.0 };
     for value in &mut vector {

@@ -6,7 +6,11 @@ use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
 
-use super::{synonyms, text};
+use super::{
+    abbreviations,
+    rules::{Rule, Rules},
+    synonyms, text,
+};
 
 /// Characters of a request that count.
 const MOST_CHARACTERS: usize = 4_000;
@@ -18,6 +22,8 @@ const MOST_PARTS: usize = 8;
 const SHORTEST_PART: usize = 3;
 /// A synonym counts as so much of a word that was really said. Measured from 0 to 0.3; more drowns what was said.
 const SYNONYM: f32 = 0.3;
+/// What an abbreviation stands for counts as so much of what was said, and the other way round.
+const ABBREVIATION: f32 = 0.6;
 /// Longer texts are not somebody's spelling of a tool's name.
 const LONGEST_NAME: usize = 200;
 
@@ -42,8 +48,10 @@ pub struct Query {
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) text: String,
-    /// Stems with their weight: what was said, then synonyms.
-    pub(super) terms: Vec<(String, f32)>,
+    /// The text as it is embedded: abbreviations followed by what they stand for.
+    spoken: String,
+    /// What was said, then what means the same; each term once.
+    pub(super) terms: Vec<Term>,
     /// How many of the terms were said.
     said: usize,
     /// Three-letter windows, each once.
@@ -51,12 +59,21 @@ pub(super) struct Part {
     pub(super) vector: Option<Arc<[f32]>>,
 }
 
+/// A word that is looked for: a stem if that rule is on.
+#[derive(Clone, Debug)]
+pub(super) struct Term {
+    pub(super) term: String,
+    pub(super) weight: f32,
+    /// The word of the request that it stands for, as a term; itself if it was said.
+    pub(super) by: String,
+}
+
 impl Query {
-    /// Analyses a request in any language, of any length.
-    pub fn parse(request: &str) -> Query {
+    /// Analyses a request in any language, of any length. The rules have to be those of the index.
+    pub fn parse(request: &str, rules: Rules) -> Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
         let mut parts = split(whole);
-        if parts.len() < FEWEST_PARTS {
+        if parts.len() < FEWEST_PARTS || !rules.has(Rule::Parts) {
             parts.clear();
         }
         parts.truncate(MOST_PARTS);
@@ -72,14 +89,14 @@ impl Query {
                 .filter(|word| is_identifier(word))
                 .map(|word| text::words(word).join(" "))
                 .collect(),
-            parts: parts.iter().map(|part| Part::new(part)).collect(),
-            whole: Part::new(whole),
+            parts: parts.iter().map(|part| Part::new(part, rules)).collect(),
+            whole: Part::new(whole, rules),
         }
     }
 
     /// The texts whose vectors [`Query::with_vectors`] wants: the whole request, then its parts if it has any.
     pub fn texts(&self) -> Vec<String> {
-        std::iter::once(&self.whole).chain(&self.parts).map(|part| part.text.clone()).collect()
+        std::iter::once(&self.whole).chain(&self.parts).map(|part| part.spoken.clone()).collect()
     }
 
     /// The query with a vector for each of its texts, in their order. Parts that get none do not count.
@@ -97,31 +114,53 @@ impl Query {
 }
 
 impl Part {
-    fn new(part: &str) -> Part {
-        let mut terms: Vec<(String, f32)> = Vec::new();
-        for stem in text::terms(part) {
-            if !terms.iter().any(|(known, _)| *known == stem) {
-                terms.push((stem, 1.0));
+    fn new(part: &str, rules: Rules) -> Part {
+        let mut terms: Vec<Term> = Vec::new();
+        let mut add = |term: String, weight: f32, by: &str| {
+            if !terms.iter().any(|known| known.term == term) {
+                let by = if by.is_empty() { term.clone() } else { by.to_owned() };
+                terms.push(Term { term, weight, by });
             }
-        }
-        let said = terms.len();
-        for at in 0..said {
-            for synonym in synonyms::of(&terms[at].0) {
-                if !terms.iter().any(|(known, _)| known == synonym) {
-                    terms.push((synonym.clone(), SYNONYM));
+        };
+        let stems = text::terms(part, rules);
+        stems.iter().for_each(|stem| add(stem.clone(), 1.0, ""));
+        let mut spoken = part.to_owned();
+        if rules.has(Rule::Abbreviations) {
+            let words = text::words(part);
+            for word in &words {
+                let singular = word.strip_suffix('s').unwrap_or(word);
+                let meaning = abbreviations::meaning(word).or_else(|| abbreviations::meaning(singular));
+                if let Some(meaning) = meaning.filter(|meaning| !part.to_lowercase().contains(*meaning)) {
+                    spoken.push_str(&format!(" ({meaning})"));
+                    text::terms(meaning, rules).into_iter().for_each(|term| add(term, ABBREVIATION, word));
                 }
             }
+            for short in abbreviations::of(&words) {
+                let by = abbreviations::meaning(short).unwrap_or_default();
+                add(short.to_owned(), ABBREVIATION, by);
+            }
         }
+        if rules.has(Rule::Synonyms) {
+            for stem in &stems {
+                synonyms::of(stem, rules).iter().for_each(|other| add(other.clone(), SYNONYM, stem));
+            }
+        }
+        let said = terms.iter().filter(|term| term.weight >= 1.0).count();
         // Sorted, so that equal requests add up in one order and score alike to the last bit.
-        let mut trigrams = text::trigrams(part);
+        let mut trigrams = if rules.has(Rule::Letters) { text::trigrams(part) } else { Vec::new() };
         trigrams.sort_unstable();
         trigrams.dedup();
-        Part { text: part.to_owned(), terms, said, trigrams, vector: None }
+        Part { text: part.to_owned(), spoken, terms, said, trigrams, vector: None }
     }
 
-    /// The stems that were said, without synonyms.
+    /// The terms that were said, without what means the same.
     pub(super) fn said(&self) -> impl Iterator<Item = &str> {
-        self.terms[..self.said].iter().map(|(stem, _)| stem.as_str())
+        self.terms[..self.said].iter().map(|term| term.term.as_str())
+    }
+
+    /// All terms with their weights.
+    pub(super) fn weighted(&self) -> impl Iterator<Item = (&str, f32)> {
+        self.terms.iter().map(|term| (term.term.as_str(), term.weight))
     }
 }
 
@@ -198,15 +237,35 @@ mod tests {
         for request in
             ["", " ", "\u{0}", "查询北京的天气", "🦀🦀", &"a".repeat(100_000), &"word. ".repeat(5_000)]
         {
-            let query = Query::parse(request);
+            let query = Query::parse(request, Rules::default());
             assert!(query.texts().len() <= 1 + MOST_PARTS);
         }
     }
 
     #[test]
     fn synonyms_do_not_count_as_said() {
-        let query = Query::parse("remove a folder");
+        let query = Query::parse("remove a folder", Rules::default());
         assert_eq!(query.whole.said().collect::<Vec<_>>(), ["remov", "folder"]);
-        assert!(query.whole.terms.iter().any(|(stem, weight)| stem == "delet" && *weight == SYNONYM));
+        let synonym = |term: &Term| term.term == "delet" && term.weight == SYNONYM && term.by == "remov";
+        assert!(query.whole.terms.iter().any(synonym));
+        let query = Query::parse("remove a folder", Rules::default().without(Rule::Synonyms));
+        assert_eq!(query.whole.terms.len(), 2);
+    }
+
+    #[test]
+    fn abbreviations_are_looked_for_as_what_they_stand_for() {
+        let weight = |request: &str, term: &str| {
+            let query = Query::parse(request, Rules::default());
+            query.whole.terms.iter().find(|known| known.term == term).map(|known| known.weight)
+        };
+        assert_eq!(weight("list PRs", "pull"), Some(ABBREVIATION));
+        assert_eq!(weight("list pull requests", "pr"), Some(ABBREVIATION));
+        assert_eq!(weight("list pull requests", "pull"), Some(1.0));
+        assert_eq!(
+            Query::parse("restart k8s pods", Rules::default()).texts(),
+            ["restart k8s pods (kubernetes)"]
+        );
+        let rules = Rules::default().without(Rule::Abbreviations);
+        assert_eq!(Query::parse("restart k8s pods", rules).texts(), ["restart k8s pods"]);
     }
 }

@@ -4,7 +4,10 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use super::text;
+use super::{
+    rules::{Rule, Rules},
+    text,
+};
 
 const GROUPS: &[&[&str]] = &[
     // What is done.
@@ -104,25 +107,32 @@ const GROUPS: &[&[&str]] = &[
     &["lawyer", "legal", "law"],
 ];
 
-static BY_STEM: LazyLock<HashMap<String, Vec<String>>> = LazyLock::new(|| {
-    let mut by_stem: HashMap<String, Vec<String>> = HashMap::new();
+type Groups = HashMap<String, Vec<String>>;
+
+static BY_STEM: LazyLock<Groups> = LazyLock::new(|| by(text::stem));
+static BY_WORD: LazyLock<Groups> = LazyLock::new(|| by(str::to_owned));
+
+/// For each word in this form: the others of its groups, in the same form.
+fn by(form: fn(&str) -> String) -> Groups {
+    let mut groups = Groups::new();
     for group in GROUPS {
-        let stems: Vec<String> = group.iter().map(|word| text::stem(word)).collect();
-        for stem in &stems {
-            let others = by_stem.entry(stem.clone()).or_default();
-            for other in &stems {
-                if other != stem && !others.contains(other) {
+        let words: Vec<String> = group.iter().map(|word| form(word)).collect();
+        for word in &words {
+            let others = groups.entry(word.clone()).or_default();
+            for other in &words {
+                if other != word && !others.contains(other) {
                     others.push(other.clone());
                 }
             }
         }
     }
-    by_stem
-});
+    groups
+}
 
-/// The stems that mean nearly the same as this stem.
-pub(super) fn of(stem: &str) -> &'static [String] {
-    BY_STEM.get(stem).map_or(&[], Vec::as_slice)
+/// The terms that mean nearly the same as this one; terms are stems if that rule is on, else words.
+pub(super) fn of(term: &str, rules: Rules) -> &'static [String] {
+    let groups = if rules.has(Rule::Stemming) { &BY_STEM } else { &BY_WORD };
+    groups.get(term).map_or(&[], Vec::as_slice)
 }
 
 #[cfg(test)]
@@ -132,12 +142,15 @@ mod tests {
     #[test]
     fn synonyms_work_both_ways_and_leave_out_the_word_itself() {
         let check = |word: &str, other: &str| {
+            let of = |term: &str| of(term, Rules::default());
             assert!(of(&text::stem(word)).contains(&text::stem(other)), "{word} {other}");
             assert!(!of(&text::stem(word)).contains(&text::stem(word)), "{word}");
         };
         check("create", "add");
         check("add", "create");
         check("directory", "folder");
-        assert!(of("xyzzy").is_empty());
+        assert!(of("xyzzy", Rules::default()).is_empty());
+        let words = Rules::default().without(Rule::Stemming);
+        assert!(of("directory", words).contains(&"folder".to_owned()));
     }
 }

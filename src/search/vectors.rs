@@ -2,9 +2,13 @@
 //!
 //! Knows numbers only.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
 use hnsw_rs::prelude::{Distance, Hnsw};
+use sha2::{Digest, Sha256};
 
 /// Neighbours for each vector on each layer. Malkov & Yashunin 2018, "Efficient and robust approximate nearest
 /// neighbor search using Hierarchical Navigable Small World graphs", give 5 to 48; 16 found 0.99 of the true ten.
@@ -16,64 +20,136 @@ const LAYERS: usize = 16;
 /// Sums that do not wait for each other, so that the compiler can use the widest registers.
 const LANES: usize = 16;
 
-/// Unit vectors by number, `[count, width]`.
+/// Unit vectors by number, `[count, width]`, and a graph over them if there is one.
+#[derive(Clone)]
 pub(super) struct Vectors {
     width: usize,
-    /// All vectors one after the other.
-    values: Vec<f32>,
-    graph: Option<Hnsw<'static, f32, Cosine>>,
+    rows: Arc<[Arc<[f32]>]>,
+    placed: Option<Arc<Placed>>,
+}
+
+/// A graph of the nearest (HNSW) over vectors, which are known by what they are: it serves every set of vectors that has
+/// most of them.
+pub struct Graph {
+    hnsw: Hnsw<'static, f32, Cosine>,
+    /// The number of each vector in it.
+    nodes: HashMap<Key, usize>,
+}
+
+/// A graph as it stands to a set of vectors.
+struct Placed {
+    graph: Arc<Graph>,
+    /// Where in `numbers` those of a node begin; one more at the end.
+    starts: Vec<usize>,
+    /// Numbers of vectors, by node. Equal vectors share one.
+    numbers: Vec<usize>,
+    /// Vectors that the graph does not have; they are always compared.
+    rest: Vec<usize>,
 }
 
 impl Vectors {
-    /// Takes vectors of one length; none if their lengths differ or there are none. Beyond `graph_above` of them a graph
-    /// is built, which takes about 3 ms a vector at 30,000.
-    pub(super) fn new(vectors: &[Arc<[f32]>], graph_above: usize) -> Option<Vectors> {
-        let width = vectors.first()?.len();
-        if width == 0 || vectors.iter().any(|vector| vector.len() != width) {
-            return None;
-        }
-        let graph = (vectors.len() > graph_above).then(|| graph(vectors));
-        let values = vectors.iter().flat_map(|vector| vector.iter().copied()).collect();
-        Some(Vectors { width, values, graph })
+    /// Takes vectors of one length; none if their lengths differ or there are none.
+    pub(super) fn new(rows: Vec<Arc<[f32]>>) -> Option<Vectors> {
+        let width = rows.first()?.len();
+        let fit = width > 0 && rows.iter().all(|vector| vector.len() == width);
+        fit.then(|| Vectors { width, rows: rows.into(), placed: None })
     }
 
-    /// The cosine of a query with each vector; none where the query has another length.
-    pub(super) fn scores(&self, query: &[f32]) -> Option<Vec<f32>> {
-        (query.len() == self.width)
-            .then(|| self.values.chunks_exact(self.width).map(|vector| dot(query, vector)).collect())
+    /// The same vectors with a graph that was made for them or for others like them.
+    pub(super) fn with_graph(&self, graph: Arc<Graph>) -> Vectors {
+        let mut rest = Vec::new();
+        let mut pairs = Vec::with_capacity(self.rows.len());
+        for (number, vector) in self.rows.iter().enumerate() {
+            match graph.nodes.get(&key(vector)) {
+                Some(&node) => pairs.push((node, number)),
+                None => rest.push(number),
+            }
+        }
+        pairs.sort_unstable();
+        let mut starts = vec![0; graph.nodes.len() + 1];
+        pairs.iter().for_each(|(node, _)| starts[node + 1] += 1);
+        for node in 1..starts.len() {
+            starts[node] += starts[node - 1];
+        }
+        let numbers = pairs.into_iter().map(|(_, number)| number).collect();
+        Vectors { placed: Some(Arc::new(Placed { graph, starts, numbers, rest })), ..self.clone() }
+    }
+
+    /// The graph, if there is one.
+    pub(super) fn graph(&self) -> Option<&Arc<Graph>> {
+        Some(&self.placed.as_ref()?.graph)
+    }
+
+    /// How many vectors the graph does not have; all, if there is none.
+    pub(super) fn outside(&self) -> usize {
+        self.placed.as_ref().map_or(self.rows.len(), |placed| placed.rest.len())
+    }
+
+    /// How many vectors there are.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The vectors themselves, to make a graph of.
+    pub(super) fn rows(&self) -> Arc<[Arc<[f32]>]> {
+        self.rows.clone()
+    }
+
+    /// The cosine of a query with each vector that `wanted` names, 0 for the others; none where the query has another
+    /// length.
+    pub(super) fn scores(&self, query: &[f32], wanted: &[bool]) -> Option<Vec<f32>> {
+        let score = |(vector, &wanted): (&Arc<[f32]>, &bool)| if wanted { dot(query, vector) } else { 0.0 };
+        (query.len() == self.width).then(|| self.rows.iter().zip(wanted).map(score).collect())
     }
 
     /// The cosine of a query with one vector, 0 for what is not there or has another length.
     pub(super) fn score(&self, query: &[f32], number: usize) -> f32 {
-        let start = number * self.width;
-        let vector = self.values.get(start..start + self.width).filter(|_| query.len() == self.width);
+        let vector = self.rows.get(number).filter(|_| query.len() == self.width);
         vector.map_or(0.0, |vector| dot(query, vector))
     }
 
-    /// Whether a graph was built.
-    pub(super) fn has_graph(&self) -> bool {
-        self.graph.is_some()
-    }
-
-    /// About the `count` nearest, in no order; nothing without a graph.
+    /// About the `count` nearest and all that the graph does not have, in no order; nothing without a graph.
     pub(super) fn near(&self, query: &[f32], count: usize) -> Vec<usize> {
-        let Some(graph) = self.graph.as_ref().filter(|_| query.len() == self.width) else {
+        let Some(placed) = self.placed.as_ref().filter(|_| query.len() == self.width) else {
             return Vec::new();
         };
         // As many candidates as wanted results at least, and enough for 0.99 of the true ones to be among them.
         let ef = (2 * count).max(128);
-        graph.search(query, count, ef).iter().map(|neighbour| neighbour.d_id).collect()
+        let mut found = placed.rest.clone();
+        for neighbour in placed.graph.hnsw.search(query, count, ef) {
+            let node = neighbour.d_id;
+            found.extend(&placed.numbers[placed.starts[node]..placed.starts[node + 1]]);
+        }
+        found
     }
 }
 
-/// One after the other, which is deterministic; many at once was no faster and is not.
-fn graph(vectors: &[Arc<[f32]>]) -> Hnsw<'static, f32, Cosine> {
-    let mut graph = Hnsw::new(NEIGHBOURS, vectors.len(), LAYERS, EF_CONSTRUCTION, Cosine);
-    for (number, vector) in vectors.iter().enumerate() {
-        graph.insert((vector, number));
+impl Graph {
+    /// Builds the graph, which takes seconds for 10,000 vectors and minutes for 100,000: call it where blocking is
+    /// allowed. One vector after the other, which is deterministic; many at once was no faster and is not.
+    pub fn new(rows: &[Arc<[f32]>]) -> Graph {
+        let hnsw = Hnsw::new(NEIGHBOURS, rows.len(), LAYERS, EF_CONSTRUCTION, Cosine);
+        let mut nodes = HashMap::with_capacity(rows.len());
+        for vector in rows {
+            let node = nodes.len();
+            if let Entry::Vacant(place) = nodes.entry(key(vector)) {
+                place.insert(node);
+                hnsw.insert((vector, node));
+            }
+        }
+        let mut graph = Graph { hnsw, nodes };
+        graph.hnsw.set_searching_mode(true);
+        graph
     }
-    graph.set_searching_mode(true);
-    graph
+}
+
+/// What a vector is known by: the first sixteen bytes of a SHA-256 over its numbers.
+type Key = [u8; 16];
+
+fn key(vector: &[f32]) -> Key {
+    let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let hash: [u8; 32] = Sha256::digest(&bytes).into();
+    hash.first_chunk::<16>().copied().unwrap_or_default()
 }
 
 /// 1 - cosine of unit vectors. The library's own asserts that it is not negative, which two equal vectors may break by
@@ -88,7 +164,7 @@ impl Distance<f32> for Cosine {
 }
 
 /// The dot product.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; LANES];
     let (a_lanes, a_rest) = a.as_chunks::<LANES>();
     let (b_lanes, b_rest) = b.as_chunks::<LANES>();
@@ -129,12 +205,13 @@ pub(super) mod tests {
     fn the_graph_finds_what_exact_search_finds() {
         let all = clustered(2_020, 32, 40);
         let (queries, vectors) = all.split_at(20);
-        let graph = Vectors::new(vectors, 100).expect("equal lengths");
-        let exact = Vectors::new(vectors, 10_000).expect("equal lengths");
-        assert!(graph.has_graph() && !exact.has_graph());
+        let exact = Vectors::new(vectors.to_vec()).expect("equal lengths");
+        let graph = exact.with_graph(Arc::new(Graph::new(vectors)));
+        assert!(graph.graph().is_some() && exact.graph().is_none());
+        assert_eq!((graph.outside(), exact.outside()), (0, vectors.len()));
         let mut agreed = 0;
         for query in queries {
-            let scores = exact.scores(query).expect("equal lengths");
+            let scores = exact.scores(query, &vec![true; vectors.len()]).expect("equal lengths");
             let mut best: Vec<usize> = (0..scores.len()).collect();
             best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
             let near = graph.near(query, 10);
@@ -146,18 +223,35 @@ pub(super) mod tests {
     #[test]
     fn equal_vectors_do_not_break_the_graph() {
         let one = clustered(1, 48, 1).remove(0);
-        let vectors = Vectors::new(&vec![one.clone(); 50], 10).expect("equal lengths");
-        assert_eq!(vectors.near(&one, 5).len(), 5);
+        let rows = vec![one.clone(); 50];
+        let vectors =
+            Vectors::new(rows.clone()).expect("equal lengths").with_graph(Arc::new(Graph::new(&rows)));
+        assert_eq!(vectors.near(&one, 5).len(), 50, "one node, and all that share it");
+    }
+
+    #[test]
+    fn a_graph_serves_later_vectors_too() {
+        let all = clustered(300, 32, 10);
+        let graph = Arc::new(Graph::new(&all[..200]));
+        // A hundred are gone, a hundred are new, and the order is another one.
+        let rows: Vec<Arc<[f32]>> = all[100..].iter().rev().cloned().collect();
+        let vectors = Vectors::new(rows.clone()).expect("equal lengths").with_graph(graph);
+        assert_eq!(vectors.outside(), 100);
+        for (number, vector) in rows.iter().enumerate() {
+            let near = vectors.near(vector, 5);
+            assert!(near.contains(&number), "{number}");
+            assert!(near.iter().all(|&at| at < rows.len()));
+        }
     }
 
     #[test]
     fn lengths_must_agree() {
         let short: Arc<[f32]> = vec![1.0].into();
         let long: Arc<[f32]> = vec![1.0, 0.0].into();
-        assert!(Vectors::new(&[short.clone(), long.clone()], 10).is_none());
-        assert!(Vectors::new(&[], 10).is_none());
-        let vectors = Vectors::new(&[long], 10).expect("equal lengths");
-        assert!(vectors.scores(&short).is_none());
+        assert!(Vectors::new(vec![short.clone(), long.clone()]).is_none());
+        assert!(Vectors::new(vec![]).is_none());
+        let vectors = Vectors::new(vec![long]).expect("equal lengths");
+        assert!(vectors.scores(&short, &[true]).is_none());
     }
 
     #[test]

@@ -1,0 +1,199 @@
+//! Abbreviations that people and tools use, and what they stand for.
+//!
+//! General English and the working language of software: nothing here comes from a catalogue.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use super::text;
+
+/// Each with its words. One that stands for several things has several lines.
+const MEANINGS: &[(&str, &str)] = &[
+    // Writing software.
+    ("pr", "pull request"),
+    ("mr", "merge request"),
+    ("repo", "repository"),
+    ("gh", "github"),
+    ("gl", "gitlab"),
+    ("ci", "continuous integration pipeline"),
+    ("cd", "continuous deployment"),
+    ("env", "environment"),
+    ("config", "configuration"),
+    ("cfg", "configuration"),
+    ("dep", "dependency"),
+    ("deps", "dependencies"),
+    ("pkg", "package"),
+    ("lib", "library"),
+    ("func", "function"),
+    ("fn", "function"),
+    ("param", "parameter"),
+    ("params", "parameters"),
+    ("var", "variable"),
+    ("regex", "regular expression"),
+    ("js", "javascript"),
+    ("ts", "typescript"),
+    ("py", "python"),
+    ("api", "application programming interface"),
+    ("sdk", "software development kit"),
+    ("ide", "editor"),
+    ("ui", "user interface"),
+    ("cli", "command line"),
+    ("cmd", "command"),
+    ("exec", "execute"),
+    ("ver", "version"),
+    ("diff", "difference"),
+    // Machines and networks.
+    ("k8s", "kubernetes"),
+    ("ns", "namespace"),
+    ("svc", "service"),
+    ("vm", "virtual machine"),
+    ("os", "operating system"),
+    ("fs", "filesystem"),
+    ("dir", "directory"),
+    ("tmp", "temporary"),
+    ("proc", "process"),
+    ("mem", "memory"),
+    ("prod", "production"),
+    ("infra", "infrastructure"),
+    ("dns", "domain name"),
+    ("ip", "internet address"),
+    ("ssl", "certificate"),
+    ("tls", "certificate"),
+    ("cve", "vulnerability"),
+    ("auth", "authentication"),
+    ("sso", "single sign on"),
+    ("pwd", "password"),
+    ("2fa", "two factor authentication"),
+    // Data.
+    ("db", "database"),
+    ("pg", "postgres"),
+    ("tbl", "table"),
+    ("col", "column"),
+    ("stats", "statistics"),
+    ("avg", "average"),
+    ("num", "number"),
+    ("qty", "quantity"),
+    ("calc", "calculate"),
+    ("temp", "temperature"),
+    ("ml", "machine learning"),
+    ("ai", "artificial intelligence"),
+    ("llm", "language model"),
+    ("kb", "knowledge base"),
+    ("ocr", "read text in image"),
+    ("tts", "text to speech"),
+    ("stt", "speech to text"),
+    ("asr", "speech recognition"),
+    // Documents and messages.
+    ("doc", "document"),
+    ("docs", "documentation"),
+    ("ppt", "powerpoint presentation"),
+    ("pptx", "powerpoint presentation"),
+    ("xls", "excel spreadsheet"),
+    ("xlsx", "excel spreadsheet"),
+    ("docx", "word document"),
+    ("md", "markdown"),
+    ("img", "image"),
+    ("pic", "picture"),
+    ("pics", "pictures"),
+    ("vid", "video"),
+    ("yt", "youtube"),
+    ("msg", "message"),
+    ("dm", "direct message"),
+    ("sms", "text message"),
+    ("lang", "language"),
+    ("dict", "dictionary"),
+    ("wiki", "wikipedia"),
+    ("info", "information"),
+    ("desc", "description"),
+    ("attr", "attribute"),
+    ("prefs", "preferences"),
+    // People, places, money, time.
+    ("org", "organization"),
+    ("acct", "account"),
+    ("addr", "address"),
+    ("loc", "location"),
+    ("geo", "geographic location"),
+    ("gps", "location coordinates"),
+    ("poi", "point of interest"),
+    ("nav", "navigation"),
+    ("cal", "calendar"),
+    ("appt", "appointment"),
+    ("mtg", "meeting"),
+    ("tz", "timezone"),
+    ("hr", "human resources"),
+    ("crm", "customer relationship"),
+    ("tx", "transaction"),
+    ("txn", "transaction"),
+    ("fx", "foreign exchange"),
+    ("btc", "bitcoin"),
+    ("eth", "ethereum"),
+    ("nft", "token"),
+    ("etf", "fund"),
+    ("bmi", "body mass index"),
+    ("seo", "search engine optimization"),
+    ("todo", "task"),
+    ("faq", "frequently asked questions"),
+];
+
+/// What an abbreviation stands for, as words; nothing for any other word.
+pub(super) fn meaning(word: &str) -> Option<&'static str> {
+    static BY_WORD: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| MEANINGS.iter().copied().collect());
+    BY_WORD.get(word).copied()
+}
+
+/// The abbreviations whose meaning stands whole in these words (lower case, in order).
+pub(super) fn of(words: &[String]) -> Vec<&'static str> {
+    static BY_FIRST: LazyLock<HashMap<String, Vec<(Vec<String>, &str)>>> = LazyLock::new(|| {
+        let mut by_first: HashMap<String, Vec<(Vec<String>, &str)>> = HashMap::new();
+        for (short, long) in MEANINGS {
+            let stems: Vec<String> = long.split(' ').map(text::stem).collect();
+            if let Some(first) = stems.first() {
+                by_first.entry(first.clone()).or_default().push((stems.clone(), short));
+            }
+        }
+        by_first
+    });
+    let stems: Vec<String> = words.iter().map(|word| text::stem(word)).collect();
+    let mut found = Vec::new();
+    for (at, stem) in stems.iter().enumerate() {
+        for (long, short) in BY_FIRST.get(stem).into_iter().flatten() {
+            if stems[at..].starts_with(long) && !found.contains(short) {
+                found.push(short);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn abbreviations_are_known_both_ways() {
+        let check = |words: &str, expected: &[&str]| {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            assert_eq!(of(&words), expected, "{words:?}");
+        };
+        assert_eq!(meaning("pr"), Some("pull request"));
+        assert_eq!(meaning("k8s"), Some("kubernetes"));
+        assert_eq!(meaning("weather"), None);
+        check("merge the pull requests", &["pr"]);
+        check("request a pull", &[]);
+        check("back up a database", &["db"]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn each_is_listed_once_in_lower_case() {
+        let mut words: Vec<&str> = MEANINGS.iter().map(|(short, _)| *short).collect();
+        words.sort_unstable();
+        let count = words.len();
+        words.dedup();
+        assert_eq!(words.len(), count);
+        assert!(
+            MEANINGS
+                .iter()
+                .all(|(short, long)| short.to_lowercase() == *short && long.to_lowercase() == *long)
+        );
+    }
+}
