@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{
     Settings,
     cache::{Cache, Key},
-    model::{DOCUMENT_TOKENS, Model, QUERY_TOKENS, Source},
+    model::{Kind, Model, Source},
 };
 
 /// Texts that wait for the thread, of each kind; more senders wait for a place.
@@ -67,7 +67,7 @@ struct Shared {
 /// One text for the thread.
 struct Job {
     text: String,
-    tokens: usize,
+    kind: Kind,
     answer: oneshot::Sender<Result<Arc<[f32]>, EmbedError>>,
 }
 
@@ -124,7 +124,7 @@ impl Embedder {
         if let Some(vector) = self.memory().query(text) {
             return Ok(vector);
         }
-        let vector = self.run(&self.shared.queries, text, QUERY_TOKENS).await?;
+        let vector = self.run(Kind::Query, text).await?;
         self.memory().remember_query(text, &vector);
         Ok(vector)
     }
@@ -150,7 +150,7 @@ impl Embedder {
         let mut failure = None;
         for (key, text) in keys.iter().zip(&texts) {
             if !known.contains_key(key) {
-                match self.run(&self.shared.documents, text, DOCUMENT_TOKENS).await {
+                match self.run(Kind::Document, text).await {
                     Ok(vector) => {
                         self.memory().documents.insert(*key, vector.clone());
                         unsaved.push((*key, vector.clone()));
@@ -176,15 +176,14 @@ impl Embedder {
         Ok(keys.iter().filter_map(|key| known.get(key).cloned()).collect())
     }
 
-    async fn run(
-        &self,
-        queue: &mpsc::Sender<Job>,
-        text: &str,
-        tokens: usize,
-    ) -> Result<Arc<[f32]>, EmbedError> {
+    async fn run(&self, kind: Kind, text: &str) -> Result<Arc<[f32]>, EmbedError> {
         self.ready().await?;
+        let queue = match kind {
+            Kind::Query => &self.shared.queries,
+            Kind::Document => &self.shared.documents,
+        };
         let (answer, answered) = oneshot::channel();
-        let job = Job { text: text.to_owned(), tokens, answer };
+        let job = Job { text: text.to_owned(), kind, answer };
         queue.send(job).await.map_err(|_| stopped())?;
         answered.await.map_err(|_| stopped())?
     }
@@ -291,7 +290,7 @@ fn serve(mut model: Model, mut queries: mpsc::Receiver<Job>, mut documents: mpsc
         if job.answer.is_closed() {
             continue;
         }
-        let vector = guarded(|| model.embed(&job.text, job.tokens));
+        let vector = guarded(|| model.embed(&job.text, job.kind));
         let answer = vector.map(Arc::from).map_err(|reason| EmbedError::Failed(reason.into()));
         // An error means that the asker has gone meanwhile.
         let _ = job.answer.send(answer);
