@@ -43,7 +43,8 @@ pub struct Settings {
     /// The ONNX Runtime library to use (1.24 or later). Without it ORT_DYLIB_PATH, the executable's folder and Python's
     /// packages are looked at, and then the built-in engine is used.
     pub onnxruntime: Option<PathBuf>,
-    /// A folder with another sentence embedding model: model.onnx and tokenizer.json.
+    /// A folder with another sentence embedding model: model.onnx (or onnx/model.onnx) and tokenizer.json, as
+    /// `optimum-cli export onnx` writes them, and the JSON files of sentence-transformers if there are any.
     pub model: Option<PathBuf>,
     /// The folder where vectors are kept between runs. Without it $XDG_CACHE_HOME/nonet or ~/.cache/nonet.
     pub cache: Option<PathBuf>,

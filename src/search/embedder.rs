@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{
     Passage, Settings,
     cache::{Cache, Key},
-    model::{DOCUMENT_TOKENS, Model, QUERY_TOKENS, Source, normalized},
+    model::{Kind, Model, Source, normalized},
 };
 
 /// Texts that wait for the thread, of each kind; more senders wait for a place.
@@ -67,7 +67,7 @@ struct Shared {
 /// One text for the thread.
 struct Job {
     text: String,
-    tokens: usize,
+    kind: Kind,
     answer: oneshot::Sender<Result<Arc<[f32]>, EmbedError>>,
 }
 
@@ -125,7 +125,7 @@ impl Embedder {
             if let Some(vector) = self.memory().query(text) {
                 return Ok(vector);
             }
-            let vector = self.run(&self.shared.queries, text, QUERY_TOKENS).await?;
+            let vector = self.run(Kind::Query, text).await?;
             self.memory().remember_query(text, &vector);
             Ok(vector)
         };
@@ -182,7 +182,7 @@ impl Embedder {
 
     /// The sum of the vectors of a passage's texts by weight, made to have length 1.
     async fn embed_passage(&self, passage: &Passage) -> Result<Arc<[f32]>, EmbedError> {
-        let texts = passage.0.iter().map(|(text, _)| self.run(&self.shared.documents, text, DOCUMENT_TOKENS));
+        let texts = passage.0.iter().map(|(text, _)| self.run(Kind::Document, text));
         let vectors = futures::future::try_join_all(texts).await?;
         if let [only] = &vectors[..] {
             return Ok(only.clone());
@@ -194,15 +194,14 @@ impl Embedder {
         Ok(normalized(sum).into())
     }
 
-    async fn run(
-        &self,
-        queue: &mpsc::Sender<Job>,
-        text: &str,
-        tokens: usize,
-    ) -> Result<Arc<[f32]>, EmbedError> {
+    async fn run(&self, kind: Kind, text: &str) -> Result<Arc<[f32]>, EmbedError> {
         self.ready().await?;
+        let queue = match kind {
+            Kind::Query => &self.shared.queries,
+            Kind::Document => &self.shared.documents,
+        };
         let (answer, answered) = oneshot::channel();
-        let job = Job { text: text.to_owned(), tokens, answer };
+        let job = Job { text: text.to_owned(), kind, answer };
         queue.send(job).await.map_err(|_| stopped())?;
         answered.await.map_err(|_| stopped())?
     }
@@ -309,7 +308,7 @@ fn serve(mut model: Model, mut queries: mpsc::Receiver<Job>, mut documents: mpsc
         if job.answer.is_closed() {
             continue;
         }
-        let vector = guarded(|| model.embed(&job.text, job.tokens));
+        let vector = guarded(|| model.embed(&job.text, job.kind));
         let answer = vector.map(Arc::from).map_err(|reason| EmbedError::Failed(reason.into()));
         // An error means that the asker has gone meanwhile.
         let _ = job.answer.send(answer);

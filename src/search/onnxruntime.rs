@@ -129,7 +129,7 @@ fn probe(file: &Path) -> Result<String, String> {
 }
 
 /// An error with its cause: the loader's own words are the cause.
-fn whole(error: &dyn Error) -> String {
+pub(super) fn whole(error: &dyn Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 

@@ -1,0 +1,114 @@
+//! How many tokens a graph knows, read from its file without its weights.
+//!
+//! An engine that is asked for a token beyond them answers with an error at best; the pure-Rust one panics where nothing
+//! can catch it, and the process ends. So each text is checked before it is run. Knows ONNX; has not heard of sessions.
+
+use std::collections::{HashMap, HashSet};
+
+use prost::Message;
+
+/// `ModelProto`. The messages of this file declare the little that is looked at; the rest is skipped, not copied.
+#[derive(Message)]
+struct Model {
+    #[prost(message, optional, tag = "7")]
+    graph: Option<Graph>,
+}
+
+/// `GraphProto`.
+#[derive(Message)]
+struct Graph {
+    #[prost(message, repeated, tag = "1")]
+    node: Vec<Node>,
+    #[prost(message, repeated, tag = "5")]
+    initializer: Vec<Tensor>,
+}
+
+/// `NodeProto`.
+#[derive(Message)]
+struct Node {
+    #[prost(string, repeated, tag = "1")]
+    input: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    output: Vec<String>,
+    #[prost(string, optional, tag = "4")]
+    op_type: Option<String>,
+}
+
+/// `TensorProto`.
+#[derive(Message)]
+struct Tensor {
+    #[prost(int64, repeated, tag = "1")]
+    dims: Vec<i64>,
+    #[prost(string, optional, tag = "8")]
+    name: Option<String>,
+}
+
+/// The rows of the table in which `input_ids` are looked up; none if there is no such table in sight.
+pub(super) fn size(model: &[u8]) -> Option<usize> {
+    let graph = Model::decode(model).ok()?.graph?;
+    let tables: HashMap<&str, &Tensor> =
+        graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+    // What leaves the ids as they are, and what leaves the rows of a table where they are.
+    let same_ids = ["Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"];
+    let same_rows = ["Identity", "Cast", "DequantizeLinear"];
+    let mut ids = HashSet::from(["input_ids"]);
+    let mut stored: HashMap<&str, &str> = tables.keys().map(|&name| (name, name)).collect();
+    let mut rows = None;
+    // Nodes stand in the order in which they can run.
+    for node in &graph.node {
+        let input = |at: usize| node.input.get(at).map_or("", String::as_str);
+        for output in &node.output {
+            if same_ids.contains(&node.op_type()) && ids.contains(input(0)) {
+                ids.insert(output);
+            }
+            if let Some(&table) = stored.get(input(0)).filter(|_| same_rows.contains(&node.op_type())) {
+                stored.insert(output, table);
+            }
+        }
+        if matches!(node.op_type(), "Gather" | "GatherBlockQuantized") && ids.contains(input(1)) {
+            let table = stored.get(input(0)).and_then(|name| tables.get(name));
+            let here = table.and_then(|table| usize::try_from(*table.dims.first()?).ok());
+            rows = rows.into_iter().chain(here).min();
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(nodes: &[(&str, &[&str], &str)], tables: &[(&str, &[i64])]) -> Vec<u8> {
+        let node = |&(kind, input, output): &(&str, &[&str], &str)| Node {
+            input: input.iter().map(|&name| name.to_owned()).collect(),
+            output: vec![output.to_owned()],
+            op_type: Some(kind.to_owned()),
+        };
+        let table =
+            |&(name, dims): &(&str, &[i64])| Tensor { dims: dims.to_vec(), name: Some(name.to_owned()) };
+        let graph =
+            Graph { node: nodes.iter().map(node).collect(), initializer: tables.iter().map(table).collect() };
+        Model { graph: Some(graph) }.encode_to_vec()
+    }
+
+    #[test]
+    fn the_table_of_the_tokens_is_found() {
+        let check = |nodes: &[(&str, &[&str], &str)], expected| {
+            assert_eq!(
+                size(&model(nodes, &[("words", &[100, 8]), ("places", &[20, 8])])),
+                expected,
+                "{nodes:?}"
+            );
+        };
+        check(&[("Gather", &["words", "input_ids"], "x"), ("Gather", &["places", "0"], "y")], Some(100));
+        check(&[("Cast", &["input_ids"], "i"), ("Gather", &["words", "i"], "x")], Some(100));
+        check(
+            &[("DequantizeLinear", &["words", "scale"], "w"), ("Gather", &["w", "input_ids"], "x")],
+            Some(100),
+        );
+        // Positions counted from the ids are no tokens.
+        check(&[("Shape", &["input_ids"], "s"), ("Gather", &["places", "s"], "y")], None);
+        check(&[], None);
+        assert_eq!(size(b"not a model"), None);
+    }
+}
