@@ -20,6 +20,7 @@ mod keywords;
 mod model;
 mod onnx;
 mod onnxruntime;
+pub mod outcomes;
 mod query;
 mod synonyms;
 mod text;
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 pub use document::Document;
 pub use embedder::{Backend, EmbedError, Embedder};
 pub use index::Index;
+pub use outcomes::{Learned, Outcome, Outcomes};
 pub use query::Query;
 
 /// The sentence embedder and the index.
