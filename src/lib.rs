@@ -22,4 +22,5 @@ pub mod search;
 pub mod select;
 pub mod serve;
 pub mod skills;
+pub mod store;
 pub mod template;

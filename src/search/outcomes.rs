@@ -1,0 +1,514 @@
+//! What calls teach about searches: a query that was followed by a successful call raises that document the next time.
+//!
+//! A small table of (words of the query, document) with a weight that halves every thirty days, and how much each
+//! document gains from it for a query. Pure and without a clock: time is passed in, as seconds since 1970. Knows words
+//! and documents' names; where the table is kept, and what counts as a success, is for others to know.
+
+use std::{
+    cmp::Ordering,
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use super::text;
+
+/// Seconds after which an outcome counts half. A habit of this month beats one of last quarter, and a holiday of two
+/// weeks forgets little.
+pub const HALF_LIFE_S: u64 = 30 * 24 * 60 * 60;
+/// Seconds after which an outcome that was not repeated is forgotten: a fresh success adds nothing that shows by then.
+pub const LIFETIME_S: u64 = 12 * HALF_LIFE_S;
+/// Outcomes in all. Beyond it the weakest go first.
+pub const MOST_OUTCOMES: usize = 5_000;
+/// Outcomes of one document, so that a tool that is called all day does not push out the rest. More were measured to
+/// find nothing more.
+pub const MOST_PER_DOCUMENT: usize = 10;
+/// Words of a query that count, the first ones.
+pub const MOST_WORDS: usize = 16;
+/// What a document gains at most. Scores go up to about 1.3, and a cosine of 0.5 is a good hit: this decides among good
+/// hits, and does not lift a bad one over them.
+pub const MOST_BOOST: f32 = 0.2;
+
+/// Share of the words that two queries must have in common, of all that either has.
+const LEAST_OVERLAP: f32 = 0.5;
+/// Beyond this more successes change no boost, and would only make a habit last longer than the half-life says: an agent
+/// in a loop makes thousands.
+const MOST_WEIGHT: f32 = 16.0;
+/// Characters of a query that are looked at for its words.
+const LONGEST_QUERY: usize = 1_000;
+/// Characters of a word. A longer run is a key or a hash: it helps no other query, and is better not kept.
+const LONGEST_WORD: usize = 32;
+
+/// Successful calls of a document after a query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The query's [`words`].
+    pub words: Vec<String>,
+    /// The document's full name.
+    pub document: Arc<str>,
+    /// Successes, those before `at` decayed to what they counted then. More than 0, at most 16.
+    pub weight: f32,
+    /// When the last success was, in seconds since 1970.
+    pub at: u64,
+}
+
+impl Outcome {
+    /// What is left of the weight at another time, in seconds since 1970.
+    pub fn weight_at(&self, at: u64) -> f32 {
+        self.level(at).exp2() as f32
+    }
+
+    fn level(&self, at: u64) -> f64 {
+        level(f64::from(self.weight), self.at, at)
+    }
+
+    /// Whether it is one that [`Outcomes::record`] could have made. One that was read from a file may not be.
+    pub fn is_sound(&self) -> bool {
+        let counted = self.weight > 0.0 && self.weight <= MOST_WEIGHT;
+        counted && !self.document.is_empty() && !self.words.is_empty() && self.words == tidy(&self.words)
+    }
+
+    /// From weak to strong. Never equal for two outcomes of one table, so that what goes first is no accident.
+    fn compare(&self, other: &Outcome, at: u64) -> Ordering {
+        let names = || (&other.words, &other.document).cmp(&(&self.words, &self.document));
+        self.level(at).total_cmp(&other.level(at)).then(self.at.cmp(&other.at)).then_with(names)
+    }
+}
+
+/// The binary logarithm of what is left at `now` of a weight of `at`: an order for outcomes in which even the oldest
+/// are told apart.
+///
+/// It falls to both sides: an outcome from the future was written under a wrong clock, and is worth no more than one as
+/// far in the past.
+pub fn level(weight: f64, at: u64, now: u64) -> f64 {
+    weight.log2() - at.abs_diff(now) as f64 / HALF_LIFE_S as f64
+}
+
+/// What a document gains for a query, and from what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learned {
+    /// To be added to its score: more than 0, at most [`MOST_BOOST`].
+    pub boost: f32,
+    /// The words of the earlier query that it comes from.
+    pub words: Vec<String>,
+}
+
+/// The words of a query as outcomes know them: stems without stop words, sorted, each once, at most [`MOST_WORDS`].
+/// Empty if the query says nothing.
+pub fn words(query: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text::terms(text::cut(query, LONGEST_QUERY)) {
+        if words.len() < MOST_WORDS && word.chars().count() <= LONGEST_WORD && !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    words.sort_unstable();
+    words
+}
+
+/// All outcomes: at most [`MOST_OUTCOMES`], and [`MOST_PER_DOCUMENT`] of each document.
+#[derive(Debug, Default)]
+pub struct Outcomes {
+    rows: HashMap<u64, Outcome>,
+    /// Which rows have a word. A lookup walks these only.
+    by_word: HashMap<String, Vec<u64>>,
+    by_document: HashMap<Arc<str>, Vec<u64>>,
+    next: u64,
+}
+
+impl Outcomes {
+    /// The table with these outcomes, in any order. Of two with the same words and document the stronger counts; those
+    /// that are not sound, and the weakest of too many, are left out.
+    pub fn new(mut rows: Vec<Outcome>) -> Outcomes {
+        rows.retain(Outcome::is_sound);
+        let newest = rows.iter().map(|row| row.at).max().unwrap_or_default();
+        rows.sort_by(|a, b| b.compare(a, newest));
+        let mut outcomes = Outcomes::default();
+        for row in rows {
+            let of_document = outcomes.by_document.get(&row.document).map_or(0, Vec::len);
+            let fits = outcomes.rows.len() < MOST_OUTCOMES && of_document < MOST_PER_DOCUMENT;
+            if fits && outcomes.find(&row.words, &row.document).is_none() {
+                outcomes.add(row);
+            }
+        }
+        outcomes
+    }
+
+    /// Counts a success: a query with these [`words`] was followed by a successful call of the document, `at` seconds
+    /// since 1970. Gives the outcome as it now is, to be stored; none if there are no words to learn from.
+    ///
+    /// In a full table the weakest of the others makes room.
+    pub fn record(&mut self, words: &[String], document: &str, at: u64) -> Option<Outcome> {
+        let words = tidy(words);
+        if words.is_empty() || document.is_empty() {
+            return None;
+        }
+        let id = match self.find(&words, document) {
+            Some(id) => id,
+            None => self.add(Outcome { words, document: document.into(), weight: 0.0, at }),
+        };
+        let row = self.rows.get_mut(&id)?;
+        row.weight = (row.weight_at(at) + 1.0).min(MOST_WEIGHT);
+        row.at = at;
+        let row = row.clone();
+
+        let siblings = &self.by_document[&row.document];
+        if siblings.len() > MOST_PER_DOCUMENT {
+            self.remove_weakest(siblings.clone(), id, at);
+        } else if self.rows.len() > MOST_OUTCOMES {
+            self.remove_weakest(self.rows.keys().copied().collect(), id, at);
+        }
+        Some(row)
+    }
+
+    /// What each document gains for a query with these [`words`], at a time in seconds since 1970. Documents that gain
+    /// nothing are not in it.
+    pub fn boosts(&self, words: &[String], at: u64) -> HashMap<Arc<str>, Learned> {
+        let words = tidy(words);
+        let mut shared: HashMap<u64, usize> = HashMap::new();
+        for id in words.iter().filter_map(|word| self.by_word.get(word)).flatten() {
+            *shared.entry(*id).or_default() += 1;
+        }
+        let mut best: HashMap<Arc<str>, Learned> = HashMap::new();
+        for (id, shared) in shared {
+            let row = &self.rows[&id];
+            let overlap = overlap(words.len(), row.words.len(), shared);
+            if overlap == 0.0 || row.at.abs_diff(at) > LIFETIME_S {
+                continue;
+            }
+            // One fresh success gives half, each further one half of what is missing.
+            let strength = 1.0 - (-row.weight_at(at)).exp2();
+            let boost = MOST_BOOST * overlap * strength;
+            let beats = |known: &Learned| {
+                boost.total_cmp(&known.boost).then_with(|| known.words.cmp(&row.words)).is_gt()
+            };
+            match best.entry(row.document.clone()) {
+                Entry::Occupied(known) if !beats(known.get()) => {}
+                Entry::Occupied(mut known) => *known.get_mut() = Learned { boost, words: row.words.clone() },
+                Entry::Vacant(none) => {
+                    none.insert(Learned { boost, words: row.words.clone() });
+                }
+            }
+        }
+        best
+    }
+
+    /// How many outcomes there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether nothing was learned yet.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn find(&self, words: &[String], document: &str) -> Option<u64> {
+        self.by_document.get(document)?.iter().copied().find(|id| self.rows[id].words == words)
+    }
+
+    fn add(&mut self, row: Outcome) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        for word in &row.words {
+            self.by_word.entry(word.clone()).or_default().push(id);
+        }
+        self.by_document.entry(row.document.clone()).or_default().push(id);
+        self.rows.insert(id, row);
+        id
+    }
+
+    /// Removes the weakest of some rows. The one to keep was just recorded: a new outcome would else never get in among
+    /// old ones that were often repeated.
+    fn remove_weakest(&mut self, ids: Vec<u64>, keep: u64, at: u64) {
+        let others = ids.into_iter().filter(|id| *id != keep);
+        let Some(weakest) = others.min_by(|a, b| self.rows[a].compare(&self.rows[b], at)) else { return };
+        let Some(row) = self.rows.remove(&weakest) else { return };
+        for word in row.words {
+            remove_id(self.by_word.entry(word), weakest);
+        }
+        remove_id(self.by_document.entry(row.document), weakest);
+    }
+}
+
+/// Takes a row out of an entry of a map, and an empty entry out of the map.
+fn remove_id<K>(entry: Entry<K, Vec<u64>>, id: u64) {
+    if let Entry::Occupied(mut ids) = entry {
+        ids.get_mut().retain(|other| *other != id);
+        if ids.get().is_empty() {
+            ids.remove();
+        }
+    }
+}
+
+/// The Jaccard overlap of two sets of words by their sizes, 0 if it is too small to count.
+fn overlap(one: usize, other: usize, shared: usize) -> f32 {
+    let overlap = shared as f32 / (one + other - shared) as f32;
+    // `list` and `list issues` overlap by half, and still one word says too little about the other query.
+    let least = if one.min(other) == 1 { 1.0 } else { LEAST_OVERLAP };
+    if overlap >= least { overlap } else { 0.0 }
+}
+
+/// Sorted, each word once, not too many.
+fn tidy(words: &[String]) -> Vec<String> {
+    let mut words: Vec<String> = words.iter().filter(|word| !word.is_empty()).cloned().collect();
+    words.sort_unstable();
+    words.dedup();
+    words.truncate(MOST_WORDS);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+    const DAY: u64 = 24 * 60 * 60;
+
+    fn outcome(query: &str, document: &str, weight: f32, at: u64) -> Outcome {
+        Outcome { words: words(query), document: document.into(), weight, at }
+    }
+
+    /// What `a` gains for a query.
+    fn boost(outcomes: &Outcomes, query: &str, at: u64) -> f32 {
+        outcomes.boosts(&words(query), at).get("a").map_or(0.0, |learned| learned.boost)
+    }
+
+    /// All outcomes as text, sorted.
+    fn rows(outcomes: &Outcomes) -> Vec<String> {
+        let mut rows: Vec<String> = outcomes
+            .rows
+            .values()
+            .map(|row| format!("{} -> {}", row.words.join(" "), row.document))
+            .collect();
+        rows.sort();
+        // What the maps know is what is there.
+        assert_eq!(outcomes.by_document.values().map(Vec::len).sum::<usize>(), rows.len());
+        let words: usize = outcomes.rows.values().map(|row| row.words.len()).sum();
+        assert_eq!(outcomes.by_word.values().map(Vec::len).sum::<usize>(), words);
+        rows
+    }
+
+    fn close(found: f32, expected: f32) -> bool {
+        (found - expected).abs() < 1e-5
+    }
+
+    #[test]
+    fn words_are_the_stems_that_count_sorted_and_bounded() {
+        let check = |query: &str, expected: &str| assert_eq!(words(query).join(" "), expected, "{query}");
+        check("Please list all of my repositories", "list repositori");
+        check("issues, issue and ISSUE", "issu");
+        check("", "");
+        check("please, could you?", "");
+        check("🦀 !!!", "");
+        check("查询天气", "天气 查询 询天");
+        check("Погода в Москве", "в москве погода");
+        check("e\u{301}crire à l'ÉCOLE", "ecol ecrir l");
+        check(&format!("key {}", "f3a9".repeat(10)), "key");
+        check(&"word ".repeat(100_000), "word");
+        let many: Vec<String> = (10..60).map(|number| format!("w{number}")).collect();
+        assert_eq!(words(&many.join(" ")), many[..MOST_WORDS]);
+    }
+
+    #[test]
+    fn a_weight_halves_every_thirty_days_in_both_directions() {
+        let check = |weight: f32, days: i64, expected: f32| {
+            let at = NOW.saturating_add_signed(days * DAY as i64);
+            let found = outcome("x", "a", weight, NOW).weight_at(at);
+            assert!(close(found, expected), "{weight} after {days} days is {found}");
+        };
+        check(1.0, 0, 1.0);
+        check(1.0, 30, 0.5);
+        check(8.0, 90, 1.0);
+        check(1.0, 15, std::f32::consts::FRAC_1_SQRT_2);
+        check(1.0, -30, 0.5);
+        check(1.0, 100_000, 0.0);
+        assert_eq!(outcome("x", "a", 1.0, u64::MAX).weight_at(0), 0.0);
+    }
+
+    #[test]
+    fn successes_add_up_and_fade() {
+        let mut outcomes = Outcomes::default();
+        let query = words("open an issue");
+        let check = |outcome: Option<Outcome>, weight: f32, boost: f32, outcomes: &Outcomes| {
+            let outcome = outcome.expect("a query with words");
+            assert!(close(outcome.weight, weight), "{outcome:?}");
+            assert!(outcome.is_sound());
+            let found = super::tests::boost(outcomes, "open an issue", outcome.at);
+            assert!(close(found, boost), "{found}");
+        };
+        let first = outcomes.record(&query, "a", NOW);
+        check(first, 1.0, 0.1, &outcomes);
+        let second = outcomes.record(&query, "a", NOW);
+        check(second, 2.0, 0.15, &outcomes);
+        let later = outcomes.record(&query, "a", NOW + 30 * DAY);
+        check(later, 2.0, 0.15, &outcomes);
+        let clock_set_back = outcomes.record(&query, "a", NOW);
+        check(clock_set_back, 2.0, 0.15, &outcomes);
+        for _ in 0..1_000 {
+            outcomes.record(&query, "a", NOW);
+        }
+        check(outcomes.record(&query, "a", NOW), MOST_WEIGHT, MOST_BOOST, &outcomes);
+        assert!(boost(&outcomes, "open an issue", NOW) <= MOST_BOOST);
+        assert_eq!(outcomes.len(), 1);
+
+        assert!(boost(&outcomes, "open an issue", NOW + LIFETIME_S) > 0.0);
+        assert_eq!(boost(&outcomes, "open an issue", NOW + LIFETIME_S + 1), 0.0);
+    }
+
+    #[test]
+    fn queries_overlap_by_half_or_not_at_all() {
+        let check = |learned: &str, asked: &str, expected: f32| {
+            let outcomes = Outcomes::new(vec![outcome(learned, "a", 1.0, NOW)]);
+            let found = boost(&outcomes, asked, NOW);
+            assert!(close(found, MOST_BOOST * 0.5 * expected), "{learned} / {asked}: {found}");
+        };
+        check("open issue", "open an issue", 1.0);
+        check("open issue", "issues: open", 1.0);
+        check("open issue tracker", "open issue", 2.0 / 3.0);
+        check("open issue tracker", "open issue page", 0.5);
+        check("open issue tracker now", "open issue page now then", 3.0 / 5.0);
+        check("open issue tracker", "open page number", 0.0);
+        check("open issue", "open", 0.0);
+        check("open", "open issue", 0.0);
+        check("open", "Open!", 1.0);
+        check("open issue", "closed thing", 0.0);
+        check("open issue", "", 0.0);
+        check("查询天气", "查询天气", 1.0);
+        check("查询北京", "查询天气", 0.0);
+    }
+
+    #[test]
+    fn the_best_pair_of_each_document_counts() {
+        let outcomes = Outcomes::new(vec![
+            outcome("open issue", "a", 1.0, NOW),
+            outcome("open issue tracker", "a", 4.0, NOW),
+            outcome("open issue", "b", 3.0, NOW),
+            outcome("weather rome", "c", 16.0, NOW),
+        ]);
+        let boosts = outcomes.boosts(&words("open issue"), NOW);
+        let mut found: Vec<(&str, String, f32)> =
+            boosts.iter().map(|(name, learned)| (&**name, learned.words.join(" "), learned.boost)).collect();
+        found.sort_by(|a, b| a.0.cmp(b.0));
+        let a = MOST_BOOST * (2.0 / 3.0) * (1.0 - 0.5_f32.powi(4));
+        assert_eq!(found, [("a", "issu open tracker".into(), a), ("b", "issu open".into(), 0.175)]);
+    }
+
+    #[test]
+    fn equal_pairs_are_told_apart_by_their_words() {
+        let pairs = ["open issue zebra", "open issue apple", "open issue mango"];
+        for turn in 0..pairs.len() {
+            let mut rows: Vec<Outcome> = pairs.iter().map(|query| outcome(query, "a", 1.0, NOW)).collect();
+            rows.rotate_left(turn);
+            let boosts = Outcomes::new(rows).boosts(&words("open issue"), NOW);
+            assert_eq!(boosts["a"].words.join(" "), "appl issu open");
+        }
+    }
+
+    #[test]
+    fn nothing_is_learned_from_no_words() {
+        let mut outcomes = Outcomes::default();
+        assert_eq!(outcomes.record(&words("what is it?"), "a", NOW), None);
+        assert_eq!(outcomes.record(&words("weather"), "", NOW), None);
+        assert!(outcomes.is_empty());
+        assert!(outcomes.boosts(&[], NOW).is_empty());
+        assert!(Outcomes::new(Vec::new()).boosts(&words("weather"), NOW).is_empty());
+    }
+
+    #[test]
+    fn words_in_any_order_and_number_are_taken() {
+        let given = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let mut outcomes = Outcomes::default();
+        outcomes.record(&given(&["open", "issu", "open", ""]), "a", NOW);
+        assert_eq!(rows(&outcomes), ["issu open -> a"]);
+        assert_eq!(outcomes.boosts(&given(&["issu", "issu", "open"]), NOW)["a"].boost, 0.1);
+        let many: Vec<String> = (0..100).map(|number| format!("w{number}")).collect();
+        assert!(outcomes.record(&many, "a", NOW).is_some_and(|row| row.is_sound()));
+    }
+
+    #[test]
+    fn what_is_not_sound_is_left_out() {
+        let check = |change: &dyn Fn(&mut Outcome), sound: bool| {
+            let mut row = outcome("open issue", "a", 1.0, NOW);
+            change(&mut row);
+            assert_eq!(row.is_sound(), sound, "{row:?}");
+            assert_eq!(Outcomes::new(vec![row]).len(), usize::from(sound));
+        };
+        check(&|_| {}, true);
+        check(&|row| row.at = u64::MAX, true);
+        check(&|row| row.weight = 0.0, false);
+        check(&|row| row.weight = -1.0, false);
+        check(&|row| row.weight = f32::NAN, false);
+        check(&|row| row.weight = f32::INFINITY, false);
+        check(&|row| row.words.clear(), false);
+        check(&|row| row.words.reverse(), false);
+        check(&|row| row.words[1] = row.words[0].clone(), false);
+        check(&|row| row.words[0].clear(), false);
+        check(&|row| row.words = (10..30).map(|number| number.to_string()).collect(), false);
+        check(&|row| row.document = "".into(), false);
+    }
+
+    #[test]
+    fn of_two_with_the_same_key_the_stronger_counts() {
+        let weak = outcome("open issue", "a", 1.0, NOW);
+        let strong = outcome("issue open", "a", 2.0, NOW);
+        for rows in [vec![weak.clone(), strong.clone()], vec![strong.clone(), weak.clone()]] {
+            let outcomes = Outcomes::new(rows);
+            assert_eq!(outcomes.len(), 1);
+            assert!(close(boost(&outcomes, "open issue", NOW), 0.15));
+        }
+    }
+
+    #[test]
+    fn a_document_keeps_its_strongest_and_the_one_just_recorded() {
+        let mut outcomes = Outcomes::default();
+        for number in 0..MOST_PER_DOCUMENT as u64 {
+            // The third is the weakest: it is the oldest.
+            let at = if number == 2 { NOW - 90 * DAY } else { NOW - number };
+            outcomes.record(&words(&format!("query q{number}")), "a", at);
+        }
+        outcomes.record(&words("other document"), "b", NOW - 300 * DAY);
+        outcomes.record(&words("newcomer here"), "a", NOW);
+        let mut expected: Vec<String> =
+            (0..10).filter(|number| *number != 2).map(|number| format!("q{number} queri -> a")).collect();
+        expected.extend(["newcom -> a".into(), "document -> b".into()]);
+        expected.sort();
+        assert_eq!(rows(&outcomes), expected);
+
+        // Among rows that are strong by now the next newcomer still gets in, at the cost of the last one.
+        for number in [0, 1, 3, 4, 5, 6, 7, 8, 9] {
+            for _ in 0..3 {
+                outcomes.record(&words(&format!("query q{number}")), "a", NOW);
+            }
+        }
+        outcomes.record(&words("second newcomer"), "a", NOW);
+        assert!(rows(&outcomes).contains(&"newcom second -> a".into()));
+        assert!(!rows(&outcomes).contains(&"newcom -> a".into()));
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_what_goes_is_no_accident() {
+        let all: Vec<Outcome> = (0..MOST_OUTCOMES as u64 + 100)
+            .map(|number| outcome(&format!("query q{number}"), &format!("d{}", number % 1_000), 1.0, NOW))
+            .collect();
+        let mut shuffled = all.clone();
+        shuffled.reverse();
+        shuffled.rotate_left(1_234);
+        let (mut one, mut other) = (Outcomes::new(all), Outcomes::new(shuffled));
+        assert_eq!(one.len(), MOST_OUTCOMES);
+        assert_eq!(rows(&one), rows(&other));
+        for outcomes in [&mut one, &mut other] {
+            for number in 0..50 {
+                let query = words(&format!("new n{number}"));
+                assert!(outcomes.record(&query, &format!("n{number}"), NOW + number).is_some());
+            }
+            assert_eq!(outcomes.len(), MOST_OUTCOMES);
+            assert_eq!(outcomes.boosts(&words("new n49"), NOW).len(), 1);
+        }
+        assert_eq!(rows(&one), rows(&other));
+
+        let crowd = (0..50).map(|number| outcome(&format!("query q{number}"), "a", 1.0, NOW + number));
+        let kept = Outcomes::new(crowd.collect());
+        assert_eq!(kept.len(), MOST_PER_DOCUMENT);
+        assert!(rows(&kept).contains(&"q49 queri -> a".into()));
+    }
+}
