@@ -26,7 +26,7 @@ use crate::{
     results,
     search::{self, Rule, eval::Measure},
     select::{self, SELECT_COMMAND},
-    serve,
+    serve, store,
 };
 
 /// A command did what it should.
@@ -292,6 +292,7 @@ fn gateway(loaded: Loaded, embed: bool) -> Arc<Gateway> {
         executable: std::env::current_exe().ok(),
         without_embedder: !embed,
         cache,
+        state: store::folder(),
         ..Options::default()
     };
     Gateway::new(loaded.config, options)
@@ -371,6 +372,7 @@ async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyho
             Command::Search { query, limit, category, explain, json } => {
                 show::starting(&gateway, slowest).await;
                 show::indexing(&gateway, INDEX_LIMIT).await;
+                gateway.recalled().await;
                 let arguments = SearchArguments {
                     query,
                     category,

@@ -12,6 +12,7 @@ pub mod call;
 mod discover;
 mod graph;
 mod inject;
+mod learn;
 mod lists;
 pub mod session;
 mod skills;
@@ -119,6 +120,8 @@ pub struct Options {
     pub without_embedder: bool,
     /// Where the last known lists are kept; nowhere if absent.
     pub cache: Option<PathBuf>,
+    /// Where the store is, which holds what was learned; nothing outlives the process if absent.
+    pub state: Option<PathBuf>,
 }
 
 /// The gateway.
@@ -141,6 +144,8 @@ pub struct Gateway {
     embedder: Mutex<Option<Embedder>>,
     without_embedder: bool,
     cache: Option<PathBuf>,
+    state: Option<PathBuf>,
+    learning: learn::LearningCell,
     sessions: DashMap<u64, std::sync::Weak<Session>>,
     questions: DashMap<String, ask::Question>,
     approvals: DashMap<ask::Approval, Instant>,
@@ -184,6 +189,8 @@ impl Gateway {
             embedder: Mutex::default(),
             without_embedder: options.without_embedder,
             cache: options.cache,
+            state: options.state,
+            learning: learn::LearningCell::new(),
             sessions: DashMap::new(),
             questions: DashMap::new(),
             approvals: DashMap::new(),
@@ -217,6 +224,8 @@ impl Gateway {
         }
         let gateway = self.clone();
         self.tasks.spawn(async move { gateway.publish(receiver).await });
+        let gateway = self.clone();
+        self.tasks.spawn(async move { gateway.recalled().await });
         let stop = self.stop.clone();
         self.tasks.spawn(async move { heartbeat(stop).await });
     }

@@ -31,6 +31,8 @@ pub struct Gateway {
     /// The largest result in bytes that is given whole; a larger one is kept and previewed.
     #[schemars(range(min = 1_000, max = 1_000_000_000))]
     pub max_result_bytes: usize,
+    /// Whether searches learn from the calls that follow them. What is learned stays in the store on this machine.
+    pub learn: bool,
     /// Host names besides localhost that HTTP clients may use for this gateway.
     #[schemars(example = json!(["nonet.example.com"]))]
     pub allowed_hosts: Vec<String>,
@@ -48,6 +50,7 @@ impl Default for Gateway {
             skills: Vec::new(),
             soft_deadline: None,
             max_result_bytes: 100_000,
+            learn: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
         }

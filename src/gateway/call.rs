@@ -210,6 +210,9 @@ impl Gateway {
             Err(fault) => (fault.to_result(), fault.code.as_str()),
         };
         self.metrics.record(&tool.full, is_error(&result), took);
+        if word == "ok" {
+            self.succeeded(caller, &tool);
+        }
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,

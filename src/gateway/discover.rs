@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, Snapshot, session::Caller};
+use super::{Gateway, Snapshot, learn, session::Caller};
 use crate::{
     catalog::{GATEWAY, Tool},
     config::Risk,
@@ -102,9 +102,12 @@ impl Gateway {
                 })
         };
         let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
-        let boosts = self.boosts(&snapshot, caller);
+        let learned = self.learned(&snapshot, query);
+        let mut boosts = self.boosts(&snapshot, caller);
+        learn::add(&mut boosts, &learned);
         let pool = POOL.max(limit * 2);
         let found = snapshot.index.search(&request, pool, &allowed, &boosts);
+        self.searched(caller, &snapshot, query, &found);
         let tool_of = |hit: &Hit| snapshot.tool(hit.document);
         let mut hits: Vec<&Hit> = found.hits.iter().take(limit).collect();
         let low = matches!(found.confidence, Confidence::Low);
@@ -126,6 +129,9 @@ impl Gateway {
                 let mut line = self.line(tool_of(hit)?, arguments.detail, Some(hit.score));
                 if arguments.explain {
                     line["explain"] = json!(snapshot.index.explain(&request, hit));
+                    if let Some((_, from)) = learned.iter().find(|(document, _)| *document == hit.document) {
+                        line["explain"]["learned_from"] = json!(from.words);
+                    }
                 }
                 Some(line)
             })

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::learn;
 use crate::jobs::Owner;
 
 /// How many notices wait for one session; the oldest go first.
@@ -29,6 +30,8 @@ pub struct Session {
     notices: Mutex<VecDeque<Value>>,
     /// Tools that it loaded by name: they rank higher for the rest of the session.
     loaded: Mutex<HashSet<Arc<str>>>,
+    /// Its last searches, whose outcome is awaited.
+    searches: Mutex<VecDeque<learn::Search>>,
 }
 
 impl Session {
@@ -65,6 +68,22 @@ impl Session {
         if let Ok(mut loaded) = self.loaded.lock() {
             loaded.extend(tools);
         }
+    }
+
+    /// Remembers a search until it is known what it led to.
+    pub(super) fn searched(&self, search: learn::Search) {
+        if let Ok(mut searches) = self.searches.lock() {
+            if searches.len() == learn::SEARCHES {
+                searches.pop_front();
+            }
+            searches.push_back(search);
+        }
+    }
+
+    /// The words of each remembered search that found this tool; each counts once.
+    pub(super) fn led_to(&self, tool: &str) -> Vec<Vec<String>> {
+        let Ok(mut searches) = self.searches.lock() else { return Vec::new() };
+        searches.iter_mut().filter_map(|search| search.led_to(tool)).collect()
     }
 
     /// The tools that were loaded.

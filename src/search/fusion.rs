@@ -23,7 +23,7 @@ const TRIGRAM_WITHOUT_DENSE: f32 = 0.15;
 /// The best part's share of the score of a request with several parts; the rest is the whole's.
 const BEST_PART: f32 = 0.7;
 /// Candidates that each signal names where there are too many documents to score all.
-const CANDIDATES: usize = 200;
+const CANDIDATES: usize = 100;
 /// The hit that the first one is compared with to see how far it stands out: the first that is not shown.
 const SIXTH: usize = 5;
 

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use super::text;
+use super::{rules::Rules, text};
 
 /// Seconds after which an outcome counts half. A habit of this month beats one of last quarter, and a holiday of two
 /// weeks forgets little.
@@ -92,12 +92,13 @@ pub struct Learned {
     pub words: Vec<String>,
 }
 
-/// The words of a query as outcomes know them: stems without stop words, sorted, each once, at most [`MOST_WORDS`].
+/// The words of a query as outcomes know them: stems without stop words and prepositions, sorted, each once, at most [`MOST_WORDS`].
 /// Empty if the query says nothing.
 pub fn words(query: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    for word in text::terms(text::cut(query, LONGEST_QUERY)) {
-        if words.len() < MOST_WORDS && word.chars().count() <= LONGEST_WORD && !words.contains(&word) {
+    for word in text::terms(text::cut(query, LONGEST_QUERY), Rules::default()) {
+        let counts = !text::is_preposition(&word) && word.chars().count() <= LONGEST_WORD;
+        if counts && words.len() < MOST_WORDS && !words.contains(&word) {
             words.push(word);
         }
     }

@@ -113,6 +113,15 @@ impl Query {
     }
 }
 
+impl Query {
+    /// The request by its meaning alone, without words, letters, parts and names.
+    pub fn vector_only(&self) -> Query {
+        let nothing = Query::parse("", Rules::default());
+        let whole = Part { vector: self.whole.vector.clone(), ..nothing.whole.clone() };
+        Query { whole, ..nothing }
+    }
+}
+
 impl Part {
     fn new(part: &str, rules: Rules) -> Part {
         let mut terms: Vec<Term> = Vec::new();

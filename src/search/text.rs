@@ -24,6 +24,17 @@ const STOP_WORDS: &[&str] = &[
     "where", "which", "while", "who", "whom", "why", "will", "would", "you", "your", "yours",
 ];
 
+/// Words that say something only beside others, as stems.
+const PREPOSITIONS: &[&str] = &[
+    "about", "after", "as", "at", "befor", "by", "for", "from", "in", "into", "of", "off", "on", "out",
+    "over", "through", "to", "under", "up", "with",
+];
+
+/// Whether a stem tells where or how, and not what.
+pub(super) fn is_preposition(word: &str) -> bool {
+    PREPOSITIONS.binary_search(&word).is_ok()
+}
+
 /// Whether a folded word says nothing about what is wanted.
 pub(super) fn is_stop_word(word: &str) -> bool {
     STOP_WORDS.binary_search(&word).is_ok()
@@ -263,7 +274,7 @@ mod tests {
 
     #[test]
     fn stop_words_are_sorted() {
-        assert!(STOP_WORDS.is_sorted());
+        assert!(STOP_WORDS.is_sorted() && PREPOSITIONS.is_sorted());
     }
 
     #[test]

@@ -85,6 +85,7 @@ pub fn command(folder: &Path) -> Command {
         .env("HOME", folder)
         .env_remove("XDG_CACHE_HOME")
         .env_remove("XDG_CONFIG_HOME")
+        .env_remove("XDG_STATE_HOME")
         .env_remove("NONET_CONFIG")
         .env_remove("NONET_LOG");
     command

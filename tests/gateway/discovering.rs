@@ -62,6 +62,41 @@ async fn a_search_finds_by_name_words_parameters_and_aliases() {
 }
 
 #[tokio::test]
+async fn filters_work_inside_the_search_so_that_a_list_is_still_full() {
+    let reads = json!({ "readOnlyHint": true });
+    let wipes = json!({ "destructiveHint": true });
+    let things = |count: usize, annotations: &Value| -> Vec<Value> {
+        let thing = |n| json!({ "name": format!("thing_{n:03}"), "description": "moves a thing", "annotations": annotations });
+        (0..count).map(thing).collect()
+    };
+    let inside = Setup::new()
+        .server("crowd", json!({ "tools": things(300, &wipes) }))
+        .server("few", json!({ "tools": things(12, &reads) }))
+        .server_with("hidden", json!({ "tools": things(20, &reads) }), "blocked_tools = ['*']")
+        .toml("[profiles.narrow]\ncategories = ['few']")
+        .open()
+        .await;
+    let of = |found: &Value| -> Vec<String> {
+        let all = names(&found["results"]).into_iter();
+        all.filter_map(|name| Some(name.split_once('.')?.0.to_owned())).collect()
+    };
+    for filter in [json!({ "category": "few" }), json!({ "max_risk": "low" })] {
+        let mut arguments = json!({ "query": "move a thing", "limit": 10 });
+        arguments.as_object_mut().expect("an object").extend(filter.as_object().expect("an object").clone());
+        let found = inside.answer("search_tools", arguments).await;
+        let servers = of(&found);
+        assert_eq!(servers.iter().filter(|server| *server == "few").count(), 10, "{filter}: {found}");
+        assert!(!servers.iter().any(|server| server == "crowd" || server == "hidden"), "{filter}: {found}");
+    }
+    let narrow = inside.under("narrow");
+    let arguments = json!({ "query": "move a thing", "limit": 10 });
+    let found = json_of(&inside.call_as(&narrow, "search_tools", arguments).await);
+    assert!(of(&found)[..10].iter().all(|server| server == "few"), "{found}");
+    assert!(!found.to_string().contains("crowd"), "{found}");
+    assert!(inside.gateway.snapshot().index.documents().iter().all(|document| &*document.group != "hidden"));
+}
+
+#[tokio::test]
 async fn a_search_says_as_much_as_was_asked_for() {
     let inside = office().await;
     let find = async |more: Value| {

@@ -25,6 +25,7 @@ mod handshake;
 mod http_clients;
 mod http_servers;
 mod large_results;
+mod learning;
 mod lists;
 mod names;
 mod parallel;

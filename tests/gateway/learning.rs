@@ -1,0 +1,109 @@
+//! What searches lead to: the tool that was called comes up when the same is asked again.
+
+use nonet::gateway::session::Caller;
+use serde_json::{Value, json};
+
+use crate::{
+    client::command,
+    inside::Inside,
+    setup::{Setup, eventually, json_of},
+};
+
+fn desk() -> Setup {
+    let tools = json!({ "tools": [
+        { "name": "one", "description": "handles the quarterly papers of a customer" },
+        { "name": "two", "description": "handles the quarterly papers of a customer", "on": { "error": "out of order" } },
+        { "name": "six", "description": "handles the quarterly papers of a customer" },
+        { "name": "water", "description": "waters plants" },
+    ] });
+    Setup::new().server("desk", tools)
+}
+
+const QUERY: &str = "quarterly papers of customers";
+
+/// A client whose session lasts.
+fn client(inside: &Inside) -> Caller {
+    Caller { lasting: true, ..inside.caller.clone() }
+}
+
+async fn search(inside: &Inside, caller: &Caller, query: &str) -> Value {
+    json_of(&inside.call_as(caller, "search_tools", json!({ "query": query })).await)
+}
+
+async fn execute(inside: &Inside, caller: &Caller, name: &str) {
+    inside.call_as(caller, "execute_tool", json!({ "name": name })).await;
+}
+
+#[tokio::test]
+async fn what_was_called_after_a_search_comes_first_the_next_time() {
+    let inside = desk().open().await;
+    inside.gateway.recalled().await;
+    let caller = client(&inside);
+    let before = search(&inside, &caller, QUERY).await;
+    assert_ne!(before["results"][0]["name"], "desk.six", "{before}");
+    let plants = search(&inside, &caller, "water the plants").await;
+    execute(&inside, &caller, "desk.six").await;
+
+    let after = search(&inside, &client(&inside), "the customers' quarterly papers").await;
+    assert_eq!(after["results"][0]["name"], "desk.six", "{after}");
+    assert_eq!(search(&inside, &caller, "water the plants").await, plants, "others stay as they were");
+}
+
+#[tokio::test]
+async fn only_a_success_of_what_was_found_teaches() {
+    let inside = desk().open().await;
+    inside.gateway.recalled().await;
+    let session = || Caller { session: inside.gateway.open_session(None), ..client(&inside) };
+    let before = search(&inside, &session(), QUERY).await;
+    // A failure, and a tool that does not fit what was searched.
+    let caller = session();
+    search(&inside, &caller, QUERY).await;
+    execute(&inside, &caller, "desk.two").await;
+    execute(&inside, &caller, "desk.water").await;
+    // A client whose session does not last, and one that has not searched.
+    let fleeting = Caller { lasting: false, ..session() };
+    search(&inside, &fleeting, QUERY).await;
+    execute(&inside, &fleeting, "desk.six").await;
+    execute(&inside, &session(), "desk.six").await;
+    assert_eq!(search(&inside, &session(), QUERY).await, before);
+}
+
+#[tokio::test]
+async fn learning_can_be_switched_off() {
+    let inside = desk().gateway("learn = false").open().await;
+    inside.gateway.recalled().await;
+    let caller = client(&inside);
+    let before = search(&inside, &caller, QUERY).await;
+    execute(&inside, &caller, "desk.six").await;
+    assert_eq!(search(&inside, &caller, QUERY).await, before);
+}
+
+#[test]
+fn what_was_learned_outlives_the_gateway_and_is_explained() {
+    let mut client = desk().start();
+    client.until_ready("desk");
+    let before = client.answer("search_tools", json!({ "query": QUERY }));
+    client.execute("desk.six", json!({}));
+    let after = client.answer("search_tools", json!({ "query": QUERY }));
+    assert_ne!(before["results"][0]["name"], "desk.six", "{before}");
+    assert_eq!(after["results"][0]["name"], "desk.six", "{after}");
+
+    let folder = client.folder.clone();
+    let explained = eventually("the outcome is in the store", || {
+        let search = ["search", QUERY, "--explain", "--json"];
+        let output = command(folder.path()).args(search).output().expect("nonet runs");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        found["results"][0]["explain"]["learned_from"].is_array().then_some(found)
+    });
+    let first = &explained["results"][0];
+    assert_eq!(first["name"], "desk.six", "{explained}");
+    assert_eq!(first["explain"]["learned_from"], json!(["custom", "paper", "quarter"]));
+    assert!(first["explain"]["signals"]["learned"].as_f64() > Some(0.0));
+    assert_eq!(explained["results"][1]["explain"]["signals"]["learned"], 0.0);
+
+    let output = command(folder.path()).args(["search", QUERY, "--explain"]).output().expect("nonet runs");
+    let table = String::from_utf8(output.stdout).expect("UTF-8");
+    for part in ["MEANING", "LEARNED", "quarter", "called after a search for"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+}
