@@ -130,7 +130,7 @@ async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
             .collect();
         let passages: Vec<Passage> =
             documents.iter().map(|document| document.passage(Rules::default())).collect();
-        let vectors = embedder.embed_documents(passages, |_, _| {}).await.expect("an embedder");
+        let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("an embedder");
         items.extend(documents.into_iter().zip(vectors).map(|(document, vector)| Item { document, vector }));
         texts.extend(lines(queries).iter().filter_map(|query| query["query"].as_str().map(str::to_owned)));
     }
@@ -181,7 +181,7 @@ fn measure(items: &[Item], requests: &[Query], size: usize) -> Row {
     let settings = Settings { hnsw_above: GRAPH_FROM - 1, ..Settings::default() };
     let start = Instant::now();
     let words = Index::new(documents, &settings);
-    let exact = words.with_vectors(vectors);
+    let exact = words.with_vectors(vectors.into_iter().map(Some).collect());
     let mut row = Row {
         tools: size,
         build_s: start.elapsed().as_secs_f64(),

@@ -68,7 +68,7 @@ fn by_keywords(bencher: divan::Bencher<'_, '_>, size: usize) {
 #[divan::bench(args = SIZES)]
 fn by_meaning_and_keywords(bencher: divan::Bencher<'_, '_>, size: usize) {
     let index = Index::new(documents(size), &Settings::default());
-    let index = index.with_vectors((0..size).map(vector).collect());
+    let index = index.with_vectors((0..size).map(vector).map(Some).collect());
     bencher.bench(|| {
         let query = index.parse("list the open pull requests of a repository");
         let vectors = query.texts().iter().enumerate().map(|(n, _)| vector(n * 31)).collect();

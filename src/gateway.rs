@@ -58,6 +58,8 @@ pub const SOFT_DEADLINE: Duration = Duration::from_secs(45);
 const GATHER: Duration = Duration::from_millis(15);
 /// How long a new snapshot waits for its vectors before it is published with keywords alone.
 const VECTORS_WAIT: Duration = Duration::from_millis(400);
+/// How often the vectors that are there so far are published while the others are made.
+const PARTLY_EVERY: Duration = Duration::from_secs(1);
 /// How long servers may take to stop, all together.
 const STOP_LIMIT: Duration = Duration::from_secs(6);
 
@@ -447,7 +449,7 @@ impl Gateway {
             return;
         };
         let index = snapshot.index.clone();
-        let passages: Vec<Passage> =
+        let passages: Arc<[Passage]> =
             index.documents().iter().map(|document| document.passage(index.rules())).collect();
         let total = passages.len();
         self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
@@ -457,10 +459,11 @@ impl Gateway {
             return;
         };
         let gateway = self.clone();
+        let (texts, worker) = (passages.clone(), embedder.clone());
         let embedding = tokio::spawn(async move {
             let progress = gateway.clone();
-            let vectors = embedder
-                .embed_documents(passages, move |done, total| {
+            let vectors = worker
+                .embed_documents(&texts, move |done, total| {
                     progress.indexing.send_if_modified(|now| {
                         let mine = now.generation == generation;
                         if mine {
@@ -471,7 +474,7 @@ impl Gateway {
                 })
                 .await;
             match vectors {
-                Ok(vectors) => Some(vectors),
+                Ok(vectors) => Some(vectors.into_iter().map(Some).collect()),
                 Err(error) => {
                     tracing::warn!("search goes by keywords alone: {error}");
                     None
@@ -503,15 +506,28 @@ impl Gateway {
             }
             Err(_) => {
                 let older = self.snapshot().index.clone();
-                self.snapshot.store(Arc::new(snapshot));
+                let partly = with_known(&embedder, &passages, &index, &older).await;
+                self.snapshot.store(Arc::new(snapshot.with_index(partly)));
                 let gateway = self.clone();
                 self.tasks.spawn(async move {
-                    let vectors = tokio::select! {
-                        vectors = embedding => vectors.ok().flatten(),
-                        () = gateway.stop.cancelled() => return,
+                    let vectors = loop {
+                        tokio::select! {
+                            vectors = &mut embedding => break vectors.ok().flatten(),
+                            () = gateway.stop.cancelled() => return,
+                            () = tokio::time::sleep(PARTLY_EVERY) => {}
+                        }
+                        let partly = with_known(&embedder, &passages, &index, &older).await;
+                        gateway.adopt_index(generation, &partly);
                     };
                     let (index, failed) = with_vectors(index, vectors, older).await;
-                    gateway.adopt_index(generation, index, failed);
+                    gateway.adopt_index(generation, &index);
+                    gateway.indexing.send_if_modified(|now| {
+                        let mine = now.generation == generation;
+                        if mine {
+                            (now.finished, now.failed, now.done) = (true, failed, now.total);
+                        }
+                        mine
+                    });
                     gateway.improve();
                 });
             }
@@ -546,16 +562,9 @@ impl Gateway {
     }
 
     /// Swaps in an index for the catalogue that is published, unless a newer one is there already.
-    fn adopt_index(&self, generation: u64, index: Arc<Index>, failed: bool) {
+    fn adopt_index(&self, generation: u64, index: &Arc<Index>) {
         self.snapshot.rcu(|now| {
             if now.generation == generation { Arc::new(now.with_index(index.clone())) } else { now.clone() }
-        });
-        self.indexing.send_if_modified(|now| {
-            let mine = now.generation == generation;
-            if mine {
-                (now.finished, now.failed, now.done) = (true, failed, now.total);
-            }
-            mine
         });
     }
 }
@@ -605,10 +614,22 @@ async fn heartbeat(stop: CancellationToken) {
     }
 }
 
+/// The index with those of its vectors that are known by now.
+async fn with_known(
+    embedder: &Embedder,
+    passages: &[Passage],
+    index: &Arc<Index>,
+    older: &Arc<Index>,
+) -> Arc<Index> {
+    let known = embedder.known_documents(passages);
+    let some = known.iter().any(Option::is_some).then_some(known);
+    with_vectors(index.clone(), some, older.clone()).await.0
+}
+
 /// The index with its vectors and the graph of an older one, and whether there are none.
 async fn with_vectors(
     index: Arc<Index>,
-    vectors: Option<Vec<Arc<[f32]>>>,
+    vectors: Option<Vec<Option<Arc<[f32]>>>>,
     older: Arc<Index>,
 ) -> (Arc<Index>, bool) {
     let Some(vectors) = vectors else { return (index, true) };

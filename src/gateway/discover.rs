@@ -137,7 +137,7 @@ impl Gateway {
             })
             .collect();
         let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
-        if let Some(hint) = self.hint(&snapshot, &found, &arguments) {
+        if let Some(hint) = self.hint(&found, &arguments) {
             answer["hint"] = json!(hint);
         }
         Ok(answer)
@@ -160,23 +160,21 @@ impl Gateway {
     }
 
     /// What a model should know about the search that it has just made.
-    fn hint(&self, snapshot: &Snapshot, found: &Found, arguments: &SearchArguments) -> Option<String> {
+    fn hint(&self, found: &Found, arguments: &SearchArguments) -> Option<String> {
         let mut hints: Vec<String> = Vec::new();
         if found.hits.is_empty() {
             hints.push("Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into());
         } else if matches!(found.confidence, Confidence::Low) {
             hints.push("None of these is a clear match. Say it in other words, one step at a time, or look through a category with browse_category.".into());
         }
-        if !snapshot.index.has_vectors() {
-            let now = *self.indexing.borrow();
-            if now.failed || self.without_embedder {
-                hints.push("These are keyword matches: search by meaning is not available, so use the words that a tool's name or description would have.".into());
-            } else {
-                hints.push(format!(
-                    "These are keyword matches: {} of {} tools are indexed by meaning so far.",
-                    now.done, now.total
-                ));
-            }
+        let now = *self.indexing.borrow();
+        if now.failed || self.without_embedder {
+            hints.push("These are keyword matches: search by meaning is not available, so use the words that a tool's name or description would have.".into());
+        } else if !now.finished {
+            hints.push(format!(
+                "{} of {} tools are indexed by meaning so far; the others are found by their words.",
+                now.done, now.total
+            ));
         }
         if arguments.category.is_none() {
             let starting: Vec<&str> = self.unlisted().map(|server| &**server).collect();

@@ -4,6 +4,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use sha2::{Digest, Sha256};
@@ -15,6 +16,8 @@ use crate::{
 
 /// The longest list that is kept, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
+/// Lists that are kept; beyond, those that were written longest ago go.
+const MOST_LISTS: usize = 500;
 
 /// Where a server's list is kept: it depends on what is run, so that another server under the same
 /// name never shows the tools of the old one.
@@ -53,5 +56,44 @@ pub fn write(folder: &Path, name: &str, settings: &Server, listing: &Listing) ->
     fs::create_dir_all(parent)?;
     let beside = path.with_extension(format!("{}.tmp", std::process::id()));
     fs::write(&beside, serde_json::to_vec(listing)?)?;
-    fs::rename(&beside, &path)
+    fs::rename(&beside, &path)?;
+    prune(parent, MOST_LISTS)
+}
+
+/// Removes all but the newest files of a folder. One that another gateway has removed meanwhile is no fault.
+fn prune(folder: &Path, most: usize) -> io::Result<()> {
+    let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)?
+        .flatten()
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    if files.len() > most {
+        files.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, file) in files.drain(most..) {
+            let _ = fs::remove_file(file);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_lists_go_when_there_are_too_many() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for age in 0..6 {
+            let file = fs::File::create(folder.path().join(format!("{age}.json"))).expect("writable");
+            file.set_modified(SystemTime::now() - Duration::from_secs(age * 60)).expect("a time");
+        }
+        prune(folder.path(), 4).expect("readable");
+        let mut left: Vec<String> = fs::read_dir(folder.path())
+            .expect("readable")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["0.json", "1.json", "2.json", "3.json"]);
+    }
 }

@@ -9,6 +9,7 @@ use std::{
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, SystemTime},
 };
 
 /// What a text is known by: the first sixteen bytes of its SHA-256.
@@ -21,6 +22,8 @@ const HEADER: usize = MAGIC.len() + 4;
 const CHECKSUM: usize = 8;
 /// Records in a file before it is written anew: about 300 MB at 384 numbers each.
 const MOST_RECORDS: usize = 200_000;
+/// A model's file that was not opened for so long is removed.
+const UNUSED: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// No model gives longer vectors; a header that says so is damaged.
 const LONGEST_VECTOR: usize = 65_536;
 
@@ -39,6 +42,25 @@ impl Cache {
 
     pub(super) fn path(&self) -> &Path {
         &self.file
+    }
+
+    /// Marks the file as used today, and removes those of models that nobody has used for a long time.
+    pub(super) fn tidy(&self) {
+        let now = SystemTime::now();
+        if let Ok(file) = File::options().append(true).open(&self.file) {
+            let _ = file.set_modified(now);
+        }
+        let Some(entries) = self.file.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let is_cache = name.to_str().is_some_and(|name| name.starts_with("vectors-"));
+            let modified = entry.metadata().and_then(|data| data.modified());
+            let unused = modified.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > UNUSED));
+            if is_cache && unused && entry.path() != self.file {
+                tracing::info!(file = %entry.path().display(), "the vectors of a model that is not used any more are removed");
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// The vectors of those keys that are there.
@@ -250,6 +272,52 @@ mod tests {
         check(&|bytes| bytes[0] = b'x', &[]);
         check(&|bytes| bytes.truncate(3), &[]);
         check(&|bytes| bytes.clear(), &[]);
+    }
+
+    #[test]
+    fn a_file_cut_at_any_byte_keeps_every_whole_record_and_can_be_written() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let cache = cache(folder.path());
+        cache.append(&[record(1), record(2)], &|_| true).expect("written");
+        let whole = fs::read(cache.path()).expect("readable");
+        for length in 0..=whole.len() {
+            fs::write(cache.path(), &whole[..length]).expect("writable");
+            let left: Vec<u8> = (1..=2).take(length.saturating_sub(HEADER) / record_size(8)).collect();
+            assert_eq!(keys(&cache), left, "{length} bytes");
+            cache.append(&[record(3)], &|_| true).expect("written");
+            assert_eq!(keys(&cache), [&left[..], &[3]].concat(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn several_writers_lose_nothing() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        std::thread::scope(|scope| {
+            for writer in 0..4u8 {
+                let cache = cache(folder.path());
+                scope.spawn(move || {
+                    for number in 0..25 {
+                        cache.append(&[record(writer * 25 + number)], &|_| true).expect("written");
+                    }
+                });
+            }
+        });
+        assert_eq!(keys(&cache(folder.path())), (0..100).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn files_of_unused_models_are_removed() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let caches = ["own", "old", "other"].map(|name| Cache::new(folder.path(), name));
+        for (cache, days) in caches.iter().zip([200, 100, 10]) {
+            cache.append(&[record(1)], &|_| true).expect("written");
+            let file = File::options().append(true).open(cache.path()).expect("there");
+            file.set_modified(SystemTime::now() - Duration::from_secs(days * 86_400)).expect("a time");
+        }
+        caches[0].tidy();
+        assert_eq!(caches.each_ref().map(|cache| cache.path().exists()), [true, false, true]);
+        let age = fs::metadata(caches[0].path()).and_then(|data| data.modified()).expect("a time").elapsed();
+        assert!(age.is_ok_and(|age| age < Duration::from_secs(60)));
     }
 
     #[test]

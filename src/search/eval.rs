@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    Boosts, Confidence, Document, Embedder, Found, Graph, Index, Outcomes, Rule, Settings, outcomes,
+    Boosts, Confidence, Document, Embedder, Found, Graph, Index, Outcomes, Passage, Rule, Settings, outcomes,
 };
 
 /// Results of a request that `--out` lists.
@@ -196,9 +196,10 @@ pub async fn run(
     let start = Instant::now();
     let mut index = Index::new(documents.clone(), settings);
     if settings.rules.has(Rule::Meaning) {
-        let passages = documents.iter().map(|document| document.passage(settings.rules)).collect();
-        match embedder.embed_documents(passages, progress).await {
-            Ok(vectors) => index = index.with_vectors(vectors),
+        let passages: Vec<Passage> =
+            documents.iter().map(|document| document.passage(settings.rules)).collect();
+        match embedder.embed_documents(&passages, progress).await {
+            Ok(vectors) => index = index.with_vectors(vectors.into_iter().map(Some).collect()),
             Err(error) => tracing::warn!(%error, "answers come from keywords alone"),
         }
     }

@@ -10,6 +10,7 @@ use super::{
     Boosts, Confidence, Found, Hit, Signals,
     index::{Index, Pin},
     query::{Part, Query},
+    vectors::UNKNOWN,
 };
 
 /// What the best keyword score of all adds to a cosine.
@@ -22,6 +23,9 @@ const TRIGRAM: f32 = 0.05;
 const TRIGRAM_WITHOUT_DENSE: f32 = 0.15;
 /// The best part's share of the score of a request with several parts; the rest is the whole's.
 const BEST_PART: f32 = 0.7;
+/// The cosine that a document is taken to have whose vector is not known yet, by its share of the best keyword score. What
+/// is asked for has about this cosine on the mean.
+const MEANING_BY_WORDS: f32 = 0.5;
 /// Candidates that each signal names where there are too many documents to score all.
 const CANDIDATES: usize = 100;
 /// The hit that the first one is compared with to see how far it stands out: the first that is not shown.
@@ -166,17 +170,19 @@ impl<'a> Scoring<'a> {
 
     /// What each signal adds, and the cosine.
     fn by_text(&self, text: &Scored, document: usize) -> (Signals, f32) {
+        let keyword = value(&text.keyword, document);
         let compared = || {
             let pair = text.part.vector.as_deref().zip(self.index.vectors());
-            pair.map_or(0.0, |(vector, vectors)| vectors.score(vector, document))
+            pair.map_or(UNKNOWN, |(vector, vectors)| vectors.score(vector, document))
         };
         let dense = match self.dense {
             true => text.dense.get(document).copied().unwrap_or_else(compared),
             false => 0.0,
         };
+        let dense = if dense.is_nan() { MEANING_BY_WORDS * keyword } else { dense };
         let signals = Signals {
             meaning: dense,
-            keywords: self.weights.0 * value(&text.keyword, document),
+            keywords: self.weights.0 * keyword,
             letters: self.weights.1 * value(&text.trigram, document),
             learned: 0.0,
         };

@@ -64,9 +64,9 @@ impl Index {
         Index { words, vectors: None, graph_above: settings.hnsw_above }
     }
 
-    /// The same documents with a vector each, in the same order. Vectors that do not fit are left out as a whole: the
-    /// index then answers from keywords.
-    pub fn with_vectors(&self, vectors: Vec<Arc<[f32]>>) -> Index {
+    /// The same documents with their vectors, in the same order; those that have none yet are ranked by their words. Vectors
+    /// that do not fit are left out as a whole: the index then answers from keywords.
+    pub fn with_vectors(&self, vectors: Vec<Option<Arc<[f32]>>>) -> Index {
         let (documents, count) = (self.words.documents.len(), vectors.len());
         let made = if count == documents { Vectors::new(vectors) } else { None };
         if made.is_none() && documents > 0 {
@@ -92,7 +92,7 @@ impl Index {
 
     /// The vectors that a graph should be made of: none where there are too few of them for one, or where the graph that is
     /// there has nearly all of them.
-    pub fn wants_graph(&self) -> Option<Arc<[Arc<[f32]>]>> {
+    pub fn wants_graph(&self) -> Option<Vec<Arc<[f32]>>> {
         let vectors = self.vectors.as_ref().filter(|vectors| vectors.len() > self.graph_above)?;
         (vectors.outside() > self.graph_above / 4).then(|| vectors.rows())
     }
@@ -378,7 +378,8 @@ mod tests {
         let lines: Vec<String> =
             (0..count).map(|number| format!("g{}.tool{number}: thing", number % 20)).collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        let vectors = vectors::tests::clustered(count, 48, 12);
+        let vectors: Vec<Option<Arc<[f32]>>> =
+            vectors::tests::clustered(count, 48, 12).into_iter().map(Some).collect();
         let exact = Index::new(documents(&lines), &Settings::default()).with_vectors(vectors.clone());
         let graph = Index::new(documents(&lines), &Settings { hnsw_above: 100, ..Settings::default() });
         let graph = graph.with_vectors(vectors.clone());
@@ -386,7 +387,7 @@ mod tests {
         let graph = graph.with_graph(Arc::new(Graph::new(&rows)));
         assert!(graph.has_graph() && graph.wants_graph().is_none());
         assert!(exact.has_vectors() && !exact.has_graph() && exact.wants_graph().is_none());
-        let query = exact.parse("unheard of").with_vectors(vec![vectors[7].clone()]);
+        let query = exact.parse("unheard of").with_vectors(vectors[7].iter().cloned().collect());
         for index in [&exact, &graph] {
             assert_eq!(index.search(&query, 10, &|_| true, &Boosts::new()).hits[0].document, 7);
             let found = index.search(&query, 10, &|at| &*index.documents()[at].group == "g3", &Boosts::new());
@@ -398,6 +399,21 @@ mod tests {
         };
         let near = numbers(&graph);
         assert!(numbers(&exact).iter().filter(|number| near.contains(number)).count() >= 9);
+    }
+
+    #[test]
+    fn a_document_without_a_vector_yet_is_ranked_by_its_words() {
+        let lines = ["a.far: unrelated", "b.new: waters the plants", "c.near: gardening"];
+        let vector = |x: f32, y: f32| Some(Arc::from([x, y].as_slice()));
+        let vectors = vec![vector(0.1, 0.995), None, vector(0.9, 0.436)];
+        let index = Index::new(documents(&lines), &Settings::default()).with_vectors(vectors);
+        let search = |request: &str| -> Vec<usize> {
+            let query = index.parse(request).with_vectors(vec![Arc::from([1.0, 0.0].as_slice())]);
+            index.search(&query, 3, &|_| true, &Boosts::new()).hits.iter().map(|hit| hit.document).collect()
+        };
+        assert_eq!(search("water plants"), [2, 1, 0]);
+        assert_eq!(search("something else"), [2, 0], "no vector and no word");
+        assert_eq!(search("b.new")[0], 1);
     }
 
     #[test]
@@ -452,7 +468,7 @@ mod tests {
 
     #[test]
     fn vectors_that_do_not_fit_leave_keywords() {
-        let index = catalogue().with_vectors(vec![vec![1.0].into()]);
+        let index = catalogue().with_vectors(vec![Some(vec![1.0].into())]);
         assert!(!index.has_vectors());
         assert_eq!(ids(&index, "weather")[0], "weather.forecast");
     }

@@ -17,16 +17,21 @@ const NEIGHBOURS: usize = 16;
 const EF_CONSTRUCTION: usize = 200;
 /// Layers at most; hnsw_rs knows sixteen.
 const LAYERS: usize = 16;
+/// Stands for a cosine that cannot be told.
+pub(super) const UNKNOWN: f32 = f32::NAN;
 /// Sums that do not wait for each other, so that the compiler can use the widest registers.
 const LANES: usize = 16;
 
-/// Unit vectors by number, `[count, width]`, and a graph over them if there is one.
+/// Unit vectors by number, `[count, width]`, some of which may not be known yet, and a graph over them if there is one.
 #[derive(Clone)]
 pub(super) struct Vectors {
     width: usize,
-    rows: Arc<[Arc<[f32]>]>,
+    rows: Arc<[Row]>,
     placed: Option<Arc<Placed>>,
 }
+
+/// A vector, if it is known.
+type Row = Option<Arc<[f32]>>;
 
 /// A graph of the nearest (HNSW) over vectors, which are known by what they are: it serves every set of vectors that has
 /// most of them.
@@ -49,9 +54,9 @@ struct Placed {
 
 impl Vectors {
     /// Takes vectors of one length; none if their lengths differ or there are none.
-    pub(super) fn new(rows: Vec<Arc<[f32]>>) -> Option<Vectors> {
-        let width = rows.first()?.len();
-        let fit = width > 0 && rows.iter().all(|vector| vector.len() == width);
+    pub(super) fn new(rows: Vec<Row>) -> Option<Vectors> {
+        let width = rows.iter().flatten().next()?.len();
+        let fit = width > 0 && rows.iter().flatten().all(|vector| vector.len() == width);
         fit.then(|| Vectors { width, rows: rows.into(), placed: None })
     }
 
@@ -60,6 +65,7 @@ impl Vectors {
         let mut rest = Vec::new();
         let mut pairs = Vec::with_capacity(self.rows.len());
         for (number, vector) in self.rows.iter().enumerate() {
+            let Some(vector) = vector else { continue };
             match graph.nodes.get(&key(vector)) {
                 Some(&node) => pairs.push((node, number)),
                 None => rest.push(number),
@@ -80,9 +86,10 @@ impl Vectors {
         Some(&self.placed.as_ref()?.graph)
     }
 
-    /// How many vectors the graph does not have; all, if there is none.
+    /// How many known vectors the graph does not have; all, if there is none.
     pub(super) fn outside(&self) -> usize {
-        self.placed.as_ref().map_or(self.rows.len(), |placed| placed.rest.len())
+        let known = || self.rows.iter().flatten().count();
+        self.placed.as_ref().map_or_else(known, |placed| placed.rest.len())
     }
 
     /// How many vectors there are.
@@ -90,22 +97,24 @@ impl Vectors {
         self.rows.len()
     }
 
-    /// The vectors themselves, to make a graph of.
-    pub(super) fn rows(&self) -> Arc<[Arc<[f32]>]> {
-        self.rows.clone()
+    /// The known vectors themselves, to make a graph of.
+    pub(super) fn rows(&self) -> Vec<Arc<[f32]>> {
+        self.rows.iter().flatten().cloned().collect()
     }
 
-    /// The cosine of a query with each vector that `wanted` names, 0 for the others; none where the query has another
-    /// length.
+    /// The cosine of a query with each vector that `wanted` names, [`UNKNOWN`] for the others and for those that are not
+    /// known; none where the query has another length.
     pub(super) fn scores(&self, query: &[f32], wanted: &[bool]) -> Option<Vec<f32>> {
-        let score = |(vector, &wanted): (&Arc<[f32]>, &bool)| if wanted { dot(query, vector) } else { 0.0 };
+        let score = |(row, &wanted): (&Row, &bool)| {
+            row.as_ref().filter(|_| wanted).map_or(UNKNOWN, |vector| dot(query, vector))
+        };
         (query.len() == self.width).then(|| self.rows.iter().zip(wanted).map(score).collect())
     }
 
-    /// The cosine of a query with one vector, 0 for what is not there or has another length.
+    /// The cosine of a query with one vector, [`UNKNOWN`] for what is not there or has another length.
     pub(super) fn score(&self, query: &[f32], number: usize) -> f32 {
-        let vector = self.rows.get(number).filter(|_| query.len() == self.width);
-        vector.map_or(0.0, |vector| dot(query, vector))
+        let row = self.rows.get(number).filter(|_| query.len() == self.width);
+        row.and_then(Option::as_ref).map_or(UNKNOWN, |vector| dot(query, vector))
     }
 
     /// About the `count` nearest and all that the graph does not have, in no order; nothing without a graph.
@@ -201,11 +210,15 @@ pub(super) mod tests {
             .collect()
     }
 
+    fn known(rows: &[Arc<[f32]>]) -> Option<Vectors> {
+        Vectors::new(rows.iter().cloned().map(Some).collect())
+    }
+
     #[test]
     fn the_graph_finds_what_exact_search_finds() {
         let all = clustered(2_020, 32, 40);
         let (queries, vectors) = all.split_at(20);
-        let exact = Vectors::new(vectors.to_vec()).expect("equal lengths");
+        let exact = known(vectors).expect("equal lengths");
         let graph = exact.with_graph(Arc::new(Graph::new(vectors)));
         assert!(graph.graph().is_some() && exact.graph().is_none());
         assert_eq!((graph.outside(), exact.outside()), (0, vectors.len()));
@@ -224,8 +237,7 @@ pub(super) mod tests {
     fn equal_vectors_do_not_break_the_graph() {
         let one = clustered(1, 48, 1).remove(0);
         let rows = vec![one.clone(); 50];
-        let vectors =
-            Vectors::new(rows.clone()).expect("equal lengths").with_graph(Arc::new(Graph::new(&rows)));
+        let vectors = known(&rows).expect("equal lengths").with_graph(Arc::new(Graph::new(&rows)));
         assert_eq!(vectors.near(&one, 5).len(), 50, "one node, and all that share it");
     }
 
@@ -235,7 +247,7 @@ pub(super) mod tests {
         let graph = Arc::new(Graph::new(&all[..200]));
         // A hundred are gone, a hundred are new, and the order is another one.
         let rows: Vec<Arc<[f32]>> = all[100..].iter().rev().cloned().collect();
-        let vectors = Vectors::new(rows.clone()).expect("equal lengths").with_graph(graph);
+        let vectors = known(&rows).expect("equal lengths").with_graph(graph);
         assert_eq!(vectors.outside(), 100);
         for (number, vector) in rows.iter().enumerate() {
             let near = vectors.near(vector, 5);
@@ -248,9 +260,9 @@ pub(super) mod tests {
     fn lengths_must_agree() {
         let short: Arc<[f32]> = vec![1.0].into();
         let long: Arc<[f32]> = vec![1.0, 0.0].into();
-        assert!(Vectors::new(vec![short.clone(), long.clone()]).is_none());
-        assert!(Vectors::new(vec![]).is_none());
-        let vectors = Vectors::new(vec![long]).expect("equal lengths");
+        assert!(known(&[short.clone(), long.clone()]).is_none());
+        assert!(known(&[]).is_none());
+        let vectors = known(&[long]).expect("equal lengths");
         assert!(vectors.scores(&short, &[true]).is_none());
     }
 

@@ -110,7 +110,7 @@ impl Folder {
 
     async fn document(&self, text: &str) -> Arc<[f32]> {
         let vectors =
-            self.embedder().embed_documents(vec![Passage(vec![(text.to_owned(), 1.0)])], |_, _| {}).await;
+            self.embedder().embed_documents(&[Passage(vec![(text.to_owned(), 1.0)])], |_, _| {}).await;
         vectors.expect("a model that fits").remove(0)
     }
 }
@@ -452,10 +452,12 @@ async fn a_multilingual_model_finds_by_meaning_in_any_language() {
         })
         .into();
     let embedder = folder.embedder();
-    let passages = documents.iter().map(|document| document.passage(Rules::default())).collect();
-    let vectors = embedder.embed_documents(passages, |_, _| {}).await.expect("a model that fits");
+    let passages: Vec<Passage> =
+        documents.iter().map(|document| document.passage(Rules::default())).collect();
+    let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("a model that fits");
     assert_eq!(vectors.iter().map(|vector| vector.len()).collect::<Vec<_>>(), [12, 12]);
-    let index = Index::new(documents, &Settings::default()).with_vectors(vectors);
+    let index =
+        Index::new(documents, &Settings::default()).with_vectors(vectors.into_iter().map(Some).collect());
     assert!(index.has_vectors());
 
     let check = async |text: &str, expected: &str| {
