@@ -131,7 +131,8 @@ async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
         let passages: Vec<Passage> =
             documents.iter().map(|document| document.passage(Rules::default())).collect();
         let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("an embedder");
-        items.extend(documents.into_iter().zip(vectors).map(|(document, vector)| Item { document, vector }));
+        let embedded = documents.into_iter().zip(vectors);
+        items.extend(embedded.filter_map(|(document, vector)| Some(Item { document, vector: vector? })));
         texts.extend(lines(queries).iter().filter_map(|query| query["query"].as_str().map(str::to_owned)));
     }
     // Spread over all files.
@@ -192,7 +193,7 @@ fn measure(items: &[Item], requests: &[Query], size: usize) -> Row {
     };
     if let Some(vectors) = exact.wants_graph() {
         let start = Instant::now();
-        let graph = exact.with_graph(Arc::new(Graph::new(&vectors)));
+        let graph = exact.with_graph(Arc::new(Graph::new(&vectors, &|| false)));
         row.graph_s = Some(start.elapsed().as_secs_f64());
         row.memory_mb = memory_mb() - before;
         row.graph = Some(times(&graph, requests));

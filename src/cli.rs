@@ -144,6 +144,8 @@ enum Command {
         #[arg(long)]
         replay: bool,
     },
+    /// Forget what searches have led to, on this machine
+    Forget,
     /// Print the JSON Schema of servers.toml
     Schema,
     /// Print completions for a shell
@@ -236,6 +238,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             clap_complete::generate(shell, &mut Cli::command(), "nonet", &mut std::io::stdout());
             return Ok(OK);
         }
+        Some(Command::Forget) => return forget(),
         Some(Command::Schema) => {
             println!("{}", serde_json::to_string_pretty(&config::schema())?);
             return Ok(OK);
@@ -445,6 +448,16 @@ async fn until_known(gateway: &Arc<Gateway>, name: &str, limit: Duration) {
     }
 }
 
+/// Empties the table of outcomes. A gateway that is running goes on with what it has read.
+fn forget() -> anyhow::Result<u8> {
+    let folder = store::folder().context("there is no home folder, so nothing was kept")?;
+    let store = store::Store::open(&folder)?;
+    let count = store.outcomes()?.len();
+    store.forget_outcomes()?;
+    println!("forgot {count} outcomes in {}", folder.display());
+    Ok(OK)
+}
+
 async fn eval(
     tools: &Path,
     queries: &Path,
@@ -479,7 +492,9 @@ mod tests {
     fn help_is_as_promised() {
         Cli::command().debug_assert();
         let mut help = Cli::command().render_long_help().to_string();
-        for command in ["serve", "search", "tools", "get", "call", "check", "eval", "schema", "completions"] {
+        for command in
+            ["serve", "search", "tools", "get", "call", "check", "eval", "forget", "schema", "completions"]
+        {
             let mut all = Cli::command();
             all.build();
             let sub = all.find_subcommand_mut(command).expect("a command of section 7");

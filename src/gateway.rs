@@ -1,7 +1,7 @@
 //! The gateway: every server, one catalogue, one index, and the operations on them.
 //!
 //! Read this first. [`Gateway::connect`] starts the servers; one publisher task turns what they list
-//! into a [`Snapshot`] and swaps it in whole. Every operation takes one snapshot and keeps it. The
+//! into a [`Snapshot`] and swaps it in whole (`publish`). Every operation takes one snapshot and keeps it. The
 //! operations are in the files beside: `call` (the one road of a call), `discover` (search, browse,
 //! describe), `graph` (run_parallel and workflows), `ask`, `apps`, `skills`, `builtin`.
 
@@ -14,6 +14,7 @@ mod graph;
 mod inject;
 mod learn;
 mod lists;
+mod publish;
 pub mod session;
 mod skills;
 
@@ -27,9 +28,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use dashmap::DashMap;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -42,7 +43,7 @@ use crate::{
     metrics::Metrics,
     policy::Scope,
     results::Results,
-    search::{Document, Embedder, Graph, Index, Passage},
+    search::{Embedder, Graph, Index},
     select::Selector,
 };
 pub use apps::AppArguments;
@@ -54,12 +55,6 @@ pub use skills::SkillArguments;
 
 /// The soft deadline of a client that nothing is known of: most give up at 60 s.
 pub const SOFT_DEADLINE: Duration = Duration::from_secs(45);
-/// How long updates are gathered before a new snapshot is made.
-const GATHER: Duration = Duration::from_millis(15);
-/// How long a new snapshot waits for its vectors before it is published with keywords alone.
-const VECTORS_WAIT: Duration = Duration::from_millis(400);
-/// How often the vectors that are there so far are published while the others are made.
-const PARTLY_EVERY: Duration = Duration::from_secs(1);
 /// How long servers may take to stop, all together.
 const STOP_LIMIT: Duration = Duration::from_secs(6);
 
@@ -139,7 +134,8 @@ pub struct Gateway {
     selector: Selector,
     connections: BTreeMap<Arc<str>, Arc<Connection>>,
     embedding: Mutex<Option<AbortHandle>>,
-    /// Whether a graph is being built.
+    /// The newest graph of a large catalogue, and whether one is being built.
+    graph: ArcSwapOption<Graph>,
     improving: AtomicBool,
     snapshot: ArcSwap<Snapshot>,
     indexing: watch::Sender<Indexing>,
@@ -176,7 +172,7 @@ impl Gateway {
             .collect();
         let own = own_listing();
         let catalog = Catalog::new([(GATEWAY, &own, None)]);
-        let index = Arc::new(Index::new(documents(&catalog), &config.embedder));
+        let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
         let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
         Arc::new(Self {
             metrics: Metrics::default(),
@@ -185,6 +181,7 @@ impl Gateway {
             selector,
             connections,
             embedding: Mutex::default(),
+            graph: ArcSwapOption::empty(),
             improving: AtomicBool::new(false),
             snapshot: ArcSwap::from_pointee(snapshot),
             indexing: watch::Sender::new(Indexing::default()),
@@ -226,8 +223,10 @@ impl Gateway {
         }
         let gateway = self.clone();
         self.tasks.spawn(async move { gateway.publish(receiver).await });
-        let gateway = self.clone();
-        self.tasks.spawn(async move { gateway.recalled().await });
+        if !self.without_embedder {
+            let gateway = self.clone();
+            self.tasks.spawn(async move { gateway.recalled().await });
+        }
         let stop = self.stop.clone();
         self.tasks.spawn(async move { heartbeat(stop).await });
     }
@@ -354,251 +353,6 @@ impl Gateway {
         };
         let _ = tokio::time::timeout(limit, covered).await;
     }
-
-    /// Turns what the servers list into snapshots, until the gateway stops.
-    async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
-        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::new();
-        known.insert(GATEWAY.into(), own_listing());
-        let mut fresh: std::collections::HashSet<Arc<str>> = std::collections::HashSet::new();
-        if let Some(folder) = &self.cache {
-            for (name, connection) in &self.connections {
-                if let Some(listing) = lists::read(folder, name, &connection.settings) {
-                    known.insert(name.clone(), listing);
-                }
-            }
-        }
-        let mut generation = 0;
-        let mut changed = true;
-        let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
-        let mut news: Vec<Value> = Vec::new();
-        loop {
-            if changed {
-                generation += 1;
-                self.publish_one(&known, generation).await;
-            }
-            // Told only now: whoever reads of a new tool can call it.
-            for notice in news.drain(..) {
-                self.notify_all(&notice);
-            }
-            for waiting in barriers.drain(..) {
-                let _ = waiting.send(());
-            }
-            changed = false;
-            let mut next = tokio::select! {
-                update = updates.recv() => update,
-                () = self.stop.cancelled() => return,
-            };
-            tokio::time::sleep(GATHER).await;
-            while let Some(update) = next {
-                match update {
-                    Update::Listed { server, listing: Some(listing) } => {
-                        let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
-                        changed |= differs;
-                        news.extend(notice);
-                    }
-                    Update::Listed { .. } => {}
-                    Update::Barrier(waiting) => barriers.push(waiting),
-                }
-                next = updates.try_recv().ok();
-            }
-        }
-    }
-
-    /// Takes a server's new list; says whether it differs from the old one, and what is to be told.
-    fn take(
-        &self,
-        known: &mut BTreeMap<Arc<str>, Listing>,
-        fresh: &mut std::collections::HashSet<Arc<str>>,
-        server: Arc<str>,
-        listing: Listing,
-    ) -> (bool, Option<Value>) {
-        if known.get(&server) == Some(&listing) {
-            fresh.insert(server);
-            return (false, None);
-        }
-        let mut notice = None;
-        // Only what changes under the eyes of a session is news; an old list on disk is not.
-        if !fresh.insert(server.clone())
-            && let Some(old) = known.get(&server)
-        {
-            notice = changes(&server, old, &listing);
-        }
-        if let (Some(folder), Some(connection)) = (&self.cache, self.connections.get(&server))
-            && let Err(error) = lists::write(folder, &server, &connection.settings, &listing)
-        {
-            tracing::warn!(%server, %error, "the list could not be kept on disk");
-        }
-        known.insert(server, listing);
-        (true, notice)
-    }
-
-    async fn publish_one(self: &Arc<Self>, known: &BTreeMap<Arc<str>, Listing>, generation: u64) {
-        let gateway = self.clone();
-        let known = known.clone();
-        let made = tokio::task::spawn_blocking(move || {
-            let catalog = Catalog::new(known.iter().map(|(server, listing)| {
-                let settings = gateway.connections.get(server).map(|connection| &connection.settings);
-                (&**server, listing, settings)
-            }));
-            let index = Arc::new(Index::new(documents(&catalog), &gateway.config.embedder));
-            Snapshot::new(Arc::new(catalog), index, generation)
-        })
-        .await;
-        let Ok(snapshot) = made else {
-            tracing::error!("the catalogue could not be made; the old one stays");
-            return;
-        };
-        let index = snapshot.index.clone();
-        let passages: Arc<[Passage]> =
-            index.documents().iter().map(|document| document.passage(index.rules())).collect();
-        let total = passages.len();
-        self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
-        let Some(embedder) = self.embedder() else {
-            self.snapshot.store(Arc::new(snapshot));
-            self.indexing.send_replace(Indexing { generation, total, finished: true, failed: true, done: 0 });
-            return;
-        };
-        let gateway = self.clone();
-        let (texts, worker) = (passages.clone(), embedder.clone());
-        let embedding = tokio::spawn(async move {
-            let progress = gateway.clone();
-            let vectors = worker
-                .embed_documents(&texts, move |done, total| {
-                    progress.indexing.send_if_modified(|now| {
-                        let mine = now.generation == generation;
-                        if mine {
-                            (now.done, now.total) = (done, total);
-                        }
-                        mine
-                    });
-                })
-                .await;
-            match vectors {
-                Ok(vectors) => Some(vectors.into_iter().map(Some).collect()),
-                Err(error) => {
-                    tracing::warn!("search goes by keywords alone: {error}");
-                    None
-                }
-            }
-        });
-        // Known vectors come in no time: then one swap does, and search never falls back to keywords
-        // because a single tool is new.
-        let mut embedding = embedding;
-        if let Ok(mut running) = self.embedding.lock()
-            && let Some(older) = running.replace(embedding.abort_handle())
-        {
-            // What the older one has embedded is remembered; the rest is in the newer one's list.
-            older.abort();
-        }
-        match tokio::time::timeout(VECTORS_WAIT, &mut embedding).await {
-            Ok(vectors) => {
-                let older = self.snapshot().index.clone();
-                let (index, failed) = with_vectors(index, vectors.ok().flatten(), older).await;
-                self.snapshot.store(Arc::new(snapshot.with_index(index)));
-                self.indexing.send_replace(Indexing {
-                    generation,
-                    done: total,
-                    total,
-                    finished: true,
-                    failed,
-                });
-                self.improve();
-            }
-            Err(_) => {
-                let older = self.snapshot().index.clone();
-                let partly = with_known(&embedder, &passages, &index, &older).await;
-                self.snapshot.store(Arc::new(snapshot.with_index(partly)));
-                let gateway = self.clone();
-                self.tasks.spawn(async move {
-                    let vectors = loop {
-                        tokio::select! {
-                            vectors = &mut embedding => break vectors.ok().flatten(),
-                            () = gateway.stop.cancelled() => return,
-                            () = tokio::time::sleep(PARTLY_EVERY) => {}
-                        }
-                        let partly = with_known(&embedder, &passages, &index, &older).await;
-                        gateway.adopt_index(generation, &partly);
-                    };
-                    let (index, failed) = with_vectors(index, vectors, older).await;
-                    gateway.adopt_index(generation, &index);
-                    gateway.indexing.send_if_modified(|now| {
-                        let mine = now.generation == generation;
-                        if mine {
-                            (now.finished, now.failed, now.done) = (true, failed, now.total);
-                        }
-                        mine
-                    });
-                    gateway.improve();
-                });
-            }
-        }
-    }
-
-    /// Builds a graph in the background where the index is large enough to want one; exact search answers until then. One
-    /// at a time: what has changed meanwhile is seen at the end.
-    fn improve(self: &Arc<Self>) {
-        let Some(rows) = self.snapshot().index.wants_graph() else { return };
-        if self.improving.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let gateway = self.clone();
-        // Not waited for at the end: it has nothing to put away.
-        tokio::task::spawn_blocking(move || {
-            let start = Instant::now();
-            tracing::info!(tools = rows.len(), "building the graph for a large catalogue");
-            let graph = Arc::new(Graph::new(&rows));
-            tracing::info!(tools = rows.len(), seconds = start.elapsed().as_secs(), "the graph is built");
-            loop {
-                let now = gateway.snapshot();
-                let index = Arc::new(now.index.with_graph(graph.clone()));
-                let stored = gateway.snapshot.compare_and_swap(&now, Arc::new(now.with_index(index)));
-                if Arc::ptr_eq(&stored, &now) {
-                    break;
-                }
-            }
-            gateway.improving.store(false, Ordering::Release);
-            gateway.improve();
-        });
-    }
-
-    /// Swaps in an index for the catalogue that is published, unless a newer one is there already.
-    fn adopt_index(&self, generation: u64, index: &Arc<Index>) {
-        self.snapshot.rcu(|now| {
-            if now.generation == generation { Arc::new(now.with_index(index.clone())) } else { now.clone() }
-        });
-    }
-}
-
-/// What a server changed while it was in use. A tool that is not what it was when it was
-/// first seen may be an attack (a "rug pull"), so its new definition is to be read before use.
-fn changes(server: &str, old: &Listing, new: &Listing) -> Option<Value> {
-    let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
-    let before: BTreeMap<String, &Value> = old.tools.iter().map(|tool| (name(tool), tool)).collect();
-    let after: BTreeMap<String, &Value> = new.tools.iter().map(|tool| (name(tool), tool)).collect();
-    let full = |tool: &str| crate::name::full_name(server, tool);
-    let pick = |tools: Vec<String>| (!tools.is_empty()).then_some(tools);
-    let redefined: Vec<String> = after
-        .iter()
-        .filter(|(name, tool)| before.get(*name).is_some_and(|old| old != *tool))
-        .map(|(name, _)| full(name))
-        .collect();
-    for tool in &redefined {
-        tracing::warn!(%tool, "the server changed this tool's definition while it was in use");
-    }
-    let added = after.keys().filter(|name| !before.contains_key(*name)).map(|name| full(name)).collect();
-    let removed = before.keys().filter(|name| !after.contains_key(*name)).map(|name| full(name)).collect();
-    let mut notice = json!({ "kind": "tools_changed", "server": server });
-    for (key, tools) in [("added", pick(added)), ("removed", pick(removed)), ("redefined", pick(redefined))] {
-        if let Some(tools) = tools {
-            notice[key] = json!(tools.iter().take(20).collect::<Vec<_>>());
-        }
-    }
-    if let Some(first) = notice.get("redefined").and_then(|all| all.get(0)).cloned() {
-        notice["hint"] =
-            json!("Read a redefined tool again before you call it; ask the user if it looks wrong.");
-        notice["next_step"] = json!({ "tool": "get_tool", "arguments": { "name": first } });
-    }
-    notice.as_object().is_some_and(|fields| fields.len() > 2).then_some(notice)
 }
 
 /// Keeps the runtime's next timer near. A timer that is set for earlier than the next one wakes the
@@ -612,50 +366,6 @@ async fn heartbeat(stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
     }
-}
-
-/// The index with those of its vectors that are known by now.
-async fn with_known(
-    embedder: &Embedder,
-    passages: &[Passage],
-    index: &Arc<Index>,
-    older: &Arc<Index>,
-) -> Arc<Index> {
-    let known = embedder.known_documents(passages);
-    let some = known.iter().any(Option::is_some).then_some(known);
-    with_vectors(index.clone(), some, older.clone()).await.0
-}
-
-/// The index with its vectors and the graph of an older one, and whether there are none.
-async fn with_vectors(
-    index: Arc<Index>,
-    vectors: Option<Vec<Option<Arc<[f32]>>>>,
-    older: Arc<Index>,
-) -> (Arc<Index>, bool) {
-    let Some(vectors) = vectors else { return (index, true) };
-    let made = tokio::task::spawn_blocking({
-        let index = index.clone();
-        move || {
-            let whole = index.with_vectors(vectors);
-            older.graph().map(|graph| whole.with_graph(graph.clone())).unwrap_or(whole)
-        }
-    })
-    .await;
-    match made {
-        Ok(whole) => (Arc::new(whole), false),
-        Err(_) => (index, true),
-    }
-}
-
-/// The visible tools as documents, in the catalogue's order.
-fn documents(catalog: &Catalog) -> Vec<Document> {
-    catalog
-        .visible()
-        .map(|tool| {
-            let about = catalog.servers().get(&tool.server).map_or("", |entry| &entry.description);
-            tool.document(about)
-        })
-        .collect()
 }
 
 /// Nonet's own tools as a listing.

@@ -113,8 +113,15 @@ pub struct Signals {
     pub keywords: f32,
     /// Three-letter windows that both have.
     pub letters: f32,
-    /// What earlier searches led to.
+    /// What earlier searches led to, and what the session has loaded.
     pub learned: f32,
+}
+
+impl Hit {
+    /// The score without what was added to it by [`Boosts`].
+    fn found(&self) -> f32 {
+        self.score - self.signals.learned
+    }
 }
 
 impl Signals {

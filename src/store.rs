@@ -129,7 +129,13 @@ impl Store {
         let deadline = Instant::now() + PATIENCE_TO_OPEN;
         loop {
             // Held alone only for the moment in which a damaged file is set aside.
-            in_use.lock_shared().map_err(files(&lock))?;
+            while let Err(error) = in_use.try_lock_shared() {
+                match error {
+                    TryLockError::WouldBlock if Instant::now() < deadline => thread::sleep(PAUSE),
+                    TryLockError::WouldBlock => return Err(files(&lock)(io::ErrorKind::TimedOut.into())),
+                    TryLockError::Error(error) => return Err(files(&lock)(error)),
+                }
+            }
             let unfit = match connect(&file, STEPS) {
                 Ok(connection) => {
                     return Ok(Store { connection: Mutex::new(connection), file, _in_use: in_use });

@@ -11,7 +11,7 @@ use crate::{
     fault::{Code, Fault},
     name,
     policy::{self, Verdict},
-    search::{self, Boosts, Confidence, Found, Hit},
+    search::{self, Boosts, Confidence, Found, Hit, Query},
 };
 
 /// How long a description is in a list, in characters.
@@ -102,12 +102,13 @@ impl Gateway {
                 })
         };
         let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
-        let learned = self.learned(&snapshot, query);
+        let words = search::outcomes::words(query);
+        let learned = self.learned(&snapshot, &words);
         let mut boosts = self.boosts(&snapshot, caller);
         learn::add(&mut boosts, &learned);
         let pool = POOL.max(limit * 2);
         let found = snapshot.index.search(&request, pool, &allowed, &boosts);
-        self.searched(caller, &snapshot, query, &found);
+        self.searched(caller, &snapshot, words, &found);
         let tool_of = |hit: &Hit| snapshot.tool(hit.document);
         let mut hits: Vec<&Hit> = found.hits.iter().take(limit).collect();
         let low = matches!(found.confidence, Confidence::Low);
@@ -137,7 +138,7 @@ impl Gateway {
             })
             .collect();
         let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
-        if let Some(hint) = self.hint(&found, &arguments) {
+        if let Some(hint) = self.hint(caller, &snapshot, &request, &found, &arguments) {
             answer["hint"] = json!(hint);
         }
         Ok(answer)
@@ -145,10 +146,15 @@ impl Gateway {
 
     /// Which tools, by document, a caller may see.
     fn seen(&self, snapshot: &Snapshot, caller: &Caller) -> Arc<[bool]> {
-        let profile = caller.session.profile.clone();
+        let profile = &caller.session.profile;
+        if let Some(seen) = snapshot.seen.get(profile) {
+            return seen.clone();
+        }
         let scope = self.scope(&caller.session);
         let see = |tool: &Arc<Tool>| !matches!(policy::check(tool, scope), Verdict::Deny(_));
-        snapshot.seen.entry(profile).or_insert_with(|| snapshot.tools.iter().map(see).collect()).clone()
+        let seen: Arc<[bool]> = snapshot.tools.iter().map(see).collect();
+        snapshot.seen.insert(profile.clone(), seen.clone());
+        seen
     }
 
     /// What the session has loaded ranks higher.
@@ -160,24 +166,32 @@ impl Gateway {
     }
 
     /// What a model should know about the search that it has just made.
-    fn hint(&self, found: &Found, arguments: &SearchArguments) -> Option<String> {
+    fn hint(
+        &self,
+        caller: &Caller,
+        snapshot: &Snapshot,
+        request: &Query,
+        found: &Found,
+        arguments: &SearchArguments,
+    ) -> Option<String> {
         let mut hints: Vec<String> = Vec::new();
         if found.hits.is_empty() {
             hints.push("Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into());
         } else if matches!(found.confidence, Confidence::Low) {
             hints.push("None of these is a clear match. Say it in other words, one step at a time, or look through a category with browse_category.".into());
         }
-        let now = *self.indexing.borrow();
-        if now.failed || self.without_embedder {
+        let indexing = *self.indexing.borrow();
+        if !request.has_vectors() && (indexing.failed || indexing.finished || self.without_embedder) {
             hints.push("These are keyword matches: search by meaning is not available, so use the words that a tool's name or description would have.".into());
-        } else if !now.finished {
-            hints.push(format!(
-                "{} of {} tools are indexed by meaning so far; the others are found by their words.",
-                now.done, now.total
-            ));
+        } else if !snapshot.index.has_all_vectors() {
+            hints.push("Not every tool is indexed by meaning yet; the others are found by the words of their names and descriptions.".into());
         }
         if arguments.category.is_none() {
-            let starting: Vec<&str> = self.unlisted().map(|server| &**server).collect();
+            let scope = self.scope(&caller.session);
+            let may_hold = |server: &&Arc<str>| {
+                scope.is_none_or(|scope| scope.profile.categories.iter().any(|name| **name == ***server))
+            };
+            let starting: Vec<&str> = self.unlisted().filter(may_hold).map(|server| &**server).collect();
             if !starting.is_empty() {
                 hints.push(format!(
                     "Still starting, so not searched: {}. Search again in a few seconds.",

@@ -1,7 +1,7 @@
 //! Learning from outcomes: which tool was called with success after which search. On this machine only.
 //!
-//! A session remembers its last searches; a successful call of a tool that one of them showed counts for that search's
-//! words. What was learned lifts the tool a little when the same words are searched again (`search/outcomes.rs`).
+//! A session remembers its last searches; a successful call counts for the words of the last one that found the tool. What
+//! was learned lifts the tool a little when the same words are searched again (`search/outcomes.rs`).
 
 use std::{
     path::Path,
@@ -9,12 +9,13 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::{Gateway, Snapshot, session::Caller};
 use crate::{
     catalog::{GATEWAY, Tool},
-    search::{Boosts, Found, Learned, Outcomes, outcomes},
+    search::{Boosts, Found, Learned, Outcome, Outcomes},
     store::Store,
 };
 
@@ -34,27 +35,17 @@ pub struct Search {
     at: Instant,
 }
 
+/// Outcomes that wait to be written; what comes while so many wait is kept in memory alone.
+const QUEUE: usize = 64;
+
 /// What was learned, in memory and in the store.
 pub(super) struct Learning {
     outcomes: Mutex<Outcomes>,
-    store: Option<Store>,
+    /// To the one writer of the store; none without a store.
+    unwritten: Option<mpsc::Sender<Outcome>>,
 }
 
 impl Learning {
-    /// Reads what was learned before; blocks. Without a folder, and where the store cannot be used, nothing is kept beyond
-    /// this process.
-    fn open(folder: Option<&Path>) -> Learning {
-        let Some(folder) = folder else { return Learning { outcomes: Mutex::default(), store: None } };
-        let opened = Store::open(folder).and_then(|store| Ok((store.outcomes()?, store)));
-        match opened {
-            Ok((rows, store)) => Learning { outcomes: Mutex::new(Outcomes::new(rows)), store: Some(store) },
-            Err(error) => {
-                tracing::warn!(%error, "what searches lead to is not kept beyond this run");
-                Learning { outcomes: Mutex::default(), store: None }
-            }
-        }
-    }
-
     /// What each tool gains, by full name.
     fn boosts(&self, words: &[String]) -> Vec<(Arc<str>, Learned)> {
         let outcomes = self.outcomes.lock().map(|outcomes| outcomes.boosts(words, now())).unwrap_or_default();
@@ -64,34 +55,38 @@ impl Learning {
 
 impl Gateway {
     /// What was learned so far, read from the store when it is first wanted; nothing where that is switched off.
-    pub(super) async fn learning(self: &Arc<Self>) -> Option<&Arc<Learning>> {
+    async fn learning(&self) -> Option<&Learning> {
         if !self.config.gateway.learn {
             return None;
         }
         let opened = self.learning.get_or_init(async || {
             let folder = self.state.clone();
-            let open = tokio::task::spawn_blocking(move || Learning::open(folder.as_deref()));
-            Arc::new(open.await.unwrap_or_else(|_| Learning::open(None)))
+            let open = tokio::task::spawn_blocking(move || folder.and_then(|folder| open(&folder)));
+            let Some((store, rows)) = open.await.ok().flatten() else {
+                return Learning { outcomes: Mutex::default(), unwritten: None };
+            };
+            let (unwritten, rows_in) = mpsc::channel(QUEUE);
+            self.tasks.spawn(write(Arc::new(store), rows_in, self.stop.clone()));
+            Learning { outcomes: Mutex::new(Outcomes::new(rows)), unwritten: Some(unwritten) }
         });
         Some(opened.await)
     }
 
     /// Waits until what was learned before is known.
-    pub async fn recalled(self: &Arc<Self>) {
+    pub async fn recalled(&self) {
         let _ = self.learning().await;
     }
 
-    /// What each tool gains for a request, by document, and from which words.
-    pub(super) fn learned(&self, snapshot: &Snapshot, query: &str) -> Vec<(usize, Learned)> {
+    /// What each tool gains for the words of a request, by document, and from which words.
+    pub(super) fn learned(&self, snapshot: &Snapshot, words: &[String]) -> Vec<(usize, Learned)> {
         let Some(learning) = self.learning.get() else { return Vec::new() };
         let place = |full: &Arc<str>| snapshot.tools.binary_search_by(|tool| tool.full.cmp(full)).ok();
-        let learned = learning.boosts(&outcomes::words(query)).into_iter();
+        let learned = learning.boosts(words).into_iter();
         learned.filter_map(|(full, learned)| Some((place(&full)?, learned))).collect()
     }
 
     /// Remembers a search, whose outcome may come.
-    pub(super) fn searched(&self, caller: &Caller, snapshot: &Snapshot, query: &str, found: &Found) {
-        let words = outcomes::words(query);
+    pub(super) fn searched(&self, caller: &Caller, snapshot: &Snapshot, words: Vec<String>, found: &Found) {
         if self.config.gateway.learn && caller.lasting && !words.is_empty() {
             let enough = found.hits.first().map_or(0.0, |first| first.score * FITS);
             let hits = found.hits.iter().filter(|hit| hit.score >= enough);
@@ -100,21 +95,46 @@ impl Gateway {
         }
     }
 
-    /// Counts a successful call for the searches that it followed.
+    /// Counts a successful call for the search that it followed.
     pub(super) fn succeeded(&self, caller: &Caller, tool: &Tool) {
         let Some(learning) = self.learning.get().filter(|_| &*tool.server != GATEWAY) else { return };
-        for words in caller.session.led_to(&tool.full) {
-            let Ok(mut outcomes) = learning.outcomes.lock() else { return };
-            let Some(row) = outcomes.record(&words, &tool.full, now()) else { continue };
-            drop(outcomes);
-            if learning.store.is_some() {
-                let learning = learning.clone();
-                self.tasks.spawn_blocking(move || {
-                    if let Some(Err(error)) = learning.store.as_ref().map(|store| store.put_outcome(&row)) {
-                        tracing::warn!(%error, "an outcome was not kept");
-                    }
-                });
-            }
+        let Some(words) = caller.session.led_to(&tool.full) else { return };
+        let row = match learning.outcomes.lock() {
+            Ok(mut outcomes) => outcomes.record(&words, &tool.full, now()),
+            Err(_) => None,
+        };
+        if let (Some(row), Some(unwritten)) = (row, &learning.unwritten)
+            && unwritten.try_send(row).is_err()
+        {
+            tracing::debug!("the store is behind: an outcome is kept in memory alone");
+        }
+    }
+}
+
+/// Reads what was learned before; blocks. None where the store cannot be used.
+fn open(folder: &Path) -> Option<(Store, Vec<Outcome>)> {
+    match Store::open(folder).and_then(|store| store.outcomes().map(|rows| (store, rows))) {
+        Ok(opened) => Some(opened),
+        Err(error) => {
+            tracing::warn!(%error, "what searches lead to is not kept beyond this run");
+            None
+        }
+    }
+}
+
+/// Writes outcomes one after the other, at the end those that still wait.
+async fn write(store: Arc<Store>, mut rows: mpsc::Receiver<Outcome>, stop: CancellationToken) {
+    loop {
+        let row = tokio::select! {
+            biased;
+            row = rows.recv() => row,
+            () = stop.cancelled() => return,
+        };
+        let (Some(row), store) = (row, store.clone()) else { return };
+        match tokio::task::spawn_blocking(move || store.put_outcome(&row)).await {
+            Ok(Err(error)) => tracing::warn!(%error, "an outcome was not kept"),
+            Ok(Ok(())) => {}
+            Err(_) => return,
         }
     }
 }
@@ -140,4 +160,4 @@ fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-pub(super) type LearningCell = OnceCell<Arc<Learning>>;
+pub(super) type LearningCell = OnceCell<Learning>;

@@ -80,10 +80,9 @@ impl Session {
         }
     }
 
-    /// The words of each remembered search that found this tool; each counts once.
-    pub(super) fn led_to(&self, tool: &str) -> Vec<Vec<String>> {
-        let Ok(mut searches) = self.searches.lock() else { return Vec::new() };
-        searches.iter_mut().filter_map(|search| search.led_to(tool)).collect()
+    /// The words of the last search that found this tool; counted once.
+    pub(super) fn led_to(&self, tool: &str) -> Option<Vec<String>> {
+        self.searches.lock().ok()?.iter_mut().rev().find_map(|search| search.led_to(tool))
     }
 
     /// The tools that were loaded.

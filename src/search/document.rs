@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use super::{
+    cache::Key,
     rules::{Rule, Rules},
     text,
 };
@@ -27,7 +29,25 @@ const TOOL_NAME: f32 = 0.3;
 
 /// Texts with a weight each; the sum of their vectors, made to have length 1 again, is one vector.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Passage(pub Vec<(String, f32)>);
+pub struct Passage {
+    pub(super) texts: Vec<(String, f32)>,
+    /// What it is known by.
+    pub(super) key: Key,
+}
+
+impl Passage {
+    /// Takes texts and their weights.
+    pub fn new(texts: Vec<(String, f32)>) -> Passage {
+        let mut hash = Sha256::new();
+        for (text, weight) in &texts {
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+            hash.update(weight.to_le_bytes());
+        }
+        let hash: [u8; 32] = hash.finalize().into();
+        Passage { texts, key: hash.first_chunk::<16>().copied().unwrap_or_default() }
+    }
+}
 
 /// Something that search can find.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -92,7 +112,7 @@ impl Document {
         if rules.has(Rule::ToolName) {
             add(text::split_identifiers(&self.name), TOOL_NAME);
         }
-        Passage(texts)
+        Passage::new(texts)
     }
 
     /// `server name: description`, identifiers split. The group's description is left out, because it makes all documents of
@@ -181,7 +201,7 @@ mod tests {
     }
 
     fn texts(document: &Document) -> Vec<String> {
-        document.passage(Rules::default()).0.into_iter().map(|(text, _)| text).collect()
+        document.passage(Rules::default()).texts.into_iter().map(|(text, _)| text).collect()
     }
 
     #[test]
@@ -210,12 +230,13 @@ mod tests {
             ]
         );
         let short = document("Opens an issue in a repository of yours or of others.", Value::Null);
-        let weights: Vec<f32> = short.passage(Rules::default()).0.iter().map(|(_, weight)| *weight).collect();
+        let weights: Vec<f32> =
+            short.passage(Rules::default()).texts.iter().map(|(_, weight)| *weight).collect();
         assert_eq!(weights, [1.0 + FIRST_SENTENCE, TOOL_NAME]);
         let rules =
             Rules::default().without(Rule::FirstSentence).without(Rule::ToolName).without(Rule::Server);
-        assert!(long.passage(rules).0[0].0.starts_with("create issue: Opens"));
-        assert_eq!(long.passage(rules).0.len(), 1);
+        assert!(long.passage(rules).texts[0].0.starts_with("create issue: Opens"));
+        assert_eq!(long.passage(rules).texts.len(), 1);
     }
 
     #[test]

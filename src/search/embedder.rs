@@ -10,7 +10,6 @@ use std::{
     thread,
 };
 
-use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
@@ -133,69 +132,78 @@ impl Embedder {
         futures::future::try_join_all(texts.iter().map(vector)).await
     }
 
-    /// A vector for each passage, of length 1, each text of it from its first 96 tokens, in the order of the passages. Only
-    /// passages that neither memory nor disk knows are embedded. `progress` is told how many of how many are done: at once
-    /// for those that are known, then one by one. Dropping the future stops the work; what was done is kept.
+    /// A vector for each passage, of length 1, each text of it from its first 96 tokens, in the order of the passages; none
+    /// for one that cannot be embedded. Only passages that neither memory nor disk knows are embedded. `progress` is told
+    /// how many of how many are done: at once for those that are known, then one by one. Dropping the future stops the
+    /// work; what was done is kept.
     pub async fn embed_documents(
         &self,
         passages: &[Passage],
         progress: impl Fn(usize, usize) + Send + Sync + 'static,
-    ) -> Result<Vec<Arc<[f32]>>, EmbedError> {
-        let keys: Vec<Key> = passages.iter().map(key).collect();
+    ) -> Result<Vec<Option<Arc<[f32]>>>, EmbedError> {
         let cache = self.cache().await;
-        let mut known = self.known(&keys, cache.as_ref()).await;
+        let mut known = self.known(passages, cache.as_ref()).await;
         // Passages that stand in the list twice are done together.
         let mut times: HashMap<Key, usize> = HashMap::new();
-        keys.iter().for_each(|key| *times.entry(*key).or_default() += 1);
+        passages.iter().for_each(|passage| *times.entry(passage.key).or_default() += 1);
         let mut done = times.iter().filter(|(key, _)| known.contains_key(*key)).map(|(_, times)| times).sum();
         progress(done, passages.len());
 
         let mut unsaved = Vec::new();
-        let mut failure = None;
-        for (key, passage) in keys.iter().zip(passages) {
-            if !known.contains_key(key) {
-                match self.embed_passage(passage).await {
-                    Ok(vector) => {
-                        self.memory().documents.insert(*key, vector.clone());
-                        unsaved.push((*key, vector.clone()));
-                        known.insert(*key, vector);
-                    }
-                    Err(error) => {
-                        failure = Some(error);
-                        break;
-                    }
-                }
-                done += times.get(key).copied().unwrap_or(1);
-                progress(done, passages.len());
+        let mut refused: HashSet<Key> = HashSet::new();
+        let mut unavailable = None;
+        for passage in passages {
+            let key = passage.key;
+            if known.contains_key(&key) || refused.contains(&key) {
+                continue;
             }
+            match self.embed_passage(passage).await {
+                Ok(vector) => {
+                    self.memory().documents.insert(key, vector.clone());
+                    unsaved.push((key, vector.clone()));
+                    known.insert(key, vector);
+                }
+                Err(EmbedError::Failed(reason)) => {
+                    // The others must not pay for one odd text.
+                    if refused.is_empty() {
+                        tracing::warn!(%reason, "a tool's text cannot be embedded, its words are searched alone");
+                    }
+                    refused.insert(key);
+                }
+                Err(error) => {
+                    unavailable = Some(error);
+                    break;
+                }
+            }
+            done += times.get(&key).copied().unwrap_or(1);
+            progress(done, passages.len());
             if unsaved.len() >= SAVE_EVERY {
                 self.save(cache.as_ref(), std::mem::take(&mut unsaved)).await;
             }
         }
         self.save(cache.as_ref(), unsaved).await;
-        if let Some(error) = failure {
+        if let Some(error) = unavailable {
             return Err(error);
         }
         self.memory().forget_others(&known);
-        Ok(keys.iter().filter_map(|key| known.get(key).cloned()).collect())
+        Ok(passages.iter().map(|passage| known.get(&passage.key).cloned()).collect())
     }
 
-    /// The vectors of those passages that are known already, from memory alone; takes microseconds for each.
+    /// The vectors of those passages that are known already, from memory alone.
     pub fn known_documents(&self, passages: &[Passage]) -> Vec<Option<Arc<[f32]>>> {
-        let keys: Vec<Key> = passages.iter().map(key).collect();
         let memory = self.memory();
-        keys.iter().map(|key| memory.documents.get(key).cloned()).collect()
+        passages.iter().map(|passage| memory.documents.get(&passage.key).cloned()).collect()
     }
 
     /// The sum of the vectors of a passage's texts by weight, made to have length 1.
     async fn embed_passage(&self, passage: &Passage) -> Result<Arc<[f32]>, EmbedError> {
-        let texts = passage.0.iter().map(|(text, _)| self.run(Kind::Document, text));
+        let texts = passage.texts.iter().map(|(text, _)| self.run(Kind::Document, text));
         let vectors = futures::future::try_join_all(texts).await?;
         if let [only] = &vectors[..] {
             return Ok(only.clone());
         }
         let mut sum = vec![0.0; vectors.first().map_or(0, |vector| vector.len())];
-        for (vector, (_, weight)) in vectors.iter().zip(&passage.0) {
+        for (vector, (_, weight)) in vectors.iter().zip(&passage.texts) {
             sum.iter_mut().zip(&**vector).for_each(|(sum, value)| *sum += weight * value);
         }
         Ok(normalized(sum).into())
@@ -220,13 +228,13 @@ impl Embedder {
     }
 
     /// What memory and disk know.
-    async fn known(&self, keys: &[Key], cache: Option<&Cache>) -> HashMap<Key, Arc<[f32]>> {
+    async fn known(&self, passages: &[Passage], cache: Option<&Cache>) -> HashMap<Key, Arc<[f32]>> {
         let mut known = HashMap::new();
         let mut missing = HashSet::new();
-        for key in keys {
-            match self.memory().documents.get(key) {
-                Some(vector) => drop(known.insert(*key, vector.clone())),
-                None => drop(missing.insert(*key)),
+        for (passage, vector) in passages.iter().zip(self.known_documents(passages)) {
+            match vector {
+                Some(vector) => drop(known.insert(passage.key, vector)),
+                None => drop(missing.insert(passage.key)),
             }
         }
         let Some(cache) = cache.cloned().filter(|_| !missing.is_empty()) else { return known };
@@ -337,17 +345,6 @@ fn stopped() -> EmbedError {
     EmbedError::Unavailable("the embedder has stopped".into())
 }
 
-fn key(passage: &Passage) -> Key {
-    let mut hash = Sha256::new();
-    for (text, weight) in &passage.0 {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text);
-        hash.update(weight.to_le_bytes());
-    }
-    let hash: [u8; 32] = hash.finalize().into();
-    hash.first_chunk::<16>().copied().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -375,7 +372,7 @@ mod tests {
         assert_eq!(embedder.embed_queries(&["x".into()]).await.expect_err("not ready").to_string(), reason);
         assert_eq!(
             embedder
-                .embed_documents(&[Passage(vec![("x".into(), 1.0)])], |_, _| {})
+                .embed_documents(&[Passage::new(vec![("x".into(), 1.0)])], |_, _| {})
                 .await
                 .expect_err("not ready")
                 .to_string(),
@@ -391,9 +388,11 @@ mod tests {
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
         let embedder = Embedder::start(&settings);
         let texts = ["mail: send a message", "weather: forecast for a city", "mail: send a message"];
-        let texts =
-            || texts.map(|text| Passage(vec![(text.to_owned(), 1.0), ("mail".to_owned(), 0.2)])).to_vec();
+        let texts = || {
+            texts.map(|text| Passage::new(vec![(text.to_owned(), 1.0), ("mail".to_owned(), 0.2)])).to_vec()
+        };
         let vectors = embedder.embed_documents(&texts(), |_, _| {}).await.expect("the model is compiled in");
+        let vectors: Vec<Arc<[f32]>> = vectors.into_iter().flatten().collect();
         let query = embedder
             .embed_queries(&["will it rain tomorrow".into()])
             .await
@@ -411,17 +410,19 @@ mod tests {
         let progress = move |done, total| {
             let _ = told.lock().expect("no panic").get_or_insert((done, total));
         };
-        assert_eq!(again.embed_documents(&texts(), progress).await.expect("known"), vectors);
+        let known = again.embed_documents(&texts(), progress).await.expect("known");
+        assert_eq!(known.into_iter().flatten().collect::<Vec<_>>(), vectors);
         assert_eq!(*first_told.lock().expect("no panic"), Some((3, 3)));
 
         // One new text is one text to embed.
         let mut more = texts();
-        more.push(Passage(vec![("files: read a file".to_owned(), 1.0)]));
+        more.push(Passage::new(vec![("files: read a file".to_owned(), 1.0)]));
         assert_eq!(again.known_documents(&more).iter().filter(|vector| vector.is_some()).count(), 3);
         let told = first_told.clone();
         let progress = move |done, total| *told.lock().expect("no panic") = Some((done, total));
         let new = again.embed_documents(&more, progress).await.expect("the model is compiled in");
-        assert_eq!((&new[..3], *first_told.lock().expect("no panic")), (&vectors[..], Some((4, 4))));
+        assert_eq!(new.len(), 4);
+        assert_eq!(*first_told.lock().expect("no panic"), Some((4, 4)));
         assert!(again.known_documents(&more).iter().all(Option::is_some));
     }
 }

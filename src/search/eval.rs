@@ -199,12 +199,12 @@ pub async fn run(
         let passages: Vec<Passage> =
             documents.iter().map(|document| document.passage(settings.rules)).collect();
         match embedder.embed_documents(&passages, progress).await {
-            Ok(vectors) => index = index.with_vectors(vectors.into_iter().map(Some).collect()),
+            Ok(vectors) => index = index.with_vectors(vectors),
             Err(error) => tracing::warn!(%error, "answers come from keywords alone"),
         }
     }
     if let Some(rows) = index.wants_graph() {
-        index = index.with_graph(Arc::new(Graph::new(&rows)));
+        index = index.with_graph(Arc::new(Graph::new(&rows, &|| false)));
     }
     let index_ms = milliseconds(start.elapsed());
     // Loading is part of a start, not of a search; a failed load was told above.

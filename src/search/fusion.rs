@@ -70,7 +70,8 @@ pub(super) fn search(
         .into_iter()
         .map(|document| (pins.get(&document).copied().unwrap_or(Pin::No), document))
         .map(|(pin, document)| (pin, scoring.hit(document, pin)))
-        .filter(|(pin, hit)| hit.score > 0.0 || *pin > Pin::No)
+        // A boost alone is no match.
+        .filter(|(pin, hit)| hit.found() > 0.0 || *pin > Pin::No)
         .collect();
     let total = ranked.len();
 
@@ -148,7 +149,7 @@ impl<'a> Scoring<'a> {
             }
             found.extend(best.into_iter().map(|(at, _)| at));
         }
-        found.retain(|&document| document < mask.len());
+        found.retain(|&document| mask.get(document) == Some(&true));
         found.sort_unstable();
         found.dedup();
         found
@@ -213,8 +214,9 @@ impl<'a> Scoring<'a> {
             return Confidence::High;
         }
         // In a list too short for a sixth the last one stands for what does not fit.
-        let other = ranked.get(SIXTH).or(ranked.last()).map_or(first.score, |(_, hit)| hit.score);
-        let ahead = first.score - other;
+        // Habits tell what is liked, not what fits.
+        let other = ranked.get(SIXTH).or(ranked.last()).map_or(first.found(), |(_, hit)| hit.found());
+        let ahead = first.found() - other;
         let coverage = self.coverage(ranked);
         let nearest = ranked.iter().take(3).map(|(_, hit)| hit.dense).fold(0.0, f32::max);
         let (evidence, high, low) = match self.dense {

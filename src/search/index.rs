@@ -90,11 +90,13 @@ impl Index {
         }
     }
 
-    /// The vectors that a graph should be made of: none where there are too few of them for one, or where the graph that is
-    /// there has nearly all of them.
+    /// The vectors that a graph should be made of: none where there are too few of them for one, where some are still
+    /// unknown, or where the graph that is there has nearly all of them and little else.
     pub fn wants_graph(&self) -> Option<Vec<Arc<[f32]>>> {
-        let vectors = self.vectors.as_ref().filter(|vectors| vectors.len() > self.graph_above)?;
-        (vectors.outside() > self.graph_above / 4).then(|| vectors.rows())
+        let large = |vectors: &&Vectors| vectors.len() > self.graph_above && vectors.is_whole();
+        let vectors = self.vectors.as_ref().filter(large)?;
+        let much = self.graph_above / 4;
+        (vectors.outside() > much || vectors.dead() > vectors.len() / 2).then(|| vectors.rows())
     }
 
     /// The graph, if there is one.
@@ -110,6 +112,11 @@ impl Index {
     /// Whether it can search by meaning.
     pub fn has_vectors(&self) -> bool {
         self.vectors.is_some()
+    }
+
+    /// Whether it can do so for every document.
+    pub fn has_all_vectors(&self) -> bool {
+        self.vectors.as_ref().is_some_and(Vectors::is_whole)
     }
 
     /// The rules that it was made with.
@@ -384,7 +391,7 @@ mod tests {
         let graph = Index::new(documents(&lines), &Settings { hnsw_above: 100, ..Settings::default() });
         let graph = graph.with_vectors(vectors.clone());
         let rows = graph.wants_graph().expect("more than a hundred");
-        let graph = graph.with_graph(Arc::new(Graph::new(&rows)));
+        let graph = graph.with_graph(Arc::new(Graph::new(&rows, &|| false)));
         assert!(graph.has_graph() && graph.wants_graph().is_none());
         assert!(exact.has_vectors() && !exact.has_graph() && exact.wants_graph().is_none());
         let query = exact.parse("unheard of").with_vectors(vectors[7].iter().cloned().collect());

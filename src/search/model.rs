@@ -211,6 +211,14 @@ impl Model {
             engine,
         };
 
+        if !engine.native && source.graph.is_some() && model.vocabulary.is_none() {
+            // The built-in engine ends the process over a token that the graph does not have, so it has to be known
+            // beforehand which those are.
+            return Err(fault(format!(
+                "which tokens the graph knows cannot be told from it, and the built-in engine has to know; ONNX Runtime does \
+                 not: `pip install onnxruntime`, or {EXPORT} makes a graph of the usual form"
+            )));
+        }
         // If the first token runs and the last does not, the graph has fewer.
         model.run(&[0], &[0])?;
         let size = model.tokenizer.get_vocab_size(false);

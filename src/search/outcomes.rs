@@ -35,8 +35,11 @@ const LEAST_OVERLAP: f32 = 0.5;
 const MOST_WEIGHT: f32 = 16.0;
 /// Characters of a query that are looked at for its words.
 const LONGEST_QUERY: usize = 1_000;
-/// Characters of a word. A longer run is a key or a hash: it helps no other query, and is better not kept.
-const LONGEST_WORD: usize = 32;
+/// Characters between two spaces. A longer run is a key, a hash or an address: it helps no other query, and is better not
+/// kept.
+const LONGEST_RUN: usize = 32;
+/// The same of a run with letters and digits, as keys and passwords have.
+const LONGEST_MIXED_RUN: usize = 10;
 
 /// Successful calls of a document after a query.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,14 +99,22 @@ pub struct Learned {
 /// Empty if the query says nothing.
 pub fn words(query: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    for word in text::terms(text::cut(query, LONGEST_QUERY), Rules::default()) {
-        let counts = !text::is_preposition(&word) && word.chars().count() <= LONGEST_WORD;
+    let query = text::cut(query, LONGEST_QUERY);
+    let told: Vec<&str> = query.split_whitespace().filter(|run| !may_be_secret(run)).collect();
+    for word in text::terms(&told.join(" "), Rules::default()) {
+        let counts = !text::is_preposition(&word);
         if counts && words.len() < MOST_WORDS && !words.contains(&word) {
             words.push(word);
         }
     }
     words.sort_unstable();
     words
+}
+
+/// Whether it looks like something that should not be written down.
+fn may_be_secret(run: &str) -> bool {
+    let mixed = run.contains(|c: char| c.is_ascii_digit()) && run.contains(char::is_alphabetic);
+    run.chars().count() > if mixed { LONGEST_MIXED_RUN } else { LONGEST_RUN }
 }
 
 /// All outcomes: at most [`MOST_OUTCOMES`], and [`MOST_PER_DOCUMENT`] of each document.
@@ -305,6 +316,9 @@ mod tests {
         check("Погода в Москве", "в москве погода");
         check("e\u{301}crire à l'ÉCOLE", "ecol ecrir l");
         check(&format!("key {}", "f3a9".repeat(10)), "key");
+        check("clone with ghp_16C7e42F292c6912E7710c838347Ae178B4a", "clone");
+        check("sign in as me with hunter2horse9", "sign");
+        check("restart k8s pods in eu-west-1", "1 eu k8s pod restart west");
         check(&"word ".repeat(100_000), "word");
         let many: Vec<String> = (10..60).map(|number| format!("w{number}")).collect();
         assert_eq!(words(&many.join(" ")), many[..MOST_WORDS]);

@@ -94,6 +94,11 @@ impl Query {
         }
     }
 
+    /// Whether it can be compared by meaning.
+    pub fn has_vectors(&self) -> bool {
+        self.whole.vector.is_some()
+    }
+
     /// The texts whose vectors [`Query::with_vectors`] wants: the whole request, then its parts if it has any.
     pub fn texts(&self) -> Vec<String> {
         std::iter::once(&self.whole).chain(&self.parts).map(|part| part.spoken.clone()).collect()
@@ -139,14 +144,14 @@ impl Part {
             for word in &words {
                 let singular = word.strip_suffix('s').unwrap_or(word);
                 let meaning = abbreviations::meaning(word).or_else(|| abbreviations::meaning(singular));
-                if let Some(meaning) = meaning.filter(|meaning| !part.to_lowercase().contains(*meaning)) {
+                if let Some(meaning) = meaning.filter(|meaning| !spoken.to_lowercase().contains(*meaning)) {
                     spoken.push_str(&format!(" ({meaning})"));
                     text::terms(meaning, rules).into_iter().for_each(|term| add(term, ABBREVIATION, word));
                 }
             }
             for short in abbreviations::of(&words) {
                 let by = abbreviations::meaning(short).unwrap_or_default();
-                add(short.to_owned(), ABBREVIATION, by);
+                text::terms(short, rules).into_iter().for_each(|term| add(term, ABBREVIATION, by));
             }
         }
         if rules.has(Rule::Synonyms) {
@@ -269,6 +274,7 @@ mod tests {
         };
         assert_eq!(weight("list PRs", "pull"), Some(ABBREVIATION));
         assert_eq!(weight("list pull requests", "pr"), Some(ABBREVIATION));
+        assert_eq!(weight("show statistics", "stat"), Some(ABBREVIATION), "as `get_stats` has it");
         assert_eq!(weight("list pull requests", "pull"), Some(1.0));
         assert_eq!(
             Query::parse("restart k8s pods", Rules::default()).texts(),

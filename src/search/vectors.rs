@@ -81,6 +81,18 @@ impl Vectors {
         Vectors { placed: Some(Arc::new(Placed { graph, starts, numbers, rest })), ..self.clone() }
     }
 
+    /// How many nodes of the graph stand for no vector any more.
+    pub(super) fn dead(&self) -> usize {
+        self.placed
+            .as_ref()
+            .map_or(0, |placed| placed.starts.windows(2).filter(|pair| pair[0] == pair[1]).count())
+    }
+
+    /// Whether every vector is known.
+    pub(super) fn is_whole(&self) -> bool {
+        self.rows.iter().all(Option::is_some)
+    }
+
     /// The graph, if there is one.
     pub(super) fn graph(&self) -> Option<&Arc<Graph>> {
         Some(&self.placed.as_ref()?.graph)
@@ -136,11 +148,15 @@ impl Vectors {
 impl Graph {
     /// Builds the graph, which takes seconds for 10,000 vectors and minutes for 100,000: call it where blocking is
     /// allowed. One vector after the other, which is deterministic; many at once was no faster and is not.
-    pub fn new(rows: &[Arc<[f32]>]) -> Graph {
+    /// Stops early, with what it has, when `stop` says so.
+    pub fn new(rows: &[Arc<[f32]>], stop: &dyn Fn() -> bool) -> Graph {
         let hnsw = Hnsw::new(NEIGHBOURS, rows.len(), LAYERS, EF_CONSTRUCTION, Cosine);
         let mut nodes = HashMap::with_capacity(rows.len());
         for vector in rows {
             let node = nodes.len();
+            if stop() {
+                break;
+            }
             if let Entry::Vacant(place) = nodes.entry(key(vector)) {
                 place.insert(node);
                 hnsw.insert((vector, node));
@@ -219,7 +235,7 @@ pub(super) mod tests {
         let all = clustered(2_020, 32, 40);
         let (queries, vectors) = all.split_at(20);
         let exact = known(vectors).expect("equal lengths");
-        let graph = exact.with_graph(Arc::new(Graph::new(vectors)));
+        let graph = exact.with_graph(Arc::new(Graph::new(vectors, &|| false)));
         assert!(graph.graph().is_some() && exact.graph().is_none());
         assert_eq!((graph.outside(), exact.outside()), (0, vectors.len()));
         let mut agreed = 0;
@@ -237,18 +253,18 @@ pub(super) mod tests {
     fn equal_vectors_do_not_break_the_graph() {
         let one = clustered(1, 48, 1).remove(0);
         let rows = vec![one.clone(); 50];
-        let vectors = known(&rows).expect("equal lengths").with_graph(Arc::new(Graph::new(&rows)));
+        let vectors = known(&rows).expect("equal lengths").with_graph(Arc::new(Graph::new(&rows, &|| false)));
         assert_eq!(vectors.near(&one, 5).len(), 50, "one node, and all that share it");
     }
 
     #[test]
     fn a_graph_serves_later_vectors_too() {
         let all = clustered(300, 32, 10);
-        let graph = Arc::new(Graph::new(&all[..200]));
+        let graph = Arc::new(Graph::new(&all[..200], &|| false));
         // A hundred are gone, a hundred are new, and the order is another one.
         let rows: Vec<Arc<[f32]>> = all[100..].iter().rev().cloned().collect();
         let vectors = known(&rows).expect("equal lengths").with_graph(graph);
-        assert_eq!(vectors.outside(), 100);
+        assert_eq!((vectors.outside(), vectors.dead()), (100, 100));
         for (number, vector) in rows.iter().enumerate() {
             let near = vectors.near(vector, 5);
             assert!(near.contains(&number), "{number}");

@@ -106,4 +106,36 @@ fn what_was_learned_outlives_the_gateway_and_is_explained() {
     for part in ["MEANING", "LEARNED", "quarter", "called after a search for"] {
         assert!(table.contains(part), "{part}: {table}");
     }
+
+    let output = command(folder.path()).arg("forget").output().expect("nonet runs");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(said.starts_with("forgot 1 outcomes"), "{said}");
+    let output = command(folder.path()).args(["search", QUERY, "--explain", "--json"]).output();
+    let text = String::from_utf8(output.expect("nonet runs").stdout).expect("UTF-8");
+    assert!(!text.contains("learned_from"), "{text}");
+}
+
+#[tokio::test]
+async fn a_call_counts_for_the_last_search_that_found_it() {
+    let inside = desk().open().await;
+    inside.gateway.recalled().await;
+    let caller = client(&inside);
+    let other = "papers that customers sent in the quarter before";
+    let before = search(&inside, &caller, other).await;
+    search(&inside, &caller, QUERY).await;
+    execute(&inside, &caller, "desk.six").await;
+    let session = || Caller { session: inside.gateway.open_session(None), ..client(&inside) };
+    assert_eq!(search(&inside, &session(), QUERY).await["results"][0]["name"], "desk.six");
+    let after = search(&inside, &session(), "sent in before").await;
+    assert_ne!(after["results"][0]["name"], "desk.six", "{before} {after}");
+}
+
+#[tokio::test]
+async fn what_a_session_has_loaded_is_no_match_of_everything() {
+    let inside = desk().open().await;
+    inside
+        .call("execute_tool", json!({ "name": "gateway.load_tools", "params": { "category": "desk" } }))
+        .await;
+    let found = inside.answer("search_tools", json!({ "query": "zzzz qqqq" })).await;
+    assert_eq!((&found["total"], &found["results"]), (&json!(0), &json!([])), "{found}");
 }

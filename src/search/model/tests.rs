@@ -110,8 +110,8 @@ impl Folder {
 
     async fn document(&self, text: &str) -> Arc<[f32]> {
         let vectors =
-            self.embedder().embed_documents(&[Passage(vec![(text.to_owned(), 1.0)])], |_, _| {}).await;
-        vectors.expect("a model that fits").remove(0)
+            self.embedder().embed_documents(&[Passage::new(vec![(text.to_owned(), 1.0)])], |_, _| {}).await;
+        vectors.expect("a model that fits").remove(0).expect("a vector")
     }
 }
 
@@ -455,9 +455,8 @@ async fn a_multilingual_model_finds_by_meaning_in_any_language() {
     let passages: Vec<Passage> =
         documents.iter().map(|document| document.passage(Rules::default())).collect();
     let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("a model that fits");
-    assert_eq!(vectors.iter().map(|vector| vector.len()).collect::<Vec<_>>(), [12, 12]);
-    let index =
-        Index::new(documents, &Settings::default()).with_vectors(vectors.into_iter().map(Some).collect());
+    assert_eq!(vectors.iter().flatten().map(|vector| vector.len()).collect::<Vec<_>>(), [12, 12]);
+    let index = Index::new(documents, &Settings::default()).with_vectors(vectors);
     assert!(index.has_vectors());
 
     let check = async |text: &str, expected: &str| {
@@ -485,6 +484,9 @@ async fn a_special_token_in_a_text_that_the_graph_does_not_know_costs_that_text_
     let error = embedded(&embedder, "le <mask>").await.expect_err("there is no such row").to_string();
     assert!(error.contains("knows 10 tokens, and not number 10"), "{error}");
     assert_near(&embedded(&embedder, "le chat").await.expect("others are"), &mean(&[1, 5, 6, 2]));
+    let passages = ["le <mask>", "le chat"].map(|text| Passage::new(vec![(text.to_owned(), 1.0)]));
+    let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("one odd text harms no other");
+    assert_eq!(vectors.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
 }
 
 #[test]

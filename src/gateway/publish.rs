@@ -1,0 +1,309 @@
+//! Publishing: the one writer of snapshots.
+//!
+//! What the servers list becomes a catalogue, an index by words, and then vectors. A snapshot is published at once with
+//! the vectors that are known, again while the others are made, and once more when a graph of a large catalogue is
+//! built. Searches take the snapshot that is there and never wait.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Gateway, Indexing, Snapshot, lists, own_listing};
+use crate::{
+    catalog::{Catalog, GATEWAY, Listing},
+    downstream::Update,
+    search::{Document, EmbedError, Graph, Index, Passage},
+};
+
+/// How long updates are gathered before a new snapshot is made.
+const GATHER: Duration = Duration::from_millis(15);
+/// How long a new snapshot waits for its vectors before it is published with those that are known.
+const VECTORS_WAIT: Duration = Duration::from_millis(400);
+/// How often the vectors that are there so far are published while the others are made.
+const PARTLY_EVERY: Duration = Duration::from_secs(1);
+
+impl Gateway {
+    /// Turns what the servers list into snapshots, until the gateway stops.
+    pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
+        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::new();
+        known.insert(GATEWAY.into(), own_listing());
+        let mut fresh: HashSet<Arc<str>> = HashSet::new();
+        if let Some(folder) = &self.cache {
+            for (name, connection) in &self.connections {
+                if let Some(listing) = lists::read(folder, name, &connection.settings) {
+                    known.insert(name.clone(), listing);
+                }
+            }
+        }
+        let mut generation = 0;
+        let mut changed = true;
+        let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
+        let mut news: Vec<Value> = Vec::new();
+        loop {
+            if changed {
+                generation += 1;
+                self.publish_one(&known, generation).await;
+            }
+            // Told only now: whoever reads of a new tool can call it.
+            for notice in news.drain(..) {
+                self.notify_all(&notice);
+            }
+            for waiting in barriers.drain(..) {
+                let _ = waiting.send(());
+            }
+            changed = false;
+            let mut next = tokio::select! {
+                update = updates.recv() => update,
+                () = self.stop.cancelled() => return,
+            };
+            tokio::time::sleep(GATHER).await;
+            while let Some(update) = next {
+                match update {
+                    Update::Listed { server, listing: Some(listing) } => {
+                        let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
+                        changed |= differs;
+                        news.extend(notice);
+                    }
+                    Update::Listed { .. } => {}
+                    Update::Barrier(waiting) => barriers.push(waiting),
+                }
+                next = updates.try_recv().ok();
+            }
+        }
+    }
+
+    /// Takes a server's new list; says whether it differs from the old one, and what is to be told.
+    fn take(
+        &self,
+        known: &mut BTreeMap<Arc<str>, Listing>,
+        fresh: &mut HashSet<Arc<str>>,
+        server: Arc<str>,
+        listing: Listing,
+    ) -> (bool, Option<Value>) {
+        if known.get(&server) == Some(&listing) {
+            fresh.insert(server);
+            return (false, None);
+        }
+        let mut notice = None;
+        // Only what changes under the eyes of a session is news; an old list on disk is not.
+        if !fresh.insert(server.clone())
+            && let Some(old) = known.get(&server)
+        {
+            notice = changes(&server, old, &listing);
+        }
+        if let (Some(folder), Some(connection)) = (&self.cache, self.connections.get(&server))
+            && let Err(error) = lists::write(folder, &server, &connection.settings, &listing)
+        {
+            tracing::warn!(%server, %error, "the list could not be kept on disk");
+        }
+        known.insert(server, listing);
+        (true, notice)
+    }
+
+    async fn publish_one(self: &Arc<Self>, known: &BTreeMap<Arc<str>, Listing>, generation: u64) {
+        let gateway = self.clone();
+        let known = known.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let catalog = Catalog::new(known.iter().map(|(server, listing)| {
+                let settings = gateway.connections.get(server).map(|connection| &connection.settings);
+                (&**server, listing, settings)
+            }));
+            let index = Arc::new(Index::new(documents(&catalog), &gateway.config.embedder));
+            let passages: Arc<[Passage]> =
+                index.documents().iter().map(|document| document.passage(index.rules())).collect();
+            (Snapshot::new(Arc::new(catalog), index, generation), passages)
+        })
+        .await;
+        let Ok((snapshot, passages)) = made else {
+            tracing::error!("the catalogue could not be made; the old one stays");
+            return;
+        };
+        let index = snapshot.index.clone();
+        let total = passages.len();
+        self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
+        let Some(embedder) = self.embedder() else {
+            self.snapshot.store(Arc::new(snapshot));
+            self.indexed_as(generation, true);
+            return;
+        };
+        let gateway = self.clone();
+        let (texts, worker) = (passages.clone(), embedder.clone());
+        let mut embedding = tokio::spawn(async move {
+            let told = move |done, total| {
+                gateway.indexing.send_if_modified(|now| {
+                    let mine = now.generation == generation;
+                    if mine {
+                        (now.done, now.total) = (done, total);
+                    }
+                    mine
+                });
+            };
+            worker.embed_documents(&texts, told).await
+        });
+        if let Ok(mut running) = self.embedding.lock()
+            && let Some(older) = running.replace(embedding.abort_handle())
+        {
+            // What the older one has embedded is remembered; the rest is in the newer one's list.
+            older.abort();
+        }
+        // Known vectors come in no time: then one swap does.
+        if let Ok(vectors) = tokio::time::timeout(VECTORS_WAIT, &mut embedding).await {
+            let (index, failed) = match vectors {
+                Ok(vectors) => self.with_vectors(index, vectors).await,
+                Err(_) => (index, true),
+            };
+            self.snapshot.store(Arc::new(snapshot.with_index(index)));
+            self.indexed_as(generation, failed);
+            self.improve();
+            return;
+        }
+        let (partly, _) = self.with_vectors(index.clone(), Ok(embedder.known_documents(&passages))).await;
+        self.snapshot.store(Arc::new(snapshot.with_index(partly)));
+        let gateway = self.clone();
+        self.tasks.spawn(async move {
+            let vectors = loop {
+                tokio::select! {
+                    vectors = &mut embedding => break vectors,
+                    () = gateway.stop.cancelled() => return,
+                    () = tokio::time::sleep(PARTLY_EVERY) => {}
+                }
+                let known = embedder.known_documents(&passages);
+                gateway.adopt_index(generation, gateway.with_vectors(index.clone(), Ok(known)).await.0);
+            };
+            // Aborted, because a newer catalogue is about to be published: what is there stays until then.
+            let Ok(vectors) = vectors else { return };
+            let (index, failed) = gateway.with_vectors(index, vectors).await;
+            gateway.adopt_index(generation, index);
+            gateway.indexed_as(generation, failed);
+            gateway.improve();
+        });
+    }
+
+    /// The index with its vectors and the newest graph, and whether there are none.
+    async fn with_vectors(
+        &self,
+        index: Arc<Index>,
+        vectors: Result<Vec<Option<Arc<[f32]>>>, EmbedError>,
+    ) -> (Arc<Index>, bool) {
+        let vectors = match vectors {
+            Ok(vectors) => vectors,
+            Err(error) => {
+                tracing::warn!("search goes by keywords alone: {error}");
+                return (index, true);
+            }
+        };
+        if vectors.iter().all(Option::is_none) {
+            return (index, false);
+        }
+        let graph = self.graph.load_full();
+        let made = tokio::task::spawn_blocking({
+            let index = index.clone();
+            move || {
+                let whole = index.with_vectors(vectors);
+                graph.map(|graph| whole.with_graph(graph)).unwrap_or(whole)
+            }
+        });
+        made.await.map_or((index, true), |whole| (Arc::new(whole), false))
+    }
+
+    /// Tells that a catalogue is indexed as far as it will be, unless a newer one is being indexed.
+    fn indexed_as(&self, generation: u64, failed: bool) {
+        self.indexing.send_if_modified(|now| {
+            let mine = now.generation == generation;
+            if mine {
+                (now.finished, now.failed) = (true, failed);
+                now.done = if failed { now.done } else { now.total };
+            }
+            mine
+        });
+    }
+
+    /// Swaps in an index for the catalogue that is published, unless a newer one is there already.
+    fn adopt_index(&self, generation: u64, index: Arc<Index>) {
+        self.snapshot.rcu(|now| {
+            if now.generation == generation { Arc::new(now.with_index(index.clone())) } else { now.clone() }
+        });
+    }
+
+    /// Builds a graph in the background where the index is large enough to want one; exact search answers until then. One
+    /// at a time: what has changed meanwhile is seen at the end.
+    fn improve(self: &Arc<Self>) {
+        if self.stop.is_cancelled() || self.improving.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(rows) = self.snapshot().index.wants_graph() else {
+            self.improving.store(false, Ordering::Release);
+            return;
+        };
+        let gateway = self.clone();
+        // Not waited for at the end: it has nothing to put away. If it panics, `improving` stays: exact search goes on.
+        tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
+            tracing::info!(tools = rows.len(), "building the graph of a large catalogue");
+            let graph = Arc::new(Graph::new(&rows, &|| gateway.stop.is_cancelled()));
+            if gateway.stop.is_cancelled() {
+                return;
+            }
+            tracing::info!(tools = rows.len(), seconds = start.elapsed().as_secs(), "the graph is built");
+            gateway.graph.store(Some(graph.clone()));
+            loop {
+                let now = gateway.snapshot();
+                let index = Arc::new(now.index.with_graph(graph.clone()));
+                let before = gateway.snapshot.compare_and_swap(&now, Arc::new(now.with_index(index)));
+                if Arc::ptr_eq(&before, &now) {
+                    break;
+                }
+            }
+            gateway.improving.store(false, Ordering::Release);
+            gateway.improve();
+        });
+    }
+}
+
+/// What a server changed while it was in use. A tool that is not what it was when it was
+/// first seen may be an attack (a "rug pull"), so its new definition is to be read before use.
+fn changes(server: &str, old: &Listing, new: &Listing) -> Option<Value> {
+    let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
+    let before: BTreeMap<String, &Value> = old.tools.iter().map(|tool| (name(tool), tool)).collect();
+    let after: BTreeMap<String, &Value> = new.tools.iter().map(|tool| (name(tool), tool)).collect();
+    let full = |tool: &str| crate::name::full_name(server, tool);
+    let pick = |tools: Vec<String>| (!tools.is_empty()).then_some(tools);
+    let redefined: Vec<String> = after
+        .iter()
+        .filter(|(name, tool)| before.get(*name).is_some_and(|old| old != *tool))
+        .map(|(name, _)| full(name))
+        .collect();
+    for tool in &redefined {
+        tracing::warn!(%tool, "the server changed this tool's definition while it was in use");
+    }
+    let added = after.keys().filter(|name| !before.contains_key(*name)).map(|name| full(name)).collect();
+    let removed = before.keys().filter(|name| !after.contains_key(*name)).map(|name| full(name)).collect();
+    let mut notice = json!({ "kind": "tools_changed", "server": server });
+    for (key, tools) in [("added", pick(added)), ("removed", pick(removed)), ("redefined", pick(redefined))] {
+        if let Some(tools) = tools {
+            notice[key] = json!(tools.iter().take(20).collect::<Vec<_>>());
+        }
+    }
+    if let Some(first) = notice.get("redefined").and_then(|all| all.get(0)).cloned() {
+        notice["hint"] =
+            json!("Read a redefined tool again before you call it; ask the user if it looks wrong.");
+        notice["next_step"] = json!({ "tool": "get_tool", "arguments": { "name": first } });
+    }
+    notice.as_object().is_some_and(|fields| fields.len() > 2).then_some(notice)
+}
+
+/// The visible tools as documents, in the catalogue's order.
+pub(super) fn documents(catalog: &Catalog) -> Vec<Document> {
+    catalog
+        .visible()
+        .map(|tool| {
+            let about = catalog.servers().get(&tool.server).map_or("", |entry| &entry.description);
+            tool.document(about)
+        })
+        .collect()
+}
