@@ -142,8 +142,10 @@ pub(super) fn meaning(word: &str) -> Option<&'static str> {
 
 /// The abbreviations whose meaning stands whole in these words (lower case, in order).
 pub(super) fn of(words: &[String]) -> Vec<&'static str> {
-    static BY_FIRST: LazyLock<HashMap<String, Vec<(Vec<String>, &str)>>> = LazyLock::new(|| {
-        let mut by_first: HashMap<String, Vec<(Vec<String>, &str)>> = HashMap::new();
+    /// A meaning as stems, and its abbreviation.
+    type Entry = (Vec<String>, &'static str);
+    static BY_FIRST: LazyLock<HashMap<String, Vec<Entry>>> = LazyLock::new(|| {
+        let mut by_first: HashMap<String, Vec<Entry>> = HashMap::new();
         for (short, long) in MEANINGS {
             let stems: Vec<String> = long.split(' ').map(text::stem).collect();
             if let Some(first) = stems.first() {
