@@ -17,6 +17,7 @@ use super::{Gateway, Indexing, Snapshot, lists, own_listing};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing},
     downstream::Update,
+    memory,
     search::{Document, EmbedError, Graph, Index, Passage},
 };
 
@@ -116,6 +117,8 @@ impl Gateway {
             let index = Arc::new(Index::new(documents(&catalog), &gateway.config.embedder));
             let passages: Arc<[Passage]> =
                 index.documents().iter().map(|document| document.passage(index.rules())).collect();
+            // A list is read, checked and indexed in several forms, of which one stays.
+            memory::give_back();
             (Snapshot::new(Arc::new(catalog), index, generation), passages)
         })
         .await;

@@ -12,6 +12,8 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::memory;
+
 use super::{
     Passage, Settings,
     cache::{Cache, Key},
@@ -91,6 +93,8 @@ impl Embedder {
             let tell_state = tell_state.clone();
             move || match load(&settings, &tell_cache) {
                 Ok(model) => {
+                    // Loading unpacks the weights several times over.
+                    memory::give_back();
                     tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
                     serve(model, queries_in, documents_in);
                 }
