@@ -96,6 +96,8 @@ pub struct Hit {
     pub score: f32,
     /// Whether the request is, or mentions, its name.
     pub exact: bool,
+    /// Whether it comes before all others for its name: that, or one of its other words, or a beginning of its name.
+    pub named: bool,
     /// Cosine of its vector and the request's (of a long request: of the best part's), -1..1; 0 without vectors.
     pub dense: f32,
     /// The part of the request that fits it best, if the request has parts.
@@ -156,7 +158,7 @@ pub type Boosts = HashMap<usize, f32>;
 pub struct Explanation {
     /// What each signal adds to the score.
     pub signals: Signals,
-    /// Whether it comes first because the request is, or mentions, its name.
+    /// Whether it comes before all others for its name.
     pub name: bool,
     /// The part of a long request that fits it best.
     #[serde(skip_serializing_if = "Option::is_none")]

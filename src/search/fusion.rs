@@ -166,7 +166,15 @@ impl<'a> Scoring<'a> {
             (part, dense) = (Some(at), dense_of_part);
         }
         signals.learned = self.boosts.get(&document).copied().unwrap_or(0.0);
-        Hit { document, score: signals.sum(), exact: pin >= Pin::Name, dense, part, signals }
+        Hit {
+            document,
+            score: signals.sum(),
+            exact: pin >= Pin::Name,
+            named: pin > Pin::No,
+            dense,
+            part,
+            signals,
+        }
     }
 
     /// What each signal adds, and the cosine.

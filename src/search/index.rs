@@ -161,7 +161,7 @@ impl Index {
         }
         words.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.word.cmp(&b.word)));
         let part = hit.part.map(|_| part.text.clone());
-        Explanation { signals: hit.signals, name: hit.exact, part, words }
+        Explanation { signals: hit.signals, name: hit.named, part, words }
     }
 
     pub(super) fn vectors(&self) -> Option<&Vectors> {
@@ -451,6 +451,9 @@ mod tests {
         let why = index.explain(&query, &found.hits[0]);
         assert!(why.words.iter().any(|word| word.word == "send" && word.by.as_deref() == Some("post")));
         assert!(!why.name && why.part.is_none());
+        let query = index.parse("files.wri");
+        let found = index.search(&query, 1, &|_| true, &Boosts::new());
+        assert!(index.explain(&query, &found.hits[0]).name && !found.hits[0].exact);
     }
 
     #[test]

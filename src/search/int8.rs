@@ -37,6 +37,10 @@ pub(super) fn rewritten(model: &[u8]) -> Option<Vec<u8>> {
 
 /// Replaces each `MatMul` with an unpacked weight, and says how many.
 fn rewrite(graph: &mut Graph) -> usize {
+    // A graph inside a node may read anything of this one.
+    if graph.node.iter().flat_map(|node| &node.attribute).any(|attribute| attribute.g.is_some()) {
+        return 0;
+    }
     let made_by: HashMap<&str, usize> = graph
         .node
         .iter()
@@ -93,17 +97,14 @@ fn drop_unused(graph: &mut Graph) {
     let mut used: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
     let mut kept = Vec::with_capacity(graph.node.len());
     for node in std::mem::take(&mut graph.node).into_iter().rev() {
-        // A node with a graph inside may read anything; such a model is left whole.
-        let inner = node.attribute.iter().any(|attribute| attribute.g.is_some());
-        if inner || node.output.iter().any(|output| used.contains(output)) {
+        if node.output.iter().any(|output| used.contains(output)) {
             used.extend(node.input.iter().cloned());
             kept.push(node);
         }
     }
     kept.reverse();
-    let inner = kept.iter().any(|node| node.attribute.iter().any(|attribute| attribute.g.is_some()));
     graph.node = kept;
-    graph.initializer.retain(|tensor| inner || used.contains(tensor.name()));
+    graph.initializer.retain(|tensor| used.contains(tensor.name()));
 }
 
 /// A weight as `MatMulNBits` takes it: `[columns, blocks, block]` with a scale for each block.
@@ -251,6 +252,7 @@ mod tests {
         check(&|graph| graph.initializer[1].dims = vec![2, 2]);
         check(&|graph| graph.initializer[0].dims = vec![-2, 16, 2]);
         check(&|graph| graph.node[1].op_type = Some("Add".to_owned()));
+        check(&|graph| graph.node[4].attribute = vec![Attribute { g: Some(vec![]), ..Attribute::default() }]);
         assert_eq!(rewritten(b"not a model"), None);
         assert_eq!(rewritten(b""), None);
     }
