@@ -246,10 +246,13 @@ fn plot(file: &Path, rows: &[Row]) -> Result<(), Box<dyn std::error::Error>> {
     let mut chart = ChartBuilder::on(&area)
         .caption("A search without its embedding, p50 (solid) and p95 (thin)", ("sans-serif", 17))
         .margin(14)
+        .margin_right(36)
         .x_label_area_size(42)
         .y_label_area_size(56)
         .build_cartesian_2d((first..last).log_scale(), (0.01..100.0).log_scale())?;
-    chart.configure_mesh().x_desc("tools").y_desc("milliseconds").draw()?;
+    let plain = |value: &f64| value.to_string();
+    let mut mesh = chart.configure_mesh();
+    mesh.x_desc("tools").y_desc("milliseconds").x_label_formatter(&plain).y_label_formatter(&plain).draw()?;
     type Curve = fn(&Row) -> Option<[f64; 2]>;
     let curves: [(&str, RGBColor, Curve); 3] = [
         ("words only", RGBColor(110, 110, 110), |row| Some(row.words)),
