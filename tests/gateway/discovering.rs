@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::{
-    inside::Inside,
-    setup::{Setup, json_of},
+    inside::{Inside, eventually},
+    setup::{PATIENCE, Setup, json_of},
 };
 
 fn tool(name: &str, description: &str, properties: Value) -> Value {
@@ -238,4 +238,38 @@ async fn a_server_that_is_still_starting_is_told() {
     assert!(found["hint"].as_str().is_some_and(|hint| hint.contains("slow")), "{found}");
     let page = inside.answer("browse_category", json!({ "category": "slow" })).await;
     assert_eq!(page["total"], 0, "{page}");
+}
+
+/// The one test here that loads the model.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_catalogue_gets_a_graph_and_keeps_it_when_tools_come() {
+    let tools = json!([
+        { "name": "grow", "on": { "grow": "irrigation" } },
+        { "name": "forecast", "description": "Tells whether it will rain in a city" },
+    ]);
+    let inside = Setup::new()
+        .by_meaning("hnsw_above = 100")
+        .server("many", json!({ "tool_count": 120, "tools": tools }))
+        .open()
+        .await;
+    let first = async |query: &str| {
+        let found = inside.answer("search_tools", json!({ "query": query })).await;
+        found["results"][0]["name"].as_str().map(str::to_owned)
+    };
+    inside.gateway.indexed(PATIENCE).await;
+    assert_eq!(first("do I need an umbrella").await.as_deref(), Some("many.forecast"));
+    let graph =
+        eventually("the graph is built", async || inside.gateway.snapshot().index.graph().cloned()).await;
+    assert_eq!(first("shall I take an umbrella").await.as_deref(), Some("many.forecast"));
+
+    inside.execute("many.grow", json!({})).await;
+    eventually("the new tool is listed", async || {
+        inside.gateway.snapshot().catalog.get("many.irrigation").map(|_| ())
+    })
+    .await;
+    inside.gateway.indexed(PATIENCE).await;
+    let snapshot = inside.gateway.snapshot();
+    assert!(snapshot.index.has_all_vectors());
+    assert!(snapshot.index.graph().is_some_and(|kept| std::sync::Arc::ptr_eq(kept, &graph)));
+    assert_eq!(first("water my plants").await.as_deref(), Some("many.irrigation"));
 }

@@ -38,7 +38,7 @@ impl Setup {
         let file = self.path("servers.toml");
         let loaded = config::parse(&text, &file, &|_| None).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
-        let mut options = Options { without_embedder: true, ..Options::default() };
+        let mut options = Options { without_embedder: !self.embeds(), ..Options::default() };
         for server in self.servers {
             let Some(script) = server.script else { continue };
             let dial = move || {

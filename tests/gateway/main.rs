@@ -3,7 +3,7 @@
 //! Two ways in. [`setup::Setup::start`] runs the `nonet` program and talks to it as a client does, where
 //! processes, stdio or the protocol matter; [`setup::Setup::open`] makes a gateway in this process, with
 //! scripted servers at the other end of a pipe. Search by meaning is switched off in both (a model that is
-//! not there), so no test waits for vectors.
+//! not there), but for one test, so that no test waits for vectors.
 
 mod client;
 #[path = "../fake/mod.rs"]

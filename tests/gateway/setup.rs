@@ -28,12 +28,14 @@ pub struct Setup {
     pub servers: Vec<Server>,
     gateway: String,
     more: String,
+    /// Keys of `[embedder]`: none of the model is loaded, unless they say otherwise.
+    embedder: Option<String>,
 }
 
 impl Setup {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Self { folder, servers: Vec::new(), gateway: String::new(), more: String::new() }
+        Self { folder, servers: Vec::new(), gateway: String::new(), more: String::new(), embedder: None }
     }
 
     /// Adds a scripted server.
@@ -60,6 +62,17 @@ impl Setup {
         self
     }
 
+    /// Searches by meaning, with the built-in model and these keys of `[embedder]`.
+    pub fn by_meaning(mut self, keys: &str) -> Self {
+        self.embedder = Some(keys.into());
+        self
+    }
+
+    /// Whether search by meaning is wanted.
+    pub fn embeds(&self) -> bool {
+        self.embedder.is_some()
+    }
+
     /// Adds tables at the end.
     pub fn toml(mut self, text: &str) -> Self {
         self.more.push_str(text);
@@ -75,10 +88,10 @@ impl Setup {
     /// The configuration. `transport` says how a scripted server is reached.
     pub fn text(&self, transport: impl Fn(&Server, &Value) -> String) -> String {
         let folder = self.folder.path().display();
-        let mut text = format!(
-            "[gateway]\n{}\n[embedder]\ncache = '{folder}/cache'\nmodel = '{folder}/no-model'\n",
-            self.gateway
-        );
+        let no_model = || format!("model = '{folder}/no-model'");
+        let embedder = self.embedder.clone().unwrap_or_else(no_model);
+        let mut text =
+            format!("[gateway]\n{}\n[embedder]\ncache = '{folder}/cache'\n{embedder}\n", self.gateway);
         for server in &self.servers {
             let _ = writeln!(text, "[servers.{}]", server.name);
             if let Some(script) = &server.script {
