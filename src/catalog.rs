@@ -204,6 +204,13 @@ impl Catalog {
     /// The tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a
     /// bare `b`, in any case, `-` and `_` alike. Never a guess: two candidates are a fault.
     pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
+        self.resolve_among(given, &|_| true)
+    }
+
+    /// The same for a caller who may see some of the tools only: no other is named in a fault, and one that is not seen is
+    /// meant only if nothing else can be.
+    pub fn resolve_among(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Result<&Arc<Tool>, Fault> {
+        let seen = |tool: &Tool| tool.blocked.is_none() && seen(tool);
         let given = given.trim();
         let short = CLIENT_PREFIXES.iter().find_map(|prefix| {
             let head = given.get(..prefix.len())?;
@@ -220,9 +227,11 @@ impl Catalog {
                 [&self.by_fold, &self.by_bare].iter().filter_map(|map| map.get(&fold)).flatten().collect();
             names.sort();
             names.dedup();
-            // A tool that may not be seen is meant only if nothing else can be.
-            if names.iter().any(|full| self.tools[*full].blocked.is_none()) {
-                names.retain(|full| self.tools[*full].blocked.is_none());
+            if names.iter().any(|full| seen(&self.tools[*full])) {
+                names.retain(|full| seen(&self.tools[*full]));
+            } else {
+                // Which of several is refused makes no difference.
+                names.truncate(1);
             }
             let exact: Vec<&&Arc<str>> =
                 names.iter().filter(|full| *self.tools[**full].name == *name).collect();
@@ -233,24 +242,25 @@ impl Catalog {
                 (many, _) => return Err(self.ambiguous(given, many)),
             }
         }
-        Err(self.unknown(given))
+        Err(self.unknown(given, &seen))
     }
 
-    fn ambiguous(&self, given: &str, seen: &[&Arc<str>]) -> Fault {
-        let list = seen.iter().map(|full| full.as_ref()).collect::<Vec<_>>().join(", ");
+    fn ambiguous(&self, given: &str, candidates: &[&Arc<str>]) -> Fault {
+        let list = candidates.iter().map(|full| full.as_ref()).collect::<Vec<_>>().join(", ");
         let fault = Fault::new(
             Code::AmbiguousTool,
             format!("`{given}` may be any of: {list}. Call again with one of these full names."),
         );
-        match seen.first() {
+        match candidates.first() {
             Some(first) => fault.next("get_tool", json!({ "name": &***first })),
             None => fault,
         }
-        .suggest(seen)
+        .suggest(candidates)
     }
 
-    fn unknown(&self, given: &str) -> Fault {
-        let near = name::nearest(given, self.visible().map(|tool| &*tool.full), SUGGESTIONS);
+    fn unknown(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Fault {
+        let names = self.tools.values().filter(|tool| seen(tool)).map(|tool| &*tool.full);
+        let near = name::nearest(given, names, SUGGESTIONS);
         let message = match near.first() {
             Some(first) => format!("There is no tool `{given}`. The nearest is `{first}`."),
             None => format!("There is no tool `{given}`. Search for what it should do."),

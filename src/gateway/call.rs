@@ -150,8 +150,10 @@ impl Gateway {
             .next("list_categories", json!({})));
         }
         let snapshot = self.snapshot();
-        let tool = snapshot.catalog.resolve(name)?;
-        match policy::check(tool, self.scope(&caller.session)) {
+        let scope = self.scope(&caller.session);
+        let seen = |tool: &Tool| !matches!(policy::check(tool, scope), Verdict::Deny(_));
+        let tool = snapshot.catalog.resolve_among(name, &seen)?;
+        match policy::check(tool, scope) {
             Verdict::Deny(rule) => Err(Fault::new(
                 Code::Forbidden,
                 format!("`{}` may not be used: the rule `{rule}` of the configuration keeps it out. Another tool may do; the user can change the rule.", tool.full),

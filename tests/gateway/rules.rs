@@ -108,6 +108,10 @@ async fn a_profile_shows_its_own_tools_alone() {
         .collect();
     assert!(names.contains(&&json!("files")) && !names.contains(&&json!("web")), "{categories}");
 
+    // A name that is nearly right is not answered with one that may not be seen.
+    let unknown = answer("get_tool", json!({ "name": "web.gett" })).await;
+    assert_eq!(unknown["error"]["code"], "unknown_tool", "{unknown}");
+    assert!(!unknown.to_string().contains("web.get\""), "{unknown}");
     // A background launch is under the same rules.
     let launch = json!({ "name": "gateway.background_run", "params": { "name": "web.get" } });
     assert_eq!(answer("execute_tool", launch).await["error"]["code"], "forbidden");
