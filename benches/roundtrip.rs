@@ -33,7 +33,11 @@ fn main() {
 
     let mut direct = Peer::start(Command::new(&own).arg("--echo-server"));
     let mut gateway = Peer::start(
-        Command::new(env!("CARGO_BIN_EXE_nonet")).arg("--config").arg(&config).args(["--log", "error"]),
+        Command::new(env!("CARGO_BIN_EXE_nonet"))
+            .arg("--config")
+            .arg(&config)
+            .args(["--log", "error"])
+            .env("XDG_STATE_HOME", folder.path()),
     );
     let arguments = json!({ "text": "x".repeat(PAYLOAD) });
     let straight = json!({ "name": "echo", "arguments": arguments });

@@ -69,13 +69,13 @@ pub struct Snapshot {
     /// The visible tools, in the order of the documents.
     tools: Arc<[Arc<Tool>]>,
     /// Which of them each profile lets through, once it was asked for.
-    seen: DashMap<Option<String>, Arc<[bool]>>,
+    seen: Arc<DashMap<Option<String>, Arc<[bool]>>>,
 }
 
 impl Snapshot {
     fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
         let tools = catalog.visible().cloned().collect();
-        Snapshot { catalog, index, generation, tools, seen: DashMap::new() }
+        Snapshot { catalog, index, generation, tools, seen: Arc::default() }
     }
 
     /// The same catalogue with another state of its index.
@@ -87,6 +87,11 @@ impl Snapshot {
     /// The tool that a document of the index stands for.
     fn tool(&self, document: usize) -> Option<&Arc<Tool>> {
         self.tools.get(document)
+    }
+
+    /// The document that stands for the visible tool of this full name.
+    fn place(&self, full: &str) -> Option<usize> {
+        self.tools.binary_search_by(|tool| (*tool.full).cmp(full)).ok()
     }
 }
 

@@ -51,8 +51,7 @@ pub struct Settings {
     /// The folder where vectors are kept between runs. Without it $XDG_CACHE_HOME/nonet or ~/.cache/nonet.
     pub cache: Option<PathBuf>,
     /// With more tools than this a search goes over a graph (HNSW) instead of comparing with every vector.
-    // Measured with 384 numbers each: exact takes 0.2 ms at 3,000 vectors, 4.8 ms at 30,000 and 15 ms at 100,000; the
-    // graph 0.4, 1.3 and 1.9 ms, after 1.6 s, 104 s and 458 s of building.
+    // Where the two curves of docs/scale.svg meet: 1.2 ms against 1.4 at 10,000, 6.7 against 2.5 at 30,000.
     pub hnsw_above: usize,
     /// The rules of the ranking; only measurements switch some off.
     #[serde(skip)]
@@ -119,16 +118,14 @@ pub struct Signals {
     pub learned: f32,
 }
 
-impl Hit {
-    /// The score without what was added to it by [`Boosts`].
-    fn found(&self) -> f32 {
-        self.score - self.signals.learned
-    }
-}
-
 impl Signals {
     fn sum(self) -> f32 {
-        self.meaning + self.keywords + self.letters + self.learned
+        self.found() + self.learned
+    }
+
+    /// The sum of what the document itself adds.
+    fn found(self) -> f32 {
+        self.meaning + self.keywords + self.letters
     }
 
     fn times(self, factor: f32) -> Signals {

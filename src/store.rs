@@ -549,7 +549,7 @@ mod tests {
         // First the row with the last of the equal words made room, then the weakest of the others.
         let has = |document: &str| kept.iter().filter(|outcome| *outcome.document == *document).count();
         assert_eq!((has("new"), has("d0007"), has("d0999")), (1, 1, 0));
-        assert_eq!(Outcomes::new(kept).len(), MOST_OUTCOMES);
+        assert_eq!(Outcomes::new(kept).rows.len(), MOST_OUTCOMES);
     }
 
     #[test]

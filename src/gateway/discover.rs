@@ -98,7 +98,7 @@ impl Gateway {
             seen.get(document) == Some(&true)
                 && snapshot.tool(document).is_some_and(|tool| {
                     policy::within(tool.risk, arguments.max_risk)
-                        && members.as_ref().is_none_or(|members| members.contains(&tool.full))
+                        && members.as_ref().is_none_or(|members| members.contains(&document))
                 })
         };
         let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
@@ -159,10 +159,8 @@ impl Gateway {
 
     /// What the session has loaded ranks higher.
     fn boosts(&self, snapshot: &Snapshot, caller: &Caller) -> Boosts {
-        let place = |full: &Arc<str>| {
-            snapshot.tools.binary_search_by(|tool| tool.full.cmp(full)).ok().map(|at| (at, LOADED_BONUS))
-        };
-        caller.session.loaded().iter().filter_map(place).collect()
+        let loaded = caller.session.loaded();
+        loaded.iter().filter_map(|full| Some((snapshot.place(full)?, LOADED_BONUS))).collect()
     }
 
     /// What a model should know about the search that it has just made.
@@ -183,7 +181,7 @@ impl Gateway {
         let indexing = *self.indexing.borrow();
         if !request.has_vectors() && (indexing.failed || indexing.finished || self.without_embedder) {
             hints.push("These are keyword matches: search by meaning is not available, so use the words that a tool's name or description would have.".into());
-        } else if !snapshot.index.has_all_vectors() {
+        } else if !indexing.finished && !snapshot.index.has_all_vectors() {
             hints.push("Not every tool is indexed by meaning yet; the others are found by the words of their names and descriptions.".into());
         }
         if arguments.category.is_none() {
@@ -227,15 +225,18 @@ impl Gateway {
         line
     }
 
-    /// The full names in a category: a server, `gateway`, or a group of the configuration.
-    fn members(&self, snapshot: &Snapshot, category: &str) -> Result<BTreeSet<Arc<str>>, Fault> {
+    /// The tools of a category (a server, `gateway`, or a group of the configuration), as documents in order of name.
+    fn members(&self, snapshot: &Snapshot, category: &str) -> Result<BTreeSet<usize>, Fault> {
         let key = category.trim();
         if let Some(entry) = snapshot.catalog.servers().get(key) {
-            return Ok(entry.tools.iter().cloned().collect());
+            return Ok(entry.tools.iter().filter_map(|full| snapshot.place(full)).collect());
         }
         if let Some(group) = self.config.categories.get(key) {
-            let tools = snapshot.catalog.visible().filter(|tool| policy::in_category(tool, group));
-            return Ok(tools.map(|tool| tool.full.clone()).collect());
+            let tools = snapshot.tools.iter().enumerate();
+            return Ok(tools
+                .filter(|(_, tool)| policy::in_category(tool, group))
+                .map(|(at, _)| at)
+                .collect());
         }
         // Configured, but nothing has been listed yet.
         if self.connections.contains_key(key) {
@@ -311,8 +312,8 @@ impl Gateway {
         let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
         let tools: Vec<Arc<Tool>> = self
             .members(&snapshot, &arguments.category)?
-            .iter()
-            .filter_map(|full| snapshot.catalog.get(full))
+            .into_iter()
+            .filter_map(|document| snapshot.tool(document))
             .filter(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
             .filter(|tool| {
                 tool.name.to_lowercase().starts_with(&prefix) || tool.full.to_lowercase().starts_with(&prefix)

@@ -45,14 +45,6 @@ pub(super) struct Learning {
     unwritten: Option<mpsc::Sender<Outcome>>,
 }
 
-impl Learning {
-    /// What each tool gains, by full name.
-    fn boosts(&self, words: &[String]) -> Vec<(Arc<str>, Learned)> {
-        let outcomes = self.outcomes.lock().map(|outcomes| outcomes.boosts(words, now())).unwrap_or_default();
-        outcomes.into_iter().collect()
-    }
-}
-
 impl Gateway {
     /// What was learned so far, read from the store when it is first wanted; nothing where that is switched off.
     async fn learning(&self) -> Option<&Learning> {
@@ -80,9 +72,9 @@ impl Gateway {
     /// What each tool gains for the words of a request, by document, and from which words.
     pub(super) fn learned(&self, snapshot: &Snapshot, words: &[String]) -> Vec<(usize, Learned)> {
         let Some(learning) = self.learning.get() else { return Vec::new() };
-        let place = |full: &Arc<str>| snapshot.tools.binary_search_by(|tool| tool.full.cmp(full)).ok();
-        let learned = learning.boosts(words).into_iter();
-        learned.filter_map(|(full, learned)| Some((place(&full)?, learned))).collect()
+        let Ok(outcomes) = learning.outcomes.lock() else { return Vec::new() };
+        let learned = outcomes.boosts(words, now()).into_iter();
+        learned.filter_map(|(full, learned)| Some((snapshot.place(&full)?, learned))).collect()
     }
 
     /// Remembers a search, whose outcome may come.

@@ -236,7 +236,9 @@ impl Gateway {
     /// Builds a graph in the background where the index is large enough to want one; exact search answers until then. One
     /// at a time: what has changed meanwhile is seen at the end.
     fn improve(self: &Arc<Self>) {
-        if self.stop.is_cancelled() || self.improving.swap(true, Ordering::AcqRel) {
+        // While tools are being embedded it would be a graph of a part of them.
+        let early = self.stop.is_cancelled() || !self.indexing.borrow().finished;
+        if early || self.improving.swap(true, Ordering::AcqRel) {
             return;
         }
         let Some(rows) = self.snapshot().index.wants_graph() else {

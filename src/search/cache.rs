@@ -12,8 +12,18 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// What a text is known by: the first sixteen bytes of its SHA-256.
+use sha2::{Digest, Sha256};
+
+/// What a content is known by.
 pub(super) type Key = [u8; 16];
+
+/// The key of a content: the first sixteen bytes of the SHA-256 over its parts.
+pub(super) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Key {
+    let mut hash = Sha256::new();
+    parts.into_iter().for_each(|part| hash.update(part));
+    let hash: [u8; 32] = hash.finalize().into();
+    hash.first_chunk::<16>().copied().unwrap_or_default()
+}
 
 /// Opens every file; the digit is the version of the format.
 const MAGIC: [u8; 8] = *b"nonetvc1";

@@ -5,10 +5,9 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
 use super::{
-    cache::Key,
+    cache::{self, Key},
     rules::{Rule, Rules},
     text,
 };
@@ -38,14 +37,14 @@ pub struct Passage {
 impl Passage {
     /// Takes texts and their weights.
     pub fn new(texts: Vec<(String, f32)>) -> Passage {
-        let mut hash = Sha256::new();
-        for (text, weight) in &texts {
-            hash.update((text.len() as u64).to_le_bytes());
-            hash.update(text);
-            hash.update(weight.to_le_bytes());
-        }
-        let hash: [u8; 32] = hash.finalize().into();
-        Passage { texts, key: hash.first_chunk::<16>().copied().unwrap_or_default() }
+        let heads: Vec<_> =
+            texts.iter().map(|(text, weight)| (text.len().to_le_bytes(), weight.to_le_bytes())).collect();
+        let parts = texts
+            .iter()
+            .zip(&heads)
+            .flat_map(|((text, _), (length, weight))| [&length[..], text.as_bytes(), &weight[..]]);
+        let key = cache::key(parts);
+        Passage { texts, key }
     }
 }
 

@@ -17,7 +17,8 @@ use crate::memory;
 use super::{
     Passage, Settings,
     cache::{Cache, Key},
-    model::{Kind, Model, Source, normalized},
+    model::{Kind, Model, Source},
+    vectors,
 };
 
 /// Texts that wait for the thread, of each kind; more senders wait for a place.
@@ -206,11 +207,8 @@ impl Embedder {
         if let [only] = &vectors[..] {
             return Ok(only.clone());
         }
-        let mut sum = vec![0.0; vectors.first().map_or(0, |vector| vector.len())];
-        for (vector, (_, weight)) in vectors.iter().zip(&passage.texts) {
-            sum.iter_mut().zip(&**vector).for_each(|(sum, value)| *sum += weight * value);
-        }
-        Ok(normalized(sum).into())
+        let weighted = vectors.iter().zip(&passage.texts).map(|(vector, (_, weight))| (&**vector, *weight));
+        Ok(vectors::sum(weighted).into())
     }
 
     async fn run(&self, kind: Kind, text: &str) -> Result<Arc<[f32]>, EmbedError> {

@@ -192,10 +192,10 @@ pub async fn run(
         tracing::warn!(unknown, "relevant ids that are no tool's: they count as not found");
     }
 
-    let embedder = Embedder::start(settings);
+    let embedder = settings.rules.has(Rule::Meaning).then(|| Embedder::start(settings));
     let start = Instant::now();
     let mut index = Index::new(documents.clone(), settings);
-    if settings.rules.has(Rule::Meaning) {
+    if let Some(embedder) = &embedder {
         let passages: Vec<Passage> =
             documents.iter().map(|document| document.passage(settings.rules)).collect();
         match embedder.embed_documents(&passages, progress).await {
@@ -207,15 +207,17 @@ pub async fn run(
         index = index.with_graph(Arc::new(Graph::new(&rows, &|| false)));
     }
     let index_ms = milliseconds(start.elapsed());
-    // Loading is part of a start, not of a search; a failed load was told above.
-    let _ = embedder.ready().await;
+    if let Some(embedder) = &embedder {
+        // Loading is part of a start, not of a search; a failed load was told above.
+        let _ = embedder.ready().await;
+    }
 
     let mut times = Vec::with_capacity(labelled.len());
     let mut sums = Figures::default();
     let mut calibration = Counts::default();
     for query in &labelled {
         let start = Instant::now();
-        let request = super::prepare(&index, Some(&embedder), &query.query).await;
+        let request = super::prepare(&index, embedder.as_ref(), &query.query).await;
         let found = index.search(&request, RANKED, &|_| true, &Boosts::new());
         times.push(start.elapsed());
         if measure.confidence {
@@ -239,7 +241,7 @@ pub async fn run(
     }
     answers.map(Answers::finish).transpose()?;
     let replay = match measure.replay {
-        true => Some(replay(&index, &embedder, &labelled).await),
+        true => Some(replay(&index, embedder.as_ref(), &labelled).await),
         false => None,
     };
 
@@ -263,7 +265,7 @@ pub async fn run(
 }
 
 /// See [`Measure::replay`]. What was called for one half of the requests (every other one) changes the other half.
-async fn replay(index: &Index, embedder: &Embedder, labelled: &[Labelled]) -> Replay {
+async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled]) -> Replay {
     /// Any time will do: all is learned and asked at once.
     const NOW: u64 = 1_800_000_000;
     let numbers: HashMap<&str, usize> =
@@ -279,7 +281,7 @@ async fn replay(index: &Index, embedder: &Embedder, labelled: &[Labelled]) -> Re
     }
     let (mut repeated, mut others) = (0.0, 0.0);
     for (number, query) in labelled.iter().enumerate() {
-        let request = super::prepare(index, Some(embedder), &query.query).await;
+        let request = super::prepare(index, embedder, &query.query).await;
         let mrr = |outcomes: &Outcomes| {
             let learned = outcomes.boosts(&outcomes::words(&query.query), NOW);
             let boosts: Boosts = learned

@@ -71,7 +71,7 @@ pub(super) fn search(
         .map(|document| (pins.get(&document).copied().unwrap_or(Pin::No), document))
         .map(|(pin, document)| (pin, scoring.hit(document, pin)))
         // A boost alone is no match.
-        .filter(|(pin, hit)| hit.found() > 0.0 || *pin > Pin::No)
+        .filter(|(pin, hit)| hit.signals.found() > 0.0 || *pin > Pin::No)
         .collect();
     let total = ranked.len();
 
@@ -223,8 +223,9 @@ impl<'a> Scoring<'a> {
         }
         // In a list too short for a sixth the last one stands for what does not fit.
         // Habits tell what is liked, not what fits.
-        let other = ranked.get(SIXTH).or(ranked.last()).map_or(first.found(), |(_, hit)| hit.found());
-        let ahead = first.found() - other;
+        let other =
+            ranked.get(SIXTH).or(ranked.last()).map_or(first.signals.found(), |(_, hit)| hit.signals.found());
+        let ahead = first.signals.found() - other;
         let coverage = self.coverage(ranked);
         let nearest = ranked.iter().take(3).map(|(_, hit)| hit.dense).fold(0.0, f32::max);
         let (evidence, high, low) = match self.dense {

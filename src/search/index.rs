@@ -50,7 +50,7 @@ impl Index {
     pub fn new(documents: Vec<Document>, settings: &Settings) -> Index {
         let rules = settings.rules;
         let keywords = Bm25::new(documents.iter().map(|document| weighted_terms(document, rules)));
-        let trigrams = Bm25::new(documents.iter().map(weighted_trigrams));
+        let trigrams = Bm25::new(documents.iter().map(|document| weighted_trigrams(document, rules)));
         let mut names: Vec<(String, usize, Pin)> = Vec::new();
         for (number, document) in documents.iter().enumerate() {
             let mut add = |name: &str, pin| names.push((text::words(name).join(" "), number, pin));
@@ -90,11 +90,10 @@ impl Index {
         }
     }
 
-    /// The vectors that a graph should be made of: none where there are too few of them for one, where some are still
-    /// unknown, or where the graph that is there has nearly all of them and little else.
+    /// The vectors that a graph should be made of: none where there are too few of them for one, or where the graph that is
+    /// there has nearly all of them and little else.
     pub fn wants_graph(&self) -> Option<Vec<Arc<[f32]>>> {
-        let large = |vectors: &&Vectors| vectors.len() > self.graph_above && vectors.is_whole();
-        let vectors = self.vectors.as_ref().filter(large)?;
+        let vectors = self.vectors.as_ref().filter(|vectors| vectors.len() > self.graph_above)?;
         let much = self.graph_above / 4;
         (vectors.outside() > much || vectors.dead() > vectors.len() / 2).then(|| vectors.rows())
     }
@@ -269,8 +268,9 @@ fn weighted_terms(document: &Document, rules: Rules) -> Vec<(String, f32)> {
 }
 
 /// The letters of all but parameters, which would blur names.
-fn weighted_trigrams(document: &Document) -> Vec<(u64, f32)> {
-    let texts = [&*document.group, &*document.name, &document.title, &document.description];
+fn weighted_trigrams(document: &Document, rules: Rules) -> Vec<(u64, f32)> {
+    let group = if rules.has(Rule::Server) { &*document.group } else { "" };
+    let texts = [group, &*document.name, &document.title, &document.description];
     let texts = texts.into_iter().chain(document.terms.iter().map(String::as_str));
     texts.flat_map(text::trigrams).map(|gram| (gram, 1.0)).collect()
 }

@@ -8,6 +8,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use bytes::Bytes;
+
 use super::onnx::{Attribute, FLOAT, Graph, INT, INT8, Message, Model, Node, Opset, Tensor, UINT8};
 
 /// ONNX Runtime's own operators.
@@ -18,7 +20,7 @@ const IN_INT8: i64 = 4;
 const ZERO_POINT: u8 = 128;
 
 /// The model with its int8 weights used as such; none if it has none in this form, or cannot be read.
-pub(super) fn rewritten(model: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn rewritten(model: Bytes) -> Option<Vec<u8>> {
     let length = model.len();
     let mut model = Model::decode(model).ok()?;
     // What is not declared above would be lost.
@@ -76,14 +78,14 @@ fn rewrite(graph: &mut Graph) -> usize {
             dims: vec![weight.columns as i64, weight.blocks as i64, weight.block as i64],
             data_type: Some(UINT8),
             name: Some(weights),
-            raw_data: Some(weight.values),
+            raw_data: Some(weight.values.into()),
             ..Tensor::default()
         });
         graph.initializer.push(Tensor {
             dims: vec![(weight.columns * weight.blocks) as i64],
             data_type: Some(FLOAT),
             name: Some(scales),
-            raw_data: Some(weight.scales),
+            raw_data: Some(weight.scales.into()),
             ..Tensor::default()
         });
         graph.node[at] = node;
@@ -184,7 +186,7 @@ mod tests {
             dims: dims.to_vec(),
             data_type: Some(kind),
             name: Some(name.to_owned()),
-            raw_data: Some(raw),
+            raw_data: Some(raw.into()),
             ..Tensor::default()
         }
     }
@@ -248,19 +250,19 @@ mod tests {
             assert_eq!(other.initializer, before.initializer);
         };
         check(&|graph| graph.initializer[0].data_type = Some(UINT8));
-        check(&|graph| graph.initializer[0].raw_data = Some(vec![0; 3]));
+        check(&|graph| graph.initializer[0].raw_data = Some(vec![0; 3].into()));
         check(&|graph| graph.initializer[1].dims = vec![2, 2]);
         check(&|graph| graph.initializer[0].dims = vec![-2, 16, 2]);
         check(&|graph| graph.node[1].op_type = Some("Add".to_owned()));
         check(&|graph| graph.node[4].attribute = vec![Attribute { g: Some(vec![]), ..Attribute::default() }]);
-        assert_eq!(rewritten(b"not a model"), None);
-        assert_eq!(rewritten(b""), None);
+        assert_eq!(rewritten(Bytes::from_static(b"not a model")), None);
+        assert_eq!(rewritten(Bytes::new()), None);
     }
 
     #[test]
     fn the_shipped_model_has_that_form() {
         let model = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/models/minilm-l6-v2.int8w.onnx"));
-        let new = rewritten(model).expect("int8 weights");
+        let new = rewritten(Bytes::from_static(model)).expect("int8 weights");
         let new = Model::decode(new.as_slice()).expect("a model").graph.expect("a graph");
         let count = |kind: &str| new.node.iter().filter(|node| node.op_type() == kind).count();
         // Six layers of four products with weights; what is left are the two of attention.

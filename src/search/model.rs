@@ -15,6 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use bytes::Bytes;
 use ort::{
     session::{Session, builder::GraphOptimizationLevel},
     value::{Outlet, Tensor, TensorElementType, ValueType},
@@ -27,6 +28,7 @@ use super::{
     int8,
     onnxruntime::{self, Engine, whole},
     text,
+    vectors::normalized,
 };
 
 /// The model that is compiled in: `input_ids`, `attention_mask` (int64 `[batch, sequence]`) to `sentence_embedding`
@@ -186,7 +188,9 @@ impl Model {
             frames(&mut tokenizer, &source.recipe).map_err(|reason| format!("{tokenizer_name}: {reason}"))?;
         let vocabulary = match &source.graph {
             None => None,
-            Some(file) => vocabulary::size(&fs::read(file).map_err(|error| format!("{name}: {error}"))?),
+            Some(file) => {
+                vocabulary::size(fs::read(file).map_err(|error| format!("{name}: {error}"))?.into())
+            }
         };
 
         let engine = onnxruntime::engine(library)?;
@@ -374,7 +378,7 @@ fn element(value: &ValueType) -> String {
 
 fn session(source: &Source, engine: &Engine) -> Result<Session, ort::Error> {
     if let (None, true) = (&source.graph, engine.native)
-        && let Some(graph) = int8::rewritten(BUILT_IN_GRAPH)
+        && let Some(graph) = int8::rewritten(Bytes::from_static(BUILT_IN_GRAPH))
     {
         match plain_session(source, &graph, engine) {
             Err(error) => {
@@ -398,14 +402,4 @@ fn plain_session(source: &Source, built_in: &[u8], engine: &Engine) -> Result<Se
         None => builder.commit_from_memory(built_in),
         Some(file) => builder.commit_from_file(file),
     }
-}
-
-/// The vector made to have length 1, so that a dot product is a cosine. What has no direction becomes zeros.
-pub(super) fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
-    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
-    let scale = if length.is_finite() && length > 0.0 { 1.0 / length } else { 0.0 };
-    for value in &mut vector {
-        *value = if scale > 0.0 { *value * scale } else { 0.0 };
-    }
-    vector
 }

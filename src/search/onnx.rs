@@ -3,6 +3,7 @@
 //! After `onnx.proto` of the ONNX specification; what is not looked into is carried along as bytes. Decoding drops fields
 //! that are not declared, so compare [`Message::encoded_len`] with the file before writing one back.
 
+use bytes::Bytes;
 pub(super) use prost::Message;
 
 /// `TensorProto.DataType`.
@@ -129,8 +130,9 @@ pub(super) struct Tensor {
     pub(super) int64_data: Vec<i64>,
     #[prost(string, optional, tag = "8")]
     pub(super) name: Option<String>,
-    #[prost(bytes = "vec", optional, tag = "9")]
-    pub(super) raw_data: Option<Vec<u8>>,
+    /// A piece of the file that was decoded: weights are not copied.
+    #[prost(bytes = "bytes", optional, tag = "9")]
+    pub(super) raw_data: Option<Bytes>,
     #[prost(bytes = "vec", repeated, tag = "13")]
     pub(super) external_data: Vec<Vec<u8>>,
     #[prost(int32, optional, tag = "14")]

@@ -120,7 +120,7 @@ fn may_be_secret(run: &str) -> bool {
 /// All outcomes: at most [`MOST_OUTCOMES`], and [`MOST_PER_DOCUMENT`] of each document.
 #[derive(Debug, Default)]
 pub struct Outcomes {
-    rows: HashMap<u64, Outcome>,
+    pub(crate) rows: HashMap<u64, Outcome>,
     /// Which rows have a word. A lookup walks these only.
     by_word: HashMap<String, Vec<u64>>,
     by_document: HashMap<Arc<str>, Vec<u64>>,
@@ -202,16 +202,6 @@ impl Outcomes {
             }
         }
         best
-    }
-
-    /// How many outcomes there are.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether nothing was learned yet.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
     }
 
     fn find(&self, words: &[String], document: &str) -> Option<u64> {
@@ -364,7 +354,7 @@ mod tests {
         }
         check(outcomes.record(&query, "a", NOW), MOST_WEIGHT, MOST_BOOST, &outcomes);
         assert!(boost(&outcomes, "open an issue", NOW) <= MOST_BOOST);
-        assert_eq!(outcomes.len(), 1);
+        assert_eq!(outcomes.rows.len(), 1);
 
         assert!(boost(&outcomes, "open an issue", NOW + LIFETIME_S) > 0.0);
         assert_eq!(boost(&outcomes, "open an issue", NOW + LIFETIME_S + 1), 0.0);
@@ -424,7 +414,7 @@ mod tests {
         let mut outcomes = Outcomes::default();
         assert_eq!(outcomes.record(&words("what is it?"), "a", NOW), None);
         assert_eq!(outcomes.record(&words("weather"), "", NOW), None);
-        assert!(outcomes.is_empty());
+        assert!(outcomes.rows.is_empty());
         assert!(outcomes.boosts(&[], NOW).is_empty());
         assert!(Outcomes::new(Vec::new()).boosts(&words("weather"), NOW).is_empty());
     }
@@ -446,7 +436,7 @@ mod tests {
             let mut row = outcome("open issue", "a", 1.0, NOW);
             change(&mut row);
             assert_eq!(row.is_sound(), sound, "{row:?}");
-            assert_eq!(Outcomes::new(vec![row]).len(), usize::from(sound));
+            assert_eq!(Outcomes::new(vec![row]).rows.len(), usize::from(sound));
         };
         check(&|_| {}, true);
         check(&|row| row.at = u64::MAX, true);
@@ -468,7 +458,7 @@ mod tests {
         let strong = outcome("issue open", "a", 2.0, NOW);
         for rows in [vec![weak.clone(), strong.clone()], vec![strong.clone(), weak.clone()]] {
             let outcomes = Outcomes::new(rows);
-            assert_eq!(outcomes.len(), 1);
+            assert_eq!(outcomes.rows.len(), 1);
             assert!(close(boost(&outcomes, "open issue", NOW), 0.15));
         }
     }
@@ -509,21 +499,21 @@ mod tests {
         shuffled.reverse();
         shuffled.rotate_left(1_234);
         let (mut one, mut other) = (Outcomes::new(all), Outcomes::new(shuffled));
-        assert_eq!(one.len(), MOST_OUTCOMES);
+        assert_eq!(one.rows.len(), MOST_OUTCOMES);
         assert_eq!(rows(&one), rows(&other));
         for outcomes in [&mut one, &mut other] {
             for number in 0..50 {
                 let query = words(&format!("new n{number}"));
                 assert!(outcomes.record(&query, &format!("n{number}"), NOW + number).is_some());
             }
-            assert_eq!(outcomes.len(), MOST_OUTCOMES);
+            assert_eq!(outcomes.rows.len(), MOST_OUTCOMES);
             assert_eq!(outcomes.boosts(&words("new n49"), NOW).len(), 1);
         }
         assert_eq!(rows(&one), rows(&other));
 
         let crowd = (0..50).map(|number| outcome(&format!("query q{number}"), "a", 1.0, NOW + number));
         let kept = Outcomes::new(crowd.collect());
-        assert_eq!(kept.len(), MOST_PER_DOCUMENT);
+        assert_eq!(kept.rows.len(), MOST_PER_DOCUMENT);
         assert!(rows(&kept).contains(&"q49 queri -> a".into()));
     }
 }

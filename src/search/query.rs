@@ -8,9 +8,8 @@ use regex::Regex;
 
 use super::{
     abbreviations,
-    model::normalized,
     rules::{Rule, Rules},
-    synonyms, text,
+    synonyms, text, vectors,
 };
 
 /// Characters of a request that count.
@@ -113,22 +112,13 @@ impl Query {
             self.whole.vector = vectors.into_iter().next();
         } else if !vectors.is_empty() {
             self.parts.truncate(vectors.len());
-            self.whole.vector = Some(sum(&vectors));
+            self.whole.vector = Some(vectors::sum(vectors.iter().map(|vector| (&**vector, 1.0))).into());
             for (part, vector) in self.parts.iter_mut().zip(vectors) {
                 part.vector = Some(vector);
             }
         }
         self
     }
-}
-
-/// The sum of unit vectors, made to have length 1 again.
-fn sum(vectors: &[Arc<[f32]>]) -> Arc<[f32]> {
-    let mut sum = vec![0.0; vectors.first().map_or(0, |vector| vector.len())];
-    for vector in vectors {
-        sum.iter_mut().zip(&**vector).for_each(|(sum, value)| *sum += value);
-    }
-    normalized(sum).into()
 }
 
 impl Query {

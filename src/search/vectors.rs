@@ -8,7 +8,8 @@ use std::{
 };
 
 use hnsw_rs::prelude::{Distance, Hnsw};
-use sha2::{Digest, Sha256};
+
+use super::cache::{self, Key};
 
 /// Neighbours for each vector on each layer. Malkov & Yashunin 2018, "Efficient and robust approximate nearest
 /// neighbor search using Hierarchical Navigable Small World graphs", give 5 to 48; 16 found 0.99 of the true ten.
@@ -168,13 +169,30 @@ impl Graph {
     }
 }
 
-/// What a vector is known by: the first sixteen bytes of a SHA-256 over its numbers.
-type Key = [u8; 16];
-
+/// What a vector is known by.
 fn key(vector: &[f32]) -> Key {
     let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let hash: [u8; 32] = Sha256::digest(&bytes).into();
-    hash.first_chunk::<16>().copied().unwrap_or_default()
+    cache::key([&bytes[..]])
+}
+
+/// The sum of vectors of one length by their weights, made to have length 1.
+pub(super) fn sum<'a>(vectors: impl IntoIterator<Item = (&'a [f32], f32)>) -> Vec<f32> {
+    let mut sum = Vec::new();
+    for (vector, weight) in vectors {
+        sum.resize(vector.len(), 0.0);
+        sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += weight * value);
+    }
+    normalized(sum)
+}
+
+/// The vector made to have length 1, so that a dot product is a cosine. What has no direction becomes zeros.
+pub(super) fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
+    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    let scale = if length.is_finite() && length > 0.0 { 1.0 / length } else { 0.0 };
+    for value in &mut vector {
+        *value = if scale > 0.0 { *value * scale } else { 0.0 };
+    }
+    vector
 }
 
 /// 1 - cosine of unit vectors. The library's own asserts that it is not negative, which two equal vectors may break by
@@ -280,6 +298,14 @@ pub(super) mod tests {
         assert!(known(&[]).is_none());
         let vectors = known(&[long]).expect("equal lengths");
         assert!(vectors.scores(&short, &[true]).is_none());
+    }
+
+    #[test]
+    fn sums_have_length_one() {
+        assert_eq!(sum([(&[3.0, 0.0][..], 1.0), (&[0.0, 2.0][..], 2.0)]), [0.6, 0.8]);
+        assert_eq!(normalized(vec![0.0, 0.0]), [0.0, 0.0]);
+        assert_eq!(normalized(vec![f32::NAN, 0.0]), [0.0, 0.0]);
+        assert!(sum([]).is_empty());
     }
 
     #[test]

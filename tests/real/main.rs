@@ -79,9 +79,16 @@ impl Place {
         self.folder.path().join(inside)
     }
 
+    /// A program that has its home here, so that nothing is learned from tests elsewhere.
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("HOME", self.folder.path()).env_remove("XDG_STATE_HOME");
+        command
+    }
+
     fn nonet(&self, arguments: &[&str]) -> Output {
         let config = self.path("servers.toml");
-        Command::new(NONET).arg("--config").arg(config).args(arguments).output().unwrap()
+        self.command(NONET).arg("--config").arg(config).args(arguments).output().unwrap()
     }
 
     /// What a command prints, as JSON; it has to succeed.
@@ -95,7 +102,8 @@ impl Place {
     fn python_client(&self, mode: &str, to: &[&str]) -> Value {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/python_client.py");
         let params = json!({ "path": self.path("files/hello.txt") }).to_string();
-        let output = Command::new(self.real.join("venv/bin/python"))
+        let output = self
+            .command(self.real.join("venv/bin/python"))
             .arg(script)
             .args([
                 mode,
@@ -114,7 +122,8 @@ impl Place {
     }
 
     fn inspector(&self, arguments: &[&str]) -> Value {
-        let output = Command::new(self.real.join("node/node_modules/.bin/mcp-inspector"))
+        let output = self
+            .command(self.real.join("node/node_modules/.bin/mcp-inspector"))
             .arg("--cli")
             .args(arguments)
             .output()
@@ -132,7 +141,8 @@ struct HttpGateway {
 
 impl HttpGateway {
     fn start(place: &Place) -> Self {
-        let mut process = Command::new(NONET)
+        let mut process = place
+            .command(NONET)
             .arg("--config")
             .arg(place.path("servers.toml"))
             .args(["serve", "--http", "127.0.0.1:0"])

@@ -6,13 +6,10 @@ use std::{fs, path::PathBuf, sync::Arc};
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        Boosts, Document, EmbedError, Embedder, Index, Passage, Rules, Settings,
-        onnx::{Attribute, FLOAT, Graph, INT, Model, Node, Opset, Tensor, ValueInfo},
-        prepare,
-    },
-    normalized,
+use super::super::{
+    Boosts, Document, EmbedError, Embedder, Index, Passage, Rules, Settings,
+    onnx::{Attribute, FLOAT, Graph, INT, Model, Node, Opset, Tensor, ValueInfo},
+    prepare,
 };
 
 /// `TensorProto.DataType`.
@@ -487,13 +484,6 @@ async fn a_special_token_in_a_text_that_the_graph_does_not_know_costs_that_text_
     let passages = ["le <mask>", "le chat"].map(|text| Passage::new(vec![(text.to_owned(), 1.0)]));
     let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("one odd text harms no other");
     assert_eq!(vectors.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
-}
-
-#[test]
-fn vectors_are_made_unit_length() {
-    assert_eq!(normalized(vec![3.0, 4.0]), [0.6, 0.8]);
-    assert_eq!(normalized(vec![0.0, 0.0]), [0.0, 0.0]);
-    assert_eq!(normalized(vec![f32::NAN, 0.0]), [0.0, 0.0]);
 }
 
 #[tokio::test]

@@ -1,50 +1,16 @@
-//! How many tokens a graph knows, read from its file without its weights.
+//! How many tokens a graph knows, read from its file.
 //!
 //! An engine that is asked for a token beyond them answers with an error at best; the pure-Rust one panics where nothing
 //! can catch it, and the process ends. So each text is checked before it is run. Knows ONNX; has not heard of sessions.
 
 use std::collections::{HashMap, HashSet};
 
-use prost::Message;
+use bytes::Bytes;
 
-/// `ModelProto`. The messages of this file declare the little that is looked at; the rest is skipped, not copied.
-#[derive(Message)]
-struct Model {
-    #[prost(message, optional, tag = "7")]
-    graph: Option<Graph>,
-}
-
-/// `GraphProto`.
-#[derive(Message)]
-struct Graph {
-    #[prost(message, repeated, tag = "1")]
-    node: Vec<Node>,
-    #[prost(message, repeated, tag = "5")]
-    initializer: Vec<Tensor>,
-}
-
-/// `NodeProto`.
-#[derive(Message)]
-struct Node {
-    #[prost(string, repeated, tag = "1")]
-    input: Vec<String>,
-    #[prost(string, repeated, tag = "2")]
-    output: Vec<String>,
-    #[prost(string, optional, tag = "4")]
-    op_type: Option<String>,
-}
-
-/// `TensorProto`.
-#[derive(Message)]
-struct Tensor {
-    #[prost(int64, repeated, tag = "1")]
-    dims: Vec<i64>,
-    #[prost(string, optional, tag = "8")]
-    name: Option<String>,
-}
+use super::super::onnx::{Message, Model, Tensor};
 
 /// The rows of the table in which `input_ids` are looked up; none if there is no such table in sight.
-pub(super) fn size(model: &[u8]) -> Option<usize> {
+pub(super) fn size(model: Bytes) -> Option<usize> {
     let graph = Model::decode(model).ok()?.graph?;
     let tables: HashMap<&str, &Tensor> =
         graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
@@ -76,26 +42,33 @@ pub(super) fn size(model: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::super::onnx::{Graph, Node},
+        *,
+    };
 
-    fn model(nodes: &[(&str, &[&str], &str)], tables: &[(&str, &[i64])]) -> Vec<u8> {
+    fn model(nodes: &[(&str, &[&str], &str)], tables: &[(&str, &[i64])]) -> Bytes {
         let node = |&(kind, input, output): &(&str, &[&str], &str)| Node {
             input: input.iter().map(|&name| name.to_owned()).collect(),
             output: vec![output.to_owned()],
             op_type: Some(kind.to_owned()),
+            ..Node::default()
         };
-        let table =
-            |&(name, dims): &(&str, &[i64])| Tensor { dims: dims.to_vec(), name: Some(name.to_owned()) };
-        let graph =
-            Graph { node: nodes.iter().map(node).collect(), initializer: tables.iter().map(table).collect() };
-        Model { graph: Some(graph) }.encode_to_vec()
+        let table = |&(name, dims): &(&str, &[i64])| Tensor {
+            dims: dims.to_vec(),
+            name: Some(name.to_owned()),
+            ..Tensor::default()
+        };
+        let (node, initializer) = (nodes.iter().map(node).collect(), tables.iter().map(table).collect());
+        let graph = Graph { node, initializer, ..Graph::default() };
+        Model { graph: Some(graph), ..Model::default() }.encode_to_vec().into()
     }
 
     #[test]
     fn the_table_of_the_tokens_is_found() {
         let check = |nodes: &[(&str, &[&str], &str)], expected| {
             assert_eq!(
-                size(&model(nodes, &[("words", &[100, 8]), ("places", &[20, 8])])),
+                size(model(nodes, &[("words", &[100, 8]), ("places", &[20, 8])])),
                 expected,
                 "{nodes:?}"
             );
@@ -109,6 +82,6 @@ mod tests {
         // Positions counted from the ids are no tokens.
         check(&[("Shape", &["input_ids"], "s"), ("Gather", &["places", "s"], "y")], None);
         check(&[], None);
-        assert_eq!(size(b"not a model"), None);
+        assert_eq!(size(Bytes::from_static(b"not a model")), None);
     }
 }
