@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::{Policy, Risk, Server},
+    config::{Policy, PolicyRule, Risk, Server},
     fault::{Code, Fault},
     name::{self, Wire},
     schema::Schema,
@@ -51,6 +51,8 @@ pub struct Tool {
     pub read_only: bool,
     /// Whether calls may run beside other calls of the same server.
     pub parallel: bool,
+    /// Whether its server takes calls of it only as tasks (`execution.taskSupport`, 2025-11-25).
+    pub as_task: bool,
     /// What the configuration says of calls.
     pub policy: Policy,
     /// The key of the configuration that says so.
@@ -132,8 +134,12 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Joins listings into one catalogue. `settings` is absent for Nonet's own tools.
-    pub fn new<'a>(listings: impl IntoIterator<Item = (&'a str, &'a Listing, Option<&'a Server>)>) -> Self {
+    /// Joins listings into one catalogue. `settings` is absent for Nonet's own tools. `policies` are those of the whole
+    /// configuration, by name.
+    pub fn new<'a>(
+        listings: impl IntoIterator<Item = (&'a str, &'a Listing, Option<&'a Server>)>,
+        policies: &BTreeMap<String, PolicyRule>,
+    ) -> Self {
         let mut tools: BTreeMap<Arc<str>, Tool> = BTreeMap::new();
         let mut servers = BTreeMap::new();
         for (server, listing, settings) in listings {
@@ -145,7 +151,7 @@ impl Catalog {
                 ..ServerEntry::default()
             };
             for definition in &listing.tools {
-                let Some(tool) = build(&server, definition, settings) else {
+                let Some(tool) = build(&server, definition, settings, policies) else {
                     tracing::warn!(%server, definition = %crate::schema::clip(&definition.to_string(), 120), "a tool without a name was left out");
                     continue;
                 };
@@ -300,7 +306,12 @@ fn give_wire_names(tools: BTreeMap<Arc<str>, Tool>) -> BTreeMap<Arc<str>, Tool> 
         .collect()
 }
 
-fn build(server: &Arc<str>, definition: &Value, settings: Option<&Server>) -> Option<Tool> {
+fn build(
+    server: &Arc<str>,
+    definition: &Value,
+    settings: Option<&Server>,
+    policies: &BTreeMap<String, PolicyRule>,
+) -> Option<Tool> {
     let text = |key: &str| definition.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
     let name: Arc<str> = definition.get("name")?.as_str().filter(|name| !name.is_empty())?.into();
     let annotations = definition.get("annotations");
@@ -312,7 +323,8 @@ fn build(server: &Arc<str>, definition: &Value, settings: Option<&Server>) -> Op
         title => title,
     };
     let read_only = hint("readOnlyHint") == Some(true);
-    let schema = Schema::new(definition.get("inputSchema").cloned().unwrap_or(json!({"type": "object"})));
+    let schema =
+        Schema::of_tool(&name, definition.get("inputSchema").cloned().unwrap_or(json!({"type": "object"})));
     let own = settings.and_then(|s| s.tools.get(&*name));
     let blocked = settings.and_then(|s| {
         if let Some(allowed) = &s.allowed_tools
@@ -326,11 +338,8 @@ fn build(server: &Arc<str>, definition: &Value, settings: Option<&Server>) -> Op
         }
     });
     let full: Arc<str> = name::full_name(server, &name).into();
-    let policy = own.and_then(|o| o.policy).or(settings.and_then(|s| s.policy)).unwrap_or(Policy::Allow);
-    let policy_rule = match own.and_then(|o| o.policy) {
-        Some(_) => format!("servers.{server}.tools.{name}.policy"),
-        None => format!("servers.{server}.policy"),
-    };
+    let risk = risk(&name, hint("readOnlyHint"), hint("destructiveHint"));
+    let (policy, policy_rule) = policy(server, &name, &full, risk, settings, policies);
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
     tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
@@ -339,8 +348,9 @@ fn build(server: &Arc<str>, definition: &Value, settings: Option<&Server>) -> Op
         wire: "".into(),
         title,
         description: text("description"),
-        risk: risk(&name, hint("readOnlyHint"), hint("destructiveHint")),
+        risk,
         read_only,
+        as_task: definition.get("execution").and_then(|e| e.get("taskSupport")?.as_str()) == Some("required"),
         parallel: own.and_then(|o| o.parallel).unwrap_or(settings.is_some_and(|s| s.parallel)),
         policy,
         policy_rule,
@@ -354,6 +364,35 @@ fn build(server: &Arc<str>, definition: &Value, settings: Option<&Server>) -> Op
         name,
         full,
     })
+}
+
+/// What happens when a tool is called, and the key that says so. What is said of the tool itself goes before what is said of
+/// names like its own, of its server, and of its risk; of several policies that name it the strictest holds.
+fn policy(
+    server: &str,
+    name: &str,
+    full: &str,
+    risk: Risk,
+    settings: Option<&Server>,
+    policies: &BTreeMap<String, PolicyRule>,
+) -> (Policy, String) {
+    let Some(settings) = settings else { return (Policy::Allow, String::new()) };
+    if let Some(policy) = settings.tools.get(name).and_then(|own| own.policy) {
+        return (policy, format!("servers.{server}.tools.{name}.policy"));
+    }
+    let strictest = |by_name: bool| {
+        policies
+            .iter()
+            .filter(|(_, rule)| rule.tools.is_empty() != by_name)
+            .filter(|(_, rule)| rule.tools.is_empty() || rule.tools.matches(full))
+            .filter(|(_, rule)| rule.risk.is_none_or(|from| risk >= from))
+            .max_by_key(|(_, rule)| rule.policy)
+            .map(|(name, rule)| (rule.policy, format!("policies.{name}")))
+    };
+    strictest(true)
+        .or_else(|| settings.policy.map(|policy| (policy, format!("servers.{server}.policy"))))
+        .or_else(|| strictest(false))
+        .unwrap_or((Policy::Allow, String::new()))
 }
 
 /// What a call can do at worst: the server's own hints where it gives them (a tool that is not

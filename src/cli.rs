@@ -22,11 +22,12 @@ use serde_json::{Value, json};
 use crate::{
     config::{self, Loaded},
     downstream::guard,
-    gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request, session::Caller},
+    gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request},
     results,
     search::{self, Rule, eval::Measure},
     select::{self, SELECT_COMMAND},
-    serve, store,
+    serve,
+    store::{self, Counts, Kept, Limits},
 };
 
 /// A command did what it should.
@@ -144,7 +145,7 @@ enum Command {
         #[arg(long)]
         replay: bool,
     },
-    /// Forget what searches have led to, on this machine
+    /// Forget what searches have led to, kept results and ended tasks, on this machine
     Forget,
     /// Print the JSON Schema of servers.toml
     Schema,
@@ -215,7 +216,11 @@ pub fn main() -> ExitCode {
 /// gateway. What it cannot take is dropped.
 fn log_to_stderr(filter: Option<&str>, serves: bool) -> tracing_appender::non_blocking::WorkerGuard {
     let default = if serves { "warn,nonet=info" } else { "error" };
-    let filter = filter.unwrap_or(default);
+    // A level alone is Nonet's: what libraries say at `debug` shows what goes through them, secrets included.
+    let levels = ["error", "warn", "info", "debug", "trace", "off"];
+    let own = filter.filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
+    let own = own.map(|level| format!("warn,nonet={level}"));
+    let filter = own.as_deref().or(filter).unwrap_or(default);
     let filter = match filter.parse::<tracing_subscriber::EnvFilter>() {
         Ok(filter) => filter,
         Err(error) => {
@@ -367,8 +372,7 @@ async fn stop_signal() {
 async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyhow::Result<u8> {
     let slowest = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
     let gateway = gateway(loaded, matches!(command, Command::Search { .. }));
-    let caller =
-        Caller { session: gateway.open_session(profile), client: "command line".into(), ..Caller::default() };
+    let caller = gateway.caller(gateway.open_session(profile), "command line");
     gateway.connect();
     let asked = async {
         match command {
@@ -410,6 +414,7 @@ async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyho
                 let result = match gateway.execute(&caller, request).await {
                     Ok(result) => result,
                     Err(Interrupt::Fault(fault)) => fault.to_result(),
+                    Err(Interrupt::Task(job)) => job.summary(),
                     Err(Interrupt::Ask { message, .. }) => json!({
                         "content": [{ "type": "text", "text": message }], "isError": true,
                     }),
@@ -448,13 +453,19 @@ async fn until_known(gateway: &Arc<Gateway>, name: &str, limit: Duration) {
     }
 }
 
-/// Empties the table of outcomes. A gateway that is running goes on with what it has read.
+/// Empties the store: outcomes, kept results and tasks. A gateway that is running goes on with what it has read.
 fn forget() -> anyhow::Result<u8> {
     let folder = store::folder().context("there is no home folder, so nothing was kept")?;
     let store = store::Store::open(&folder)?;
-    let count = store.outcomes()?.len();
+    let outcomes = store.outcomes()?.len();
     store.forget_outcomes()?;
-    println!("forgot {count} outcomes in {}", folder.display());
+    let kept = Kept::open(&folder, Limits { bytes: u64::MAX, age: Duration::MAX })?;
+    let Counts { entries, bytes } = kept.counts()?;
+    kept.forget()?;
+    println!(
+        "forgot {outcomes} outcomes, and {entries} results and tasks of {bytes} bytes, in {}",
+        folder.display()
+    );
     Ok(OK)
 }
 

@@ -7,6 +7,7 @@
 
 mod apps;
 mod check;
+mod clients;
 mod expand;
 mod explain;
 mod fault;
@@ -27,8 +28,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 pub use apps::{App, AppKind, Step};
+pub use clients::{Client, Limits};
 pub use fault::{Fault, NotFound, Unusable};
-pub use groups::{Category, Gateway, Profile, Risk, ToolInjection};
+pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
 pub use schema::schema;
 pub use servers::{Policy, Server, ToolOverride, Transport};
 pub use values::{Globs, Secret};
@@ -56,6 +58,10 @@ pub struct Config {
     pub categories: BTreeMap<String, Category>,
     /// What single clients may see.
     pub profiles: BTreeMap<String, Profile>,
+    /// What happens when certain tools are called.
+    pub policies: BTreeMap<String, PolicyRule>,
+    /// What is known of clients: the built-in table with the file's entries.
+    pub clients: BTreeMap<String, Client>,
     /// The apps that `call_app` runs.
     pub apps: BTreeMap<String, App>,
 }
@@ -146,6 +152,8 @@ impl Reader<'_> {
                 .collect(),
             categories: self.entries("categories"),
             profiles: self.entries("profiles"),
+            policies: self.entries("policies"),
+            clients: clients::joined(self.entries("clients")),
             apps: apps.into_iter().map(|(id, table)| (id, table.into_app())).collect(),
         }
     }

@@ -13,7 +13,9 @@ mod handshake;
 mod http;
 mod lines;
 mod list;
+mod request;
 mod tap;
+mod tasks;
 
 use std::{
     collections::HashMap,
@@ -28,20 +30,18 @@ use rmcp::{
     RoleClient,
     handler::client::ClientHandler,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorData,
-        GetPromptRequest, GetPromptRequestParams, Implementation, LoggingMessageNotificationParam,
-        ProtocolVersion, ServerPeerInfo, ServerResult,
+        ClientCapabilities, ClientConfig, ErrorData, Implementation, LoggingMessageNotificationParam,
+        ProtocolVersion, ServerPeerInfo,
     },
     service::{
-        ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions,
-        RequestHandle, RunningService, ServiceError, serve_client_with_lifecycle_and_ct,
-        serve_directly_with_ct,
+        ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, RunningService,
+        serve_client_with_lifecycle_and_ct, serve_directly_with_ct,
     },
 };
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{Notify, mpsc, oneshot, watch},
+    sync::{Notify, Semaphore, mpsc, oneshot, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -144,6 +144,9 @@ pub enum CallError {
     /// The caller gave up.
     #[error("cancelled")]
     Cancelled,
+    /// As many calls as it may have were with it all the time.
+    #[error("{0} calls are running")]
+    Busy(usize),
     /// It answered with a protocol error.
     #[error("{}", .0.message)]
     Rpc(ErrorData),
@@ -153,14 +156,14 @@ pub enum CallError {
 }
 
 /// How a call is to be made.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Control {
     /// The hard limit. When it is over, the server is told and the call ends.
     pub timeout: Duration,
     /// Ends the call early; the server is told.
     pub cancel: CancellationToken,
     /// Where progress notifications go, in order.
-    pub progress: Option<mpsc::Sender<Value>>,
+    pub progress: Option<ProgressSink>,
     /// `_meta` of the caller's request that is passed on (trace context and the like).
     pub meta: Map<String, Value>,
 }
@@ -191,6 +194,8 @@ pub struct Connection {
     pub settings: Server,
     /// Held by one call at a time, where calls must not run beside each other.
     pub one_at_a_time: tokio::sync::Mutex<()>,
+    /// One for each call that may be with the server.
+    slots: Semaphore,
     state: watch::Sender<State>,
     peer: ArcSwapOption<Peer<RoleClient>>,
     /// The era that it spoke last time.
@@ -239,8 +244,9 @@ impl Connection {
         let secrets = secrets.filter(|value| value.len() >= MASKED).collect();
         Self {
             name,
-            settings,
             one_at_a_time: tokio::sync::Mutex::default(),
+            slots: Semaphore::new(settings.max_concurrency),
+            settings,
             state: watch::Sender::new(State::Starting),
             peer: ArcSwapOption::empty(),
             era: Mutex::default(),
@@ -524,128 +530,6 @@ impl Connection {
         Err(ConnectError::Failed(failure))
     }
 
-    /// The live peer. A server that is starting or was lost is waited for until `until`.
-    async fn ready(
-        &self,
-        until: Instant,
-        cancel: &CancellationToken,
-    ) -> Result<Arc<Peer<RoleClient>>, CallError> {
-        if let Some(peer) = self.peer.load_full()
-            && !peer.is_transport_closed()
-        {
-            return Ok(peer);
-        }
-        let mut states = self.state.subscribe();
-        let mut kicked = false;
-        loop {
-            let state = states.borrow_and_update().clone();
-            match state {
-                State::Ready { .. } => {
-                    if let Some(peer) = self.peer.load_full()
-                        && !peer.is_transport_closed()
-                    {
-                        return Ok(peer);
-                    }
-                }
-                State::Starting => {}
-                // A caller is waiting: do not sit out the backoff. If that fails too, that is the answer.
-                State::Down { .. } if !kicked => {
-                    self.kick.notify_one();
-                    kicked = true;
-                }
-                other => return Err(CallError::NotReady(other)),
-            }
-            tokio::select! {
-                changed = states.changed() => {
-                    if changed.is_err() {
-                        return Err(CallError::NotReady(State::Stopped));
-                    }
-                }
-                () = tokio::time::sleep_until(until) => return Err(CallError::NotReady(self.state())),
-                () = cancel.cancelled() => return Err(CallError::Cancelled),
-            }
-        }
-    }
-
-    /// Calls a tool. `wait` is how long a server that is not connected is waited for.
-    pub async fn call_tool(
-        &self,
-        tool: &str,
-        arguments: Map<String, Value>,
-        control: Control,
-        wait: Duration,
-    ) -> Result<Value, CallError> {
-        let mut params = CallToolRequestParams::new(tool.to_string());
-        params.arguments = Some(arguments);
-        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        self.request(request, control, wait).await
-    }
-
-    /// Gets a prompt.
-    pub async fn get_prompt(
-        &self,
-        prompt: &str,
-        arguments: Map<String, Value>,
-        control: Control,
-        wait: Duration,
-    ) -> Result<Value, CallError> {
-        let mut params = GetPromptRequestParams::new(prompt);
-        params.arguments = Some(arguments);
-        let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
-        self.request(request, control, wait).await
-    }
-
-    async fn request(
-        &self,
-        mut request: ClientRequest,
-        control: Control,
-        wait: Duration,
-    ) -> Result<Value, CallError> {
-        use rmcp::model::{GetExtensions, GetMeta};
-        let peer = self.ready(Instant::now() + wait.min(control.timeout), &control.cancel).await?;
-        for (key, value) in control.meta {
-            request.get_meta_mut().0.insert(key, value);
-        }
-        if let Some(progress) = control.progress {
-            request.extensions_mut().insert(ProgressSink(progress));
-        }
-        let mut handle = peer
-            .send_request_with_option(request, PeerRequestOptions::no_options())
-            .await
-            .map_err(|_| CallError::Closed(self.last_end()))?;
-        let outcome = tokio::select! {
-            answer = &mut handle.rx => answer,
-            () = tokio::time::sleep(control.timeout) => {
-                tell_cancelled(handle, "the gateway's limit for this call is over");
-                return Err(CallError::TimedOut(control.timeout));
-            }
-            () = control.cancel.cancelled() => {
-                tell_cancelled(handle, "the client cancelled");
-                return Err(CallError::Cancelled);
-            }
-        };
-        match outcome {
-            Ok(Ok(ServerResult::CustomResult(result))) => Ok(result.0),
-            Ok(Ok(other)) => serde_json::to_value(other).map_err(|e| CallError::Unreadable(e.to_string())),
-            Ok(Err(ServiceError::McpError(error))) => Err(CallError::Rpc(error)),
-            Ok(Err(ServiceError::Cancelled { .. })) => Err(CallError::Cancelled),
-            Ok(Err(ServiceError::TransportSend(error))) => {
-                let text = self.mask(&clip(&deepest(error.error.as_ref()), 400));
-                Err(if wants_sign_in(error.error.as_ref()) {
-                    CallError::NotReady(State::AuthRequired { error: text })
-                } else {
-                    CallError::Closed(text)
-                })
-            }
-            Ok(Err(ServiceError::TransportClosed)) | Err(_) => {
-                // The supervisor is just finding out why; give it a moment.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                Err(CallError::Closed(self.last_end()))
-            }
-            Ok(Err(error)) => Err(CallError::Unreadable(clip(&error.to_string(), 400))),
-        }
-    }
-
     /// How long a server may be silent before it is taken for one of the session era.
     fn silence(&self) -> Duration {
         SILENCE.min(self.settings.start_timeout / 2)
@@ -670,19 +554,11 @@ impl Connection {
     }
 }
 
-/// Tells the server that a request is not wanted any more. Not waited for: a server that does not
-/// read would hold the caller.
-fn tell_cancelled(handle: RequestHandle<RoleClient>, reason: &str) {
-    let reason = Some(reason.to_string());
-    tokio::spawn(async move {
-        let _ = handle.cancel(reason).await;
-    });
-}
-
 /// What Nonet says of itself to a server.
 fn client_config() -> ClientConfig {
+    // A server that answers with a task is followed.
     ClientConfig::new(
-        ClientCapabilities::default(),
+        ClientCapabilities::builder().enable_tasks().build(),
         Implementation::new("nonet", env!("CARGO_PKG_VERSION")).with_title("Nonet MCP gateway"),
     )
     .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
@@ -691,18 +567,6 @@ fn client_config() -> ClientConfig {
 /// Replaces each of `secrets` in a text.
 fn mask(secrets: &[String], text: &str) -> String {
     secrets.iter().fold(text.to_string(), |text, secret| text.replace(secret.as_str(), "***"))
-}
-
-/// Whether an error means that the server wants a sign-in.
-fn wants_sign_in(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut at = Some(error);
-    while let Some(error) = at {
-        if error.is::<rmcp::transport::streamable_http_client::AuthRequiredError>() {
-            return true;
-        }
-        at = error.source();
-    }
-    false
 }
 
 fn with_tail(reason: &str, tail: &Tail) -> String {

@@ -60,6 +60,19 @@ impl Code {
         }
     }
 
+    /// The call that helps with any fault of this kind.
+    fn next_step(self) -> NextStep {
+        let status = || NextStep::new("execute_tool", json!({ "name": "gateway.status", "params": {} }));
+        match self {
+            Code::UnknownTool
+            | Code::AmbiguousTool
+            | Code::InvalidParams
+            | Code::NotFound
+            | Code::Forbidden => NextStep::new("list_categories", json!({})),
+            _ => status(),
+        }
+    }
+
     /// Whether the same call may succeed later.
     pub fn retryable(self) -> bool {
         matches!(self, Code::ServerStarting | Code::ServerDown | Code::RateLimited | Code::Timeout)
@@ -144,9 +157,14 @@ impl Fault {
         self
     }
 
-    /// The fault as the object `{error: ...}`.
+    /// The fault as the object `{error: ...}`. One that names no call to make next names the one that always helps.
     pub fn to_value(&self) -> Value {
-        json!({ "error": self })
+        let mut error = json!(self);
+        // Who cancels a call knows what to do next.
+        if self.next_step.is_none() && self.code != Code::Cancelled {
+            error["next_step"] = json!(self.code.next_step());
+        }
+        json!({ "error": error })
     }
 
     /// The fault as a `CallToolResult` with `isError`.

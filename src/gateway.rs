@@ -12,6 +12,7 @@ pub mod call;
 mod discover;
 mod graph;
 mod inject;
+mod keep;
 mod learn;
 mod lists;
 mod publish;
@@ -42,7 +43,6 @@ use crate::{
     jobs::Jobs,
     metrics::Metrics,
     policy::Scope,
-    results::Results,
     search::{Embedder, Graph, Index},
     select::Selector,
 };
@@ -53,8 +53,6 @@ pub use graph::ParallelArguments;
 use session::Session;
 pub use skills::SkillArguments;
 
-/// The soft deadline of a client that nothing is known of: most give up at 60 s.
-pub const SOFT_DEADLINE: Duration = Duration::from_secs(45);
 /// How long servers may take to stop, all together.
 const STOP_LIMIT: Duration = Duration::from_secs(6);
 
@@ -122,7 +120,7 @@ pub struct Options {
     pub without_embedder: bool,
     /// Where the last known lists are kept; nowhere if absent.
     pub cache: Option<PathBuf>,
-    /// Where the store is, which holds what was learned; nothing outlives the process if absent.
+    /// Where the store is, which holds what was learned and what is kept; nothing outlives the process if absent.
     pub state: Option<PathBuf>,
 }
 
@@ -134,8 +132,6 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// Calls in the background.
     pub jobs: Arc<Jobs>,
-    /// Results that were too large to show whole.
-    pub results: Results,
     selector: Selector,
     connections: BTreeMap<Arc<str>, Arc<Connection>>,
     embedding: Mutex<Option<AbortHandle>>,
@@ -149,6 +145,7 @@ pub struct Gateway {
     cache: Option<PathBuf>,
     state: Option<PathBuf>,
     learning: learn::LearningCell,
+    kept: keep::KeptCell,
     sessions: DashMap<u64, std::sync::Weak<Session>>,
     questions: DashMap<String, ask::Question>,
     approvals: DashMap<ask::Approval, Instant>,
@@ -176,13 +173,12 @@ impl Gateway {
             })
             .collect();
         let own = own_listing();
-        let catalog = Catalog::new([(GATEWAY, &own, None)]);
+        let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
         let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
         let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
         Arc::new(Self {
             metrics: Metrics::default(),
             jobs: Arc::default(),
-            results: Results::default(),
             selector,
             connections,
             embedding: Mutex::default(),
@@ -195,6 +191,7 @@ impl Gateway {
             cache: options.cache,
             state: options.state,
             learning: learn::LearningCell::new(),
+            kept: keep::KeptCell::new(),
             sessions: DashMap::new(),
             questions: DashMap::new(),
             approvals: DashMap::new(),
@@ -276,6 +273,12 @@ impl Gateway {
         self.sessions.retain(|_, session| session.strong_count() > 0);
         self.sessions.insert(session.id, Arc::downgrade(&session));
         session
+    }
+
+    /// A caller of this session, whose client calls itself `client` (`clientInfo.name`).
+    pub fn caller(&self, session: Arc<Session>, client: &str) -> session::Caller {
+        let limits = self.config.limits(client);
+        session::Caller { session, client: client.into(), limits, ..session::Caller::default() }
     }
 
     /// Tells every session something with its next answer.

@@ -1,11 +1,12 @@
 //! Calls that go on in the background: a bounded table of running and finished jobs.
 //!
-//! A job is a future that yields a JSON value. This room has not heard of tools. Statuses are named
-//! as MCP names those of tasks.
+//! A job is a future that yields a JSON value. This room has not heard of tools, nor of where results are kept: whoever
+//! starts a job says what becomes of its result. Statuses are named as MCP names those of tasks.
 
 use std::{
+    fmt,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use dashmap::DashMap;
@@ -22,10 +23,41 @@ pub const MAX_JOBS: usize = 2000;
 pub enum Status {
     /// It is running.
     Working,
-    /// It ended with this result, which may be an error result.
-    Done(Arc<Value>),
+    /// It ended.
+    Ended(Ended),
+}
+
+/// How a job ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// With success, with an error, or before its time.
+    pub how: How,
+    /// After how long.
+    pub took: Duration,
+    /// Its result, where it is not kept elsewhere.
+    pub value: Option<Arc<Value>>,
+}
+
+/// In which way a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It has a result that is no error.
+    Completed,
+    /// Its result is an error.
+    Failed,
     /// It was cancelled before it ended.
     Cancelled,
+}
+
+impl How {
+    /// The word for it in answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            How::Completed => "completed",
+            How::Failed => "failed",
+            How::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// Whose a job is: one client does not see another's.
@@ -43,8 +75,24 @@ impl Owner {
     }
 }
 
+/// Says how far a job has come, if that is known.
+pub type Progress = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
+
+/// What a job is started with.
+pub struct Start {
+    /// What it runs, for people.
+    pub label: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// When it began.
+    pub began: Instant,
+    /// Ends it.
+    pub cancel: CancellationToken,
+    /// How far it has come.
+    pub progress: Progress,
+}
+
 /// One job.
-#[derive(Debug)]
 pub struct Job {
     /// Its handle.
     pub id: String,
@@ -52,33 +100,64 @@ pub struct Job {
     pub label: String,
     /// Whose it is.
     pub owner: Owner,
-    /// When it started.
-    pub started: Instant,
+    /// When it began.
+    pub began: Instant,
+    /// When it began, on the clock.
+    pub since: SystemTime,
     /// Ends it.
     pub cancel: CancellationToken,
-    status: watch::Sender<(Status, Option<Duration>)>,
+    progress: Progress,
+    status: watch::Sender<Status>,
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("id", &self.id).field("label", &self.label).finish_non_exhaustive()
+    }
 }
 
 impl Job {
-    /// How it stands, and how long it took if it has ended.
-    pub fn status(&self) -> (Status, Option<Duration>) {
+    /// How it stands.
+    pub fn status(&self) -> Status {
         self.status.borrow().clone()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<Ended> {
+        match &*self.status.borrow() {
+            Status::Working => None,
+            Status::Ended(ended) => Some(ended.clone()),
+        }
     }
 
     /// How long it has run, or ran, in milliseconds.
     pub fn elapsed_ms(&self) -> u64 {
-        let elapsed = self.status.borrow().1.unwrap_or_else(|| self.started.elapsed());
+        let elapsed = match &*self.status.borrow() {
+            Status::Working => self.began.elapsed(),
+            Status::Ended(ended) => ended.took,
+        };
         u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Waits at most `limit` for its end. `None`: it is still running.
-    pub async fn wait(&self, limit: Duration) -> Option<Status> {
+    pub async fn wait(&self, limit: Duration) -> Option<Ended> {
         let mut status = self.status.subscribe();
-        let ended = status.wait_for(|(status, _)| !matches!(status, Status::Working));
-        match tokio::time::timeout(limit, ended).await {
-            Ok(Ok(ended)) => Some(ended.0.clone()),
-            _ => None,
+        let ended = status.wait_for(|status| matches!(status, Status::Ended(_)));
+        let _ = tokio::time::timeout(limit, ended).await;
+        self.ended()
+    }
+
+    /// The job as answers show it.
+    pub fn summary(&self) -> Value {
+        let ended = self.ended();
+        let state = ended.as_ref().map_or("running", |ended| ended.how.as_str());
+        let mut summary = json!({ "task_id": self.id, "state": state, "tool": self.label, "elapsed_ms": self.elapsed_ms() });
+        if ended.is_none()
+            && let Some(progress) = (self.progress)()
+        {
+            summary["progress"] = progress;
         }
+        summary
     }
 }
 
@@ -94,42 +173,52 @@ pub struct Jobs {
 pub struct Full;
 
 impl Jobs {
-    /// Takes over work that is running in a task of its own; a panic in it becomes a result that says
-    /// so. `done` is called once it has ended, with the job.
-    pub fn adopt(
+    /// Takes over work that is running in a task of its own; a panic in it becomes a result that says so. `begin` writes down
+    /// that there is such a job. Once it has ended, `keep` gets its result and gives it back if it could not be kept; only
+    /// then the job counts as ended, so that whoever reads of its end finds its result. Then `tell` is called.
+    pub fn adopt<B, K>(
         &self,
-        label: String,
-        owner: Owner,
-        started: Instant,
-        cancel: CancellationToken,
+        start: Start,
         running: JoinHandle<Value>,
-        done: impl FnOnce(&Job) + Send + 'static,
-    ) -> Result<Arc<Job>, Full> {
+        begin: impl FnOnce(Arc<Job>) -> B + Send + 'static,
+        keep: impl FnOnce(Arc<Job>, How, Value) -> K + Send + 'static,
+        tell: impl FnOnce(&Job) + Send + 'static,
+    ) -> Result<Arc<Job>, Full>
+    where
+        B: Future<Output = ()> + Send + 'static,
+        K: Future<Output = Option<Value>> + Send + 'static,
+    {
         if let Err(full) = self.make_room() {
-            cancel.cancel();
+            start.cancel.cancel();
             return Err(full);
         }
         let job = Arc::new(Job {
             id: format!("job-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]),
-            label,
-            owner,
-            started,
-            cancel: cancel.clone(),
-            status: watch::Sender::new((Status::Working, None)),
+            label: start.label,
+            owner: start.owner,
+            began: start.began,
+            since: SystemTime::now().checked_sub(start.began.elapsed()).unwrap_or_else(SystemTime::now),
+            cancel: start.cancel,
+            progress: start.progress,
+            status: watch::Sender::new(Status::Working),
         });
         self.table.insert(job.id.clone(), job.clone());
         let own = job.clone();
         tokio::spawn(async move {
-            let status = match running.await {
-                Ok(_) if cancel.is_cancelled() => Status::Cancelled,
-                Ok(value) => Status::Done(Arc::new(value)),
-                Err(panic) => {
-                    tracing::error!(job = %own.id, %panic, "a background call panicked");
-                    Status::Done(Arc::new(panicked()))
-                }
+            let ((), ended) = tokio::join!(begin(own.clone()), running);
+            let value = ended.unwrap_or_else(|panic| {
+                tracing::error!(job = %own.id, %panic, "a background call panicked");
+                panicked()
+            });
+            let took = own.began.elapsed();
+            let how = match value.get("isError") {
+                _ if own.cancel.is_cancelled() => How::Cancelled,
+                Some(Value::Bool(true)) => How::Failed,
+                _ => How::Completed,
             };
-            own.status.send_replace((status, Some(own.started.elapsed())));
-            done(&own);
+            let value = keep(own.clone(), how, value).await.map(Arc::new);
+            own.status.send_replace(Status::Ended(Ended { how, took, value }));
+            tell(&own);
         });
         Ok(job)
     }
@@ -141,8 +230,8 @@ impl Jobs {
         let mut ended: Vec<(Instant, String)> = self
             .table
             .iter()
-            .filter(|job| !matches!(job.status().0, Status::Working))
-            .map(|job| (job.started, job.id.clone()))
+            .filter(|job| matches!(*job.status.borrow(), Status::Ended(_)))
+            .map(|job| (job.began, job.id.clone()))
             .collect();
         ended.sort();
         if ended.is_empty() {
@@ -159,16 +248,21 @@ impl Jobs {
         self.table.get(id).map(|job| job.clone()).filter(|job| job.owner.shows(owner))
     }
 
+    /// Whether there is a job with this handle, whosever it is.
+    pub fn knows(&self, id: &str) -> bool {
+        self.table.contains_key(id)
+    }
+
     /// How many are running.
     pub fn running(&self) -> usize {
-        self.table.iter().filter(|job| matches!(job.status().0, Status::Working)).count()
+        self.table.iter().filter(|job| matches!(*job.status.borrow(), Status::Working)).count()
     }
 
     /// The jobs that `owner` may see, newest first.
     pub fn list(&self, owner: &Owner) -> Vec<Arc<Job>> {
         let seen = self.table.iter().filter(|job| job.owner.shows(owner));
         let mut all: Vec<Arc<Job>> = seen.map(|job| job.clone()).collect();
-        all.sort_by(|a, b| b.started.cmp(&a.started).then(a.id.cmp(&b.id)));
+        all.sort_by(|a, b| b.began.cmp(&a.began).then(a.id.cmp(&b.id)));
         all
     }
 }
@@ -180,15 +274,4 @@ pub fn panicked() -> Value {
         "Nonet itself failed during this call; the log has the reason. Other calls are not touched.",
     )
     .to_result()
-}
-
-/// A job as answers show it.
-pub fn summary(job: &Job) -> Value {
-    let state = match job.status().0 {
-        Status::Working => "running",
-        Status::Done(value) if value.get("isError") == Some(&Value::Bool(true)) => "failed",
-        Status::Done(_) => "completed",
-        Status::Cancelled => "cancelled",
-    };
-    json!({ "task_id": job.id, "state": state, "tool": job.label, "elapsed_ms": job.elapsed_ms() })
 }

@@ -12,6 +12,7 @@ pub mod downstream;
 pub mod fault;
 pub mod gateway;
 pub mod jobs;
+pub mod lines;
 pub mod memory;
 pub mod meta;
 pub mod metrics;

@@ -19,6 +19,7 @@ use crate::{
         call::{Request, text_result},
         session::Caller,
     },
+    jobs::Job,
     schema::{Reading, Schema},
 };
 
@@ -43,6 +44,8 @@ pub enum Answer {
         /// What the client sends back with the answer.
         state: String,
     },
+    /// It goes on as a task, which the client follows.
+    Task(Arc<Job>),
 }
 
 struct MetaTool {
@@ -53,7 +56,10 @@ struct MetaTool {
 static META: LazyLock<Vec<MetaTool>> = LazyLock::new(|| {
     raw_definitions()
         .into_iter()
-        .map(|definition| MetaTool { schema: Schema::new(definition["inputSchema"].clone()), definition })
+        .map(|definition| {
+            let name = definition["name"].as_str().unwrap_or_default();
+            MetaTool { schema: Schema::of_tool(name, definition["inputSchema"].clone()), definition }
+        })
         .collect()
 });
 
@@ -89,7 +95,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     if !names.is_empty() {
         text.push_str("\n\nCategories: ");
         for (n, name) in names.iter().enumerate() {
-            if text.len() + name.len() > 1_900 {
+            if text.len() + name.len() + 100 > caller.limits.max_instructions {
                 text.push_str(&format!(" and {} more", names.len() - n));
                 break;
             }
@@ -100,7 +106,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
         }
         text.push('.');
     }
-    crate::schema::clip(&text, 1_990)
+    crate::schema::clip(&text, caller.limits.max_instructions.saturating_sub(10))
 }
 
 /// Answers a `tools/call`.
@@ -122,6 +128,7 @@ pub async fn call(
         Ok(result) => result,
         Err(Interrupt::Fault(fault)) => fault.to_result(),
         Err(Interrupt::Ask { message, schema, state }) => return Answer::Ask { message, schema, state },
+        Err(Interrupt::Task(job)) => return Answer::Task(job),
     };
     caller.session.attach_notices(&mut result);
     Answer::Result(result)
@@ -259,7 +266,9 @@ fn read<T: DeserializeOwned>(caller: &Caller, at: usize, arguments: Map<String, 
             ),
         )
         .details(json!({ "corrected_call": call }));
-        if misfit.example_fits { fault.next(NAMES[at], Value::Object(misfit.example)) } else { fault }
+        // Arguments of which nothing is left fit, and ask for nothing.
+        let helps = misfit.example_fits && !misfit.example.is_empty();
+        if helps { fault.next(NAMES[at], Value::Object(misfit.example)) } else { fault }
     })?;
     if !repaired.is_empty() {
         caller
@@ -316,6 +325,7 @@ fn raw_definitions() -> Vec<Value> {
                 "select": text("jq filter on the result, to read only what is needed"),
             }), &["name"]),
             "_meta": always,
+            "execution": { "taskSupport": "optional" },
         }),
         json!({
             "name": "list_categories",
@@ -347,11 +357,13 @@ fn raw_definitions() -> Vec<Value> {
                         "name": text("Tool name"),
                         "params": { "type": "object" },
                         "after": { "type": "array", "items": { "type": "string" } },
+                        "timeout_ms": { "type": "integer", "minimum": 1 },
                     }), &["name"]),
                 },
                 "max_concurrency": { "type": "integer", "minimum": 1, "maximum": 50 },
                 "fail_fast": { "type": "boolean", "default": false },
             }), &["actions"]),
+            "execution": { "taskSupport": "optional" },
         }),
         json!({
             "name": "use_skill",
@@ -372,6 +384,7 @@ fn raw_definitions() -> Vec<Value> {
                 "input": { "description": "What the app takes: text or an object" },
                 "timeout": { "type": "integer", "minimum": 1, "maximum": 3600, "default": 120, "description": "Seconds" },
             }), &[]),
+            "execution": { "taskSupport": "optional" },
         }),
         json!({
             "name": "ask_user",

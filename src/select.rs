@@ -58,13 +58,18 @@ impl Selector {
         Self { executable }
     }
 
-    /// Runs a filter. One output is the value itself, several are an array.
-    pub async fn select(&self, filter: &str, value: Value) -> Result<Value, SelectError> {
+    /// Runs a filter on a value that is given as JSON text. One output is the value itself, several are an array.
+    pub async fn select(&self, filter: &str, json: String) -> Result<Value, SelectError> {
         let outcome = match &self.executable {
-            Some(executable) => tokio::time::timeout(TIME_LIMIT, in_child(executable, filter, &value)).await,
+            Some(executable) => tokio::time::timeout(TIME_LIMIT, in_child(executable, filter, json)).await,
             None => {
                 let text = filter.to_string();
-                let work = tokio::task::spawn_blocking(move || run(&text, &value));
+                let work = tokio::task::spawn_blocking(move || {
+                    let value = serde_json::from_str(&json);
+                    let value =
+                        value.map_err(|error| SelectError::Failed(text.clone(), error.to_string()))?;
+                    run(&text, &value)
+                });
                 let failed = |_| Err(SelectError::Failed(filter.into(), "it could not be evaluated".into()));
                 tokio::time::timeout(TIME_LIMIT, async { work.await.unwrap_or_else(failed) }).await
             }
@@ -73,7 +78,7 @@ impl Selector {
     }
 }
 
-async fn in_child(executable: &Path, filter: &str, value: &Value) -> Result<Value, SelectError> {
+async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Value, SelectError> {
     let failed = |why: &str| SelectError::Failed(filter.into(), why.into());
     let broken = |error: io::Error| failed(&error.to_string());
     let mut child = tokio::process::Command::new(executable)
@@ -85,10 +90,9 @@ async fn in_child(executable: &Path, filter: &str, value: &Value) -> Result<Valu
         .spawn()
         .map_err(broken)?;
     let mut input = child.stdin.take().ok_or_else(|| failed("no stdin"))?;
-    let text = value.to_string();
     let feed = async move {
         // A filter that is refused does not read its input.
-        let _ = input.write_all(text.as_bytes()).await;
+        let _ = input.write_all(json.as_bytes()).await;
     };
     let ((), output) = tokio::join!(feed, child.wait_with_output());
     let output = output.map_err(broken)?;

@@ -5,30 +5,38 @@
 //! rmcp's types under one key of `_meta` and are taken out just before they leave.
 
 mod http;
+mod lines;
+mod tasks;
 
-use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures::FutureExt;
 pub use http::{HttpOptions, serve_http};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientRequest,
-        CustomResult, ElicitRequestParams, ElicitationAction, ErrorCode, Implementation, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
-        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
-        ServerResult, SubscriptionFilter,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
+        ClientRequest, CustomResult, ElicitRequestParams, ElicitationAction, ErrorCode, GetTaskParams,
+        GetTaskResult, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, MetaObject, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
+        ServerCapabilities, ServerConfig, ServerResult, SubscriptionFilter,
     },
     service::{NotificationContext, Peer, RequestContext, ServiceRole, SubscriptionContext, serve_server},
-    transport::async_rw::AsyncRwTransport,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
+    config::Limits,
     gateway::{
         Gateway,
-        session::{Asking, Caller, Elicit, Reply, Session},
+        session::{AsTask, Asking, Caller, Elicit, Reply, Session},
     },
     jobs,
     meta::{self, Answer},
@@ -54,7 +62,7 @@ pub async fn serve_stdio(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
-    let transport = AsyncRwTransport::new(reader, writer).with_max_line_length(MAX_MESSAGE);
+    let transport = lines::ClientLines::new(reader, writer);
     connect_soon(&gateway);
     let handler = Verbatim(Handler::new(gateway.clone(), profile, false));
     tokio::pin!(stop);
@@ -97,13 +105,15 @@ pub struct Handler {
     gateway: Arc<Gateway>,
     session: Arc<Session>,
     http: bool,
+    /// The client that was seen first, and what it stands.
+    client: Arc<OnceLock<(Box<str>, Limits)>>,
 }
 
 impl Handler {
     /// A handler with a session of its own.
     pub fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool) -> Self {
         let session = gateway.open_session(profile);
-        Self { gateway, session, http }
+        Self { gateway, session, http, client: Arc::default() }
     }
 
     fn caller(
@@ -112,26 +122,55 @@ impl Handler {
         context: &RequestContext<RoleServer>,
         progress: Option<mpsc::Sender<Value>>,
     ) -> Caller {
-        let client = context.client_info().map(|info| format!("{} {}", info.name, info.version));
-        let elicits = context.client_capabilities().is_some_and(|capabilities| elicits(&capabilities));
-        let asking = match (elicits, is_modern(context)) {
+        let modern = is_modern(context);
+        let capabilities = context.client_capabilities();
+        let capabilities = capabilities.as_ref();
+        let as_task = if context.extensions.get::<tasks::Wanted>().is_some() && !modern {
+            AsTask::AtOnce
+        } else if modern && capabilities.is_some_and(|capabilities| capabilities.supports_tasks()) {
+            AsTask::IfSlow
+        } else {
+            AsTask::Never
+        };
+        let base = self.who(context);
+        let elicits =
+            base.limits.elicitation && capabilities.is_some_and(|capabilities| elicits(capabilities));
+        let asking = match (elicits, modern) {
+            // The request of a task is over when its user would be asked.
+            _ if as_task == AsTask::AtOnce => Asking::ByModel,
             (false, _) => Asking::ByModel,
             (true, false) => Asking::Live(Arc::new(LiveClient(context.peer.clone()))),
             (true, true) => Asking::Rounds(given_reply(request)),
         };
         let meta = &context.meta.0;
         Caller {
-            session: self.session.clone(),
-            client: client.unwrap_or_else(|| "unknown".into()),
             cancel: context.ct.clone(),
             progress,
-            // A modern request over HTTP belongs to no session: its tasks are known by id alone.
-            lasting: !(self.http && is_modern(context)),
             asking,
+            as_task,
             meta: PASSED_ON
                 .iter()
                 .filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone())))
                 .collect(),
+            ..base
+        }
+    }
+
+    /// Whose request it is, without what a call needs.
+    fn who(&self, context: &RequestContext<RoleServer>) -> Caller {
+        let info = context.client_info();
+        let name = info.as_ref().map_or("unknown", |info| &info.name);
+        // The same client nearly always; one connection may serve several all the same.
+        let (known, limits) = self.client.get_or_init(|| (name.into(), self.gateway.config.limits(name)));
+        let limits = if **known == *name { *limits } else { self.gateway.config.limits(name) };
+        Caller {
+            session: self.session.clone(),
+            client: name.into(),
+            cancel: context.ct.clone(),
+            // A modern request over HTTP belongs to no session: its tasks are known by id alone.
+            lasting: !(self.http && is_modern(context)),
+            limits,
+            ..Caller::default()
         }
     }
 }
@@ -192,13 +231,13 @@ impl Elicit for LiveClient {
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
-        let mut capabilities = ServerCapabilities::builder().enable_tools().build();
+        let mut capabilities = ServerCapabilities::builder().enable_tools().enable_tasks().build();
         if self.gateway.list_can_change(&self.session)
             && let Some(tools) = capabilities.tools.as_mut()
         {
             tools.list_changed = Some(true);
         }
-        let caller = Caller { session: self.session.clone(), ..Caller::default() };
+        let caller = self.gateway.caller(self.session.clone(), "");
         ServerConfig::new(capabilities)
             .with_server_info(
                 Implementation::new("nonet", env!("CARGO_PKG_VERSION"))
@@ -214,7 +253,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let mut tools = meta::definitions();
-        tools.extend(self.gateway.injected(&self.session));
+        tools.extend(self.gateway.injected(&self.session, &self.who(&context).limits));
         let mut list = json!({ "tools": tools });
         if is_modern(&context) {
             let constant = !self.gateway.list_can_change(&self.session);
@@ -231,8 +270,14 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let token = context.meta.get_progress_token();
-        let (sender, mut progress) = mpsc::channel(PROGRESS_QUEUE);
-        let caller = self.caller(&request, &context, token.is_some().then_some(sender));
+        let (sender, mut progress) = match &token {
+            Some(_) => {
+                let (sender, receiver) = mpsc::channel(PROGRESS_QUEUE);
+                (Some(sender), Some(receiver))
+            }
+            None => (None, None),
+        };
+        let caller = self.caller(&request, &context, sender);
         let arguments = request.arguments.unwrap_or_default();
         let forward = async |mut params: Value| {
             params["progressToken"] = json!(token);
@@ -243,23 +288,44 @@ impl ServerHandler for Handler {
         let call = AssertUnwindSafe(meta::call(&self.gateway, &caller, &request.name, arguments));
         let call = call.catch_unwind();
         tokio::pin!(call);
-        let answer = loop {
-            tokio::select! {
-                Some(params) = progress.recv() => forward(params).await,
-                answer = &mut call => break answer,
-            }
+        let answer = match &mut progress {
+            None => call.await,
+            Some(progress) => loop {
+                tokio::select! {
+                    Some(params) = progress.recv() => forward(params).await,
+                    answer = &mut call => break answer,
+                }
+            },
         };
         let answer = answer.unwrap_or_else(|_| {
             tracing::error!(tool = %request.name, "a call panicked");
             Answer::Result(jobs::panicked())
         });
         // What came before the answer goes out before it; a flood that goes on is not waited for.
-        progress.close();
-        while let Ok(params) = progress.try_recv() {
-            forward(params).await;
+        if let Some(progress) = &mut progress {
+            progress.close();
+            while let Ok(params) = progress.try_recv() {
+                forward(params).await;
+            }
         }
         let modern = is_modern(&context);
+        let answer = match answer {
+            // A client that wants a task gets one, also for what has ended already.
+            Answer::Result(result) if caller.as_task == AsTask::AtOnce => {
+                match self.gateway.ended_job(&caller, &request.name, result.clone()).await {
+                    Some(job) => Answer::Task(job),
+                    None => Answer::Result(result),
+                }
+            }
+            answer => answer,
+        };
         Ok(match answer {
+            Answer::Task(job) if modern => CallToolResponse::Task(tasks::created(&self.gateway, &job)),
+            Answer::Task(job) => {
+                let mut carrier = CallToolResult::default();
+                carrier.meta = Some(wrap(json!({ "task": tasks::legacy(&self.gateway, &job) })));
+                CallToolResponse::Complete(carrier)
+            }
             Answer::Result(mut result) => {
                 if let Some(fields) = result.as_object_mut() {
                     if modern {
@@ -287,6 +353,22 @@ impl ServerHandler for Handler {
                 CallToolResponse::InputRequired(asked)
             }
         })
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        tasks::get(&self.gateway, &self.who(&context), &request.task_id).await
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        tasks::cancel(&self.gateway, &self.who(&context), &request.task_id).await.map(drop)
     }
 
     async fn list_prompts(
@@ -376,6 +458,12 @@ impl Service<RoleServer> for Verbatim {
         request: ClientRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<ServerResult, ErrorData> {
+        if !is_modern(&context) {
+            let who = || self.0.who(&context);
+            if let Some(answer) = tasks::legacy_request(&self.0.gateway, who, &request).await {
+                return answer;
+            }
+        }
         let mut result = self.0.handle_request(request, context).await?;
         let meta = match &mut result {
             ServerResult::CallToolResult(carrier) => carrier.meta.as_mut(),

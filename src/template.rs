@@ -56,10 +56,17 @@ pub fn names(value: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Whether any string in `value` holds a template.
-pub fn any(value: &Value) -> bool {
-    let mut found = false;
-    walk(value, &mut |text| found |= text.contains("{{") && TEMPLATE.is_match(text));
+/// The IDs of the `ref:ID` forms that the templates in `value` use.
+pub fn references(value: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    walk(value, &mut |text| {
+        if text.contains("ref:") {
+            let names = TEMPLATE
+                .captures_iter(text)
+                .filter_map(|capture| split(capture.get(1)?.as_str()).0.strip_prefix("ref:"));
+            found.extend(names.map(String::from));
+        }
+    });
     found
 }
 
@@ -223,7 +230,6 @@ mod tests {
     fn names_are_found() {
         let value = json!({"x": "{{a.b}} {{c}}", "y": ["{{ref:r1.z}}"]});
         assert_eq!(names(&value).into_iter().collect::<Vec<_>>(), ["a", "c"]);
-        assert!(any(&value));
-        assert!(!any(&json!("plain")));
+        assert_eq!(references(&value).into_iter().collect::<Vec<_>>(), ["r1"]);
     }
 }

@@ -24,6 +24,16 @@ pub(super) fn check(written: &Written, earlier: &[Fault]) -> Vec<Fault> {
         checker.server(&pointer, server);
     }
     checker.categories_and_profiles();
+    for (pointer, policy) in checker.entries("policies") {
+        if !policy.contains_key("tools") && !policy.contains_key("risk") {
+            let remedy = "Give `tools = [\"server.*\"]`, `risk = \"high\"`, or both.";
+            checker.missing(
+                &pointer,
+                "a policy needs `tools` or `risk`, to say which tools it is for",
+                remedy,
+            );
+        }
+    }
     for (pointer, app) in checker.entries("apps") {
         checker.app(&pointer, app);
     }

@@ -1,4 +1,4 @@
-//! `[gateway]`, `[categories.NAME]` and `[profiles.NAME]`: what is shown, to whom, and how.
+//! `[gateway]`, `[categories.NAME]`, `[profiles.NAME]` and `[policies.NAME]`: what is shown, to whom, and how.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Globs, schema::named, values::time};
+use super::{Globs, Policy, schema::named, values::time};
 use crate::name::ServerName;
 
 /// The gateway itself: `[gateway]`.
@@ -28,9 +28,17 @@ pub struct Gateway {
     #[serde(deserialize_with = "time::option::deserialize")]
     #[schemars(schema_with = "time::schema")]
     pub soft_deadline: Option<Duration>,
-    /// The largest result in bytes that is given whole; a larger one is kept and previewed.
-    #[schemars(range(min = 1_000, max = 1_000_000_000))]
-    pub max_result_bytes: usize,
+    /// The largest result in bytes that is given whole; a larger one is kept and previewed. Left out: what the client stands,
+    /// else 100,000.
+    #[schemars(range(min = 1_000, max = 1_000_000_000), example = 100_000)]
+    pub max_result_bytes: Option<usize>,
+    /// How long results that were too large, and those of background tasks, are kept on this machine.
+    #[serde(with = "time")]
+    #[schemars(schema_with = "time::schema")]
+    pub keep_results_for: Duration,
+    /// How many bytes of them are kept; the oldest go first.
+    #[schemars(range(min = 1_000_000, max = 1_000_000_000_000_u64))]
+    pub keep_results_bytes: u64,
     /// Whether searches learn from the calls that follow them. What is learned stays in the store on this machine.
     pub learn: bool,
     /// Host names besides localhost that HTTP clients may use for this gateway.
@@ -49,7 +57,9 @@ impl Default for Gateway {
             pinned: Vec::new(),
             skills: Vec::new(),
             soft_deadline: None,
-            max_result_bytes: 100_000,
+            max_result_bytes: None,
+            keep_results_for: Duration::from_secs(24 * 60 * 60),
+            keep_results_bytes: 256_000_000,
             learn: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
@@ -113,6 +123,21 @@ pub struct Profile {
     /// The context window of this client's model, instead of `[gateway]`'s.
     #[schemars(range(min = 1_000, max = 1_000_000_000), example = 200_000)]
     pub context_window: Option<u64>,
+}
+
+/// What happens when certain tools are called: `[policies.NAME]`. A tool is meant if its name matches one of `tools`, where
+/// they are given, and its risk is at least `risk`, where that is given.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRule {
+    /// Patterns on full names (`server.tool`).
+    #[serde(default)]
+    pub tools: Globs,
+    /// The risk from which on it holds.
+    #[serde(default)]
+    pub risk: Option<Risk>,
+    /// What happens.
+    pub policy: Policy,
 }
 
 /// How much harm a tool can do.

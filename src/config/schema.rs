@@ -6,7 +6,9 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
-use super::{Category, Gateway, Globs, Profile, apps::AppTable, servers::ServerTable, values::time};
+use super::{
+    Category, Client, Gateway, Globs, PolicyRule, Profile, apps::AppTable, servers::ServerTable, values::time,
+};
 use crate::{name::ServerName, search};
 
 /// A check of one text. `Err` says why it is not good, to follow "`the text`" or "this value".
@@ -66,6 +68,8 @@ pub fn schema() -> Value {
             "servers": entries::<ServerTable>(&mut generator, "server-name", "The servers, by name."),
             "categories": entries::<Category>(&mut generator, "plain-name", "Groups of tools."),
             "profiles": entries::<Profile>(&mut generator, "plain-name", "What single clients see."),
+            "policies": entries::<PolicyRule>(&mut generator, "plain-name", "What happens when certain tools are called."),
+            "clients": entries::<Client>(&mut generator, "plain-name", "What single clients stand."),
             "apps": entries::<AppTable>(&mut generator, "plain-name", "Workflows and named tools."),
         },
         "additionalProperties": false,

@@ -39,6 +39,8 @@ pub struct Server {
     pub policy: Option<Policy>,
     /// Whether calls that may change something may still run at the same time.
     pub parallel: bool,
+    /// How many calls may be with the server at the same time; further ones wait.
+    pub max_concurrency: usize,
     /// What single tools have of their own, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
 }
@@ -83,7 +85,8 @@ pub struct ToolOverride {
 }
 
 /// What happens when a tool is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// In the order of their strictness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// It runs.
@@ -154,6 +157,9 @@ pub(super) struct ServerTable {
     pub policy: Option<Policy>,
     /// `true`: calls that may change something may run at the same time.
     pub parallel: bool,
+    /// How many calls may be with the server at the same time; further ones wait for their turn.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_concurrency: usize,
     /// Single tools, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
 }
@@ -177,6 +183,7 @@ impl Default for ServerTable {
             blocked_tools: Globs::default(),
             policy: None,
             parallel: false,
+            max_concurrency: 64,
             tools: BTreeMap::new(),
         }
     }
@@ -205,6 +212,7 @@ impl ServerTable {
             blocked_tools: self.blocked_tools,
             policy: self.policy,
             parallel: self.parallel,
+            max_concurrency: self.max_concurrency,
             tools: self.tools,
         }
     }

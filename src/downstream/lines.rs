@@ -6,42 +6,39 @@
 
 use std::{collections::VecDeque, future::Future, io, sync::Arc};
 
-use bytes::BytesMut;
 use rmcp::{
     RoleClient,
+    model::{ClientRequest, GetMeta, JsonRpcMessage, JsonRpcRequest, RequestId},
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::Transport,
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     sync::Mutex,
 };
 use tokio_util::sync::DropGuard;
 
 use super::tap::Tap;
-use crate::schema::clip;
+use crate::{
+    lines::{Line, LineReader, id_in},
+    schema::clip,
+};
 
 /// The longest line that is read, in bytes. A longer one is skipped and its request fails.
 pub const MAX_LINE: usize = 256 << 20;
 /// How many lines of noise are logged; the rest are counted.
 const LOGGED_NOISE: u64 = 5;
-/// Where the id of a line that is too long is looked for, in bytes from its start.
-const ID_WINDOW: usize = 512;
+/// How much of a line is looked at to tell what it was, in bytes.
+const HEAD: usize = 512;
 
 type Writer = Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>;
 
 /// One connection over byte streams.
 pub struct Lines {
     server: Arc<str>,
-    reader: Box<dyn AsyncRead + Send + Unpin>,
-    buffer: BytesMut,
-    /// How much of `buffer` holds no line end.
-    scanned: usize,
-    max_line: usize,
-    /// Set while the rest of a line that is too long is thrown away.
-    skipping: bool,
+    lines: LineReader<Box<dyn AsyncRead + Send + Unpin>>,
     ready: VecDeque<Value>,
     noise: u64,
     writer: Writer,
@@ -58,13 +55,19 @@ impl Lines {
         writer: Box<dyn AsyncWrite + Send + Unpin>,
         open: DropGuard,
     ) -> Self {
+        Self::with_max_line(server, reader, writer, open, MAX_LINE)
+    }
+
+    fn with_max_line(
+        server: Arc<str>,
+        reader: Box<dyn AsyncRead + Send + Unpin>,
+        writer: Box<dyn AsyncWrite + Send + Unpin>,
+        open: DropGuard,
+        limit: usize,
+    ) -> Self {
         Self {
             server,
-            reader,
-            buffer: BytesMut::with_capacity(64 << 10),
-            scanned: 0,
-            max_line: MAX_LINE,
-            skipping: false,
+            lines: LineReader::new(reader, limit),
             ready: VecDeque::new(),
             noise: 0,
             writer: Arc::new(Mutex::new(Some(writer))),
@@ -73,25 +76,22 @@ impl Lines {
         }
     }
 
-    /// The same with another limit on lines, in bytes.
-    #[cfg(test)]
-    fn with_max_line(mut self, max: usize) -> Self {
-        self.max_line = max;
-        self
-    }
-
     /// Writes one message.
     pub fn write<T: Serialize>(
         &self,
         message: &T,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static + use<T> {
-        let line = serde_json::to_vec(message).map(|mut line| {
-            line.push(b'\n');
-            line
-        });
+        self.write_line(serde_json::to_vec(message))
+    }
+
+    fn write_line(
+        &self,
+        line: serde_json::Result<Vec<u8>>,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static + use<> {
         let writer = self.writer.clone();
         async move {
-            let line = line.map_err(io::Error::other)?;
+            let mut line = line.map_err(io::Error::other)?;
+            line.push(b'\n');
             let mut writer = writer.lock().await;
             let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::BrokenPipe.into()) };
             writer.write_all(&line).await?;
@@ -106,71 +106,35 @@ impl Lines {
             if let Some(message) = self.ready.pop_front() {
                 return Some(message);
             }
-            if self.take_line() {
-                continue;
-            }
-            if self.buffer.len() > self.max_line {
-                self.give_up_line();
-                continue;
-            }
-            self.buffer.reserve(64 << 10);
-            match self.reader.read_buf(&mut self.buffer).await {
-                Ok(0) => return None,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::debug!(server = %self.server, %error, "the connection broke");
-                    return None;
+            match self.lines.next().await? {
+                Line::Whole(line) => self.take(&line),
+                Line::TooLong(head) => {
+                    tracing::warn!(server = %self.server, "a line is longer than the limit and was dropped");
+                    if let Some(id) = id_in(&head) {
+                        let message = "the answer is longer than the limit and was dropped";
+                        self.ready.push_back(unreadable(&id, message));
+                    }
                 }
             }
         }
     }
 
-    /// Moves one whole line from the buffer to `ready`. `false`: there is none yet.
-    fn take_line(&mut self) -> bool {
-        let Some(at) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') else {
-            self.scanned = self.buffer.len();
-            return false;
-        };
-        let line = self.buffer.split_to(self.scanned + at + 1);
-        self.scanned = 0;
-        if std::mem::take(&mut self.skipping) {
-            return true;
-        }
-        let line = line.trim_ascii();
-        if line.is_empty() {
-            return true;
-        }
+    fn take(&mut self, line: &[u8]) {
         match serde_json::from_slice(line) {
             Ok(Value::Array(batch)) => self.ready.extend(batch),
             Ok(message) => self.ready.push_back(message),
             Err(error) => {
-                let head = String::from_utf8_lossy(&line[..line.len().min(ID_WINDOW)]).into_owned();
+                let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]).into_owned();
                 // Almost JSON (a lone surrogate, NaN, too deep) that answers a request fails it now.
                 if head.starts_with('{')
                     && !head.contains("\"method\"")
-                    && let Some(id) = id_of(&head)
+                    && let Some(id) = id_in(&head)
                 {
-                    self.ready.push_back(unreadable(id, &format!("the answer is no JSON: {error}")));
+                    self.ready.push_back(unreadable(&id, &format!("the answer is no JSON: {error}")));
                 }
                 self.note_noise(&head);
             }
         }
-        true
-    }
-
-    /// A line is too long: answers its request with a fault and throws the rest away.
-    fn give_up_line(&mut self) {
-        if !self.skipping {
-            let head = String::from_utf8_lossy(&self.buffer[..self.buffer.len().min(ID_WINDOW)]).into_owned();
-            tracing::warn!(server = %self.server, limit = self.max_line, "a line is longer than the limit and was dropped");
-            if let Some(id) = id_of(&head) {
-                let message = format!("the answer is longer than {} bytes and was dropped", self.max_line);
-                self.ready.push_back(unreadable(id, &message));
-            }
-        }
-        self.skipping = true;
-        self.buffer.clear();
-        self.scanned = 0;
     }
 
     fn note_noise(&mut self, line: &str) {
@@ -185,15 +149,41 @@ impl Lines {
 }
 
 /// The answer to a request whose own answer cannot be used.
-fn unreadable(id: i64, message: &str) -> Value {
+fn unreadable(id: &Value, message: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": message}})
 }
 
-/// The numeric id in the beginning of a response.
-fn id_of(head: &str) -> Option<i64> {
-    let after = head.split_once("\"id\"")?.1.trim_start().strip_prefix(':')?.trim_start();
-    let end = after.find(|c: char| !c.is_ascii_digit())?;
-    after[..end].parse().ok()
+/// A call as it is written. rmcp would turn its arguments into a tree of values first, once for each layer.
+#[derive(Serialize)]
+struct Call<'a> {
+    jsonrpc: &'static str,
+    id: &'a RequestId,
+    method: &'static str,
+    params: CallParams<'a>,
+}
+
+#[derive(Serialize)]
+struct CallParams<'a> {
+    #[serde(rename = "_meta", skip_serializing_if = "Map::is_empty")]
+    meta: &'a Map<String, Value>,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<&'a Map<String, Value>>,
+}
+
+/// A request as a call that can be written at once.
+fn as_call(request: &JsonRpcRequest<ClientRequest>) -> Option<Call<'_>> {
+    let ClientRequest::CallToolRequest(call) = &request.request else { return None };
+    let params = &call.params;
+    if params.meta.is_some() || params.input_responses.is_some() || params.request_state.is_some() {
+        return None;
+    }
+    let params = CallParams {
+        meta: &request.request.get_meta().0,
+        name: &params.name,
+        arguments: params.arguments.as_ref(),
+    };
+    Some(Call { jsonrpc: "2.0", id: &request.id, method: "tools/call", params })
 }
 
 impl Transport<RoleClient> for Lines {
@@ -204,7 +194,14 @@ impl Transport<RoleClient> for Lines {
         mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         self.tap.outgoing(&mut message);
-        self.write(&message)
+        let call = match &message {
+            JsonRpcMessage::Request(request) => as_call(request),
+            _ => None,
+        };
+        match call {
+            Some(call) => self.write_line(serde_json::to_vec(&call)),
+            None => self.write_line(serde_json::to_vec(&message)),
+        }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
@@ -232,8 +229,8 @@ mod tests {
     async fn read_all(text: &[u8], max: usize) -> Vec<Value> {
         let reader = std::io::Cursor::new(text.to_vec());
         let open = tokio_util::sync::CancellationToken::new().drop_guard();
-        let mut lines =
-            Lines::new("s".into(), Box::new(reader), Box::new(tokio::io::sink()), open).with_max_line(max);
+        let writer = Box::new(tokio::io::sink());
+        let mut lines = Lines::with_max_line("s".into(), Box::new(reader), writer, open, max);
         let mut all = Vec::new();
         while let Some(message) = lines.read().await {
             all.push(message);

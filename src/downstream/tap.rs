@@ -5,7 +5,10 @@
 //! notifications, because rmcp handles each in a task of its own, so that they overtake each other
 //! and the answer: they go straight to the call that they belong to, in the order received.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
 
 use rmcp::{
     RoleClient,
@@ -19,9 +22,44 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
-/// an outgoing request.
+/// an outgoing request. Remembers the last one.
 #[derive(Clone, Debug)]
-pub struct ProgressSink(pub mpsc::Sender<Value>);
+pub struct ProgressSink(Arc<Sink>);
+
+#[derive(Debug)]
+struct Sink {
+    forward: Option<mpsc::Sender<Value>>,
+    last: Mutex<Option<Value>>,
+}
+
+impl ProgressSink {
+    /// A sink that passes progress on, if there is anybody who wants it.
+    pub fn new(forward: Option<mpsc::Sender<Value>>) -> Self {
+        Self(Arc::new(Sink { forward, last: Mutex::default() }))
+    }
+
+    /// What was told last: `progress`, `total`, `message`.
+    pub fn last(&self) -> Option<Value> {
+        self.0.last.lock().ok()?.clone()
+    }
+
+    /// Takes the params of a notification.
+    pub fn take(&self, params: Value) {
+        let mut last = params.clone();
+        if let Some(fields) = last.as_object_mut() {
+            fields.remove("progressToken");
+            fields.remove("_meta");
+        }
+        if let Ok(mut own) = self.0.last.lock() {
+            *own = Some(last);
+        }
+        if let Some(forward) = &self.0.forward
+            && let Err(mpsc::error::TrySendError::Full(_)) = forward.try_send(params)
+        {
+            tracing::warn!("a server sends progress faster than its client reads; some was dropped");
+        }
+    }
+}
 
 /// The taps of one connection.
 #[derive(Debug, Default)]
@@ -69,10 +107,8 @@ impl Tap {
     pub fn progress(&mut self, params: Value) {
         let token = params.get("progressToken").cloned().and_then(|t| serde_json::from_value(t).ok());
         let Some(token): Option<ProgressToken> = token else { return };
-        if let Some(ProgressSink(sink)) = self.sinks.get(&token)
-            && let Err(mpsc::error::TrySendError::Full(_)) = sink.try_send(params)
-        {
-            tracing::warn!("a server sends progress faster than its client reads; some was dropped");
+        if let Some(sink) = self.sinks.get(&token) {
+            sink.take(params);
         }
     }
 

@@ -1,6 +1,10 @@
 //! Apps: the entries of `[apps.*]`, each a server's tool or a workflow of tool calls.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -8,15 +12,17 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    call::{error_of, text_result},
-    graph::{Action, Ended, Plan},
+    call::{Run, error_of, text_result},
+    graph::{Action, Ended, Plan, SoFar},
     session::Caller,
 };
 use crate::{
     config::{App, AppKind, Step},
+    downstream::ProgressSink,
     fault::{Code, Fault},
+    jobs::Progress,
     name,
-    results::{is_error, value_of},
+    results::{is_error, json_len, value_of},
     schema::Schema,
     template::{self, Named},
 };
@@ -113,15 +119,24 @@ impl Gateway {
         };
         let prepared = self.prepare(caller, &tool.full, input).await?;
         let (gateway, own, token, id) = (self.clone(), caller.clone(), cancel.clone(), id.to_string());
+        let sink = ProgressSink::new(caller.progress.clone());
+        let last = sink.clone();
+        let progress: Progress = Arc::new(move || last.last());
         let work = async move {
-            let result = gateway.invoke(&own, prepared, Some(timeout), token).await;
-            if is_error(&result) {
-                return result;
+            let (began, bytes_in) = (Instant::now(), json_len(&Value::Object(prepared.params.clone())));
+            let called = prepared.tool.clone();
+            let made = gateway.invoke(&own, prepared, Some(timeout), token, sink).await;
+            gateway.record(&own, &called, began, bytes_in, json_len(&made.result), &made);
+            if is_error(&made.result) {
+                return made.result;
             }
-            let answer = json!({ "app_id": id, "output": value_of(&result), "tool_calls": 1 });
-            gateway.shape(text_result(answer.to_string()), None).await
+            let answer = json!({ "app_id": id, "output": value_of(&made.result), "tool_calls": 1 });
+            let answer = text_result(answer.to_string());
+            let size = json_len(&answer);
+            gateway.shape(&own, answer, size, None).await
         };
-        Ok(self.run(caller, format!("app {}", tool.full), cancel, work, false).await)
+        let run = Run { progress, ..Run::new(format!("app {}", tool.full), cancel) };
+        self.run(caller, run, work).await
     }
 
     #[allow(clippy::too_many_arguments)] // one call, each argument read once
@@ -142,6 +157,7 @@ impl Gateway {
                 name: step.tool.clone(),
                 params: Value::Object(step.params.clone()),
                 after: step.after.clone(),
+                timeout_ms: None,
                 optional: step.optional,
             })
             .collect();
@@ -152,6 +168,9 @@ impl Gateway {
         let given = BTreeMap::from([(INPUT.to_string(), Arc::new(input))]);
         let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
         let (id, output) = (id.to_string(), output.cloned());
+        let so_far = SoFar::new(&plan);
+        let seen = so_far.clone();
+        let progress: Progress = Arc::new(move || Some(seen.counts()));
         let label = format!("app {id}");
         let work = async move {
             // A token of its own: running out of time is not being cancelled by the user.
@@ -161,12 +180,13 @@ impl Gateway {
                 tokio::time::sleep(timeout).await;
                 over.cancel();
             });
-            let ended = gateway.run_graph(&own, &plan, &given, CONCURRENCY, true, limit).await;
+            let ended = gateway.run_graph(&own, &plan, &given, CONCURRENCY, true, limit, &so_far).await;
             timer.abort();
             let answer = finish(&id, &plan, &ended, &given, output.as_ref(), timeout);
-            gateway.shape(answer, None).await
+            let size = json_len(&answer);
+            gateway.shape(&own, answer, size, None).await
         };
-        Ok(self.run(caller, label, cancel, work, false).await)
+        self.run(caller, Run { progress, ..Run::new(label, cancel) }, work).await
     }
 }
 

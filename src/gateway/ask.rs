@@ -19,6 +19,7 @@ use super::{
 use crate::{
     catalog::Tool,
     fault::{Code, Fault},
+    jobs::Job,
     schema::clip,
 };
 
@@ -41,8 +42,11 @@ const SECRETS: [&str; 9] = [
     "private_key",
     "credit_card",
 ];
-/// Answers that mean yes and no.
+/// Answers that mean yes, yes from now on, and no.
 const YES: [&str; 8] = ["allow", "approve", "approved", "yes", "y", "ok", "true", "allowed"];
+const ALWAYS: [&str; 4] = [FOR_SESSION, "always", "allow always", "allow for this session"];
+/// The choice of allowing a tool for the rest of the session.
+const FOR_SESSION: &str = "allow_for_session";
 const NO: [&str; 7] = ["deny", "denied", "no", "n", "false", "reject", "refuse"];
 
 /// Why an operation has no answer yet.
@@ -59,6 +63,8 @@ pub enum Interrupt {
         /// What the client sends back with the answer.
         state: String,
     },
+    /// It goes on as a task of the protocol, which the client follows.
+    Task(Arc<Job>),
 }
 
 impl From<Fault> for Interrupt {
@@ -86,6 +92,7 @@ enum About {
 #[derive(Clone, Debug)]
 pub struct Question {
     about: About,
+    message: String,
     asked: Instant,
 }
 
@@ -110,11 +117,10 @@ impl Gateway {
     /// The `ask_user` meta-tool.
     pub async fn ask_user(&self, caller: &Caller, arguments: AskArguments) -> Result<Value, Interrupt> {
         if let Some(token) = &arguments.token {
-            let answer = arguments.answer.clone().ok_or_else(|| {
-                Fault::new(Code::InvalidParams, "A `token` comes with the user's `answer`.")
-                    .next("ask_user", json!({ "token": token, "answer": "<what the user said>" }))
-            })?;
-            return Ok(self.answered(caller, token, answer)?);
+            return Ok(match arguments.answer {
+                Some(answer) => self.answered(caller, token, answer)?,
+                None => self.still_open(token)?,
+            });
         }
         if arguments.question.trim().is_empty() {
             return Err(Fault::new(
@@ -145,7 +151,6 @@ impl Gateway {
                 Ok(answer)
             }
             Put::Nobody => {
-                let token = self.open(about)?;
                 let mut text = message;
                 for (n, choice) in arguments.choices.iter().enumerate() {
                     text.push_str(&format!("\n{}. {choice}", n + 1));
@@ -153,12 +158,8 @@ impl Gateway {
                 if yes_or_no {
                     text.push_str("\n\nApprove, deny, or say what to change.");
                 }
-                let mut answer = json!({
-                    "status": "needs_user",
-                    "message": text,
-                    "token": token,
-                    "next_step": { "tool": "ask_user", "arguments": { "token": token, "answer": "<what the user said>" } },
-                });
+                let token = self.open(about, &text)?;
+                let mut answer = needs_user(&text, &token);
                 if arguments.form.is_some() {
                     answer["form"] = schema;
                 }
@@ -181,25 +182,44 @@ impl Gateway {
             profile: caller.session.profile.clone(),
             params: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
         };
+        if caller.session.approves(&tool.full) {
+            return Ok(());
+        }
         if let Some((_, at)) = self.approvals.remove(&approval)
             && at.elapsed() < APPROVAL_AGE
         {
             return Ok(());
         }
         let shown = clip(&serde_json::to_string_pretty(params).unwrap_or_default(), 1_500);
-        let message = format!("Allow `{}` of the server `{}`?\n\n{shown}", tool.name, tool.server);
+        let does = match tool.summary(200) {
+            about if about.is_empty() => String::new(),
+            about => format!("It does: {about}\n"),
+        };
+        let risk = serde_json::to_value(tool.risk).unwrap_or_default();
+        let message = format!(
+            "Allow `{}` of the server `{}`? Its risk is {}.\n{does}\n{shown}",
+            tool.name,
+            tool.server,
+            risk.as_str().unwrap_or("not known"),
+        );
+        // Only a session that lasts can remember.
+        let choices = if caller.lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
         let schema = json!({
             "type": "object",
-            "properties": { "decision": { "type": "string", "title": "Decision", "enum": ["allow", "deny"] } },
+            "properties": { "decision": { "type": "string", "title": "Decision", "enum": choices } },
             "required": ["decision"],
         });
         let about = About::Call(approval, params.clone());
-        let patience = self.soft_deadline().saturating_sub(MARGIN);
+        let patience = caller.limits.soft_deadline.saturating_sub(MARGIN);
         match self.put(caller, &about, &message, &schema, patience).await? {
             Put::Reply(Reply::Accept(form)) if says(form.get("decision"), &YES) => Ok(()),
+            Put::Reply(Reply::Accept(form)) if caller.lasting && says(form.get("decision"), &ALWAYS) => {
+                caller.session.approve(&tool.full);
+                Ok(())
+            }
             Put::Reply(_) => Err(Fault::new(
                 Code::Forbidden,
-                format!("The user did not allow this call of `{}`.", tool.full),
+                format!("The user did not allow this call of `{}` ({rule}).", tool.full),
             )
             .into()),
             // Whoever has forms answers there: no token that a model could answer by itself.
@@ -213,12 +233,13 @@ impl Gateway {
             .next("execute_tool", json!({ "name": &*tool.full, "params": params }))
             .into()),
             Put::Nobody => {
-                let token = self.open(about)?;
+                let token = self.open(about, &message)?;
+                let always = if caller.lasting { ", `allow_for_session`" } else { "" };
                 Err(Fault::new(
                     Code::NeedsApproval,
-                    format!("`{}` runs only if the user agrees ({rule}). Ask the user: {message}\nThen call ask_user with the token and the answer `allow` or `deny`, and make this call again.", tool.full),
+                    format!("`{}` runs only if the user agrees ({rule}). Ask the user: {message}\nThen call ask_user with the token and, as `answer`, what the user said: `allow`{always} or `deny`. Then make this call again.", tool.full),
                 )
-                .next("ask_user", json!({ "token": token, "answer": "<allow or deny, as the user said>" }))
+                .next("ask_user", json!({ "token": token }))
                 .into())
             }
         }
@@ -236,7 +257,7 @@ impl Gateway {
         match &caller.asking {
             Asking::ByModel => Ok(Put::Nobody),
             Asking::Live(client) => {
-                let patience = wanted.min(self.soft_deadline().saturating_sub(MARGIN));
+                let patience = wanted.min(caller.limits.soft_deadline.saturating_sub(MARGIN));
                 let asked = tokio::select! {
                     asked = tokio::time::timeout(patience, client.elicit(message.into(), schema.clone())) => asked,
                     () = caller.cancel.cancelled() => Ok(Some(Reply::Cancel)),
@@ -257,13 +278,13 @@ impl Gateway {
                 {
                     return Ok(Put::Reply(reply.clone()));
                 }
-                let state = self.open(about.clone())?;
+                let state = self.open(about.clone(), message)?;
                 Err(Interrupt::Ask { message: message.into(), schema: schema.clone(), state })
             }
         }
     }
 
-    fn open(&self, about: About) -> Result<String, Fault> {
+    fn open(&self, about: About, message: &str) -> Result<String, Fault> {
         if self.questions.len() >= MAX_QUESTIONS {
             self.questions.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
         }
@@ -275,20 +296,29 @@ impl Gateway {
             .retry_after(Duration::from_secs(60)));
         }
         let token = format!("ask-{}", uuid::Uuid::new_v4().simple());
-        self.questions.insert(token.clone(), Question { about, asked: Instant::now() });
+        let question = Question { about, message: message.into(), asked: Instant::now() };
+        self.questions.insert(token.clone(), question);
         Ok(token)
+    }
+
+    /// A question that has no answer yet, once more.
+    fn still_open(&self, token: &str) -> Result<Value, Fault> {
+        let question = self.questions.get(token).filter(|question| question.asked.elapsed() < QUESTION_AGE);
+        question.map(|question| needs_user(&question.message, token)).ok_or_else(|| no_question(token))
     }
 
     /// The answer that the model brings back for a token.
     fn answered(&self, caller: &Caller, token: &str, answer: Value) -> Result<Value, Fault> {
         let question = self.questions.remove(token).map(|(_, question)| question);
-        let question = question.filter(|question| question.asked.elapsed() < QUESTION_AGE).ok_or_else(|| {
-            Fault::new(Code::NotFound, format!("No question waits under `{token}`: it was answered already, or is too old. Ask again."))
-        })?;
-        match question.about {
+        let question = question.filter(|question| question.asked.elapsed() < QUESTION_AGE);
+        match question.ok_or_else(|| no_question(token))?.about {
             About::Call(approval, params) => {
-                if approval.profile != caller.session.profile || !says(Some(&answer), &YES) {
+                let always = caller.lasting && says(Some(&answer), &ALWAYS);
+                if approval.profile != caller.session.profile || !(always || says(Some(&answer), &YES)) {
                     return Ok(json!({ "status": "denied" }));
+                }
+                if always {
+                    caller.session.approve(&approval.tool);
                 }
                 let name = approval.tool.clone();
                 self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
@@ -330,6 +360,27 @@ impl About {
             _ => false,
         }
     }
+}
+
+/// The answer while the user has not been asked yet.
+fn needs_user(message: &str, token: &str) -> Value {
+    json!({
+        "status": "needs_user",
+        "message": message,
+        "token": token,
+        "hint": "Ask the user in the chat; then call ask_user with this `token` and, as `answer`, what the user said.",
+        "next_step": { "tool": "ask_user", "arguments": { "token": token } },
+    })
+}
+
+fn no_question(token: &str) -> Fault {
+    Fault::new(
+        Code::NotFound,
+        format!(
+            "No question waits under `{}`: it was answered already, or is too old. Ask again.",
+            clip(token, 80)
+        ),
+    )
 }
 
 fn says(answer: Option<&Value>, words: &[&str]) -> bool {

@@ -9,13 +9,15 @@ use super::{
     Gateway,
     ask::Interrupt,
     call::{Request, background_call, text_result},
-    session::Caller,
+    keep,
+    session::{AsTask, Asking, Caller},
 };
 use crate::{
     downstream::State,
     fault::{Code, Fault},
-    jobs::{self, Status},
-    results::is_error,
+    jobs::{Ended, How},
+    results::{self, is_error},
+    store::JobState,
 };
 
 /// How long `wait` waits if the caller does not say, in seconds.
@@ -127,12 +129,20 @@ impl Gateway {
         match name {
             "background_run" => self.background(caller, params).await,
             "fetch_result" => {
-                let budget = self.config.gateway.max_result_bytes / 2;
-                let answer = self.results.read(&params, budget, &self.selector).await?;
+                let reference = params.get("ref").and_then(Value::as_str).unwrap_or_default();
+                let body = self.kept_body(caller, reference).await?;
+                let budget = caller.limits.max_result_bytes / 2;
+                let answer = results::read(body, &params, budget, &self.selector).await?;
                 Ok(text_result(answer.to_string()))
             }
             "load_tools" => self.load_tools(caller, &params),
-            "status" => Ok(text_result(self.status(caller).to_string())),
+            "status" => {
+                let mut status = self.status(caller);
+                if let Some(kept) = self.kept_counts().await {
+                    status["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
+                }
+                Ok(text_result(status.to_string()))
+            }
             other => Err(Fault::new(Code::UnknownTool, format!("`gateway` has no tool `{other}`."))),
         }
     }
@@ -146,8 +156,11 @@ impl Gateway {
             .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))?;
         if arguments.list_tasks {
             let jobs = self.jobs.list(&caller.owner());
-            let shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| jobs::summary(job)).collect();
-            return Ok(text_result(json!({ "tasks": shown, "total": jobs.len() }).to_string()));
+            let mut shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
+            let earlier = self.earlier_tasks(caller, LISTED - shown.len()).await;
+            let total = jobs.len() + earlier.len();
+            shown.extend(earlier.iter().map(keep::summary));
+            return Ok(text_result(json!({ "tasks": shown, "total": total }).to_string()));
         }
         if let Some(id) = &arguments.task_id {
             return self.task(caller, id, &arguments).await;
@@ -170,11 +183,11 @@ impl Gateway {
         }
         let request = Request { name, params: arguments.params, background: true, ..Request::default() };
         // Nobody waits for a launch, so nobody can be asked in the middle of it.
-        let caller = Caller { asking: super::session::Asking::ByModel, ..caller.clone() };
+        let caller = Caller { asking: Asking::ByModel, as_task: AsTask::Never, ..caller.clone() };
         match self.execute(&caller, request).await {
             Ok(result) => Ok(result),
             Err(Interrupt::Fault(fault)) => Err(*fault),
-            Err(Interrupt::Ask { .. }) => Err(Fault::new(
+            Err(Interrupt::Ask { .. } | Interrupt::Task(_)) => Err(Fault::new(
                 Code::NeedsApproval,
                 "The user has to agree to this call; make it with execute_tool.",
             )),
@@ -183,6 +196,53 @@ impl Gateway {
 
     async fn task(&self, caller: &Caller, id: &str, arguments: &BackgroundArguments) -> Result<Value, Fault> {
         let Some(job) = self.jobs.get(id, &caller.owner()) else {
+            return self.earlier_task(caller, id, arguments).await;
+        };
+        if arguments.cancel {
+            job.cancel.cancel();
+            job.wait(Duration::from_secs(2)).await;
+        } else if arguments.wait {
+            let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, 3_600));
+            // Waiting must not itself outlive the soft deadline and become a task.
+            let deadline = caller.limits.soft_deadline;
+            let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
+            tokio::select! {
+                _ = job.wait(limit.min(most)) => {}
+                () = caller.cancel.cancelled() => {}
+            }
+        }
+        let mut answer = job.summary();
+        match job.ended() {
+            Some(Ended { how: How::Cancelled, .. }) => {
+                // What had ended of a run_parallel before it was cancelled.
+                if arguments.wait
+                    && let Ok(result) = self.task_result(caller, id).await
+                    && !is_error(&result)
+                {
+                    return Ok(result);
+                }
+            }
+            // The result as the call itself would have given it.
+            Some(_) if arguments.wait => return self.task_result(caller, id).await,
+            Some(Ended { how, .. }) => {
+                if how == How::Failed {
+                    answer["error"] = super::call::error_of(&self.task_result(caller, id).await?);
+                }
+                answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
+            }
+            None => answer["next_step"] = background_call(json!({ "task_id": id, "wait": true })),
+        }
+        Ok(text_result(answer.to_string()))
+    }
+
+    /// A task of an earlier run, or one that has ended and that there was no more room for.
+    async fn earlier_task(
+        &self,
+        caller: &Caller,
+        id: &str,
+        arguments: &BackgroundArguments,
+    ) -> Result<Value, Fault> {
+        let Some(row) = self.task_row(caller, id).await else {
             return Err(Fault::new(
                 Code::NotFound,
                 format!("There is no task `{id}`: it is too old, or the id is wrong."),
@@ -192,33 +252,17 @@ impl Gateway {
                 json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
             ));
         };
-        if arguments.cancel {
-            job.cancel.cancel();
-            job.wait(Duration::from_secs(2)).await;
-        } else if arguments.wait {
-            let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, 3_600));
-            // Waiting must not itself outlive the soft deadline and become a task.
-            let most = self.soft_deadline().saturating_sub(WAIT_MARGIN).max(self.soft_deadline() / 2);
-            job.wait(limit.min(most)).await;
+        if arguments.wait && row.state != JobState::Working {
+            return self.task_result(caller, id).await;
         }
-        match job.status().0 {
-            // The result as the call itself would have given it.
-            Status::Done(result) if arguments.wait => Ok((*result).clone()),
-            Status::Done(result) => {
-                let mut answer = jobs::summary(&job);
-                answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
-                if is_error(&result) {
-                    answer["error"] = super::call::error_of(&result);
-                }
-                Ok(text_result(answer.to_string()))
-            }
-            Status::Working => {
-                let mut answer = jobs::summary(&job);
-                answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
-                Ok(text_result(answer.to_string()))
-            }
-            Status::Cancelled => Ok(text_result(jobs::summary(&job).to_string())),
+        let mut answer = keep::summary(&row);
+        if row.state != JobState::Working {
+            answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
         }
+        if matches!(row.state, JobState::Done { failed: true, .. }) {
+            answer["error"] = super::call::error_of(&self.task_result(caller, id).await?);
+        }
+        Ok(text_result(answer.to_string()))
     }
 
     fn load_tools(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Value, Fault> {
@@ -285,6 +329,10 @@ impl Gateway {
                 let state = connection.state();
                 let tools = snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
                 let mut server = json!({ "name": &**name, "state": state.as_str(), "tools": tools });
+                let in_flight = connection.in_flight();
+                if in_flight > 0 {
+                    server["calls_running"] = json!(in_flight);
+                }
                 match state {
                     State::Ready { version, era, took } => {
                         server["version"] = json!(version);
@@ -301,7 +349,7 @@ impl Gateway {
             .collect();
         let indexing = *self.indexing.borrow();
         let (calls, failures) = self.metrics.total();
-        json!({
+        let mut status = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_s": self.started.elapsed().as_secs(),
             "servers": servers,
@@ -313,7 +361,12 @@ impl Gateway {
             },
             "calls": calls,
             "failures": failures,
+            "outcomes": self.metrics.outcomes(),
             "tasks_running": self.jobs.running(),
-        })
+        });
+        if let Some((gateway, server)) = self.metrics.mean_us() {
+            status["mean_us"] = json!({ "gateway": gateway, "server": server });
+        }
+        status
     }
 }

@@ -12,17 +12,21 @@ use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, SOFT_DEADLINE, ask::Interrupt, session::Caller};
+use super::{
+    Gateway,
+    ask::Interrupt,
+    session::{AsTask, Caller},
+};
 use crate::{
     catalog::{GATEWAY, Tool},
-    downstream::{CallError, Control, State},
+    downstream::{CallError, Control, ProgressSink, State},
     fault::{Code, Fault},
-    jobs::{self, Job},
+    jobs::{self, Job, Progress, Start},
+    metrics::Call,
     name,
     policy::{self, Verdict},
-    results::{self, is_error, json_len, text_of, value_of},
+    results::{Body, is_error, json_len, text_of},
     schema::Misfit,
-    template::{self, Named},
 };
 
 /// How long a launch in the background waits for a quick end.
@@ -31,6 +35,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long an unknown name is waited for while servers start for the first time.
 const LIST_WAIT: Duration = Duration::from_secs(3);
+/// The least that a call is waited for, whatever the soft deadline says.
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a cancelled call may take to wind up.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
@@ -60,20 +66,49 @@ pub struct Prepared {
     pub repaired: Vec<String>,
 }
 
+/// What a call came to.
+#[derive(Debug)]
+pub(super) struct Made {
+    /// A `CallToolResult` in any case.
+    pub result: Value,
+    /// `ok`, `tool_error`, or the code of a fault.
+    pub outcome: &'static str,
+    /// How long the server took.
+    pub in_server: Duration,
+}
+
 impl Gateway {
     /// Makes a call and gives the server's `CallToolResult`, or the handle of a call that goes on.
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
-        let started = Instant::now();
-        let params = self.fill_references(request.params)?;
-        let prepared = self.prepare(caller, &request.name, params).await?;
+        let began = Instant::now();
+        let bytes_in = json_len(&request.params);
+        let prepared = async {
+            let params = self.fill_references(caller, request.params).await?;
+            self.prepare(caller, &request.name, params).await
+        };
+        let prepared = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(interrupt) => {
+                if let Interrupt::Fault(fault) = &interrupt {
+                    self.refused(caller, &request.name, bytes_in, began, fault);
+                }
+                return Err(interrupt);
+            }
+        };
         let notes = repair_note(&prepared);
-        let label = prepared.tool.full.to_string();
+        let tool = prepared.tool.clone();
+        let label = tool.full.to_string();
         let cancel = CancellationToken::new();
+        let sink = ProgressSink::new(caller.progress.clone());
+        let last = sink.clone();
+        let progress: Progress = Arc::new(move || last.last());
         let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
         let (timeout, select) = (request.timeout, request.select);
         let work = async move {
-            let result = gateway.invoke(&own, prepared, timeout, token).await;
-            let mut result = gateway.shape(result, select.as_deref()).await;
+            let made = gateway.invoke(&own, prepared, timeout, token, sink).await;
+            let bytes_out = json_len(&made.result);
+            gateway.record(&own, &tool, began, bytes_in, bytes_out, &made);
+            let mut result = gateway.shape(&own, made.result, bytes_out, select.as_deref()).await;
             if let (Some(note), Some(content)) =
                 (notes, result.get_mut("content").and_then(Value::as_array_mut))
             {
@@ -81,7 +116,8 @@ impl Gateway {
             }
             result
         };
-        Ok(self.run_since(started, caller, label, cancel, work, request.background).await)
+        let run = Run { label, began, cancel, progress, background: request.background };
+        self.run(caller, run, work).await
     }
 
     /// Everything before the server: what comes back may be called.
@@ -122,7 +158,7 @@ impl Gateway {
             }
             self.published().await;
         };
-        let wait = LIST_WAIT.min(self.soft_deadline() / 2);
+        let wait = LIST_WAIT.min(caller.limits.soft_deadline / 2);
         let in_time = tokio::select! {
             in_time = tokio::time::timeout(wait, settled) => in_time.is_ok(),
             () = caller.cancel.cancelled() => false,
@@ -163,31 +199,6 @@ impl Gateway {
         }
     }
 
-    /// Puts kept results in for `{{ref:ID.path}}`. Other templates are not ours here.
-    fn fill_references(&self, params: Value) -> Result<Value, Fault> {
-        if !template::any(&params) {
-            return Ok(params);
-        }
-        let filled = template::fill(&params, &|name| match name.strip_prefix("ref:") {
-            None => Named::Foreign,
-            Some(_) => self.reference(name),
-        });
-        filled.map_err(|error| Fault::new(Code::NotFound, error.to_string()))
-    }
-
-    /// What `ref:ID` stands for. Only what looks like one of our references is ours; other text in
-    /// braces is somebody's own.
-    pub(super) fn reference(&self, name: &str) -> Named {
-        let reference = name.strip_prefix("ref:").unwrap_or_default();
-        if !results::is_reference(reference) {
-            return Named::Foreign;
-        }
-        match self.results.get(reference) {
-            Ok(result) => Named::Value(Arc::new(value_of(&result))),
-            Err(_) => Named::Unknown("the results that are still kept".into()),
-        }
-    }
-
     /// Calls the tool and gives a `CallToolResult` in any case.
     pub(super) async fn invoke(
         self: &Arc<Self>,
@@ -195,44 +206,85 @@ impl Gateway {
         prepared: Prepared,
         timeout: Option<Duration>,
         cancel: CancellationToken,
-    ) -> Value {
+        progress: ProgressSink,
+    ) -> Made {
         let tool = prepared.tool.clone();
         let began = Instant::now();
         let outcome = if &*tool.server == GATEWAY {
             self.own_tool(caller, &tool.name, prepared.params).await
         } else {
-            self.call_server(caller, &prepared, timeout, cancel).await
+            self.call_server(caller, prepared, timeout, cancel, progress).await
         };
-        let took = began.elapsed();
-        let (result, word) = match outcome {
+        let in_server = if &*tool.server == GATEWAY { Duration::ZERO } else { began.elapsed() };
+        match outcome {
             Ok(result) => {
-                let word = if is_error(&result) { "tool_error" } else { "ok" };
-                (result, word)
+                let outcome = if is_error(&result) { "tool_error" } else { "ok" };
+                if outcome == "ok" {
+                    self.succeeded(caller, &tool);
+                }
+                Made { result, outcome, in_server }
             }
-            Err(fault) => (fault.to_result(), fault.code.as_str()),
-        };
-        self.metrics.record(&tool.full, is_error(&result), took);
-        if word == "ok" {
-            self.succeeded(caller, &tool);
+            Err(fault) => Made { result: fault.to_result(), outcome: fault.code.as_str(), in_server },
         }
+    }
+
+    /// Counts a call and writes its line into the log. No params and no content: nothing in the line can be a secret.
+    pub(super) fn record(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        began: Instant,
+        bytes_in: usize,
+        bytes_out: usize,
+        made: &Made,
+    ) {
+        let in_gateway = began.elapsed().saturating_sub(made.in_server);
+        let call = Call { outcome: made.outcome, bytes_in, bytes_out, in_gateway, in_server: made.in_server };
+        self.metrics.record(&tool.full, &call);
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,
             session = caller.session.id,
             tool = %tool.full,
-            took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            outcome = word,
+            server = %tool.server,
+            bytes_in,
+            bytes_out,
+            gateway_us = micros(in_gateway),
+            server_us = micros(made.in_server),
+            outcome = made.outcome,
             "call"
         );
-        result
+    }
+
+    /// The same for a call that no tool was called for.
+    pub(super) fn refused(
+        &self,
+        caller: &Caller,
+        name: &str,
+        bytes_in: usize,
+        began: Instant,
+        fault: &Fault,
+    ) {
+        self.metrics.refused(fault.code.as_str());
+        tracing::info!(
+            target: "nonet::call",
+            client = %caller.client,
+            session = caller.session.id,
+            tool = %crate::schema::clip(name, 200),
+            bytes_in,
+            gateway_us = micros(began.elapsed()),
+            outcome = fault.code.as_str(),
+            "call"
+        );
     }
 
     async fn call_server(
         &self,
         caller: &Caller,
-        prepared: &Prepared,
+        prepared: Prepared,
         timeout: Option<Duration>,
         cancel: CancellationToken,
+        progress: ProgressSink,
     ) -> Result<Value, Fault> {
         let tool = &prepared.tool;
         let Some(connection) = self.connections.get(&tool.server) else {
@@ -242,10 +294,10 @@ impl Gateway {
             ));
         };
         let timeout = timeout.unwrap_or(connection.settings.timeout);
-        let control =
-            Control { timeout, cancel, progress: caller.progress.clone(), meta: caller.meta.clone() };
-        let wait = READY_WAIT.min(self.soft_deadline() / 2);
-        let answer = connection.call_tool(&tool.name, prepared.params.clone(), control, wait).await;
+        let control = Control { timeout, cancel, progress: Some(progress), meta: caller.meta.clone() };
+        let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
+        let as_task = tool.as_task;
+        let answer = connection.call_tool(&tool.name, prepared.params, as_task, control, wait).await;
         match answer {
             Ok(result) if result.get("content").is_some() || result.get("structuredContent").is_some() => {
                 Ok(result)
@@ -293,6 +345,11 @@ impl Gateway {
                 format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}] and restart Nonet."),
             )
             .next("execute_tool", status()),
+            CallError::Busy(most) => Fault::new(
+                Code::RateLimited,
+                format!("`{server}` has {most} calls already, which is its `max_concurrency`, and none of them ended in time."),
+            )
+            .retry_after(Duration::from_secs(1)),
             CallError::NotReady(_) => Fault::new(Code::ServerDown, format!("`{server}` was stopped.")),
             CallError::Closed(why) => Fault::new(
                 Code::ServerDown,
@@ -316,103 +373,176 @@ impl Gateway {
         }
     }
 
-    /// Filters a result if that was asked for, and fits it into the budget.
-    pub(super) async fn shape(&self, result: Value, filter: Option<&str>) -> Value {
-        let result = match filter {
-            Some(filter) if !is_error(&result) => match self.selector.select(filter, value_of(&result)).await
-            {
-                Ok(Value::String(text)) => text_result(text),
-                Ok(value) => text_result(value.to_string()),
-                Err(error) => {
-                    // The call was made; what it gave must not be lost over a bad filter.
-                    let size = json_len(&result);
-                    let reference = self.results.keep(result, size);
-                    return Fault::new(
-                        Code::InvalidParams,
-                        format!("The call succeeded, but {error}. Its result is kept as `{reference}`."),
-                    )
-                    .next(
-                        "execute_tool",
-                        json!({ "name": "gateway.fetch_result", "params": { "ref": reference } }),
-                    )
-                    .to_result();
-                }
-            },
-            _ => result,
+    /// Filters a result of `size` bytes if that was asked for, and fits it into the budget.
+    pub(super) async fn shape(
+        &self,
+        caller: &Caller,
+        result: Value,
+        size: usize,
+        filter: Option<&str>,
+    ) -> Value {
+        let budget = caller.limits.max_result_bytes;
+        let Some(filter) = filter.filter(|_| !is_error(&result)) else {
+            return self.fit(caller, result, size, budget).await;
         };
-        self.results.fit(result, self.config.gateway.max_result_bytes)
+        match self.selector.select(filter, Body::of(&result).into_json()).await {
+            Ok(value) => {
+                let selected = text_result(match value {
+                    Value::String(text) => text,
+                    value => value.to_string(),
+                });
+                let size = json_len(&selected);
+                self.fit(caller, selected, size, budget).await
+            }
+            // The call was made; what it gave must not be lost over a bad filter.
+            Err(error) => match self.keep_whole(caller, result).await {
+                Ok(reference) => Fault::new(
+                    Code::InvalidParams,
+                    format!("The call succeeded, but {error}. Its result is kept as `{reference}`."),
+                )
+                .next(
+                    "execute_tool",
+                    json!({ "name": "gateway.fetch_result", "params": { "ref": reference } }),
+                ),
+                Err(why) => Fault::new(
+                    Code::InvalidParams,
+                    format!("The call succeeded, but {error}, and its result was not kept: {why}."),
+                ),
+            }
+            .to_result(),
+        }
     }
 
-    /// When a call that is still running becomes a background task.
-    pub(super) fn soft_deadline(&self) -> Duration {
-        self.config.gateway.soft_deadline.unwrap_or(SOFT_DEADLINE)
-    }
-
-    /// Runs work. If it outlives the soft deadline, or the settle window of a
-    /// launch in the background, it goes on as a job and the answer is its handle.
+    /// Runs work. If it outlives the soft deadline, or the settle window of a launch in the background, it goes on as a job
+    /// and the answer is its handle.
     pub(super) async fn run(
         self: &Arc<Self>,
         caller: &Caller,
-        label: String,
-        cancel: CancellationToken,
+        run: Run,
         work: impl Future<Output = Value> + Send + 'static,
-        background: bool,
-    ) -> Value {
-        self.run_since(Instant::now(), caller, label, cancel, work, background).await
-    }
-
-    /// The same for a call that began earlier: what asking the user took counts.
-    async fn run_since(
-        self: &Arc<Self>,
-        began: Instant,
-        caller: &Caller,
-        label: String,
-        cancel: CancellationToken,
-        work: impl Future<Output = Value> + Send + 'static,
-        background: bool,
-    ) -> Value {
+    ) -> Result<Value, Interrupt> {
         let started = Instant::now();
         // Polled here as long as somebody waits: a task of its own costs more than a small call.
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
-        let left = self.soft_deadline().saturating_sub(began.elapsed()).max(Duration::from_millis(500));
-        let patience = if background { SETTLE.min(left) } else { left };
-        tokio::select! {
-            ended = &mut work => return ended.unwrap_or_else(|_| {
-                tracing::error!(tool = label, "a call panicked");
-                jobs::panicked()
-            }),
-            () = caller.cancel.cancelled() => {
-                cancel.cancel();
-                let _ = tokio::time::timeout(CANCEL_GRACE, work).await;
-                return Fault::new(Code::Cancelled, format!("The call of `{label}` was cancelled.")).to_result();
+        // What asking the user took counts: the client has been waiting since then.
+        let left = caller.limits.soft_deadline.saturating_sub(run.began.elapsed()).max(LEAST_PATIENCE);
+        let patience = if run.background { SETTLE.min(left) } else { left };
+        if caller.as_task != AsTask::AtOnce {
+            tokio::select! {
+                ended = &mut work => return Ok(ended.unwrap_or_else(|_| {
+                    tracing::error!(tool = run.label, "a call panicked");
+                    jobs::panicked()
+                })),
+                () = caller.cancel.cancelled() => {
+                    run.cancel.cancel();
+                    let _ = tokio::time::timeout(CANCEL_GRACE, work).await;
+                    let message = format!("The call of `{}` was cancelled.", run.label);
+                    return Ok(Fault::new(Code::Cancelled, message).to_result());
+                }
+                () = tokio::time::sleep(patience) => {}
             }
-            () = tokio::time::sleep(patience) => {}
         }
         let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked()) });
+        let start = Start {
+            label: run.label,
+            owner: caller.owner(),
+            began: started,
+            cancel: run.cancel,
+            progress: run.progress,
+        };
+        let job = match self.adopt(caller, start, running) {
+            Ok(job) => job,
+            Err(full) => {
+                return Ok(Fault::new(Code::RateLimited, full.to_string())
+                    .retry_after(Duration::from_secs(10))
+                    .next(
+                        "execute_tool",
+                        json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
+                    )
+                    .to_result());
+            }
+        };
+        if caller.as_task != AsTask::Never {
+            return Err(Interrupt::Task(job));
+        }
+        let mut answer = job.summary();
+        answer["next_step"] = background_call(json!({ "task_id": job.id, "wait": true }));
+        Ok(text_result(answer.to_string()))
+    }
+
+    /// A job that has ended with this result already.
+    pub async fn ended_job(
+        self: &Arc<Self>,
+        caller: &Caller,
+        label: &str,
+        result: Value,
+    ) -> Option<Arc<Job>> {
+        let start = Start {
+            label: label.into(),
+            owner: caller.owner(),
+            began: Instant::now(),
+            cancel: CancellationToken::new(),
+            progress: Arc::new(|| None),
+        };
+        let job = self.adopt(caller, start, tokio::spawn(async move { result })).ok()?;
+        job.wait(SETTLE).await;
+        Some(job)
+    }
+
+    /// Makes work that runs a job of this caller, whose end it is told of.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        caller: &Caller,
+        start: Start,
+        running: tokio::task::JoinHandle<Value>,
+    ) -> Result<Arc<Job>, jobs::Full> {
         let session = Arc::downgrade(&caller.session);
+        // A client that has the task as its own protocol knows it asks for it itself.
+        let told = caller.as_task == AsTask::Never;
         let tell = move |job: &Job| {
-            if let Some(session) = session.upgrade() {
-                let mut notice = jobs::summary(job);
+            if let Some(session) = session.upgrade().filter(|_| told) {
+                let mut notice = job.summary();
                 notice["kind"] = json!("task_ended");
-                notice["next_step"] = background_call(json!({ "task_id": job.id }));
+                notice["next_step"] = background_call(json!({ "task_id": job.id, "wait": true }));
                 session.notify(notice);
             }
         };
-        match self.jobs.adopt(label, caller.owner(), started, cancel, running, tell) {
-            Ok(job) => {
-                let mut answer = jobs::summary(&job);
-                answer["next_step"] = background_call(json!({ "task_id": job.id, "wait": true }));
-                text_result(answer.to_string())
-            }
-            Err(full) => Fault::new(Code::RateLimited, full.to_string())
-                .retry_after(Duration::from_secs(10))
-                .next(
-                    "execute_tool",
-                    json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
-                )
-                .to_result(),
-        }
+        let (begin, keep) = (self.clone(), self.clone());
+        let begin = move |job| async move { begin.note_job(job).await };
+        let keep = move |job, how, value| async move { keep.keep_job(job, how, value).await };
+        self.jobs.adopt(start, running, begin, keep, tell)
     }
+}
+
+/// Work that is about to run.
+pub(super) struct Run {
+    /// What it is, for people.
+    pub label: String,
+    /// When the client began to wait for it.
+    pub began: Instant,
+    /// Ends it.
+    pub cancel: CancellationToken,
+    /// How far it has come.
+    pub progress: Progress,
+    /// Whether nobody wants to wait for it.
+    pub background: bool,
+}
+
+impl Run {
+    /// Work of which nobody knows how far it has come, and that begins now.
+    pub fn new(label: String, cancel: CancellationToken) -> Self {
+        Self { label, began: Instant::now(), cancel, progress: Arc::new(|| None), background: false }
+    }
+}
+
+/// A time in whole microseconds.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The arguments of `execute_tool` that wait for a task.
+pub(super) fn wait_for(id: &str) -> Value {
+    json!({ "name": "gateway.background_run", "params": { "task_id": id, "wait": true } })
 }
 
 /// A call of `gateway.background_run` that can be made as it stands.

@@ -7,8 +7,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     panic::AssertUnwindSafe,
-    sync::Arc,
-    time::Instant,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
@@ -18,19 +18,23 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    call::{error_of, text_result},
-    session::{Asking, Caller},
+    call::{Run, error_of, text_result},
+    keep,
+    session::{AsTask, Asking, Caller},
 };
 use crate::{
     catalog::GATEWAY,
+    downstream::ProgressSink,
     fault::{Code, Fault},
-    jobs,
+    jobs::{self, Progress},
     results::{is_error, json_len, value_of},
     template::{self, Named},
 };
 
 /// How many calls run at a time if the caller does not say.
 const CONCURRENCY: usize = 8;
+/// Results up to this size, in bytes, are shown while others still run.
+const PARTIAL_BYTES: usize = 2_000;
 /// How many actions one `run_parallel` takes.
 pub const MAX_ACTIONS: usize = 50;
 
@@ -48,6 +52,8 @@ pub struct Action {
     /// Calls that must have ended before.
     #[serde(default)]
     pub after: Vec<String>,
+    /// Its hard limit, instead of its server's.
+    pub timeout_ms: Option<u64>,
     /// Whether its failure is no failure of what depends on it: they see `null`.
     #[serde(skip)]
     pub optional: bool,
@@ -180,70 +186,79 @@ impl Gateway {
         let cancel = CancellationToken::new();
         let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
         let concurrency = arguments.max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
+        let plan = Arc::new(plan);
+        let so_far = SoFar::new(&plan);
+        let progress: Progress = {
+            let (so_far, plan) = (so_far.clone(), plan.clone());
+            Arc::new(move || Some(so_far.report(&plan)))
+        };
         let work = async move {
             let began = Instant::now();
             let ended = gateway
-                .run_graph(&own, &plan, &BTreeMap::new(), concurrency, arguments.fail_fast, token)
+                .run_graph(&own, &plan, &BTreeMap::new(), concurrency, arguments.fail_fast, token, &so_far)
                 .await;
             let elapsed_ms = millis(began);
-            text_result(gateway.report(&plan, &ended, elapsed_ms).to_string())
+            text_result(gateway.report(&own, &plan, ended, elapsed_ms).await.to_string())
         };
-        Ok(self.run(caller, "run_parallel".into(), cancel, work, false).await)
+        self.run(caller, Run { progress, ..Run::new("run_parallel".into(), cancel) }, work).await
     }
 
-    /// The answer of `run_parallel`. All results share one budget.
-    fn report(&self, plan: &Plan, ended: &[Ended], elapsed_ms: u64) -> Value {
-        let budget = self.config.gateway.max_result_bytes;
-        let total: usize = ended.iter().map(|one| json_len(&one.result)).sum();
-        let share = if total <= budget { budget } else { (budget / ended.len().max(1)).max(1_000) };
-        let results: Vec<Value> = plan
-            .actions()
-            .iter()
-            .zip(ended)
-            .map(|(action, one)| {
-                let success = one.succeeded();
-                let mut entry = json!({ "id": action.id, "name": one.name, "success": success });
-                if success {
-                    entry["result"] = self.compact(&one.result, share);
-                } else {
-                    entry["error"] = error_of(&one.result);
-                }
-                entry["elapsed_ms"] = json!(one.elapsed_ms);
-                entry
-            })
-            .collect();
-        let succeeded = ended.iter().filter(|one| one.succeeded()).count();
+    /// The answer of `run_parallel`. All results share one budget: small ones are given whole, and what they leave is
+    /// divided among the large ones.
+    async fn report(&self, caller: &Caller, plan: &Plan, ended: Vec<Ended>, elapsed_ms: u64) -> Value {
+        let sizes: Vec<usize> =
+            ended.iter().map(|one| if one.succeeded() { json_len(&one.result) } else { 0 }).collect();
+        let share = fair_share(&sizes, caller.limits.max_result_bytes);
+        let (total, succeeded) = (ended.len(), ended.iter().filter(|one| one.succeeded()).count());
+        let mut results: Vec<Value> = Vec::with_capacity(total);
+        for (action, one) in plan.actions().iter().zip(ended) {
+            let success = one.succeeded();
+            let mut entry = json!({ "id": action.id, "name": one.name, "success": success });
+            if success {
+                entry["result"] = self.compact(caller, one.result, share).await;
+            } else {
+                entry["error"] = error_of(&one.result);
+            }
+            entry["elapsed_ms"] = json!(one.elapsed_ms);
+            results.push(entry);
+        }
         json!({
             "results": results,
-            "total": ended.len(),
+            "total": total,
             "succeeded": succeeded,
-            "failed": ended.len() - succeeded,
+            "failed": total - succeeded,
             "elapsed_ms": elapsed_ms,
         })
     }
 
     /// A result inside a larger answer: its value where that says everything, else its blocks. Here all
     /// of it is text that a model reads, so all of it is held to the budget.
-    fn compact(&self, result: &Value, budget: usize) -> Value {
+    async fn compact(&self, caller: &Caller, result: Arc<Value>, budget: usize) -> Value {
         let blocks = result.get("content").and_then(Value::as_array);
         let texts_only =
             blocks.is_none_or(|blocks| blocks.iter().all(|block| block.get("type") == Some(&json!("text"))));
         if texts_only {
-            let value = value_of(result);
+            let value = value_of(&result);
             if json_len(&value) <= budget {
                 return value;
             }
-            let text = value.as_str().map_or_else(|| value.to_string(), String::from);
-            return self.results.fit(text_result(text), budget);
+            let text = text_result(match value {
+                Value::String(text) => text,
+                value => value.to_string(),
+            });
+            let size = json_len(&text);
+            return self.fit(caller, text, size, budget).await;
         }
-        let mut whole = self.results.fit(result.clone(), budget);
+        let size = json_len(&result);
+        let mut whole = self.fit(caller, Arc::unwrap_or_clone(result), size, budget).await;
         if let Some(fields) = whole.as_object_mut() {
             fields.remove("resultType");
         }
         whole
     }
 
-    /// Runs a graph; gives how each call ended, in the order given.
+    /// Runs a graph; gives how each call ended, in the order given, and meanwhile tells `so_far`.
+    #[allow(clippy::too_many_arguments)] // one call, each argument read once
     pub(super) async fn run_graph(
         self: &Arc<Self>,
         caller: &Caller,
@@ -252,8 +267,10 @@ impl Gateway {
         concurrency: usize,
         fail_fast: bool,
         cancel: CancellationToken,
+        so_far: &SoFar,
     ) -> Vec<Ended> {
-        let caller = &Caller { asking: Asking::ByModel, progress: None, ..caller.clone() };
+        let caller =
+            &Caller { asking: Asking::ByModel, as_task: AsTask::Never, progress: None, ..caller.clone() };
         let count = plan.actions.len();
         let mut ended: Vec<Option<Ended>> = vec![None; count];
         let mut values: BTreeMap<String, Arc<Value>> = given.clone();
@@ -270,12 +287,14 @@ impl Gateway {
                 if let Some(why) = self.held_back(plan, at, &ended, failed_fast, &cancel) {
                     started.insert(at);
                     let fault = Fault::new(Code::Cancelled, why);
-                    ended[at] = Some(Ended {
+                    let one = Ended {
                         name: action.name.clone(),
                         result: Arc::new(fault.to_result()),
                         ran: false,
                         elapsed_ms: 0,
-                    });
+                    };
+                    so_far.end(at, &one);
+                    ended[at] = Some(one);
                     continue;
                 }
                 if running.len() >= concurrency {
@@ -310,6 +329,7 @@ impl Gateway {
             } else {
                 failed_fast |= fail_fast;
             }
+            so_far.end(at, &one);
             ended[at] = Some(one);
         }
         ended.into_iter().flatten().collect()
@@ -344,32 +364,35 @@ impl Gateway {
         cancel: CancellationToken,
     ) -> Ended {
         let began = Instant::now();
-        let not_run = |fault: Fault| Ended {
-            name: action.name.clone(),
-            result: Arc::new(fault.to_result()),
-            ran: false,
-            elapsed_ms: millis(began),
+        let bytes_in = json_len(&action.params);
+        let not_run = |fault: Fault| {
+            self.refused(caller, &action.name, bytes_in, began, &fault);
+            Ended {
+                name: action.name.clone(),
+                result: Arc::new(fault.to_result()),
+                ran: false,
+                elapsed_ms: millis(began),
+            }
         };
-        let lookup = |name: &str| match values.get(name) {
-            Some(value) => Named::Value(value.clone()),
-            None if name.starts_with("ref:") => self.reference(name),
-            None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
+        let prepared = async {
+            let references = self.references(caller, &action.params).await?;
+            let lookup = |name: &str| match values.get(name) {
+                Some(value) => Named::Value(value.clone()),
+                None if name.starts_with("ref:") => keep::reference(&references, name),
+                None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
+            };
+            let filled = template::fill(&action.params, &lookup);
+            let params = filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))?;
+            self.prepare(caller, &action.name, params).await
         };
-        let prepared = match template::fill(&action.params, &lookup) {
-            Ok(params) => self.prepare(caller, &action.name, params).await,
-            Err(error) => Err(Fault::new(Code::InvalidParams, format!("{error}.")).into()),
-        };
-        let prepared = match prepared {
+        let prepared = match prepared.await {
             Ok(prepared) => prepared,
-            Err(interrupt) => {
-                let fault = match interrupt {
-                    Interrupt::Fault(fault) => *fault,
-                    Interrupt::Ask { .. } => Fault::new(
-                        Code::NeedsApproval,
-                        "The user has to agree to this call; make it by itself with execute_tool.",
-                    ),
-                };
-                return not_run(fault);
+            Err(Interrupt::Fault(fault)) => return not_run(*fault),
+            Err(Interrupt::Ask { .. } | Interrupt::Task(_)) => {
+                return not_run(Fault::new(
+                    Code::NeedsApproval,
+                    "The user has to agree to this call; make it by itself with execute_tool.",
+                ));
             }
         };
         let tool = prepared.tool.clone();
@@ -382,9 +405,78 @@ impl Gateway {
             },
             None => None,
         };
-        let result = self.invoke(caller, prepared, None, cancel).await;
-        Ended { name: tool.full.to_string(), result: Arc::new(result), ran: true, elapsed_ms: millis(began) }
+        let timeout = action.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
+        let sink = ProgressSink::new(None);
+        let made = self.invoke(caller, prepared, timeout, cancel, sink).await;
+        self.record(caller, &tool, began, bytes_in, json_len(&made.result), &made);
+        let result = Arc::new(made.result);
+        Ended { name: tool.full.to_string(), result, ran: true, elapsed_ms: millis(began) }
     }
+}
+
+/// How far a graph has come, for whoever asks while it runs.
+#[derive(Clone, Debug)]
+pub(super) struct SoFar {
+    ended: Arc<Mutex<Vec<Option<Ended>>>>,
+}
+
+impl SoFar {
+    pub fn new(plan: &Plan) -> Self {
+        Self { ended: Arc::new(Mutex::new(vec![None; plan.actions.len()])) }
+    }
+
+    fn end(&self, at: usize, one: &Ended) {
+        if let Ok(mut ended) = self.ended.lock() {
+            ended[at] = Some(one.clone());
+        }
+    }
+
+    /// How many calls have ended.
+    pub fn counts(&self) -> Value {
+        let ended = self.ended.lock().map(|ended| ended.clone()).unwrap_or_default();
+        json!({ "ended": ended.iter().flatten().count(), "total": ended.len() })
+    }
+
+    /// The same with what has ended: small results whole, of large ones that they are there.
+    fn report(&self, plan: &Plan) -> Value {
+        let mut report = self.counts();
+        let ended = self.ended.lock().map(|ended| ended.clone()).unwrap_or_default();
+        let results: Vec<Value> = plan
+            .actions()
+            .iter()
+            .zip(&ended)
+            .filter_map(|(action, one)| {
+                let one = one.as_ref()?;
+                let mut entry = json!({ "id": action.id, "name": one.name, "success": one.succeeded() });
+                if !one.succeeded() {
+                    entry["error"] = error_of(&one.result);
+                } else if json_len(&one.result) <= PARTIAL_BYTES {
+                    entry["result"] = value_of(&one.result);
+                }
+                Some(entry)
+            })
+            .collect();
+        if !results.is_empty() {
+            report["results"] = json!(results);
+        }
+        report
+    }
+}
+
+/// The most bytes that one of several results may have, so that all together stay within `budget`: what small ones leave is
+/// divided among the others. At least 1,000, which a preview needs.
+fn fair_share(sizes: &[usize], budget: usize) -> usize {
+    let mut sorted = sizes.to_vec();
+    sorted.sort_unstable();
+    let mut left = budget;
+    for (at, size) in sorted.iter().enumerate() {
+        let share = left / (sorted.len() - at);
+        if *size > share {
+            return share.max(1_000);
+        }
+        left -= size;
+    }
+    budget
 }
 
 pub(super) fn millis(since: Instant) -> u64 {
@@ -412,6 +504,16 @@ mod tests {
             json!([{"id": "a", "name": "x", "after": ["b"]}, {"id": "b", "name": "y", "params": {"p": "{{a.z}}"}}]),
             "circle: a, b",
         );
+    }
+
+    #[test]
+    fn small_results_leave_their_share_to_large_ones() {
+        let check = |sizes: &[usize], expected| assert_eq!(fair_share(sizes, 10_000), expected, "{sizes:?}");
+        check(&[], 10_000);
+        check(&[10, 20, 9_000], 10_000);
+        check(&[20_000], 10_000);
+        check(&[1_000, 20_000, 20_000], 4_500);
+        check(&[20_000; 50], 1_000);
     }
 
     #[test]

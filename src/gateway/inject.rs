@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Gateway, session::Session};
 use crate::{
     catalog::Tool,
-    config::ToolInjection,
+    config::{Limits, ToolInjection},
     policy::{self, Verdict},
     results::json_len,
 };
@@ -19,7 +19,8 @@ const COMPACT_TOKENS: u64 = 30;
 
 impl Gateway {
     /// The definitions that `tools/list` gives this session beside the nine, by wire name.
-    pub fn injected(&self, session: &Session) -> Vec<Value> {
+    /// Descriptions are cut where `limits` says that the client cuts them, with a word of it.
+    pub fn injected(&self, session: &Session, limits: &Limits) -> Vec<Value> {
         let snapshot = self.snapshot();
         let scope = self.scope(session);
         let profile = scope.map(|scope| scope.profile);
@@ -36,7 +37,7 @@ impl Gateway {
             mode => mode,
         };
         match mode {
-            ToolInjection::Direct => seen.into_iter().map(|tool| direct(tool)).collect(),
+            ToolInjection::Direct => seen.into_iter().map(|tool| direct(tool, limits)).collect(),
             ToolInjection::CompactDirect => seen.into_iter().map(|tool| compact(tool)).collect(),
             ToolInjection::Discovery | ToolInjection::Auto => {
                 let pinned = profile.map_or(&[][..], |profile| &profile.pinned);
@@ -47,7 +48,7 @@ impl Gateway {
                     .collect();
                 tools.sort_by(|a, b| a.full.cmp(&b.full));
                 tools.dedup_by(|a, b| a.full == b.full);
-                tools.into_iter().map(|tool| direct(tool)).collect()
+                tools.into_iter().map(|tool| direct(tool, limits)).collect()
             }
         }
     }
@@ -76,9 +77,14 @@ fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjec
     }
 }
 
-fn direct(tool: &Tool) -> Value {
+fn direct(tool: &Tool, limits: &Limits) -> Value {
     let mut definition = tool.definition.clone();
     definition["name"] = json!(&*tool.wire);
+    if tool.description.chars().count() > limits.max_description {
+        let more = format!(" [more: get_tool {}]", tool.full);
+        let most = limits.max_description.saturating_sub(more.chars().count());
+        definition["description"] = json!(crate::schema::clip(&tool.description, most) + &more);
+    }
     if definition.get("inputSchema").is_none() {
         definition["inputSchema"] = json!({ "type": "object" });
     }

@@ -110,10 +110,11 @@ impl Gateway {
         let gateway = self.clone();
         let known = known.clone();
         let made = tokio::task::spawn_blocking(move || {
-            let catalog = Catalog::new(known.iter().map(|(server, listing)| {
+            let listings = known.iter().map(|(server, listing)| {
                 let settings = gateway.connections.get(server).map(|connection| &connection.settings);
                 (&**server, listing, settings)
-            }));
+            });
+            let catalog = Catalog::new(listings, &gateway.config.policies);
             let index = Arc::new(Index::new(documents(&catalog), &gateway.config.embedder));
             let passages: Arc<[Passage]> =
                 index.documents().iter().map(|document| document.passage(index.rules())).collect();

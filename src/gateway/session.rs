@@ -15,10 +15,19 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::learn;
-use crate::jobs::Owner;
+use crate::{config::Limits, jobs::Owner, results::json_len};
 
 /// How many notices wait for one session; the oldest go first.
 const MAX_NOTICES: usize = 50;
+/// How many bytes of notices go out with one answer; the rest goes with the next.
+const NOTICES_BYTES: usize = 8_000;
+
+#[derive(Debug, Default)]
+struct Notices {
+    waiting: VecDeque<Value>,
+    /// How many had to make room since the last answer.
+    lost: usize,
+}
 
 /// What a client's requests have in common.
 #[derive(Debug, Default)]
@@ -27,7 +36,9 @@ pub struct Session {
     pub id: u64,
     /// The profile that it was given, if any.
     pub profile: Option<String>,
-    notices: Mutex<VecDeque<Value>>,
+    notices: Mutex<Notices>,
+    /// Tools that the user allowed for the rest of the session.
+    approved: Mutex<HashSet<Arc<str>>>,
     /// Tools that it loaded by name: they rank higher for the rest of the session.
     loaded: Mutex<HashSet<Arc<str>>>,
     /// Its last searches, whose outcome is awaited.
@@ -44,23 +55,48 @@ impl Session {
     /// Tells the session something with its next answer.
     pub fn notify(&self, notice: Value) {
         if let Ok(mut notices) = self.notices.lock() {
-            if notices.len() == MAX_NOTICES {
-                notices.pop_front();
+            if notices.waiting.len() == MAX_NOTICES {
+                notices.waiting.pop_front();
+                notices.lost += 1;
             }
-            notices.push_back(notice);
+            notices.waiting.push_back(notice);
         }
     }
 
-    /// Adds what the session has yet to be told to an answer, as a last text block.
+    /// Adds what the session has yet to be told to an answer, as a last text block: each notice once, in order. What would
+    /// make the block too long waits for the next answer.
     pub fn attach_notices(&self, answer: &mut Value) {
         let Ok(mut notices) = self.notices.lock() else { return };
-        if notices.is_empty() {
+        if notices.waiting.is_empty() {
             return;
         }
-        if let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) {
-            let all: Vec<Value> = notices.drain(..).collect();
-            content.push(json!({ "type": "text", "text": json!({ "notices": all }).to_string() }));
+        let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) else { return };
+        let mut all = Vec::new();
+        if notices.lost > 0 {
+            all.push(json!({ "kind": "notices_lost", "count": std::mem::take(&mut notices.lost) }));
         }
+        let mut left = NOTICES_BYTES;
+        while let Some(next) = notices.waiting.front() {
+            let size = json_len(next);
+            if size > left && !all.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(size);
+            all.extend(notices.waiting.pop_front());
+        }
+        content.push(json!({ "type": "text", "text": json!({ "notices": all }).to_string() }));
+    }
+
+    /// Remembers that the user allows every call of this tool for the rest of the session.
+    pub(super) fn approve(&self, tool: &Arc<str>) {
+        if let Ok(mut approved) = self.approved.lock() {
+            approved.insert(tool.clone());
+        }
+    }
+
+    /// Whether the user has allowed every call of this tool.
+    pub(super) fn approves(&self, tool: &str) -> bool {
+        self.approved.lock().is_ok_and(|approved| approved.contains(tool))
     }
 
     /// Remembers that these tools were loaded.
@@ -125,6 +161,18 @@ pub enum Asking {
     Rounds(Option<(String, Reply)>),
 }
 
+/// Whether a client takes a task of the protocol for a call that takes long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AsTask {
+    /// It gets a handle in a result instead.
+    #[default]
+    Never,
+    /// For a call that outlives the soft deadline (tasks extension, 2026-07-28).
+    IfSlow,
+    /// At once: it asked for it (2025-11-25).
+    AtOnce,
+}
+
 impl Caller {
     /// Whose the jobs of this caller are.
     pub fn owner(&self) -> Owner {
@@ -149,4 +197,8 @@ pub struct Caller {
     pub asking: Asking,
     /// `_meta` that is passed on to servers.
     pub meta: Map<String, Value>,
+    /// What its client stands.
+    pub limits: Limits,
+    /// Whether its client takes tasks.
+    pub as_task: AsTask,
 }

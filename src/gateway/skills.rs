@@ -114,7 +114,7 @@ impl Gateway {
             _ => Map::new(),
         };
         // Both waits together end before the soft deadline: a prompt does not become a task.
-        let patience = self.soft_deadline() / 2;
+        let patience = caller.limits.soft_deadline / 2;
         let control = Control {
             timeout: connection.settings.timeout.min(patience),
             cancel: CancellationToken::clone(&caller.cancel),
@@ -127,6 +127,7 @@ impl Gateway {
                 CallError::NotReady(State::AuthRequired { .. }) => Code::AuthRequired,
                 CallError::NotReady(_) | CallError::Closed(_) => Code::ServerDown,
                 CallError::TimedOut(_) => Code::Timeout,
+                CallError::Busy(_) => Code::RateLimited,
                 CallError::Cancelled => Code::Cancelled,
                 CallError::Rpc(_) | CallError::Unreadable(_) => Code::UpstreamError,
             };

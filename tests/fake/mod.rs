@@ -31,6 +31,7 @@ const LEGACY: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
+const TASKS_KEY: &str = "io.modelcontextprotocol/tasks";
 const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// What the server is and does. Every key may be left out; a key that is not listed here is an error.
@@ -157,6 +158,8 @@ pub struct On {
     pub result: Option<Value>,
     /// A result with `isError` and this text.
     pub error: Option<String>,
+    /// Every so-manieth call of the tool gives a result with `isError`, its text `failed: ` and the arguments.
+    pub fail_every: Option<usize>,
     /// A JSON-RPC error, verbatim.
     pub rpc_error: Option<Value>,
     /// Dies without an answer.
@@ -194,6 +197,10 @@ pub struct On {
     pub env: bool,
     /// `{"params": the whole params, "headers": those of the HTTP request}`.
     pub request: bool,
+    /// The call is a task that is working for so many looks (`tasks/get`); then the answer is its result.
+    pub task: Option<u64>,
+    /// The task ends as `failed`.
+    pub task_fails: bool,
     /// Answers under another request's id.
     pub wrong_id: bool,
     /// Answers two times.
@@ -337,9 +344,30 @@ struct Server {
     calls_by_tool: Mutex<HashMap<String, usize>>,
     /// Modern `subscriptions/listen` requests: where to write, and their ids.
     listeners: Mutex<Vec<(Out, Value)>>,
+    /// Tasks, by their id.
+    tasks: Mutex<HashMap<String, FakeTask>>,
     /// Raised when a crash is due.
     gone: Notify,
     logging: Mutex<()>,
+}
+
+/// A call that goes on as a task.
+struct FakeTask {
+    looks_left: u64,
+    result: Value,
+    fails: bool,
+    cancelled: bool,
+}
+
+impl FakeTask {
+    fn status(&self) -> &'static str {
+        match (self.cancelled, self.looks_left, self.fails) {
+            (true, ..) => "cancelled",
+            (_, 1.., _) => "working",
+            (_, 0, true) => "failed",
+            (_, 0, false) => "completed",
+        }
+    }
 }
 
 /// How one request is spoken: a dual server decides by its `_meta`.
@@ -364,6 +392,7 @@ impl Server {
             calls: AtomicU64::new(0),
             calls_by_tool: Mutex::default(),
             listeners: Mutex::default(),
+            tasks: Mutex::default(),
             gone: Notify::new(),
             logging: Mutex::default(),
         })
@@ -448,6 +477,9 @@ impl Server {
     /// Every request but `tools/call` and `subscriptions/listen`.
     fn plain_request(&self, method: &str, params: &Value, wire: Wire) -> Result<Value, Value> {
         let script = &self.script;
+        if let Some(answer) = self.task_request(method, params, wire) {
+            return answer;
+        }
         let mut result = match method {
             "initialize" => {
                 let asked = params["protocolVersion"].as_str().filter(|version| LEGACY.contains(version));
@@ -503,6 +535,30 @@ impl Server {
             result["_meta"] = json!({ SERVER_INFO_KEY: self.info() });
         }
         Ok(result)
+    }
+
+    /// `tasks/*` of either era.
+    fn task_request(&self, method: &str, params: &Value, wire: Wire) -> Option<Result<Value, Value>> {
+        let method = method.strip_prefix("tasks/")?;
+        let id = params["taskId"].as_str().unwrap_or_default();
+        let mut tasks = self.tasks.lock().unwrap();
+        let Some(task) = tasks.get_mut(id) else {
+            return Some(Err(rpc_error(-32602, &format!("Unknown task: {id}"))));
+        };
+        self.log(self.script.call_log.as_deref(), &json!({ "task": method }));
+        Some(Ok(match (method, wire) {
+            ("result", Wire::Legacy) => task.result.clone(),
+            ("cancel", wire) => {
+                task.cancelled = true;
+                if wire == Wire::Legacy { task_state(id, task, wire) } else { json!({}) }
+            }
+            ("get", wire) => {
+                let state = task_state(id, task, wire);
+                task.looks_left = task.looks_left.saturating_sub(1);
+                state
+            }
+            _ => return Some(Err(rpc_error(-32601, "Method not found"))),
+        }))
     }
 
     fn list_tools(&self, params: &Value) -> Result<Value, Value> {
@@ -744,7 +800,11 @@ impl Session {
             let mut calls = server.calls_by_tool.lock().unwrap();
             let calls = calls.entry(name.to_owned()).or_default();
             *calls += 1;
-            tool.on(*calls - 1)
+            let mut on = tool.on(*calls - 1);
+            if on.fail_every.is_some_and(|every| *calls % every == 0) {
+                on.error = Some(format!("failed: {}", params["arguments"]));
+            }
+            on
         };
 
         if let Some(noise) = &on.noise {
@@ -766,7 +826,7 @@ impl Session {
         while on.endless && out.raw(vec![b'x'; 64 * 1024]).await {}
 
         let answer = match self.answer(n, &on, &params, wire, &out).await {
-            Ok(result) => Ok(server.dress(result, wire)),
+            Ok(result) => Ok(server.dress(self.as_task(n, &on, &params, wire, result), wire)),
             Err(error) => Err(error),
         };
         let id = if on.wrong_id { json!(format!("not {id}")) } else { id };
@@ -780,6 +840,26 @@ impl Session {
         out.send(message).await;
         if server.script.crash_after_calls == Some(n) {
             out.crash().await;
+        }
+    }
+
+    /// The handle of a task in place of a result, where the script says so.
+    fn as_task(&self, n: u64, on: &On, params: &Value, wire: Wire, result: Value) -> Value {
+        let wanted = match wire {
+            Wire::Legacy => params.get("task").is_some(),
+            Wire::Modern => params["_meta"][CAPABILITIES_KEY]["extensions"].get(TASKS_KEY).is_some(),
+        };
+        let Some(looks_left) = on.task.filter(|_| wanted) else { return result };
+        let id = format!("task-{n}");
+        let task = FakeTask { looks_left, result, fails: on.task_fails, cancelled: false };
+        let mut state = task_state(&id, &task, wire);
+        self.server.tasks.lock().unwrap().insert(id, task);
+        match wire {
+            Wire::Legacy => json!({ "task": state }),
+            Wire::Modern => {
+                state["resultType"] = json!("task");
+                state
+            }
         }
     }
 
@@ -921,6 +1001,33 @@ fn ask_again((method, capability, question): (&str, &str, Value), params: &Value
         "inputRequests": { "ask": { "method": method, "params": question } },
         "requestState": state,
     })))
+}
+
+/// A task as each era shows it.
+fn task_state(id: &str, task: &FakeTask, wire: Wire) -> Value {
+    let mut state = json!({
+        "taskId": id,
+        "status": task.status(),
+        "statusMessage": format!("{} looks left", task.looks_left),
+        "createdAt": "2026-11-21T00:00:00Z",
+        "lastUpdatedAt": "2026-11-21T00:00:00Z",
+    });
+    match wire {
+        Wire::Legacy => {
+            state["ttl"] = json!(60_000);
+            state["pollInterval"] = json!(20);
+        }
+        Wire::Modern => {
+            state["ttlMs"] = json!(60_000);
+            state["pollIntervalMs"] = json!(20);
+            match task.status() {
+                "completed" => state["result"] = task.result.clone(),
+                "failed" => state["error"] = rpc_error(-32603, "the task failed"),
+                _ => {}
+            }
+        }
+    }
+    state
 }
 
 fn json_answer(value: &Value, on: &On) -> Value {

@@ -50,11 +50,16 @@ async fn an_answer_in_the_chat_approves_denies_or_says_what_to_change() {
 }
 
 #[tokio::test]
-async fn a_token_without_an_answer_and_a_question_without_words_are_told() {
+async fn a_token_without_an_answer_asks_again_and_a_question_without_words_is_told() {
     let inside = alone().await;
     let asked = inside.answer("ask_user", json!({ "question": "Well?" })).await;
-    let fault = inside.fault("ask_user", json!({ "token": asked["token"] })).await;
-    assert_eq!(fault["code"], "invalid_params", "{fault}");
+    // A token alone is answered with its question, which stays open.
+    for _ in 0..2 {
+        let again = inside.answer("ask_user", json!({ "token": asked["token"] })).await;
+        assert_eq!((&again["status"], &again["message"]), (&json!("needs_user"), &json!("Well?")), "{again}");
+    }
+    let unknown = json!({ "token": "ask-nothing" });
+    assert_eq!(inside.fault("ask_user", unknown).await["code"], "not_found");
     assert_eq!(inside.fault("ask_user", json!({})).await["code"], "invalid_params");
     assert_eq!(inside.fault("ask_user", json!({ "question": "  " })).await["code"], "invalid_params");
     let unknown = json!({ "token": "ask-nothing", "answer": "x" });

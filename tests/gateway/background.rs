@@ -143,3 +143,34 @@ async fn an_unknown_task_is_told() {
     let nested = json!({ "name": "gateway.background_run", "params": { "list_tasks": true } });
     assert_eq!(inside.fault("gateway.background_run", nested).await["code"], "invalid_params");
 }
+
+#[tokio::test]
+async fn the_status_of_a_task_shows_how_far_it_is() {
+    let tools = json!([{ "name": "steps", "on": { "progress": 5, "progress_every_ms": 700 } }]);
+    let inside = Setup::new().server("shop", json!({ "tools": tools })).open().await;
+    let handle = inside.answer("execute_tool", json!({ "name": "shop.steps", "background": true })).await;
+    let status = task(&inside, json!({ "task_id": handle["task_id"] })).await;
+    let step = status["progress"]["progress"].as_u64().unwrap_or_default();
+    assert!((1..5).contains(&step), "{status}");
+    assert_eq!(status["progress"]["message"], format!("step {step} of 5"), "{status}");
+    let waited = inside.call("execute_tool", handle["next_step"]["arguments"].clone()).await;
+    assert_eq!(text_of(&waited), "{}", "{waited}");
+}
+
+#[tokio::test]
+async fn the_result_of_a_task_is_kept_within_the_budget_and_can_be_used_in_params() {
+    let tools =
+        json!([{ "name": "rows", "on": { "delay_ms": 2_200, "json_rows": 9_000 } }, { "name": "echo" }]);
+    let inside = Setup::new().server("shop", json!({ "tools": tools })).open().await;
+    let handle = inside.answer("execute_tool", json!({ "name": "shop.rows", "background": true })).await;
+    let early = json!({ "ref": handle["task_id"] });
+    let fault = inside.fault("gateway.fetch_result", early).await;
+    assert_eq!((&fault["code"], &fault["next_step"]["tool"]), (&json!("not_found"), &json!("execute_tool")));
+    let waited = inside.call("execute_tool", fault["next_step"]["arguments"].clone()).await;
+    assert!(waited.to_string().len() < 100_000, "{} bytes", waited.to_string().len());
+    let last = waited["content"].as_array().and_then(|blocks| blocks.get(1)).expect("a note");
+    let reference = json_of(&json!({ "content": [last] }))["ref"].clone();
+    let params =
+        json!({ "row": format!("{{{{ref:{}[8999].id}}}}", reference.as_str().expect("a reference")) });
+    assert_eq!(json_of(&inside.execute("shop.echo", params).await), json!({ "row": 8_999 }));
+}

@@ -134,6 +134,11 @@ impl Client {
         Self::over(self.folder.clone(), &[])
     }
 
+    /// Runs another `nonet` over the same folder beside this one, which says nothing yet.
+    pub fn beside(&self, arguments: &[&str]) -> Self {
+        Self::over(self.folder.clone(), arguments)
+    }
+
     /// The handshake of the session era; gives the whole answer.
     pub fn initialize(&mut self, version: &str, capabilities: Value) -> Value {
         let info = json!({ "name": "test", "version": "1" });

@@ -50,8 +50,7 @@ impl Setup {
         }
         let gateway = Gateway::new(loaded.config, options);
         gateway.connect();
-        let caller =
-            Caller { session: gateway.open_session(None), client: "test".into(), ..Caller::default() };
+        let caller = gateway.caller(gateway.open_session(None), "test");
         Inside { folder: self.folder, gateway, caller }
     }
 }
@@ -68,8 +67,7 @@ impl Inside {
 
     /// A caller with a session of its own under a profile.
     pub fn under(&self, profile: &str) -> Caller {
-        let session = self.gateway.open_session(Some(profile.into()));
-        Caller { session, client: "test".into(), ..Caller::default() }
+        self.gateway.caller(self.gateway.open_session(Some(profile.into())), "test")
     }
 
     /// Calls as another caller: the result.
@@ -78,6 +76,7 @@ impl Inside {
         match meta::call(&self.gateway, caller, tool, arguments).await {
             Answer::Result(result) => result,
             Answer::Ask { message, .. } => panic!("the user was asked: {message}"),
+            Answer::Task(job) => panic!("it goes on as a task: {job:?}"),
         }
     }
 

@@ -19,7 +19,8 @@ fn catalog<'a>(servers: impl Iterator<Item = (&'a String, Vec<&'a String>)>) -> 
             (server, Listing { tools: tools.collect(), ..Listing::default() })
         })
         .collect();
-    Catalog::new(listings.iter().map(|(server, listing)| (server.as_str(), listing, None)))
+    let listings = listings.iter().map(|(server, listing)| (server.as_str(), listing, None));
+    Catalog::new(listings, &BTreeMap::new())
 }
 
 fn tool_name() -> impl Strategy<Value = String> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    inside::Inside,
+    inside::{Inside, eventually},
     setup::{Setup, logged},
 };
 
@@ -219,4 +219,87 @@ async fn large_results_share_one_budget() {
     let report = run(&inside, json!(actions)).await;
     assert!(report.to_string().len() < 110_000, "{} bytes", report.to_string().len());
     assert!(report.to_string().contains("read_on"), "what was cut can be read on");
+}
+
+#[tokio::test]
+async fn an_action_has_a_limit_of_its_own_and_the_others_their_results() {
+    let tools = json!([{ "name": "hang", "on": { "hang": true } }, { "name": "echo" }]);
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let setup = setup.server_with("a", json!({ "tools": tools, "call_log": log }), "parallel = true");
+    let inside = setup.open().await;
+    let actions = json!([
+        { "id": "late", "name": "a.hang", "timeout_ms": 200 },
+        { "id": "fine", "name": "a.echo", "params": { "n": 1 } },
+        { "id": "after", "name": "a.echo", "params": { "n": "{{fine.n}}" } },
+    ]);
+    let report = run(&inside, actions).await;
+    assert_eq!(report["results"][0]["error"]["code"], "timeout", "{report}");
+    assert_eq!(report["results"][2]["result"], json!({ "n": 1 }), "{report}");
+    eventually("the server is told", async || {
+        logged(&log).iter().any(|line| line.get("cancelled").is_some()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_run_that_takes_long_shows_what_has_ended() {
+    let tools = json!([{ "name": "hang", "on": { "hang": true } }, { "name": "echo" }]);
+    let setup = Setup::new().server_with("a", json!({ "tools": tools }), "parallel = true");
+    let inside = setup.gateway("soft_deadline = '500ms'").open().await;
+    let actions = json!([
+        { "id": "x", "name": "a.echo", "params": { "n": 1 } },
+        { "id": "y", "name": "a.hang" },
+        { "id": "z", "name": "a.nothing" },
+    ]);
+    let fault = inside.fault("run_parallel", json!({ "actions": actions })).await;
+    assert_eq!(fault["code"], "unknown_tool", "before anything runs: {fault}");
+    let actions = json!([actions[0], actions[1]]);
+    let handle = inside.answer("run_parallel", json!({ "actions": actions })).await;
+    let progress = &handle["progress"];
+    assert_eq!((&progress["ended"], &progress["total"]), (&json!(1), &json!(2)), "{handle}");
+    assert_eq!(progress["results"][0]["result"], json!({ "n": 1 }), "{handle}");
+    // Cancelled, it gives what it has.
+    let id = &handle["task_id"];
+    inside.execute("gateway.background_run", json!({ "task_id": id, "cancel": true })).await;
+    let wait = json!({ "name": "gateway.background_run", "params": { "task_id": id, "wait": true } });
+    let report = inside.answer("execute_tool", wait).await;
+    assert_eq!((&report["succeeded"], &report["failed"]), (&json!(1), &json!(1)), "{report}");
+    assert_eq!(report["results"][1]["error"]["code"], "cancelled", "{report}");
+}
+
+#[tokio::test]
+async fn a_server_has_only_as_many_calls_as_it_takes() {
+    let tools =
+        json!([{ "name": "wait", "on": { "delay_ms": 300 }, "annotations": { "readOnlyHint": true } }]);
+    let setup = Setup::new().server_with("a", json!({ "tools": tools }), "max_concurrency = 2");
+    let inside = setup.open().await;
+    let actions: Vec<Value> = (0..6).map(|_| json!({ "name": "a.wait" })).collect();
+    let took = elapsed(&run(&inside, json!(actions)).await);
+    assert!(took >= 900, "{took} ms: six calls, two at a time");
+    // One that waits too long for its turn is told so, and the server never hears of it.
+    let slow: Vec<_> = (0..2)
+        .map(|_| {
+            let (gateway, caller) = (inside.gateway.clone(), inside.caller.clone());
+            tokio::spawn(async move {
+                let arguments = json!({ "name": "a.wait" });
+                nonet::meta::call(
+                    &gateway,
+                    &caller,
+                    "execute_tool",
+                    arguments.as_object().cloned().unwrap_or_default(),
+                )
+                .await
+            })
+        })
+        .collect();
+    while inside.gateway.connections()["a"].in_flight() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let fault = inside.fault("execute_tool", json!({ "name": "a.wait", "timeout_ms": 50 })).await;
+    assert_eq!(fault["code"], "rate_limited", "{fault}");
+    assert!(fault["retry_after_ms"].is_u64(), "{fault}");
+    for call in slow {
+        call.await.expect("it ends");
+    }
 }

@@ -1,0 +1,194 @@
+//! Requests to a server that is connected: sent, waited for, and ended in time.
+
+use std::{sync::Arc, time::Duration};
+
+use rmcp::{
+    RoleClient,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientRequest, CustomRequest, GetExtensions, GetMeta,
+        GetPromptRequest, GetPromptRequestParams, ServerResult,
+    },
+    service::{Peer, PeerRequestOptions, RequestHandle, ServiceError},
+};
+use serde_json::{Map, Value, json};
+use tokio::{sync::SemaphorePermit, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{CallError, Connection, Control, State, deepest, tasks};
+use crate::schema::clip;
+
+impl Connection {
+    /// Calls a tool. `wait` is how long a server that is not connected is waited for. `as_task` says that the server takes
+    /// the call only as a task; a server that answers with one on its own is followed as well.
+    pub async fn call_tool(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        as_task: bool,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let began = Instant::now();
+        let _slot = self.slot(&control).await?;
+        let request = if as_task {
+            let params = json!({ "name": tool, "arguments": arguments, "task": {} });
+            ClientRequest::CustomRequest(CustomRequest::new("tools/call", Some(params)))
+        } else {
+            let mut params = CallToolRequestParams::new(tool.to_string());
+            params.arguments = Some(arguments);
+            ClientRequest::CallToolRequest(CallToolRequest::new(params))
+        };
+        let result = self.request(request, &control, wait).await?;
+        match tasks::started(&result) {
+            Some(task) => self.follow(task, &control, began + control.timeout).await,
+            None => Ok(result),
+        }
+    }
+
+    /// Gets a prompt.
+    pub async fn get_prompt(
+        &self,
+        prompt: &str,
+        arguments: Map<String, Value>,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let mut params = GetPromptRequestParams::new(prompt);
+        params.arguments = Some(arguments);
+        let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
+        self.request(request, &control, wait).await
+    }
+
+    /// How many calls are with the server.
+    pub fn in_flight(&self) -> usize {
+        self.settings.max_concurrency.saturating_sub(self.slots.available_permits())
+    }
+
+    /// Waits for the turn of a call.
+    async fn slot(&self, control: &Control) -> Result<SemaphorePermit<'_>, CallError> {
+        if let Ok(slot) = self.slots.try_acquire() {
+            return Ok(slot);
+        }
+        let busy = || CallError::Busy(self.settings.max_concurrency);
+        tokio::select! {
+            slot = self.slots.acquire() => slot.map_err(|_| busy()),
+            () = tokio::time::sleep(control.timeout) => Err(busy()),
+            () = control.cancel.cancelled() => Err(CallError::Cancelled),
+        }
+    }
+
+    /// The live peer. A server that is starting or was lost is waited for until `until`.
+    async fn ready(
+        &self,
+        until: Instant,
+        cancel: &CancellationToken,
+    ) -> Result<Arc<Peer<RoleClient>>, CallError> {
+        if let Some(peer) = self.peer.load_full()
+            && !peer.is_transport_closed()
+        {
+            return Ok(peer);
+        }
+        let mut states = self.state.subscribe();
+        let mut kicked = false;
+        loop {
+            let state = states.borrow_and_update().clone();
+            match state {
+                State::Ready { .. } => {
+                    if let Some(peer) = self.peer.load_full()
+                        && !peer.is_transport_closed()
+                    {
+                        return Ok(peer);
+                    }
+                }
+                State::Starting => {}
+                // A caller is waiting: do not sit out the backoff. If that fails too, that is the answer.
+                State::Down { .. } if !kicked => {
+                    self.kick.notify_one();
+                    kicked = true;
+                }
+                other => return Err(CallError::NotReady(other)),
+            }
+            tokio::select! {
+                changed = states.changed() => {
+                    if changed.is_err() {
+                        return Err(CallError::NotReady(State::Stopped));
+                    }
+                }
+                () = tokio::time::sleep_until(until) => return Err(CallError::NotReady(self.state())),
+                () = cancel.cancelled() => return Err(CallError::Cancelled),
+            }
+        }
+    }
+
+    /// Sends a request and waits for its result, verbatim.
+    pub(super) async fn request(
+        &self,
+        mut request: ClientRequest,
+        control: &Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let peer = self.ready(Instant::now() + wait.min(control.timeout), &control.cancel).await?;
+        for (key, value) in &control.meta {
+            request.get_meta_mut().0.insert(key.clone(), value.clone());
+        }
+        if let Some(progress) = &control.progress {
+            request.extensions_mut().insert(progress.clone());
+        }
+        let mut handle = peer
+            .send_request_with_option(request, PeerRequestOptions::no_options())
+            .await
+            .map_err(|_| CallError::Closed(self.last_end()))?;
+        let outcome = tokio::select! {
+            answer = &mut handle.rx => answer,
+            () = tokio::time::sleep(control.timeout) => {
+                tell_cancelled(handle, "the gateway's limit for this call is over");
+                return Err(CallError::TimedOut(control.timeout));
+            }
+            () = control.cancel.cancelled() => {
+                tell_cancelled(handle, "the client cancelled");
+                return Err(CallError::Cancelled);
+            }
+        };
+        match outcome {
+            Ok(Ok(ServerResult::CustomResult(result))) => Ok(result.0),
+            Ok(Ok(other)) => serde_json::to_value(other).map_err(|e| CallError::Unreadable(e.to_string())),
+            Ok(Err(ServiceError::McpError(error))) => Err(CallError::Rpc(error)),
+            Ok(Err(ServiceError::Cancelled { .. })) => Err(CallError::Cancelled),
+            Ok(Err(ServiceError::TransportSend(error))) => {
+                let text = self.mask(&clip(&deepest(error.error.as_ref()), 400));
+                Err(if wants_sign_in(error.error.as_ref()) {
+                    CallError::NotReady(State::AuthRequired { error: text })
+                } else {
+                    CallError::Closed(text)
+                })
+            }
+            Ok(Err(ServiceError::TransportClosed)) | Err(_) => {
+                // The supervisor is just finding out why; give it a moment.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Err(CallError::Closed(self.last_end()))
+            }
+            Ok(Err(error)) => Err(CallError::Unreadable(clip(&error.to_string(), 400))),
+        }
+    }
+}
+
+/// Tells the server that a request is not wanted any more. Not waited for: a server that does not
+/// read would hold the caller.
+fn tell_cancelled(handle: RequestHandle<RoleClient>, reason: &str) {
+    let reason = Some(reason.to_string());
+    tokio::spawn(async move {
+        let _ = handle.cancel(reason).await;
+    });
+}
+
+/// Whether an error means that the server wants a sign-in.
+fn wants_sign_in(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if error.is::<rmcp::transport::streamable_http_client::AuthRequiredError>() {
+            return true;
+        }
+        at = error.source();
+    }
+    false
+}

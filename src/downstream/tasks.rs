@@ -1,0 +1,132 @@
+//! Tasks of servers: a call that a server answers with a task is followed until the task has ended.
+//!
+//! Two forms: the tasks of 2025-11-25, whose result is asked for by itself, and the tasks extension of 2026-07-28
+//! (SEP-2663), whose result comes with its last state.
+
+use std::time::Duration;
+
+use rmcp::model::{ClientRequest, CustomRequest, ErrorData};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{CallError, Connection, Control};
+use crate::schema::clip;
+
+/// How often a task is looked at if its server does not say, and the bounds of what it may say.
+const POLL: Duration = Duration::from_millis(500);
+const POLL_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(30));
+/// How long one look may take.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// A task that a server has started for a call.
+#[derive(Debug, PartialEq)]
+pub struct Started {
+    id: String,
+    poll: Duration,
+    /// Of the form of 2025-11-25.
+    legacy: bool,
+}
+
+/// The task that a result of a call is the handle of, if it is one.
+pub fn started(result: &Value) -> Option<Started> {
+    let (task, legacy) = match result.get("resultType").and_then(Value::as_str) {
+        Some("task") => (result, false),
+        _ => (result.get("task").filter(|_| result.get("content").is_none())?, true),
+    };
+    Some(Started { id: task.get("taskId")?.as_str()?.into(), poll: poll_of(task).unwrap_or(POLL), legacy })
+}
+
+fn poll_of(task: &Value) -> Option<Duration> {
+    let ms = task.get("pollIntervalMs").or(task.get("pollInterval"))?.as_u64()?;
+    Some(Duration::from_millis(ms).clamp(POLL_BOUNDS.0, POLL_BOUNDS.1))
+}
+
+impl Connection {
+    /// Waits for the end of a task until `until`, and gives the result of its call.
+    pub(super) async fn follow(
+        &self,
+        task: Started,
+        control: &Control,
+        until: Instant,
+    ) -> Result<Value, CallError> {
+        let mut poll = task.poll;
+        loop {
+            let given_up = tokio::select! {
+                () = tokio::time::sleep(poll) => None,
+                () = tokio::time::sleep_until(until) => Some(CallError::TimedOut(control.timeout)),
+                () = control.cancel.cancelled() => Some(CallError::Cancelled),
+            };
+            if let Some(given_up) = given_up {
+                self.ask_of(&task, "tasks/cancel").await.ok();
+                return Err(given_up);
+            }
+            let state = self.ask_of(&task, "tasks/get").await?;
+            poll = poll_of(&state).unwrap_or(poll);
+            let message = state.get("statusMessage").and_then(Value::as_str);
+            if let (Some(message), Some(progress)) = (message, &control.progress) {
+                progress.take(json!({ "message": clip(message, 300) }));
+            }
+            match state.get("status").and_then(Value::as_str) {
+                Some("working") => {}
+                Some("completed" | "failed") if task.legacy => {
+                    return self.ask_of(&task, "tasks/result").await;
+                }
+                Some("completed") => {
+                    let result = state.get("result").cloned();
+                    return result
+                        .ok_or_else(|| CallError::Unreadable("its task ended without a result".into()));
+                }
+                Some("failed") => {
+                    let error = state.get("error").cloned().unwrap_or_default();
+                    let failed =
+                        || ErrorData::internal_error(message.unwrap_or("its task failed").to_string(), None);
+                    return Err(CallError::Rpc(serde_json::from_value(error).unwrap_or_else(|_| failed())));
+                }
+                Some("cancelled") => return Err(CallError::Unreadable("it cancelled its task".into())),
+                Some("input_required") => {
+                    self.ask_of(&task, "tasks/cancel").await.ok();
+                    let why = "its task wants input from the user, which does not pass through Nonet yet";
+                    return Err(CallError::Unreadable(why.into()));
+                }
+                other => {
+                    return Err(CallError::Unreadable(format!(
+                        "its task is {}",
+                        other.unwrap_or("in no state")
+                    )));
+                }
+            }
+        }
+    }
+
+    async fn ask_of(&self, task: &Started, method: &str) -> Result<Value, CallError> {
+        let params = json!({ "taskId": task.id });
+        let request = ClientRequest::CustomRequest(CustomRequest::new(method, Some(params)));
+        let control = Control { timeout: LOOK, ..Control::default() };
+        self.request(request, &control, LOOK).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handle_of_a_task_is_told_from_a_result() {
+        let check = |result: Value, expected: Option<(&str, u64, bool)>| {
+            let expected = expected.map(|(id, ms, legacy)| Started {
+                id: id.into(),
+                poll: Duration::from_millis(ms),
+                legacy,
+            });
+            assert_eq!(started(&result), expected, "{result}");
+        };
+        check(json!({ "content": [] }), None);
+        check(json!({ "content": [], "task": { "taskId": "a" } }), None);
+        check(json!({ "task": { "taskId": "a", "status": "working" } }), Some(("a", 500, true)));
+        check(json!({ "task": { "taskId": "a", "pollInterval": 1 } }), Some(("a", 20, true)));
+        check(
+            json!({ "resultType": "task", "taskId": "b", "pollIntervalMs": 90_000 }),
+            Some(("b", 30_000, false)),
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! What outlives a call: results that were too large to show, and calls in the background with their results.
+//!
+//! Both are in the store (`store/kept.rs`), which blocks; so does going through a large result. All of that happens here,
+//! away from the threads that answer.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use super::{Gateway, session::Caller};
+use crate::{
+    fault::{Code, Fault},
+    jobs::{Ended, How, Job},
+    memory,
+    results::{self, Body},
+    store::{Counts, JobRow, JobState, Kept, Limits, is_alive},
+    template::{self, Named},
+};
+
+/// From this size of a result on, in bytes, memory is given back to the system after it was handled.
+const LARGE: usize = 4 << 20;
+
+pub(super) type KeptCell = OnceCell<Option<Arc<Kept>>>;
+
+impl Gateway {
+    /// The store, opened when it is first wanted: in memory where there is no folder for it, or none that can be used.
+    async fn kept(&self) -> Result<Arc<Kept>, String> {
+        let opened = self.kept.get_or_init(async || {
+            let folder = self.state.clone();
+            let own = &self.config.gateway;
+            let limits = Limits { bytes: own.keep_results_bytes, age: own.keep_results_for };
+            let opened = tokio::task::spawn_blocking(move || {
+                if let Some(folder) = folder {
+                    match Kept::open(&folder, limits) {
+                        Ok(kept) => return Some(kept),
+                        Err(error) => {
+                            tracing::warn!(%error, "large results and tasks are kept in memory alone")
+                        }
+                    }
+                }
+                Kept::in_memory(limits)
+                    .map_err(|error| tracing::error!(%error, "large results and tasks cannot be kept"))
+                    .ok()
+            });
+            opened.await.ok().flatten().map(Arc::new)
+        });
+        opened.await.clone().ok_or_else(|| "there is nowhere to keep it; the log says why".into())
+    }
+
+    /// Passes a result on as it is if it fits into `budget` bytes; else keeps it and gives a preview with its reference.
+    pub(super) async fn fit(&self, caller: &Caller, result: Value, size: usize, budget: usize) -> Value {
+        if !results::must_be_shortened(&result, size, budget) {
+            return result;
+        }
+        let kept = self.kept().await;
+        let profile = caller.session.profile.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let reference = results::new_reference();
+            let put = kept.and_then(|kept| {
+                kept.put_result(&reference, profile.as_deref(), &result).map_err(|error| error.to_string())
+            });
+            if let Err(error) = &put {
+                tracing::error!(%error, "a large result was not kept");
+            }
+            let shown = results::shorten(
+                result,
+                size,
+                budget,
+                put.as_ref().map(|_| reference.as_str()).map_err(String::as_str),
+            );
+            if size >= LARGE {
+                memory::give_back();
+            }
+            shown
+        });
+        work.await.unwrap_or_else(|_| crate::jobs::panicked())
+    }
+
+    /// Keeps a result for later calls; gives its reference.
+    pub(super) async fn keep_whole(&self, caller: &Caller, result: Value) -> Result<String, String> {
+        let kept = self.kept().await?;
+        let profile = caller.session.profile.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let reference = results::new_reference();
+            let put = kept.put_result(&reference, profile.as_deref(), &result);
+            put.map(|_| reference).map_err(|error| error.to_string())
+        });
+        work.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// The value of a kept result, as text.
+    pub(super) async fn kept_body(&self, caller: &Caller, reference: &str) -> Result<Body, Fault> {
+        let text = self.kept_text(caller, reference).await?;
+        let unread = |_| Fault::new(Code::Internal, "The kept result could not be read.");
+        tokio::task::spawn_blocking(move || Body::read(&text)).await.map_err(unread)
+    }
+
+    /// A kept result, as it was given.
+    async fn kept_text(&self, caller: &Caller, id: &str) -> Result<String, Fault> {
+        let gone = || {
+            Fault::new(
+                Code::NotFound,
+                format!(
+                    "No result is kept as `{id}`: it is too old, or the reference is wrong. Make the call again."
+                ),
+            )
+        };
+        let broken =
+            |error: String| Fault::new(Code::Internal, format!("The result `{id}` cannot be read: {error}"));
+        match self.jobs.get(id, &caller.owner()).map(|job| job.ended()) {
+            Some(Some(Ended { value: Some(value), .. })) => return Ok(value.to_string()),
+            Some(Some(_)) => {}
+            Some(None) => {
+                let message = format!("The task `{id}` is still running; its result is not there yet.");
+                let wait = super::call::wait_for(id);
+                return Err(Fault::new(Code::NotFound, message).next("execute_tool", wait));
+            }
+            None if self.jobs.knows(id) => return Err(gone()),
+            None => {}
+        }
+        let kept = self.kept().await.map_err(broken)?;
+        let (own, profile) = (id.to_string(), caller.session.profile.clone());
+        let read = tokio::task::spawn_blocking(move || kept.text(&own, profile.as_deref())).await;
+        match read {
+            Ok(Ok(text)) => text.ok_or_else(gone),
+            Ok(Err(error)) => Err(broken(error.to_string())),
+            Err(error) => Err(broken(error.to_string())),
+        }
+    }
+
+    /// The result of a task that has ended, as the call itself would have given it.
+    pub async fn task_result(&self, caller: &Caller, id: &str) -> Result<Value, Fault> {
+        let text = self.kept_text(caller, id).await?;
+        serde_json::from_str(&text).map_err(|error| {
+            Fault::new(Code::Internal, format!("The result of `{id}` cannot be read: {error}"))
+        })
+    }
+
+    /// Puts kept results in for `{{ref:ID.path}}`. Other templates are not ours here.
+    pub(super) async fn fill_references(&self, caller: &Caller, params: Value) -> Result<Value, Fault> {
+        let references = self.references(caller, &params).await?;
+        if references.is_empty() {
+            return Ok(params);
+        }
+        let filled = template::fill(&params, &|name| reference(&references, name));
+        filled.map_err(|error| Fault::new(Code::NotFound, error.to_string()))
+    }
+
+    /// The kept results that templates in `params` name. Only what looks like one of our references is ours; other text in
+    /// braces is somebody's own.
+    pub(super) async fn references(
+        &self,
+        caller: &Caller,
+        params: &Value,
+    ) -> Result<BTreeMap<String, Arc<Value>>, Fault> {
+        let mut found = BTreeMap::new();
+        for id in template::references(params).into_iter().filter(|id| results::is_reference(id)) {
+            let json = self.kept_body(caller, &id).await?.into_json();
+            let value = serde_json::from_str(&json)
+                .map_err(|error| Fault::new(Code::Internal, format!("`{id}` cannot be read: {error}")))?;
+            found.insert(id, Arc::new(value));
+        }
+        Ok(found)
+    }
+
+    /// Writes down that a job has begun.
+    pub(super) async fn note_job(&self, job: Arc<Job>) {
+        let Ok(kept) = self.kept().await else { return };
+        let written = tokio::task::spawn_blocking(move || kept.put_job(&row(&job), None)).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!(%error, "a task is not in the store");
+        }
+    }
+
+    /// Keeps what a job gave; gives it back if that fails.
+    pub(super) async fn keep_job(&self, job: Arc<Job>, how: How, value: Value) -> Option<Value> {
+        let Ok(kept) = self.kept().await else { return Some(value) };
+        let work = tokio::task::spawn_blocking(move || {
+            let ended_ms = unix_ms(SystemTime::now());
+            let state = match how {
+                How::Cancelled => JobState::Cancelled { ended_ms },
+                How::Completed | How::Failed => JobState::Done { ended_ms, failed: how == How::Failed },
+            };
+            match kept.put_job(&JobRow { state, ..row(&job) }, Some(&value)) {
+                Ok(_) => None,
+                Err(error) => {
+                    tracing::warn!(%error, job = %job.id, "the result of a task is kept in memory alone");
+                    Some(value)
+                }
+            }
+        });
+        work.await.unwrap_or_default()
+    }
+
+    /// A job of an earlier run or of another gateway of this user, or one for which the table of jobs had no room any
+    /// more; under the same profile.
+    pub(super) async fn task_row(&self, caller: &Caller, id: &str) -> Option<JobRow> {
+        // One that is in the table and not shown is another client's.
+        if self.jobs.knows(id) {
+            return None;
+        }
+        let kept = self.kept().await.ok()?;
+        let (own, profile) = (id.to_string(), caller.session.profile.clone());
+        tokio::task::spawn_blocking(move || kept.job(&own, profile.as_deref())).await.ok()?.ok()?
+    }
+
+    /// Jobs of gateways that have ended, newest first.
+    pub(super) async fn earlier_tasks(&self, caller: &Caller, limit: usize) -> Vec<JobRow> {
+        let Ok(kept) = self.kept().await else { return Vec::new() };
+        let profile = caller.session.profile.clone();
+        let rows = tokio::task::spawn_blocking(move || kept.jobs(profile.as_deref(), limit)).await;
+        let rows = rows.ok().and_then(Result::ok).unwrap_or_default();
+        rows.into_iter().filter(|row| row.process != std::process::id() && !is_alive(row.process)).collect()
+    }
+
+    /// How many results and tasks are kept, and their size in bytes.
+    pub(super) async fn kept_counts(&self) -> Option<Counts> {
+        let kept = self.kept.get()?.clone()?;
+        tokio::task::spawn_blocking(move || kept.counts()).await.ok()?.ok()
+    }
+}
+
+/// What a name in a template stands for, of the kept results.
+pub(super) fn reference(references: &BTreeMap<String, Arc<Value>>, name: &str) -> Named {
+    match name.strip_prefix("ref:").and_then(|id| references.get(id)) {
+        Some(value) => Named::Value(value.clone()),
+        None => Named::Foreign,
+    }
+}
+
+/// A job of an earlier run as answers show it.
+pub(super) fn summary(row: &JobRow) -> Value {
+    let now = || unix_ms(SystemTime::now());
+    let (state, until) = match row.state {
+        JobState::Working if is_alive(row.process) => ("running", now()),
+        JobState::Working => ("lost", now()),
+        JobState::Done { ended_ms, failed: true } => (How::Failed.as_str(), ended_ms),
+        JobState::Done { ended_ms, failed: false } => (How::Completed.as_str(), ended_ms),
+        JobState::Cancelled { ended_ms } => (How::Cancelled.as_str(), ended_ms),
+    };
+    let mut summary = json!({
+        "task_id": row.id, "state": state, "tool": row.label, "elapsed_ms": until.saturating_sub(row.started_ms),
+    });
+    if state == "lost" {
+        summary["message"] =
+            json!("The gateway that ran it ended before it did. Whether it had an effect is not known.");
+    }
+    summary
+}
+
+fn row(job: &Job) -> JobRow {
+    JobRow {
+        id: job.id.clone(),
+        label: job.label.clone(),
+        profile: job.owner.profile.clone(),
+        state: JobState::Working,
+        process: std::process::id(),
+        started_ms: unix_ms(job.since),
+        bytes: 0,
+    }
+}
+
+/// Milliseconds since 1970.
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

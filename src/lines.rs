@@ -1,0 +1,137 @@
+//! Lines of a byte stream, of bounded length: what both ends of the stdio transport read from.
+
+use bytes::BytesMut;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// How much of a line that is too long is kept, in bytes: enough to find the id of its request.
+const HEAD: usize = 512;
+/// From this length on, in bytes, a line takes its memory with it.
+const LARGE: usize = 1 << 20;
+/// How much is read at a time, in bytes.
+const CHUNK: usize = 64 << 10;
+
+/// One line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Without its end.
+    Whole(BytesMut),
+    /// Longer than the limit; only its beginning. The rest is thrown away.
+    TooLong(String),
+}
+
+/// Reads lines.
+pub struct LineReader<R> {
+    from: R,
+    buffer: BytesMut,
+    /// How much of `buffer` holds no line end.
+    scanned: usize,
+    limit: usize,
+    /// Set while the rest of a line that is too long is thrown away.
+    skipping: bool,
+}
+
+impl<R: AsyncRead + Unpin> LineReader<R> {
+    /// Reads lines of at most `limit` bytes.
+    pub fn new(from: R, limit: usize) -> Self {
+        Self { from, buffer: BytesMut::with_capacity(CHUNK), scanned: 0, limit, skipping: false }
+    }
+
+    /// The next line that is not empty, `None` at the end of the stream or if it breaks. Nothing is lost if the future is
+    /// dropped before it is done.
+    pub async fn next(&mut self) -> Option<Line> {
+        loop {
+            if let Some(at) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') {
+                let mut line = self.buffer.split_to(self.scanned + at + 1);
+                self.scanned = 0;
+                // What is left of the buffer would hold the memory of a large line for good.
+                if line.len() > LARGE {
+                    let mut rest = BytesMut::with_capacity(CHUNK.max(self.buffer.len()));
+                    rest.extend_from_slice(&self.buffer);
+                    self.buffer = rest;
+                }
+                if std::mem::take(&mut self.skipping) {
+                    continue;
+                }
+                line.truncate(line.trim_ascii_end().len());
+                if line.trim_ascii_start().is_empty() {
+                    continue;
+                }
+                return Some(Line::Whole(line));
+            }
+            self.scanned = self.buffer.len();
+            if self.buffer.len() > self.limit {
+                let head = String::from_utf8_lossy(&self.buffer[..HEAD.min(self.buffer.len())]).into_owned();
+                self.buffer = BytesMut::with_capacity(CHUNK);
+                self.scanned = 0;
+                if !std::mem::replace(&mut self.skipping, true) {
+                    return Some(Line::TooLong(head));
+                }
+                continue;
+            }
+            self.buffer.reserve(CHUNK);
+            match self.from.read_buf(&mut self.buffer).await {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the stream broke");
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// The id in the beginning of a JSON-RPC message: a number, or a text without escapes.
+pub fn id_in(head: &str) -> Option<Value> {
+    let after = head.split_once("\"id\"")?.1.trim_start().strip_prefix(':')?.trim_start();
+    if let Some(text) = after.strip_prefix('"') {
+        let text = text.split_once('"')?.0;
+        return (!text.contains('\\')).then(|| text.into());
+    }
+    let end = after.find(|c: char| !c.is_ascii_digit() && c != '-')?;
+    after[..end].parse::<i64>().ok().map(Value::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn all(text: &[u8], limit: usize) -> Vec<Line> {
+        let mut reader = LineReader::new(std::io::Cursor::new(text.to_vec()), limit);
+        let mut lines = Vec::new();
+        while let Some(line) = reader.next().await {
+            lines.push(line);
+        }
+        lines
+    }
+
+    fn whole(text: &str) -> Line {
+        Line::Whole(text.into())
+    }
+
+    #[tokio::test]
+    async fn lines_come_without_their_ends_and_empty_ones_not_at_all() {
+        assert_eq!(all(b"a\r\n\n  \nb \nc", 100).await, [whole("a"), whole("b")]);
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_told_once_and_skipped() {
+        let mut text = b"{\"id\":7,".to_vec();
+        text.extend(std::iter::repeat_n(b'x', 300_000));
+        text.extend(b"\nafter\n");
+        let lines = all(&text, 1_000).await;
+        assert!(matches!(&lines[0], Line::TooLong(head) if head.starts_with("{\"id\":7,xx")), "{lines:?}");
+        assert_eq!(lines[1..], [whole("after")]);
+    }
+
+    #[test]
+    fn ids_are_found() {
+        let check = |head: &str, id: Value| assert_eq!(id_in(head).unwrap_or_default(), id, "{head}");
+        check("{\"jsonrpc\":\"2.0\",\"id\": 12,", 12.into());
+        check("{\"id\":\"a-1\",\"x", "a-1".into());
+        check("{\"id\":-3}", (-3).into());
+        check("{\"id\":1", Value::Null);
+        check("{\"params\":{}", Value::Null);
+    }
+}

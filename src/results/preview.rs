@@ -1,0 +1,306 @@
+//! Previews: what a large text is, and its beginning, in a few kilobytes.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, de::MapAccess};
+use serde_json::{Map, Value, json, value::RawValue};
+
+use super::{blocks, fetch, floor_boundary, long_text, read};
+use crate::schema::clip;
+
+/// The first rows of an array or a table in a preview.
+pub const FIRST_ROWS: usize = 3;
+/// The members of an object that a preview shows.
+const SHOWN_MEMBERS: usize = 30;
+/// How many lines are looked at to tell what a text is.
+const SAMPLE: usize = 20;
+/// How deep a preview goes into nested values.
+const DEPTH: usize = 4;
+
+/// What a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A JSON array.
+    Array,
+    /// A JSON object.
+    Object,
+    /// JSON objects, one a line.
+    JsonLines,
+    /// Rows of cells under a header, with this between the cells.
+    Table(char),
+    /// Anything else.
+    Text,
+}
+
+/// What the value of a result is; of several texts none is more than text.
+pub fn kind(result: &Value) -> Kind {
+    match result.get("structuredContent") {
+        Some(Value::Array(_)) => return Kind::Array,
+        Some(Value::Object(_)) => return Kind::Object,
+        _ => {}
+    }
+    let mut long = blocks(result).filter_map(long_text);
+    match (long.next(), long.next()) {
+        (Some((text, _)), None) => kind_of(text),
+        _ => Kind::Text,
+    }
+}
+
+fn kind_of(text: &str) -> Kind {
+    let start = text.trim_start();
+    if start.starts_with(['[', '{']) && serde_json::from_str::<&RawValue>(text).is_ok() {
+        return if start.starts_with('[') { Kind::Array } else { Kind::Object };
+    }
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty()).take(SAMPLE).peekable();
+    if start.starts_with('{')
+        && lines.clone().count() > 1
+        && lines.clone().all(|line| serde_json::from_str::<&RawValue>(line).is_ok())
+    {
+        return Kind::JsonLines;
+    }
+    let Some(header) = lines.peek().copied() else { return Kind::Text };
+    let cells = |line: &str, between: char| line.matches(between).count();
+    let even = |between: &char| {
+        let expected = cells(header, *between);
+        // Prose has commas too; a header of columns has no full stops.
+        let few = if *between == ',' { 2 } else { 1 };
+        expected >= few
+            && !header.contains(". ")
+            && lines.clone().count() > 2
+            && lines.clone().filter(|line| cells(line, *between) >= expected).count() * 10
+                >= lines.clone().count() * 9
+    };
+    ['\t', '|', ';', ',']
+        .iter()
+        .find(|between| even(between))
+        .map_or(Kind::Text, |between| Kind::Table(*between))
+}
+
+/// A text of at most about `max` bytes that shows what the whole is.
+pub fn of(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.into();
+    }
+    match kind_of(text) {
+        Kind::Array | Kind::Object => match serde_json::from_str::<&RawValue>(text) {
+            Ok(raw) => outline(raw, max, 0).to_string(),
+            Err(_) => head_and_tail(text, max),
+        },
+        Kind::JsonLines => {
+            let rows = || text.lines().filter(|line| !line.trim().is_empty());
+            let first =
+                rows().take(FIRST_ROWS).filter_map(|line| serde_json::from_str::<&RawValue>(line).ok());
+            json!({
+                "preview": "json_lines",
+                "count": rows().count(),
+                "shape": rows().next().and_then(|line| serde_json::from_str::<&RawValue>(line).ok()).map(shape),
+                "first": first.map(|raw| shortened(raw, max / FIRST_ROWS, 1)).collect::<Vec<_>>(),
+            })
+            .to_string()
+        }
+        Kind::Table(between) => table(text, between, max),
+        Kind::Text => head_and_tail(text, max),
+    }
+}
+
+/// An array or object as what it is, how much of it there is, and its beginning.
+fn outline(raw: &RawValue, max: usize, depth: usize) -> Value {
+    match Parts::of(raw) {
+        Parts::Rows(rows) => {
+            let mut first = Vec::new();
+            let mut left = max;
+            for row in rows.iter().take(FIRST_ROWS) {
+                let row = shortened(row, left / 2, depth + 1);
+                let size = super::json_len(&row);
+                if size > left && !first.is_empty() {
+                    break;
+                }
+                left = left.saturating_sub(size);
+                first.push(row);
+            }
+            json!({ "preview": "array", "count": rows.len(), "shape": rows.first().map(|row| shape(row)), "first": first })
+        }
+        Parts::Members(members) => {
+            let share = max / members.len().clamp(1, SHOWN_MEMBERS);
+            let shown: Map<String, Value> = members
+                .iter()
+                .take(SHOWN_MEMBERS)
+                .map(|(key, value)| {
+                    let large_rows =
+                        value.get().starts_with('[') && value.get().len() > share && depth < DEPTH;
+                    let shown = if large_rows {
+                        outline(value, share, depth + 1)
+                    } else {
+                        shortened(value, share, depth + 1)
+                    };
+                    (key.to_string(), shown)
+                })
+                .collect();
+            json!({ "preview": "object", "keys": members.len(), "fields": shown })
+        }
+        Parts::None => shape(raw),
+    }
+}
+
+/// A value of at most about `max` bytes: long strings are cut, large parts named by their type.
+fn shortened(raw: &RawValue, max: usize, depth: usize) -> Value {
+    let text = raw.get();
+    if text.len() <= max {
+        return serde_json::from_str(text).unwrap_or_default();
+    }
+    if text.starts_with('"') {
+        return json!(clip(&read::string_head(text, max.max(80)), (max / 2).max(40)));
+    }
+    match Parts::of(raw) {
+        Parts::Members(members) if max > 200 && depth < DEPTH => {
+            let share = max / members.len().max(1);
+            let shown = members.iter().take(SHOWN_MEMBERS);
+            Value::Object(
+                shown.map(|(key, value)| (key.to_string(), shortened(value, share, depth + 1))).collect(),
+            )
+        }
+        _ => shape(raw),
+    }
+}
+
+/// The types of a value and of its direct parts.
+fn shape(raw: &RawValue) -> Value {
+    match Parts::of(raw) {
+        Parts::Members(members) => {
+            let shown = members.iter().take(SHOWN_MEMBERS);
+            Value::Object(shown.map(|(key, value)| (key.to_string(), json!(type_name(value)))).collect())
+        }
+        _ => json!(type_name(raw)),
+    }
+}
+
+fn type_name(raw: &RawValue) -> String {
+    let text = raw.get();
+    match text.as_bytes().first() {
+        Some(b'"') => format!("string ({} bytes)", text.len().saturating_sub(2)),
+        Some(b'n') => "null".into(),
+        Some(b't' | b'f') => "boolean".into(),
+        _ => match Parts::of(raw) {
+            Parts::Rows(rows) => format!("array ({})", rows.len()),
+            Parts::Members(members) => format!("object ({} keys)", members.len()),
+            Parts::None => "number".into(),
+        },
+    }
+}
+
+/// The direct parts of a JSON value, as slices of its text.
+pub enum Parts<'a> {
+    /// Of an array.
+    Rows(Vec<&'a RawValue>),
+    /// Of an object.
+    Members(Vec<(Cow<'a, str>, &'a RawValue)>),
+    /// Neither.
+    None,
+}
+
+impl<'a> Parts<'a> {
+    /// Takes a value apart.
+    pub fn of(raw: &'a RawValue) -> Parts<'a> {
+        let text = raw.get();
+        match text.as_bytes().first() {
+            Some(b'[') => serde_json::from_str(text).map_or(Parts::None, Parts::Rows),
+            Some(b'{') => {
+                serde_json::from_str::<Members<'a>>(text).map_or(Parts::None, |all| Parts::Members(all.0))
+            }
+            _ => Parts::None,
+        }
+    }
+}
+
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Members<'de>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut all = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
+                    all.push((key.into(), value));
+                }
+                Ok(Members(all))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}
+
+/// The header, the first and the last rows of a table, and how many there are.
+fn table(text: &str, between: char, max: usize) -> String {
+    let rows = || text.lines().filter(|line| !line.trim().is_empty());
+    let header = rows().next().unwrap_or_default();
+    let columns: Vec<&str> = header.trim_matches(between).split(between).map(str::trim).collect();
+    // The line of dashes under the header of a Markdown table is no row.
+    let is_rule = |line: &str| line.chars().all(|c| matches!(c, '-' | ':' | '|' | '+' | ' '));
+    let body = || rows().skip(1).filter(|line| !is_rule(line));
+    let share = max / (2 * FIRST_ROWS + 1);
+    let first: Vec<String> = body().take(FIRST_ROWS).map(|line| clip(line, share)).collect();
+    let last = text.trim_end().lines().next_back().map(|line| clip(line, share));
+    json!({
+        "preview": "table",
+        "columns": columns.iter().take(SHOWN_MEMBERS).map(|name| clip(name, 60)).collect::<Vec<_>>(),
+        "rows": body().count(),
+        "first": first,
+        "last": last,
+    })
+    .to_string()
+}
+
+/// The beginning and the end of a text, cut at line ends where there are some.
+fn head_and_tail(text: &str, max: usize) -> String {
+    let head_end = floor_boundary(text, max * 2 / 3);
+    let head_end = text[..head_end].rfind('\n').filter(|at| *at > head_end / 2).unwrap_or(head_end);
+    let tail_start = floor_boundary(text, text.len() - max / 3);
+    let tail_start =
+        text[tail_start..].find('\n').filter(|at| *at < max / 6).map_or(tail_start, |at| tail_start + at + 1);
+    let cut = &text[head_end..tail_start];
+    format!(
+        "{}\n[... {} bytes, {} lines left out ...]\n{}",
+        &text[..head_end],
+        cut.len(),
+        cut.lines().count(),
+        &text[tail_start..]
+    )
+}
+
+/// What the last block of a shortened result says.
+pub fn note(reference: Result<&str, &str>, size: usize, kind: Kind) -> Value {
+    let reference = match reference {
+        Ok(reference) => reference,
+        Err(why) => return json!({ "truncated": true, "bytes": size, "not_kept": why }),
+    };
+    let way = |more: Value| {
+        let mut params = Map::from_iter([("ref".to_string(), json!(reference))]);
+        params.extend(more.as_object().cloned().unwrap_or_default());
+        fetch(params)
+    };
+    let ways = match kind {
+        Kind::Array => vec![
+            way(json!({ "offset": FIRST_ROWS, "limit": read::PAGE_ROWS })),
+            way(json!({ "select": ".[0] | keys" })),
+        ],
+        Kind::Object => vec![way(json!({ "select": "keys" }))],
+        Kind::JsonLines | Kind::Table(_) => {
+            vec![way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) })), way(json!({ "grep": "error" }))]
+        }
+        Kind::Text => {
+            vec![way(json!({ "offset": 0, "limit": read::PAGE_BYTES })), way(json!({ "grep": "error" }))]
+        }
+    };
+    json!({
+        "truncated": true,
+        "ref": reference,
+        "bytes": size,
+        "read_on": ways,
+        "use_in_params": format!("{{{{ref:{reference}}}}}"),
+    })
+}

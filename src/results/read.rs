@@ -1,0 +1,186 @@
+//! Reading a kept result on: rows, bytes, lines, matches, or what a jq filter gives.
+
+use serde_json::{Map, Value, json, value::RawValue};
+
+use super::{Body, fetch, floor_boundary, json_len};
+use crate::{
+    fault::{Code, Fault},
+    schema::clip,
+    select::Selector,
+};
+
+/// The default number of rows, lines or matches that one read gives.
+pub const PAGE_ROWS: usize = 50;
+/// The default number of bytes of text that one read gives.
+pub const PAGE_BYTES: usize = 8_000;
+
+/// Reads a piece of a result's value. `query` holds the params of `gateway.fetch_result`; `budget` is the most that the
+/// answer may take, in bytes.
+pub async fn read(
+    mut body: Body,
+    query: &Map<String, Value>,
+    budget: usize,
+    selector: &Selector,
+) -> Result<Value, Fault> {
+    let text = |key: &str| query.get(key).and_then(Value::as_str);
+    let number = |key: &str| query.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    if let Some(filter) = text("select") {
+        let value = selector.select(filter, body.into_json()).await;
+        body = match value.map_err(|error| bad_query(query, error.to_string()))? {
+            Value::String(text) => Body::Text(text),
+            value => Body::Json(value.to_string()),
+        };
+    }
+    let offset = number("offset").unwrap_or(0);
+    let limit = number("limit");
+    let mut answer = match (text("grep"), text("lines")) {
+        (Some(pattern), _) => {
+            grep(&lines_of(body), pattern, offset, limit, budget).map_err(|why| bad_query(query, why))?
+        }
+        (None, Some(range)) => {
+            line_range(&lines_of(body), range, budget).map_err(|why| bad_query(query, why))?
+        }
+        (None, None) => match body {
+            Body::Text(whole) => text_page(&whole, offset, limit, budget),
+            Body::Json(whole) if whole.trim_start().starts_with('[') => {
+                array_page(&whole, offset, limit, budget)
+            }
+            Body::Json(whole) if whole.len() <= budget => {
+                json!({ "value": serde_json::from_str::<Value>(&whole).unwrap_or_default() })
+            }
+            other => text_page(&lines_of(other), offset, limit, budget),
+        },
+    };
+    if let Value::Object(fields) = &mut answer {
+        fields.insert("ref".into(), query.get("ref").cloned().unwrap_or_default());
+        if let Some(next) = fields.remove("next_offset") {
+            let mut more = query.clone();
+            more.insert("offset".into(), next);
+            fields.insert("next_step".into(), fetch(more));
+        }
+    }
+    Ok(answer)
+}
+
+/// A query that cannot be answered; the next step reads the result from its beginning.
+fn bad_query(query: &Map<String, Value>, why: String) -> Fault {
+    let params = json!({ "ref": query.get("ref") });
+    Fault::new(Code::InvalidParams, why)
+        .next("execute_tool", json!({ "name": "gateway.fetch_result", "params": params }))
+}
+
+/// A value as lines: text as it is, JSON indented.
+fn lines_of(body: Body) -> String {
+    match body {
+        Body::Text(text) => text,
+        Body::Json(text) => {
+            let mut pretty = Vec::with_capacity(text.len() * 2);
+            let mut from = serde_json::Deserializer::from_str(&text);
+            let mut to = serde_json::Serializer::pretty(&mut pretty);
+            match serde_transcode::transcode(&mut from, &mut to) {
+                Ok(()) => String::from_utf8(pretty).unwrap_or(text),
+                Err(_) => text,
+            }
+        }
+    }
+}
+
+/// The beginning of a JSON string, unescaped: about `max` bytes.
+pub fn string_head(json: &str, max: usize) -> String {
+    let inside = json.strip_prefix('"').unwrap_or(json);
+    let mut end = floor_boundary(inside, max);
+    // Not in the middle of an escape, the longest of which are twelve bytes: a pair of surrogates.
+    for _ in 0..12 {
+        if let Ok(text) = serde_json::from_str(&format!("\"{}\"", &inside[..end])) {
+            return text;
+        }
+        end = floor_boundary(inside, end.saturating_sub(1));
+    }
+    String::new()
+}
+
+fn array_page(whole: &str, offset: usize, limit: Option<usize>, budget: usize) -> Value {
+    let rows: Vec<&RawValue> = serde_json::from_str(whole).unwrap_or_default();
+    let mut page: Vec<Value> = Vec::new();
+    let mut size = 0;
+    for row in rows.iter().skip(offset).take(limit.unwrap_or(PAGE_ROWS)) {
+        let row: Value = serde_json::from_str(row.get()).unwrap_or_default();
+        size += json_len(&row) + 1;
+        if size > budget && !page.is_empty() {
+            break;
+        }
+        page.push(row);
+    }
+    let next = offset.saturating_add(page.len());
+    let more = next < rows.len() && !page.is_empty();
+    let mut answer = json!({ "rows": page, "offset": offset, "total": rows.len() });
+    if more {
+        answer["next_offset"] = json!(next);
+    }
+    answer
+}
+
+fn text_page(text: &str, offset: usize, limit: Option<usize>, budget: usize) -> Value {
+    let start = floor_boundary(text, offset);
+    let end = floor_boundary(text, start.saturating_add(limit.unwrap_or(PAGE_BYTES).clamp(4, budget.max(4))));
+    let mut answer = json!({ "text": &text[start..end], "offset": start, "total": text.len() });
+    if end < text.len() {
+        answer["next_offset"] = json!(end);
+    }
+    answer
+}
+
+fn line_range(text: &str, range: &str, budget: usize) -> Result<Value, String> {
+    let bad =
+        || format!("`lines` is `{}`; give a range such as `1-40` (the first line is 1)", clip(range, 40));
+    let (from, to) = range.split_once('-').unwrap_or((range, range));
+    let from: usize = from.trim().parse().map_err(|_| bad())?;
+    let to: usize = if to.trim().is_empty() { usize::MAX } else { to.trim().parse().map_err(|_| bad())? };
+    if from == 0 || to < from {
+        return Err(bad());
+    }
+    let mut out = String::new();
+    let mut last = from - 1;
+    for line in text.lines().skip(from - 1).take((to - from).saturating_add(1)) {
+        if out.len() + line.len() > budget && !out.is_empty() {
+            break;
+        }
+        out.push_str(line);
+        out.push('\n');
+        last += 1;
+    }
+    Ok(json!({ "text": out, "lines": format!("{from}-{last}"), "total_lines": text.lines().count() }))
+}
+
+fn grep(
+    text: &str,
+    pattern: &str,
+    offset: usize,
+    limit: Option<usize>,
+    budget: usize,
+) -> Result<Value, String> {
+    let pattern = regex::RegexBuilder::new(pattern)
+        .case_insensitive(true)
+        .size_limit(1 << 20)
+        .build()
+        .map_err(|error| format!("`grep` is no regular expression: {error}"))?;
+    let matching = || text.lines().enumerate().filter(|(_, line)| pattern.is_match(line));
+    let total = matching().count();
+    let mut shown = Vec::new();
+    let mut size = 0;
+    for (number, line) in matching().skip(offset).take(limit.unwrap_or(PAGE_ROWS)) {
+        let line = clip(line, 1_000);
+        size += line.len();
+        if size > budget && !shown.is_empty() {
+            break;
+        }
+        shown.push(json!({ "line": number + 1, "text": line }));
+    }
+    let next = offset.saturating_add(shown.len());
+    let more = next < total && next > offset;
+    let mut answer = json!({ "matches": shown, "offset": offset, "total": total });
+    if more {
+        answer["next_offset"] = json!(next);
+    }
+    Ok(answer)
+}

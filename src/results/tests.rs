@@ -1,0 +1,182 @@
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::select::Selector;
+
+fn text_result(text: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": text }] })
+}
+
+fn shown(result: Value, budget: usize) -> Value {
+    let size = json_len(&result);
+    assert!(must_be_shortened(&result, size, budget), "{size} bytes");
+    shorten(result, size, budget, Ok("r-0123456789"))
+}
+
+fn preview_of(text: &str, budget: usize) -> Value {
+    let shown = shown(text_result(text), budget);
+    assert!(json_len(&shown) < budget, "{shown}");
+    let text = shown["content"][0]["text"].as_str().unwrap();
+    serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+}
+
+async fn read_on(text: &str, query: Value) -> Result<Value, crate::fault::Fault> {
+    let query: Map<String, Value> = query.as_object().cloned().unwrap();
+    read(Body::of(&text_result(text)), &query, 5_000, &Selector::default()).await
+}
+
+fn rows(count: usize) -> String {
+    let rows: Vec<Value> = (0..count).map(|n| json!({"id": n, "name": format!("row {n}")})).collect();
+    Value::Array(rows).to_string()
+}
+
+#[test]
+fn what_fits_what_failed_and_what_is_no_text_is_not_shortened() {
+    let check = |result: Value, budget: usize| {
+        let size = json_len(&result);
+        assert!(!must_be_shortened(&result, size, budget), "{size} bytes");
+    };
+    check(text_result("small"), 1_000);
+    let mut failed = text_result(&"x".repeat(5_000));
+    failed["isError"] = json!(true);
+    check(failed, 1_000);
+    check(json!({"content": [{"type": "image", "data": "A".repeat(5_000), "mimeType": "image/png"}]}), 1_000);
+}
+
+#[test]
+fn an_array_is_shown_by_count_shape_and_first_rows() {
+    let preview = preview_of(&rows(5_000), 10_000);
+    assert_eq!(preview["count"], 5_000);
+    assert_eq!(preview["first"][0], json!({"id": 0, "name": "row 0"}));
+    assert_eq!(preview["shape"], json!({"id": "number", "name": "string (5 bytes)"}));
+}
+
+#[test]
+fn an_object_is_shown_member_by_member() {
+    let text = json!({
+        "total": 7,
+        "rows": vec![json!({"n": 1}); 9_000],
+        "note": "é\"".repeat(40_000),
+        "deep": {"a": {"b": {"c": {"d": vec![0; 50_000]}}}},
+    });
+    let preview = preview_of(&text.to_string(), 10_000);
+    assert_eq!((&preview["keys"], &preview["fields"]["total"]), (&json!(4), &json!(7)));
+    assert_eq!(preview["fields"]["rows"]["count"], 9_000);
+    assert!(preview["fields"]["note"].as_str().unwrap().starts_with("é\"é\""), "{preview}");
+}
+
+#[test]
+fn tables_and_json_lines_are_shown_by_their_rows() {
+    let mut csv = String::from("id,name,price\n");
+    csv.extend((0..3_000).map(|n| format!("{n},\"row, {n}\",{n}.5\n")));
+    let preview = preview_of(&csv, 10_000);
+    assert_eq!((&preview["preview"], &preview["rows"]), (&json!("table"), &json!(3_000)));
+    assert_eq!(preview["columns"], json!(["id", "name", "price"]));
+    assert_eq!(
+        (&preview["first"][0], &preview["last"]),
+        (&json!("0,\"row, 0\",0.5"), &json!("2999,\"row, 2999\",2999.5"))
+    );
+
+    let mut markdown = String::from("| id | name |\n|----|------|\n");
+    markdown.extend((0..3_000).map(|n| format!("| {n} | row {n} |\n")));
+    let preview = preview_of(&markdown, 10_000);
+    assert_eq!((&preview["columns"], &preview["rows"]), (&json!(["id", "name"]), &json!(3_000)));
+
+    let lines: String = (0..3_000).map(|n| format!("{{\"id\":{n}}}\n")).collect();
+    let preview = preview_of(&lines, 10_000);
+    assert_eq!((&preview["count"], &preview["first"][2]), (&json!(3_000), &json!({"id": 2})));
+}
+
+#[test]
+fn prose_is_shown_by_head_and_tail() {
+    let text: String = (0..4_000).map(|n| format!("línea {n}, and, so, on. More.\n")).collect();
+    let preview = preview_of(&text, 5_000);
+    let preview = preview.as_str().unwrap();
+    assert!(
+        preview.starts_with("línea 0,") && preview.ends_with("línea 3999, and, so, on. More.\n"),
+        "{preview}"
+    );
+}
+
+#[test]
+fn the_note_says_how_to_read_on_or_why_nothing_is_kept() {
+    let result = text_result(&rows(5_000));
+    let size = json_len(&result);
+    let note = |reference| {
+        let shown = shorten(result.clone(), size, 10_000, reference);
+        let last = shown["content"].as_array().and_then(|blocks| blocks.last()).unwrap();
+        serde_json::from_str::<Value>(last["text"].as_str().unwrap()).unwrap()
+    };
+    let kept = note(Ok("r-0123456789"));
+    assert_eq!(kept["ref"], "r-0123456789");
+    assert_eq!(kept["read_on"][0]["arguments"]["params"]["ref"], "r-0123456789");
+    assert_eq!(note(Err("disk full"))["not_kept"], "disk full");
+}
+
+#[tokio::test]
+async fn rows_matches_lines_and_filters_are_read() {
+    let text = rows(5_000);
+    let page = read_on(&text, json!({"ref": "r", "offset": 4_998})).await.unwrap();
+    assert_eq!(page["rows"], json!([{"id": 4998, "name": "row 4998"}, {"id": 4999, "name": "row 4999"}]));
+    assert!(page.get("next_step").is_none());
+    assert_eq!(read_on(&text, json!({"select": ".[7].name"})).await.unwrap()["text"], "row 7");
+    assert_eq!(read_on(&text, json!({"grep": "row 12\\b"})).await.unwrap()["total"], 1);
+    assert_eq!(read_on(&text, json!({"lines": "2-3"})).await.unwrap()["text"], "  {\n    \"id\": 0,\n");
+    for bad in [json!({"lines": "0-3"}), json!({"grep": "("}), json!({"select": ".["})] {
+        assert!(read_on(&text, bad.clone()).await.is_err(), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn every_byte_of_a_text_can_be_read() {
+    let text: String = (0..4_000).map(|n| format!("línea {n}\n")).collect();
+    let (mut whole, mut offset) = (String::new(), 0);
+    loop {
+        let page = read_on(&text, json!({"ref": "r", "offset": offset})).await.unwrap();
+        whole.push_str(page["text"].as_str().unwrap());
+        match page["next_step"]["arguments"]["params"]["offset"].as_u64() {
+            Some(next) => offset = next,
+            None => break,
+        }
+    }
+    assert_eq!(whole, text);
+}
+
+#[test]
+fn a_value_is_the_same_read_from_text_and_from_a_tree() {
+    for result in [
+        text_result("plain"),
+        text_result("{\"a\": [1, 2]}"),
+        text_result("12"),
+        text_result(""),
+        json!({"content": []}),
+        json!({"content": [{"type": "text", "text": "a"}, {"type": "image", "data": ""}, {"type": "text", "text": "b\n"}]}),
+        json!({"content": [{"type": "text", "text": "x"}], "structuredContent": {"k": "v\"é"}}),
+        json!({"content": [{"type": "text", "text": "x"}], "structuredContent": null}),
+    ] {
+        let from_text = Body::read(&result.to_string());
+        assert_eq!(from_text, Body::of(&result), "{result}");
+        let value: Value = serde_json::from_str(&from_text.into_json()).unwrap();
+        assert_eq!(value, value_of(&result), "{result}");
+    }
+}
+
+#[test]
+fn a_short_text_beside_a_large_picture_stays_whole() {
+    let text = "line\n".repeat(600);
+    let picture = json!({"type": "image", "data": "A".repeat(200_000), "mimeType": "image/png"});
+    let result = json!({"content": [{"type": "text", "text": text}, picture]});
+    let shown = shown(result.clone(), 100_000);
+    assert_eq!(shown["content"][0], result["content"][0]);
+    assert_eq!(shown["content"][1], picture);
+}
+
+#[test]
+fn structured_content_is_never_cut() {
+    let structured = json!({"rows": vec![json!({"a": 1}); 1_000]});
+    let result = json!({
+        "content": [{"type": "text", "text": structured.to_string()}],
+        "structuredContent": structured,
+    });
+    assert_eq!(shown(result, 2_000)["structuredContent"], structured);
+}

@@ -1,0 +1,749 @@
+//! Calls as models get them wrong, each with what it means or with the fault that it is answered.
+
+use super::*;
+
+/// Params and every note; or a part of a fault.
+enum Expected {
+    Read(Value, &'static [&'static str]),
+    Refused(&'static str),
+}
+use Expected::{Read, Refused};
+
+fn check(tool: &str, given: Value, expected: Expected) {
+    let schema = Schema::of_tool(tool, schema_of(tool));
+    assert_eq!(schema.broken(), None, "{tool}");
+    match (schema.read(given.clone()), expected) {
+        (Ok(reading), Read(params, notes)) => {
+            assert_eq!(Value::Object(reading.params), params, "{tool} {given}");
+            assert_eq!(reading.repaired, notes, "{tool} {given}");
+        }
+        (Err(misfit), Refused(part)) => {
+            let told = misfit.faults.join("; ");
+            assert!(told.contains(part), "{tool} {given}: {told}");
+        }
+        (got, _) => panic!("{tool} {given}: {got:?}"),
+    }
+}
+
+fn schema_of(tool: &str) -> Value {
+    match tool {
+        "read_file" => json!({
+            "type": "object",
+            "properties": {
+                "file_path": {"type": "string", "minLength": 1},
+                "offset": {"type": "integer", "minimum": 0},
+                "limit": {"type": "integer", "minimum": 1, "maximum": 2000},
+                "encoding": {"enum": ["utf-8", "latin-1"]},
+            },
+            "required": ["file_path"],
+            "additionalProperties": false,
+        }),
+        // As zod writes it.
+        "list_issues" => json!({
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "properties": {
+                "owner": {"type": "string"},
+                "repo": {"type": "string"},
+                "state": {"type": "string", "enum": ["open", "closed", "all"], "default": "open"},
+                "labels": {"type": "array", "items": {"type": "string"}},
+                "assignees": {"type": "array", "items": {"enum": ["ada", "bob", "eve"]}},
+                "perPage": {"type": "number", "minimum": 1, "maximum": 100},
+                "includeDrafts": {"type": "boolean"},
+            },
+            "required": ["owner", "repo"],
+            "additionalProperties": false,
+        }),
+        "send_mail" => json!({
+            "type": "object",
+            "properties": {
+                "to": {"type": "array", "minItems": 1, "items": {
+                    "type": "object",
+                    "properties": {"emailAddress": {"type": "string"}, "displayName": {"type": "string"}},
+                    "required": ["emailAddress"],
+                    "additionalProperties": false,
+                }},
+                "subject": {"type": "string"},
+                "body": {"type": "string"},
+                "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+                "urgent": {"type": "boolean"},
+            },
+            "required": ["to", "subject"],
+            "additionalProperties": false,
+        }),
+        "search" => json!({
+            "type": "object",
+            "properties": {
+                "query": {"type": "string"},
+                "filter": {
+                    "type": "object",
+                    "properties": {
+                        "limit": {"type": "integer", "minimum": 1},
+                        "sort_order": {"enum": ["asc", "desc"]},
+                        "tags": {"type": "array", "items": {"type": "string"}},
+                        "archived": {"type": ["boolean", "null"]},
+                        "score": {"type": "number"},
+                    },
+                    "additionalProperties": false,
+                },
+            },
+            "required": ["query"],
+            "additionalProperties": false,
+        }),
+        "run_sql" => json!({
+            "type": "object",
+            "properties": {
+                "sql": {"type": "string"},
+                "params": {"type": "array", "items": {"type": ["string", "number", "boolean", "null"]}},
+                "timeout_ms": {"type": "integer"},
+            },
+            "required": ["sql"],
+        }),
+        "report" => json!({
+            "type": "object",
+            "properties": {
+                "range": {
+                    "type": "object",
+                    "properties": {
+                        "from": {"type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}$"},
+                        "to": {"type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}$"},
+                        "unit": {"enum": ["DAY", "WEEK", "MONTH"]},
+                    },
+                    "required": ["from", "to"],
+                    "additionalProperties": false,
+                },
+                "format": {"const": "pdf"},
+            },
+            "required": ["range"],
+            "additionalProperties": false,
+        }),
+        // As pydantic writes it.
+        "create_task" => json!({
+            "$defs": {
+                "Priority": {"enum": ["low", "high"], "title": "Priority", "type": "string"},
+                "Item": {
+                    "properties": {
+                        "name": {"title": "Name", "type": "string"},
+                        "qty": {"default": 1, "title": "Qty", "type": "integer"},
+                        "priority": {"allOf": [{"$ref": "#/$defs/Priority"}], "default": "low"},
+                    },
+                    "required": ["name"], "title": "Item", "type": "object",
+                },
+            },
+            "properties": {
+                "title": {"title": "Title", "type": "string"},
+                "items": {"items": {"$ref": "#/$defs/Item"}, "title": "Items", "type": "array"},
+                "due": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null, "title": "Due"},
+                "priority": {"$ref": "#/$defs/Priority"},
+                "either": {"anyOf": [{"type": "integer"}, {"type": "boolean"}]},
+                "ids": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+            },
+            "required": ["title"], "title": "createArguments", "type": "object",
+        }),
+        "get_time" => json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        "place" => json!({
+            "type": "object",
+            "properties": {"place": {"oneOf": [
+                {
+                    "type": "object",
+                    "properties": {"kind": {"const": "point"}, "lat": {"type": "number"}, "lon": {"type": "number"}},
+                    "required": ["kind", "lat", "lon"],
+                    "additionalProperties": false,
+                },
+                {
+                    "type": "object",
+                    "properties": {"kind": {"const": "name"}, "zip_code": {"type": "string"}},
+                    "required": ["kind", "zip_code"],
+                    "additionalProperties": false,
+                },
+            ]}},
+            "required": ["place"],
+            "additionalProperties": false,
+        }),
+        // One object around everything, as some frameworks do it.
+        "fetch" => json!({
+            "type": "object",
+            "properties": {"input": {
+                "type": "object",
+                "properties": {"url": {"type": "string"}, "maxBytes": {"type": "integer"}, "raw": {"type": "boolean"}},
+                "required": ["url"],
+                "additionalProperties": false,
+            }},
+            "required": ["input"],
+            "additionalProperties": false,
+        }),
+        "merge" => json!({
+            "type": "object",
+            "properties": {
+                "user_id": {"type": "string"},
+                "userId": {"type": "string"},
+                "when": {"type": ["integer", "boolean"]},
+                "many": {"type": ["integer", "array"]},
+            },
+            "additionalProperties": false,
+        }),
+        _ => panic!("no schema for {tool}"),
+    }
+}
+
+#[test]
+fn wrapped() {
+    let plain = || json!({"file_path": "a.txt"});
+    let read = |note| Read(plain(), note);
+    check("read_file", json!({"file_path": "a.txt"}), read(&[]));
+    check(
+        "read_file",
+        json!({"arguments": {"file_path": "a.txt"}}),
+        read(&["params were wrapped in `arguments`"]),
+    );
+    check("read_file", json!({"Args": {"file_path": "a.txt"}}), read(&["params were wrapped in `Args`"]));
+    check(
+        "read_file",
+        json!({"tool_input": {"file_path": "a.txt"}}),
+        read(&["params were wrapped in `tool_input`"]),
+    );
+    check(
+        "read_file",
+        json!({"toolInput": {"file_path": "a.txt"}}),
+        read(&["params were wrapped in `toolInput`"]),
+    );
+    check(
+        "read_file",
+        json!({"read_file": {"file_path": "a.txt"}}),
+        read(&["params were wrapped in `read_file`"]),
+    );
+    check(
+        "read_file",
+        json!({"fs.readFile": {"file_path": "a.txt"}}),
+        read(&["params were wrapped in `fs.readFile`"]),
+    );
+    check(
+        "read_file",
+        json!({"params": {"params": {"input": {"file_path": "a.txt"}}}}),
+        read(&[
+            "params were wrapped in `params`",
+            "params were wrapped in `params`",
+            "params were wrapped in `input`",
+        ]),
+    );
+    check("read_file", json!([{"file_path": "a.txt"}]), read(&["params were a list of one object"]));
+    check("read_file", json!(r#"{"file_path": "a.txt"}"#), read(&["params were JSON in a string"]));
+    check(
+        "read_file",
+        json!("```json\n{\"file_path\": \"a.txt\"}\n```"),
+        read(&["params were JSON in a code fence"]),
+    );
+    check(
+        "read_file",
+        json!(r#""{\"file_path\": \"a.txt\"}""#),
+        read(&["params were JSON in a string", "params were JSON in a string"]),
+    );
+    check(
+        "read_file",
+        json!({"kwargs": "{\"file_path\": \"a.txt\"}"}),
+        read(&["params were wrapped in `kwargs`", "params were JSON in a string"]),
+    );
+    check(
+        "read_file",
+        json!({"name": "read_file", "arguments": {"file_path": "a.txt"}}),
+        read(&["params were wrapped in `arguments`; `name` beside it left out"]),
+    );
+    check(
+        "read_file",
+        json!({"type": "function", "id": "call_1", "function": {"name": "fs__read_file", "arguments": "{\"file_path\": \"a.txt\"}"}}),
+        read(&[
+            "params were wrapped in `function`; `type`, `id` beside it left out",
+            "params were wrapped in `arguments`; `name` beside it left out",
+            "params were JSON in a string",
+        ]),
+    );
+    check(
+        "read_file",
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read_file", "arguments": {"file_path": "a.txt"}}}),
+        read(&[
+            "params were wrapped in `params`; `jsonrpc`, `id`, `method` beside it left out",
+            "params were wrapped in `arguments`; `name` beside it left out",
+        ]),
+    );
+    check(
+        "get_time",
+        json!({"arguments": {}}),
+        Read(json!({}), &["`arguments`: the tool does not take it; {} was left out"]),
+    );
+    check(
+        "get_time",
+        json!({"params": ""}),
+        Read(json!({}), &["params were wrapped in `params`", "empty text was taken as no params"]),
+    );
+    check("get_time", json!(""), Read(json!({}), &["empty text was taken as no params"]));
+    check("get_time", json!("{}"), Read(json!({}), &["params were JSON in a string"]));
+    check("get_time", json!(null), Read(json!({}), &[]));
+    // A wrapper by the tool's own field name, and one that is meant.
+    check(
+        "fetch",
+        json!({"input": {"input": {"url": "u"}}}),
+        Read(json!({"input": {"url": "u"}}), &["params were wrapped in `input`"]),
+    );
+    check("fetch", json!({"input": {"url": "u"}}), Read(json!({"input": {"url": "u"}}), &[]));
+}
+
+#[test]
+fn wrapped_in_what_is_no_wrapper() {
+    check("read_file", json!({"name": "write_file", "arguments": {"file_path": "a"}}), Refused("required"));
+    check("read_file", json!({"args": {"file_path": "a"}, "input": {"file_path": "b"}}), Refused("required"));
+    check("read_file", json!({"arguments": {"file_path": "a"}, "dry_run": true}), Refused("dry_run"));
+    check("read_file", json!([{"file_path": "a"}, {"file_path": "b"}]), Refused("is not an object"));
+    check("read_file", json!("a.txt"), Refused("is not an object"));
+    check("read_file", json!("{'file_path': 'a.txt'}"), Refused("is not an object"));
+    check("read_file", json!(["a.txt"]), Refused("is not an object"));
+    check("read_file", json!({"arguments": {"path": "a"}}), Refused("required"));
+    check(
+        "run_sql",
+        json!({"params": {"sql": "select 1"}}),
+        Read(json!({"sql": "select 1"}), &["params were wrapped in `params`"]),
+    );
+    check("run_sql", json!({"params": {"query": "select 1"}}), Refused("required"));
+    check("get_time", json!({"zone": "UTC"}), Refused("zone"));
+}
+
+#[test]
+fn laid_out_otherwise() {
+    check(
+        "fetch",
+        json!({"url": "u"}),
+        Read(json!({"input": {"url": "u"}}), &["fields of `input` were given beside each other"]),
+    );
+    check(
+        "fetch",
+        json!({"url": "u", "max_bytes": "10"}),
+        Read(
+            json!({"input": {"url": "u", "maxBytes": 10}}),
+            &[
+                "fields of `input` were given beside each other",
+                "`input.max_bytes` was taken as `input.maxBytes`",
+                "`input.maxBytes`: text was taken as a number",
+            ],
+        ),
+    );
+    check(
+        "fetch",
+        json!({"arguments": {"url": "u"}}),
+        Read(
+            json!({"input": {"url": "u"}}),
+            &["params were wrapped in `arguments`", "fields of `input` were given beside each other"],
+        ),
+    );
+    check(
+        "fetch",
+        json!({"input": "{\"url\": \"u\"}"}),
+        Read(json!({"input": {"url": "u"}}), &["`input`: JSON in a string was read"]),
+    );
+    check("fetch", json!({"url": "u", "depth": 1}), Refused("required"));
+    check(
+        "report",
+        json!({"from": "2026-01-01", "to": "2026-02-01", "format": "pdf"}),
+        Read(
+            json!({"format": "pdf", "range": {"from": "2026-01-01", "to": "2026-02-01"}}),
+            &["fields of `range` were given beside each other"],
+        ),
+    );
+    check(
+        "report",
+        json!({"range.from": "2026-01-01", "range.to": "2026-02-01"}),
+        Read(
+            json!({"range": {"from": "2026-01-01", "to": "2026-02-01"}}),
+            &["`range.from`, `range.to` taken as a path to a field inside"],
+        ),
+    );
+    check(
+        "search",
+        json!({"query": "q", "filter": {"score": 1}, "filter.limit": "5"}),
+        Read(
+            json!({"query": "q", "filter": {"score": 1, "limit": 5}}),
+            &[
+                "`filter.limit` taken as a path to a field inside",
+                "`filter.limit`: text was taken as a number",
+            ],
+        ),
+    );
+    check(
+        "search",
+        json!({"query": "q", "filter": {"limit": 1}, "filter.limit": 5}),
+        Refused("filter.limit"),
+    );
+    // Not the one required field: which object they belong to is a guess.
+    check("search", json!({"query": "q", "limit": 5}), Refused("limit"));
+}
+
+#[test]
+fn named_otherwise() {
+    for key in ["filePath", "file-path", "FILE_PATH", "File Path", "filepath"] {
+        let reading = Schema::of_tool("read_file", schema_of("read_file")).read(json!({ key: "a" })).unwrap();
+        assert_eq!(Value::Object(reading.params), json!({"file_path": "a"}), "{key}");
+        assert_eq!(reading.repaired, [format!("`{key}` was taken as `file_path`")]);
+    }
+    check(
+        "list_issues",
+        json!({"Owner": "o", "repo": "r", "per_page": 10, "include_drafts": true}),
+        Read(
+            json!({"owner": "o", "repo": "r", "perPage": 10, "includeDrafts": true}),
+            &[
+                "`Owner` was taken as `owner`",
+                "`per_page` was taken as `perPage`",
+                "`include_drafts` was taken as `includeDrafts`",
+            ],
+        ),
+    );
+    check(
+        "send_mail",
+        json!({"to": [{"email_address": "a@b", "display_name": "A"}], "subject": "s"}),
+        Read(
+            json!({"to": [{"emailAddress": "a@b", "displayName": "A"}], "subject": "s"}),
+            &[
+                "`to[0].email_address` was taken as `to[0].emailAddress`",
+                "`to[0].display_name` was taken as `to[0].displayName`",
+            ],
+        ),
+    );
+    check(
+        "search",
+        json!({"query": "q", "filter": {"sortOrder": "DESC"}}),
+        Read(
+            json!({"query": "q", "filter": {"sort_order": "desc"}}),
+            &[
+                "`filter.sortOrder` was taken as `filter.sort_order`",
+                "`filter.sort_order`: `DESC` was taken as `desc`",
+            ],
+        ),
+    );
+    check("merge", json!({"USER_ID": "a"}), Refused("USER_ID"));
+    check("read_file", json!({"filePath": "a", "FilePath": "b"}), Refused("required"));
+    check("read_file", json!({"file_path": "a", "filePath": "b"}), Refused("filePath"));
+    check("read_file", json!({"filename": "a"}), Refused("required"));
+}
+
+#[test]
+fn of_another_type() {
+    check(
+        "read_file",
+        json!({"file_path": "a", "offset": "0", "limit": " 50 "}),
+        Read(
+            json!({"file_path": "a", "offset": 0, "limit": 50}),
+            &["`offset`: text was taken as a number", "`limit`: text was taken as a number"],
+        ),
+    );
+    check(
+        "read_file",
+        json!({"file_path": "a", "limit": 50.0}),
+        Read(json!({"file_path": "a", "limit": 50.0}), &[]),
+    );
+    check(
+        "read_file",
+        json!({"file_path": "a", "limit": "50.0"}),
+        Read(json!({"file_path": "a", "limit": 50}), &["`limit`: text was taken as a number"]),
+    );
+    check(
+        "read_file",
+        json!({"file_path": 7}),
+        Read(json!({"file_path": "7"}), &["`file_path`: the value was taken as text"]),
+    );
+    check(
+        "read_file",
+        json!({"file_path": "a", "limit": null, "offset": "null"}),
+        Read(
+            json!({"file_path": "a"}),
+            &["`limit`: null was left out", "`offset`: text `null` was left out"],
+        ),
+    );
+    check(
+        "read_file",
+        json!({"file_path": "a", "encoding": "UTF-8"}),
+        Read(json!({"file_path": "a", "encoding": "utf-8"}), &["`encoding`: `UTF-8` was taken as `utf-8`"]),
+    );
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "includeDrafts": "true", "labels": "bug"}),
+        Read(
+            json!({"owner": "o", "repo": "r", "includeDrafts": true, "labels": ["bug"]}),
+            &[
+                "`includeDrafts`: text was taken as a boolean",
+                "`labels`: one value was taken as a list of one",
+            ],
+        ),
+    );
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "labels": "[\"bug\", \"ui\"]"}),
+        Read(
+            json!({"owner": "o", "repo": "r", "labels": ["bug", "ui"]}),
+            &["`labels`: JSON in a string was read"],
+        ),
+    );
+    // A label may have a comma in it; a name out of a list may not.
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "labels": "bug,ui"}),
+        Read(
+            json!({"owner": "o", "repo": "r", "labels": ["bug,ui"]}),
+            &["`labels`: one value was taken as a list of one"],
+        ),
+    );
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "assignees": "ada, eve"}),
+        Read(
+            json!({"owner": "o", "repo": "r", "assignees": ["ada", "eve"]}),
+            &["`assignees`: text was split at its commas"],
+        ),
+    );
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "state": "OPEN", "perPage": "30"}),
+        Read(
+            json!({"owner": "o", "repo": "r", "state": "open", "perPage": 30}),
+            &["`state`: `OPEN` was taken as `open`", "`perPage`: text was taken as a number"],
+        ),
+    );
+    check("list_issues", json!({"owner": "o", "repo": "r", "assignees": "ada, zoe"}), Refused("ada, zoe"));
+    check("list_issues", json!({"owner": "o"}), Refused("\"repo\" is a required property"));
+    check(
+        "list_issues",
+        json!({"owner": null, "repo": "r"}),
+        Refused("params/owner: null is not of type \"string\""),
+    );
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "perPage": 500}),
+        Refused("500 is greater than the maximum of 100"),
+    );
+    check("list_issues", json!({"owner": "o", "repo": "r", "perPage": "500"}), Refused("perPage"));
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "state": "merged"}),
+        Refused("\"merged\" is not one of"),
+    );
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "includeDrafts": "yes"}),
+        Refused("includeDrafts"),
+    );
+    check("list_issues", json!({"owner": "o", "repo": "r", "includeDrafts": 1}), Refused("includeDrafts"));
+    check(
+        "read_file",
+        json!({"file_path": "a", "limit": "ten"}),
+        Refused("params/limit: \"ten\" is not of type \"integer\""),
+    );
+    check("read_file", json!({"file_path": "a", "limit": 2.5}), Refused("limit"));
+    check("read_file", json!({"file_path": "a", "limit": "1,000"}), Refused("limit"));
+    check("read_file", json!({"file_path": ""}), Refused("file_path"));
+    check("read_file", json!({"file_path": ["a"]}), Refused("file_path"));
+}
+
+#[test]
+fn of_another_type_inside() {
+    check(
+        "search",
+        json!({"query": "q", "filter": {"limit": "5", "archived": "null", "score": "0.5", "tags": "a"}}),
+        Read(
+            json!({"query": "q", "filter": {"limit": 5, "archived": null, "score": 0.5, "tags": ["a"]}}),
+            &[
+                "`filter.limit`: text was taken as a number",
+                "`filter.archived`: text was taken as null",
+                "`filter.score`: text was taken as a number",
+                "`filter.tags`: one value was taken as a list of one",
+            ],
+        ),
+    );
+    check(
+        "search",
+        json!({"query": "q", "filter": "{\"limit\": \"5\"}"}),
+        Read(
+            json!({"query": "q", "filter": {"limit": 5}}),
+            &["`filter`: JSON in a string was read", "`filter.limit`: text was taken as a number"],
+        ),
+    );
+    check("search", json!({"query": "q", "filter": {"limit": "0"}}), Refused("params/filter/limit"));
+    check(
+        "search",
+        json!({"query": "q", "filter": "recent"}),
+        Refused("\"recent\" is not of type \"object\""),
+    );
+    check(
+        "send_mail",
+        json!({"to": {"emailAddress": "a@b"}, "subject": "s", "urgent": "False"}),
+        Read(
+            json!({"to": [{"emailAddress": "a@b"}], "subject": "s", "urgent": false}),
+            &["`to`: one value was taken as a list of one", "`urgent`: text was taken as a boolean"],
+        ),
+    );
+    check(
+        "send_mail",
+        json!({"to": "[{\"email_address\": \"a@b\"}]", "subject": 5}),
+        Read(
+            json!({"to": [{"emailAddress": "a@b"}], "subject": "5"}),
+            &[
+                "`to`: JSON in a string was read",
+                "`to[0].email_address` was taken as `to[0].emailAddress`",
+                "`subject`: the value was taken as text",
+            ],
+        ),
+    );
+    check(
+        "send_mail",
+        json!({"to": [{"emailAddress": "a@b"}], "subject": "s", "headers": {"X-Retries": 3}}),
+        Read(
+            json!({"to": [{"emailAddress": "a@b"}], "subject": "s", "headers": {"X-Retries": "3"}}),
+            &["`headers.X-Retries`: the value was taken as text"],
+        ),
+    );
+    check(
+        "send_mail",
+        json!({"to": ["a@b"], "subject": "s"}),
+        Refused("params/to/0: \"a@b\" is not of type \"object\""),
+    );
+    check("send_mail", json!({"to": [], "subject": "s"}), Refused("params/to"));
+    check(
+        "send_mail",
+        json!({"to": [{"emailAddress": "a@b", "cc": true}], "subject": "s"}),
+        Refused("'cc' was unexpected"),
+    );
+    check(
+        "run_sql",
+        json!({"sql": "s", "params": [1, "1", null]}),
+        Read(json!({"sql": "s", "params": [1, "1", null]}), &[]),
+    );
+    check(
+        "run_sql",
+        json!({"SQL": "s", "params": "[1]", "timeoutMs": "100"}),
+        Read(
+            json!({"sql": "s", "params": [1], "timeout_ms": 100}),
+            &[
+                "`SQL` was taken as `sql`",
+                "`params`: JSON in a string was read",
+                "`timeoutMs` was taken as `timeout_ms`",
+                "`timeout_ms`: text was taken as a number",
+            ],
+        ),
+    );
+    check("run_sql", json!({"sql": "s", "params": [[1]]}), Refused("params/params/0"));
+    check(
+        "report",
+        json!({"range": {"from": "2026-01-01", "to": "2026-02-01", "unit": "week"}, "format": "PDF"}),
+        Read(
+            json!({"range": {"from": "2026-01-01", "to": "2026-02-01", "unit": "WEEK"}, "format": "pdf"}),
+            &["`range.unit`: `week` was taken as `WEEK`", "`format`: `PDF` was taken as `pdf`"],
+        ),
+    );
+    check("report", json!({"range": {"from": "01.01.2026", "to": "2026-02-01"}}), Refused("does not match"));
+    check(
+        "report",
+        json!({"range": {"from": "2026-01-01"}}),
+        Refused("params/range: \"to\" is a required property"),
+    );
+    check("report", json!({"range": "last week"}), Refused("params/range"));
+}
+
+#[test]
+fn behind_references_and_alternatives() {
+    check(
+        "create_task",
+        json!({"title": "t", "items": [{"Name": "n", "qty": "2", "priority": "HIGH"}], "due": "7"}),
+        Read(
+            json!({"title": "t", "items": [{"name": "n", "qty": 2, "priority": "high"}], "due": 7}),
+            &[
+                "`items[0].Name` was taken as `items[0].name`",
+                "`items[0].qty`: text was taken as a number",
+                "`items[0].priority`: `HIGH` was taken as `high`",
+                "`due`: text was taken as a number",
+            ],
+        ),
+    );
+    check(
+        "create_task",
+        json!({"title": "t", "due": "null"}),
+        Read(json!({"title": "t", "due": null}), &["`due`: text was taken as null"]),
+    );
+    check("create_task", json!({"title": "t", "due": null}), Read(json!({"title": "t", "due": null}), &[]));
+    check(
+        "create_task",
+        json!({"title": "t", "either": "true"}),
+        Read(json!({"title": "t", "either": true}), &["`either`: text was taken as a boolean"]),
+    );
+    check(
+        "create_task",
+        json!({"title": "t", "priority": null}),
+        Read(json!({"title": "t"}), &["`priority`: null was left out"]),
+    );
+    check(
+        "create_task",
+        json!({"title": "t", "due": "soon"}),
+        Refused("params/due: \"soon\" fits none of integer|null"),
+    );
+    check("create_task", json!({"title": "t", "priority": "urgent"}), Refused("\"urgent\" is not one of"));
+    // Text, or a list of one text.
+    check("create_task", json!({"title": "t", "ids": 5}), Refused("params/ids"));
+    check(
+        "create_task",
+        json!({"title": "t", "items": [{"qty": 1}]}),
+        Refused("\"name\" is a required property"),
+    );
+    check(
+        "place",
+        json!({"place": {"kind": "point", "lat": "1.5", "lon": 2}}),
+        Read(
+            json!({"place": {"kind": "point", "lat": 1.5, "lon": 2}}),
+            &["`place.lat`: text was taken as a number"],
+        ),
+    );
+    check(
+        "place",
+        json!({"place": {"kind": "NAME", "zipCode": 8001}}),
+        Read(
+            json!({"place": {"kind": "name", "zip_code": "8001"}}),
+            &[
+                "`place.kind`: `NAME` was taken as `name`",
+                "`place.zipCode` was taken as `place.zip_code`",
+                "`place.zip_code`: the value was taken as text",
+            ],
+        ),
+    );
+    check(
+        "place",
+        json!({"place": {"kind": "point", "lat": 1.5}}),
+        Refused("params/place: \"lon\" is a required property"),
+    );
+    check("place", json!({"place": {"lat": 1.5, "lon": 2}}), Refused("params/place"));
+    check("merge", json!({"when": "soon"}), Refused("when"));
+    check("merge", json!({"many": "5"}), Refused("many"));
+}
+
+#[test]
+fn with_more_than_the_tool_takes() {
+    check(
+        "read_file",
+        json!({"file_path": "a", "extra": null, "options": {}}),
+        Read(
+            json!({"file_path": "a"}),
+            &[
+                "`extra`: the tool does not take it; null was left out",
+                "`options`: the tool does not take it; {} was left out",
+            ],
+        ),
+    );
+    check(
+        "search",
+        json!({"query": "q", "filter": {"limit": 1, "after": null}}),
+        Read(
+            json!({"query": "q", "filter": {"limit": 1}}),
+            &["`filter.after`: the tool does not take it; null was left out"],
+        ),
+    );
+    check("read_file", json!({"file_path": "a", "extra": ""}), Refused("'extra' was unexpected"));
+    check("read_file", json!({"file_path": "a", "extra": []}), Refused("'extra' was unexpected"));
+    check("read_file", json!({"file_path": "a", "extra": false}), Refused("'extra' was unexpected"));
+    check(
+        "read_file",
+        json!({"file_path": "a", "extra": null, "other": 1}),
+        Refused("'other' was unexpected"),
+    );
+}

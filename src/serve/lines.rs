@@ -1,0 +1,168 @@
+//! The stdio transport, server side: one JSON-RPC message a line.
+//!
+//! Own code for two reasons. A `tools/call` is read straight into its type, where rmcp's untagged enums would build and
+//! throw away a tree of values for each kind of message that it is not. And what rmcp's types do not have (`task` of a call,
+//! `tasks` of the capabilities, both of 2025-11-25) is let through. Everything else is rmcp's.
+
+use std::{future::Future, io, sync::Arc};
+
+use rmcp::{
+    RoleServer,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientRequest, GetExtensions, GetMeta, JsonObject,
+        JsonRpcMessage, MetaObject, ProtocolVersion, RequestId, ServerResult,
+    },
+    service::{RxJsonRpcMessage, TxJsonRpcMessage},
+    transport::Transport,
+};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    sync::Mutex,
+};
+
+use super::{MAX_MESSAGE, tasks};
+use crate::lines::{Line, LineReader, id_in};
+
+/// The client's end of stdin and stdout.
+pub(super) struct ClientLines<R, W> {
+    lines: LineReader<R>,
+    writer: Arc<Mutex<Option<W>>>,
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> ClientLines<R, W> {
+    pub fn new(reader: R, writer: W) -> Self {
+        let writer = Arc::new(Mutex::new(Some(writer)));
+        Self { lines: LineReader::new(reader, MAX_MESSAGE), writer }
+    }
+}
+
+/// Writes one line.
+async fn write<W: AsyncWrite + Unpin>(
+    writer: &Mutex<Option<W>>,
+    line: serde_json::Result<Vec<u8>>,
+) -> io::Result<()> {
+    let mut line = line.map_err(io::Error::other)?;
+    line.push(b'\n');
+    let mut writer = writer.lock().await;
+    let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+    writer.write_all(&line).await?;
+    writer.flush().await
+}
+
+impl<R, W> Transport<RoleServer> for ClientLines<R, W>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let line = match &message {
+            JsonRpcMessage::Response(response) => match &response.result {
+                ServerResult::InitializeResult(result)
+                    if result.protocol_version == ProtocolVersion::V_2025_11_25 =>
+                {
+                    serde_json::to_value(&message).and_then(|mut message| {
+                        message["result"]["capabilities"]["tasks"] = tasks::capability();
+                        serde_json::to_vec(&message)
+                    })
+                }
+                _ => serde_json::to_vec(&message),
+            },
+            _ => serde_json::to_vec(&message),
+        };
+        let writer = self.writer.clone();
+        async move { write(&writer, line).await }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            let (id, code, why) = match self.lines.next().await? {
+                Line::Whole(line) => match read(&line) {
+                    Ok(message) => return Some(message),
+                    // No answer: whoever sends no JSON may not expect any, and two who answer each other never end.
+                    Err(error) if error.is_syntax() || error.is_eof() => {
+                        tracing::debug!(%error, "a line on stdin is no JSON");
+                        continue;
+                    }
+                    Err(error) => {
+                        let id =
+                            serde_json::from_slice::<Value>(&line).ok().and_then(|m| m.get("id").cloned());
+                        (id, -32600, format!("Invalid Request: {error}"))
+                    }
+                },
+                Line::TooLong(head) => {
+                    (id_in(&head), -32600, format!("Invalid Request: longer than {MAX_MESSAGE} bytes"))
+                }
+            };
+            let id = id.filter(|id| id.is_number() || id.is_string()).unwrap_or_default();
+            let error = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": why } });
+            write(&self.writer, serde_json::to_vec(&error)).await.ok()?;
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.writer.lock().await.take();
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    method: Option<std::borrow::Cow<'a, str>>,
+    id: Option<RequestId>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    jsonrpc: Option<std::borrow::Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct CallParams {
+    name: String,
+    #[serde(default)]
+    arguments: Option<JsonObject>,
+    #[serde(default, rename = "_meta")]
+    meta: Option<JsonObject>,
+    #[serde(default)]
+    task: Option<Value>,
+    #[serde(default, rename = "inputResponses")]
+    input_responses: Option<Value>,
+    #[serde(default, rename = "requestState")]
+    request_state: Option<Value>,
+}
+
+/// Reads one message.
+fn read(line: &[u8]) -> serde_json::Result<RxJsonRpcMessage<RoleServer>> {
+    match call(line) {
+        Some(call) => Ok(call),
+        None => serde_json::from_slice(line),
+    }
+}
+
+/// A `tools/call`, if that is what the line is and nothing in it is out of the ordinary.
+fn call(line: &[u8]) -> Option<RxJsonRpcMessage<RoleServer>> {
+    let message: Message<'_> = serde_json::from_slice(line).ok()?;
+    if message.method.as_deref() != Some("tools/call") || message.jsonrpc.as_deref() != Some("2.0") {
+        return None;
+    }
+    let given: CallParams = serde_json::from_str(message.params?.get()).ok()?;
+    if given.input_responses.is_some() || given.request_state.is_some() {
+        return None;
+    }
+    let mut params = CallToolRequestParams::new(given.name);
+    params.arguments = given.arguments;
+    let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+    if let Some(meta) = given.meta {
+        request.get_meta_mut().0 = MetaObject(meta);
+    }
+    if given.task.is_some_and(|task| task.is_object()) {
+        request.extensions_mut().insert(tasks::Wanted);
+    }
+    Some(JsonRpcMessage::request(request, message.id?))
+}

@@ -1,0 +1,146 @@
+//! What outlives a run: large results and the results of tasks, in the store.
+
+use std::time::Duration;
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    client::Client,
+    setup::{Setup, json_of, text_of},
+};
+
+fn warehouse() -> Setup {
+    let tools = json!([
+        { "name": "rows", "on": { "json_rows": 5_000 } },
+        { "name": "slow", "on": { "delay_ms": 2_500, "text": "done" } },
+        { "name": "fail", "on": { "delay_ms": 2_500, "error": "out of order" } },
+        { "name": "hang", "on": { "hang": true } },
+        { "name": "echo" },
+    ]);
+    Setup::new().server("store", json!({ "tools": tools }))
+}
+
+/// The reference in the note at the end of a shortened result.
+fn reference(result: &Value) -> Value {
+    let last = result["content"].as_array().and_then(|blocks| blocks.last()).expect("a block");
+    json_of(&json!({ "content": [last] }))["ref"].clone()
+}
+
+fn task(client: &mut Client, params: Value) -> Value {
+    client.execute("gateway.background_run", params)
+}
+
+fn launch(client: &mut Client, name: &str) -> Value {
+    client.answer("execute_tool", json!({ "name": name, "background": true }))["task_id"].clone()
+}
+
+#[test]
+fn large_results_and_tasks_survive_a_restart() {
+    let mut client = warehouse().start();
+    client.until_ready("store");
+    let kept = reference(&client.execute("store.rows", json!({})));
+    let (done, failed) = (launch(&mut client, "store.slow"), launch(&mut client, "store.fail"));
+    let result = task(&mut client, json!({ "task_id": failed, "wait": true }));
+    assert_eq!(text_of(&result), "out of order");
+    task(&mut client, json!({ "task_id": done, "wait": true }));
+
+    let mut client = client.restart();
+    client.initialize("2025-06-18", json!({}));
+    let page = json_of(&client.execute("gateway.fetch_result", json!({ "ref": kept, "offset": 4_999 })));
+    assert_eq!(page["rows"][0]["id"], 4_999, "{page}");
+    let status = json_of(&task(&mut client, json!({ "task_id": done })));
+    assert_eq!(status["state"], "completed", "{status}");
+    assert_eq!(text_of(&task(&mut client, json!({ "task_id": done, "wait": true }))), "done");
+    let status = json_of(&task(&mut client, json!({ "task_id": failed })));
+    assert_eq!((&status["state"], &status["error"]["message"]), (&json!("failed"), &json!("out of order")));
+    let list = json_of(&task(&mut client, json!({ "list_tasks": true })));
+    assert_eq!(list["total"], 2, "{list}");
+    // The result of a task goes into params like any other that is kept.
+    client.until_ready("store");
+    let params = json!({ "text": format!("{{{{ref:{}}}}}", done.as_str().expect("a handle")) });
+    assert_eq!(json_of(&client.execute("store.echo", params)), json!({ "text": "done" }));
+}
+
+#[test]
+fn what_had_ended_when_the_gateway_was_killed_is_there_and_what_had_not_is_told() {
+    let mut client = warehouse().start();
+    client.until_ready("store");
+    let kept = reference(&client.execute("store.rows", json!({})));
+    let (done, running) = (launch(&mut client, "store.slow"), launch(&mut client, "store.hang"));
+    assert_eq!(text_of(&task(&mut client, json!({ "task_id": done, "wait": true }))), "done");
+    let pid = i32::try_from(client.child.id()).expect("a process id");
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is there");
+
+    let mut client = client.restart();
+    client.initialize("2025-06-18", json!({}));
+    let page = json_of(&client.execute("gateway.fetch_result", json!({ "ref": kept })));
+    assert_eq!(page["total"], 5_000, "{page}");
+    assert_eq!(text_of(&task(&mut client, json!({ "task_id": done, "wait": true }))), "done");
+    let lost = json_of(&task(&mut client, json!({ "task_id": running, "wait": true })));
+    assert_eq!(lost["state"], "lost", "{lost}");
+    assert!(lost["message"].is_string(), "{lost}");
+}
+
+#[test]
+fn what_is_kept_has_a_size_and_an_age() {
+    let setup = warehouse().gateway("keep_results_bytes = 1000000\nkeep_results_for = '10s'");
+    let mut client = setup.start();
+    client.until_ready("store");
+    let first = reference(&client.execute("store.rows", json!({})));
+    // Each has about 300 kB.
+    let later: Vec<Value> = (0..3).map(|_| reference(&client.execute("store.rows", json!({})))).collect();
+    let fault = client.fault("gateway.fetch_result", json!({ "ref": first }));
+    assert_eq!(fault["code"], "not_found", "{fault}");
+    let page = json_of(&client.execute("gateway.fetch_result", json!({ "ref": later[2] })));
+    assert_eq!(page["total"], 5_000);
+    let status = json_of(&client.execute("gateway.status", json!({})));
+    assert!(status["kept"]["bytes"].as_u64().is_some_and(|bytes| bytes <= 1_000_000), "{status}");
+}
+
+#[test]
+fn what_is_kept_is_shown_under_its_profile_alone() {
+    let setup = warehouse().toml("[profiles.other]\n");
+    let mut client = setup.start();
+    client.until_ready("store");
+    let kept = reference(&client.execute("store.rows", json!({})));
+    let mut other = client.beside(&["--profile", "other"]);
+    other.initialize("2025-06-18", json!({}));
+    let fault = other.fault("gateway.fetch_result", json!({ "ref": kept }));
+    assert_eq!(fault["code"], "not_found", "{fault}");
+    // Another gateway of the same user under the same profile reads it.
+    let mut same = client.beside(&[]);
+    same.initialize("2025-06-18", json!({}));
+    assert_eq!(json_of(&same.execute("gateway.fetch_result", json!({ "ref": kept })))["total"], 5_000);
+}
+
+/// 50 MB of text go through with the memory of a few of them, and the memory comes back.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_of_fifty_megabytes_takes_less_than_four_times_its_size() {
+    const SIZE: usize = 50_000_000;
+    let tools = json!([{ "name": "text", "on": { "size": SIZE } }, { "name": "echo" }]);
+    let mut client = Setup::new().server("store", json!({ "tools": tools })).start();
+    client.until_ready("store");
+    client.execute("store.echo", json!({}));
+    let pid = client.child.id();
+    let memory = |key: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with(key)).expect("a line").to_string();
+        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<usize>().ok()).expect("a number") * 1024
+    };
+    let before = memory("VmRSS:");
+    let result = client.execute("store.text", json!({}));
+    assert!(result.to_string().len() < 100_000);
+    let grown = memory("VmHWM:").saturating_sub(before);
+    assert!(grown < 4 * SIZE, "{grown} bytes at the most");
+    std::thread::sleep(Duration::from_millis(500));
+    let left = memory("VmRSS:").saturating_sub(before);
+    assert!(left < SIZE / 2, "{left} bytes after the call");
+    let read = json!({ "ref": reference(&result), "offset": SIZE - 10, "limit": 100 });
+    let page = json_of(&client.execute("gateway.fetch_result", read));
+    assert_eq!((&page["total"], page["text"].as_str().map(str::len)), (&json!(SIZE), Some(10)));
+}

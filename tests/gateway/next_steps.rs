@@ -1,0 +1,116 @@
+//! Every fault teaches: its `next_step` is a call that can be made as it stands.
+
+use serde_json::{Value, json};
+
+use crate::{
+    inside::Inside,
+    setup::{Setup, json_of},
+};
+
+async fn shop() -> Inside {
+    let path =
+        json!({ "type": "object", "properties": { "path": { "type": "string" } }, "required": ["path"] });
+    let tools = json!([
+        { "name": "read", "input_schema": path },
+        { "name": "hang", "on": { "hang": true } },
+        { "name": "refuse", "on": { "rpc_error": { "code": -32000, "message": "no" } } },
+        { "name": "odd", "on": { "result": { "neither": 1, "nor": 2 } } },
+        { "name": "pay" },
+        { "name": "wipe" },
+        { "name": "big", "on": { "size": 300_000 } },
+    ]);
+    let other = json!([{ "name": "read", "on": { "text": "other" } }]);
+    let keys = "[servers.shop.tools.pay]\npolicy = 'approve'\n[servers.shop.tools.wipe]\npolicy = 'deny'\n";
+    let setup = Setup::new()
+        .server_with("shop", json!({ "tools": tools }), keys)
+        .server("other", json!({ "tools": other }))
+        .server("down", json!({ "exit_at_start": 3 }))
+        .toml("[profiles.low]\nmax_risk = 'low'\n");
+    let inside = setup.open_at_once();
+    inside.until_listed("shop").await;
+    inside.until_listed("other").await;
+    inside.until("down", "down").await;
+    inside
+}
+
+/// Makes a call that fails, then what it says to do next, which must not fail.
+async fn check(inside: &Inside, tool: &str, arguments: Value, code: &str) {
+    let fault = inside.fault(tool, arguments.clone()).await;
+    assert_eq!(fault["code"], code, "{tool} {arguments}: {fault}");
+    let step = &fault["next_step"];
+    let next = step["tool"].as_str().unwrap_or_else(|| panic!("no next step: {fault}"));
+    let answer = inside.call(next, step["arguments"].clone()).await;
+    assert_ne!(answer["isError"], true, "{tool} {arguments}: {step} gave {answer}");
+}
+
+#[tokio::test]
+async fn the_next_step_of_every_fault_can_be_made_as_it_stands() {
+    let inside = shop().await;
+    let execute = |name: &str, params: Value| json!({ "name": name, "params": params });
+    for (tool, arguments, code) in [
+        ("execute_tool", execute("shop.reed", json!({})), "unknown_tool"),
+        ("execute_tool", execute("zzzzzzzz", json!({})), "unknown_tool"),
+        ("get_tool", json!({ "name": "shop.reed" }), "unknown_tool"),
+        ("execute_tool", execute("read", json!({ "path": "x" })), "ambiguous_tool"),
+        ("execute_tool", execute("shop.read", json!({ "file": 1 })), "invalid_params"),
+        ("execute_tool", execute("shop.read", json!({ "path": ["x"], "z": 1 })), "invalid_params"),
+        ("execute_tool", json!({}), "invalid_params"),
+        ("execute_tool", execute("search_tools", json!({})), "invalid_params"),
+        ("get_tool", json!({}), "invalid_params"),
+        ("get_tool", json!({ "names": ["a", "b", "c", "d", "e", "f"] }), "invalid_params"),
+        ("search_tools", json!({ "limit": "many" }), "invalid_params"),
+        ("search_tools", json!({ "query": "x", "category": "shpo" }), "not_found"),
+        ("browse_category", json!({ "category": "nothing like it" }), "not_found"),
+        ("run_parallel", json!({ "actions": [] }), "invalid_params"),
+        ("run_parallel", json!({ "actions": [{ "name": "shop.read", "after": ["x"] }] }), "invalid_params"),
+        ("use_skill", json!({ "command": "nothing" }), "not_found"),
+        ("call_app", json!({ "app_id": "nothing", "input": "" }), "not_found"),
+        ("ask_user", json!({}), "invalid_params"),
+        ("ask_user", json!({ "token": "ask-0", "answer": "yes" }), "not_found"),
+        ("ask_user", json!({ "question": "?", "form": { "type": "array" } }), "invalid_params"),
+        ("execute_tool", json!({ "name": "shop.hang", "timeout_ms": 50 }), "timeout"),
+        ("execute_tool", execute("shop.refuse", json!({})), "upstream_error"),
+        ("execute_tool", execute("shop.wipe", json!({})), "forbidden"),
+        ("execute_tool", execute("shop.pay", json!({ "sum": 1 })), "needs_approval"),
+        ("execute_tool", execute("gateway.fetch_result", json!({ "ref": "r-0123456789" })), "not_found"),
+        ("execute_tool", execute("gateway.background_run", json!({})), "invalid_params"),
+        ("execute_tool", execute("gateway.background_run", json!({ "task_id": "job-0" })), "not_found"),
+        ("execute_tool", execute("gateway.load_tools", json!({})), "invalid_params"),
+        ("execute_tool", json!({ "name": "other.read", "select": ".[" }), "invalid_params"),
+        (
+            "execute_tool",
+            json!({ "name": "other.read", "params": { "x": "{{ref:r-0123456789}}" } }),
+            "not_found",
+        ),
+    ] {
+        check(&inside, tool, arguments, code).await;
+    }
+}
+
+#[tokio::test]
+async fn the_faults_of_servers_that_are_not_there_say_what_to_do() {
+    let script = json!({ "tools": [{ "name": "buy", "on": { "crash": true } }] });
+    let inside =
+        Setup::new().server("shop", script).server("mute", json!({ "never_answer": true })).open_at_once();
+    inside.until_listed("shop").await;
+    check(&inside, "execute_tool", json!({ "name": "shop.buy" }), "server_down").await;
+    check(&inside, "execute_tool", json!({ "name": "mute.anything" }), "server_starting").await;
+}
+
+#[tokio::test]
+async fn a_query_that_a_kept_result_does_not_fit_is_answered_with_one_that_does() {
+    let inside = shop().await;
+    let result = inside.execute("shop.big", json!({})).await;
+    let last = result["content"].as_array().and_then(|blocks| blocks.last()).expect("a block");
+    let note = json_of(&json!({ "content": [last] }));
+    for bad in [json!({ "lines": "9-3" }), json!({ "grep": "(" }), json!({ "select": ".[" })] {
+        let mut params = bad.clone();
+        params["ref"] = note["ref"].clone();
+        let call = json!({ "name": "gateway.fetch_result", "params": params });
+        check(&inside, "execute_tool", call, "invalid_params").await;
+    }
+    for way in note["read_on"].as_array().expect("ways to read on") {
+        let answer = inside.call("execute_tool", way["arguments"].clone()).await;
+        assert_ne!(answer["isError"], true, "{way}: {answer}");
+    }
+}

@@ -1,0 +1,125 @@
+//! `[policies.NAME]`, and approvals that are remembered for a session.
+
+use serde_json::{Value, json};
+
+use crate::setup::{Setup, json_of, logged};
+
+fn files() -> Value {
+    let reads = json!({ "readOnlyHint": true });
+    json!({ "tools": [
+        { "name": "read_file", "annotations": reads },
+        { "name": "write_file", "annotations": { "readOnlyHint": false, "destructiveHint": false } },
+        { "name": "delete_file", "description": "Removes a file for good" },
+        { "name": "delete_all" },
+    ] })
+}
+
+/// What happens when each tool is called: `ok`, or the code of the fault.
+async fn outcomes(toml: &str, keys: &str) -> Vec<String> {
+    let setup = Setup::new().server_with("files", files(), keys).toml(toml);
+    let inside = setup.open().await;
+    let mut outcomes = Vec::new();
+    for tool in ["read_file", "write_file", "delete_file", "delete_all"] {
+        let result = inside.execute(&format!("files.{tool}"), json!({})).await;
+        let code = match result["isError"] == true {
+            true => json_of(&result)["error"]["code"].as_str().expect("a code").to_string(),
+            false => "ok".to_string(),
+        };
+        outcomes.push(code);
+    }
+    outcomes
+}
+
+#[tokio::test]
+async fn a_policy_is_for_names_for_a_risk_or_for_both() {
+    let check = async |toml: &str, keys: &str, expected: [&str; 4]| {
+        assert_eq!(outcomes(toml, keys).await, expected, "{toml} {keys}");
+    };
+    let (ask, no) = ("needs_approval", "forbidden");
+    check("[policies.careful]\nrisk = 'high'\npolicy = 'approve'", "", ["ok", "ok", ask, ask]).await;
+    check("[policies.careful]\nrisk = 'medium'\npolicy = 'deny'", "", ["ok", no, no, no]).await;
+    check("[policies.p]\ntools = ['*.delete_*']\npolicy = 'deny'", "", ["ok", "ok", no, no]).await;
+    check(
+        "[policies.p]\ntools = ['files.*']\nrisk = 'medium'\npolicy = 'approve'",
+        "",
+        ["ok", ask, ask, ask],
+    )
+    .await;
+    // Of several the strictest, and what is nearer to the tool first: the tool, names, its server, risks.
+    check(
+        "[policies.a]\ntools = ['files.delete_*']\npolicy = 'approve'\n[policies.b]\ntools = ['files.delete_all']\npolicy = 'deny'",
+        "",
+        ["ok", "ok", ask, no],
+    )
+    .await;
+    check("[policies.p]\nrisk = 'low'\npolicy = 'deny'", "policy = 'allow'", ["ok"; 4]).await;
+    check("[policies.p]\ntools = ['*.delete_file']\npolicy = 'allow'", "policy = 'deny'", [no, no, "ok", no])
+        .await;
+    check(
+        "[policies.p]\ntools = ['*']\npolicy = 'deny'",
+        "[servers.files.tools.read_file]\npolicy = 'allow'",
+        ["ok", no, no, no],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_policy_denies_is_invisible_and_its_rule_is_named() {
+    let toml = "[policies.no-deleting]\ntools = ['*.delete_*']\npolicy = 'deny'";
+    let inside = Setup::new().server("files", files()).toml(toml).open().await;
+    for (tool, arguments) in [
+        ("search_tools", json!({ "query": "delete a file", "limit": 50 })),
+        ("browse_category", json!({ "category": "files" })),
+    ] {
+        let answer = inside.answer(tool, arguments).await;
+        assert!(!answer.to_string().contains("delete_"), "{answer}");
+    }
+    let fault = inside.fault("files__delete_file", json!({})).await;
+    assert_eq!(fault["code"], "forbidden", "{fault}");
+    assert!(fault["message"].as_str().is_some_and(|text| text.contains("policies.no-deleting")), "{fault}");
+}
+
+#[test]
+fn an_answer_is_remembered_for_the_session_if_the_user_says_so() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let mut script = files();
+    script["call_log"] = json!(log);
+    let toml = "[policies.careful]\nrisk = 'high'\npolicy = 'approve'";
+    let mut client = setup.server("files", script).toml(toml).start_with(json!({ "elicitation": {} }));
+    client
+        .answer_questions(|_| json!({ "action": "accept", "content": { "decision": "allow_for_session" } }));
+    client.until_ready("files");
+    for path in ["a", "b", "c"] {
+        assert_eq!(
+            json_of(&client.execute("files.delete_file", json!({ "path": path }))),
+            json!({ "path": path })
+        );
+    }
+    assert_eq!(client.asked.len(), 1, "{:?}", client.asked);
+    let message = client.asked[0]["message"].as_str().expect("a message");
+    // What would be done, and to what.
+    for part in ["delete_file", "files", "Removes a file for good", "high", "\"path\": \"a\""] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    // Another tool is asked for by itself.
+    client.execute("files.delete_all", json!({}));
+    assert_eq!(client.asked.len(), 2);
+    assert_eq!(logged(&log).len(), 4);
+}
+
+#[tokio::test]
+async fn an_answer_in_the_chat_is_remembered_too() {
+    let toml = "[policies.careful]\nrisk = 'high'\npolicy = 'approve'";
+    let mut inside = Setup::new().server("files", files()).toml(toml).open().await;
+    inside.caller.lasting = true;
+    let call = json!({ "name": "files.delete_file", "params": { "path": "a" } });
+    let fault = inside.fault("execute_tool", call.clone()).await;
+    let token = &fault["next_step"]["arguments"]["token"];
+    let told = inside.answer("ask_user", json!({ "token": token, "answer": "allow_for_session" })).await;
+    assert_eq!(told["status"], "approved", "{told}");
+    for path in ["a", "b"] {
+        let call = json!({ "name": "files.delete_file", "params": { "path": path } });
+        assert_eq!(inside.answer("execute_tool", call).await, json!({ "path": path }));
+    }
+}
