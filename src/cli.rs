@@ -372,7 +372,10 @@ async fn stop_signal() {
 async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyhow::Result<u8> {
     let slowest = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
     let gateway = gateway(loaded, matches!(command, Command::Search { .. }));
-    let caller = gateway.caller(gateway.open_session(profile), "command line");
+    let mut caller = gateway.caller(gateway.open_session(profile), "command line");
+    // Who sits at a shell waits, and reads what there is.
+    caller.limits.soft_deadline = Duration::from_secs(24 * 3_600);
+    caller.limits.max_result_bytes = usize::MAX;
     gateway.connect();
     let asked = async {
         match command {

@@ -26,12 +26,11 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use dashmap::DashMap;
-use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -50,6 +49,7 @@ pub use apps::AppArguments;
 pub use ask::{AskArguments, Interrupt};
 pub use discover::{BrowseArguments, SearchArguments};
 pub use graph::ParallelArguments;
+pub use keep::Known;
 use session::Session;
 pub use skills::SkillArguments;
 
@@ -154,6 +154,8 @@ pub struct Gateway {
     stop: CancellationToken,
     tasks: TaskTracker,
     started: Instant,
+    /// The same on the clock.
+    since: SystemTime,
 }
 
 impl Gateway {
@@ -200,6 +202,7 @@ impl Gateway {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             started: Instant::now(),
+            since: SystemTime::now(),
             config,
         })
     }
@@ -279,15 +282,6 @@ impl Gateway {
     pub fn caller(&self, session: Arc<Session>, client: &str) -> session::Caller {
         let limits = self.config.limits(client);
         session::Caller { session, client: client.into(), limits, ..session::Caller::default() }
-    }
-
-    /// Tells every session something with its next answer.
-    fn notify_all(&self, notice: &Value) {
-        for session in &self.sessions {
-            if let Some(session) = session.upgrade() {
-                session.notify(notice.clone());
-            }
-        }
     }
 
     /// The rules that a session is under.

@@ -5,7 +5,10 @@
 
 use std::{
     fmt,
-    sync::Arc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -61,7 +64,7 @@ impl How {
 }
 
 /// Whose a job is: one client does not see another's.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The session that started it; none where requests belong to no session.
     pub session: Option<u64>,
@@ -106,7 +109,10 @@ pub struct Job {
     pub since: SystemTime,
     /// Ends it.
     pub cancel: CancellationToken,
-    progress: Progress,
+    /// Until it ends.
+    progress: Mutex<Option<Progress>>,
+    /// How many wait for its result.
+    waiting: AtomicUsize,
     status: watch::Sender<Status>,
 }
 
@@ -141,10 +147,22 @@ impl Job {
 
     /// Waits at most `limit` for its end. `None`: it is still running.
     pub async fn wait(&self, limit: Duration) -> Option<Ended> {
+        let _waiting = Waiting::new(&self.waiting);
         let mut status = self.status.subscribe();
         let ended = status.wait_for(|status| matches!(status, Status::Ended(_)));
         let _ = tokio::time::timeout(limit, ended).await;
         self.ended()
+    }
+
+    /// Whether somebody waits for its result, and so learns of its end.
+    pub fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// How far it has come, if that is known and it has not ended.
+    pub fn progress(&self) -> Option<Value> {
+        let progress = self.progress.lock().ok()?.clone();
+        progress?()
     }
 
     /// The job as answers show it.
@@ -152,12 +170,26 @@ impl Job {
         let ended = self.ended();
         let state = ended.as_ref().map_or("running", |ended| ended.how.as_str());
         let mut summary = json!({ "task_id": self.id, "state": state, "tool": self.label, "elapsed_ms": self.elapsed_ms() });
-        if ended.is_none()
-            && let Some(progress) = (self.progress)()
-        {
+        if let Some(progress) = self.progress() {
             summary["progress"] = progress;
         }
         summary
+    }
+}
+
+/// Counts somebody who waits.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -199,7 +231,8 @@ impl Jobs {
             began: start.began,
             since: SystemTime::now().checked_sub(start.began.elapsed()).unwrap_or_else(SystemTime::now),
             cancel: start.cancel,
-            progress: start.progress,
+            progress: Mutex::new(Some(start.progress)),
+            waiting: AtomicUsize::new(0),
             status: watch::Sender::new(Status::Working),
         });
         self.table.insert(job.id.clone(), job.clone());
@@ -216,6 +249,10 @@ impl Jobs {
                 Some(Value::Bool(true)) => How::Failed,
                 _ => How::Completed,
             };
+            // It may hold on to results.
+            if let Ok(mut progress) = own.progress.lock() {
+                *progress = None;
+            }
             let value = keep(own.clone(), how, value).await.map(Arc::new);
             own.status.send_replace(Status::Ended(Ended { how, took, value }));
             tell(&own);
@@ -258,9 +295,10 @@ impl Jobs {
         self.table.iter().filter(|job| matches!(*job.status.borrow(), Status::Working)).count()
     }
 
-    /// The jobs that `owner` may see, newest first.
+    /// The jobs of a session, newest first. Without a session there is no list: who knows a handle may use it, and nobody
+    /// learns of others.
     pub fn list(&self, owner: &Owner) -> Vec<Arc<Job>> {
-        let seen = self.table.iter().filter(|job| job.owner.shows(owner));
+        let seen = self.table.iter().filter(|job| job.owner == *owner && owner.session.is_some());
         let mut all: Vec<Arc<Job>> = seen.map(|job| job.clone()).collect();
         all.sort_by(|a, b| b.began.cmp(&a.began).then(a.id.cmp(&b.id)));
         all

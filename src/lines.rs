@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How much of a line that is too long is kept, in bytes: enough to find the id of its request.
+/// How much of both ends of a line that is too long is kept, in bytes: enough to find the id of its request.
 const HEAD: usize = 512;
 /// From this length on, in bytes, a line takes its memory with it.
 const LARGE: usize = 1 << 20;
@@ -18,6 +18,8 @@ pub enum Line {
     Whole(BytesMut),
     /// Longer than the limit; only its beginning. The rest is thrown away.
     TooLong(String),
+    /// The end of such a line, where ids may stand as well.
+    TooLongEnd(String),
 }
 
 /// Reads lines.
@@ -51,7 +53,8 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                     self.buffer = rest;
                 }
                 if std::mem::take(&mut self.skipping) {
-                    continue;
+                    let tail = &line[line.len().saturating_sub(HEAD)..];
+                    return Some(Line::TooLongEnd(String::from_utf8_lossy(tail).into_owned()));
                 }
                 line.truncate(line.trim_ascii_end().len());
                 if line.trim_ascii_start().is_empty() {
@@ -82,15 +85,58 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 }
 
-/// The id in the beginning of a JSON-RPC message: a number, or a text without escapes.
-pub fn id_in(head: &str) -> Option<Value> {
-    let after = head.split_once("\"id\"")?.1.trim_start().strip_prefix(':')?.trim_start();
-    if let Some(text) = after.strip_prefix('"') {
+/// The id of a JSON-RPC message, or of the beginning of one, that need not be whole or right: a number, or a text without
+/// escapes. Only the message's own: what is inside of its result may have ids too.
+pub fn id_in(message: &str) -> Option<Value> {
+    let bytes = message.as_bytes();
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let end = string_end(bytes, at)?;
+                if depth == 1 && &message[at..end] == "\"id\"" {
+                    let value = message[end..].trim_start().strip_prefix(':')?.trim_start();
+                    return id_at(value);
+                }
+                at = end;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The id at the end of a message whose beginning is not known.
+pub fn id_at_end(tail: &str) -> Option<Value> {
+    let (_, value) = tail.rsplit_once("\"id\"")?;
+    let value = value.trim_start().strip_prefix(':')?.trim_start();
+    // The message's own is its last member, or followed by members without braces.
+    (value.matches('}').count() == 1).then(|| id_at(value)).flatten()
+}
+
+/// Where the string ends that begins at `at`; none if it does not.
+fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    at += 1;
+    loop {
+        match bytes.get(at)? {
+            b'\\' => at += 2,
+            b'"' => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}
+
+fn id_at(value: &str) -> Option<Value> {
+    if let Some(text) = value.strip_prefix('"') {
         let text = text.split_once('"')?.0;
         return (!text.contains('\\')).then(|| text.into());
     }
-    let end = after.find(|c: char| !c.is_ascii_digit() && c != '-')?;
-    after[..end].parse::<i64>().ok().map(Value::from)
+    let end = value.find(|c: char| !c.is_ascii_digit() && c != '-')?;
+    value[..end].parse::<i64>().ok().map(Value::from)
 }
 
 #[cfg(test)]
@@ -122,7 +168,17 @@ mod tests {
         text.extend(b"\nafter\n");
         let lines = all(&text, 1_000).await;
         assert!(matches!(&lines[0], Line::TooLong(head) if head.starts_with("{\"id\":7,xx")), "{lines:?}");
-        assert_eq!(lines[1..], [whole("after")]);
+        assert!(matches!(&lines[1], Line::TooLongEnd(tail) if tail.ends_with("xx\n")), "{lines:?}");
+        assert_eq!(lines[2..], [whole("after")]);
+    }
+
+    #[test]
+    fn ids_at_the_end_are_found() {
+        let check = |tail: &str, id: Value| assert_eq!(id_at_end(tail).unwrap_or_default(), id, "{tail}");
+        check("xxx\"}]},\"jsonrpc\":\"2.0\",\"id\":7}", 7.into());
+        check("xxx\"}]},\"id\": 7, \"jsonrpc\":\"2.0\"}\n", 7.into());
+        check("x\",\"id\":7}]}}", Value::Null);
+        check("xxx}}}", Value::Null);
     }
 
     #[test]
@@ -133,5 +189,8 @@ mod tests {
         check("{\"id\":-3}", (-3).into());
         check("{\"id\":1", Value::Null);
         check("{\"params\":{}", Value::Null);
+        // Not the id of something inside.
+        check("{\"result\":{\"id\":5,\"x\":[{\"id\":6}]},\"jsonrpc\":\"2.0\",\"id\":7}", 7.into());
+        check("{\"result\":{\"text\":\"{\\\"id\\\":5}\",\"id\":6,", Value::Null);
     }
 }

@@ -29,6 +29,9 @@ pub const NAMES: [&str; 9] = crate::name::META_TOOLS;
 /// Names that models give to `params` and to `name` of `execute_tool`.
 const PARAMS_NAMES: [&str; 5] = ["arguments", "args", "input", "parameters", "tool_input"];
 const NAME_NAMES: [&str; 3] = ["tool", "tool_name", "toolName"];
+/// The keys of `execute_tool`, and of an action of `run_parallel`; others beside `name` may be params.
+const EXECUTE_KEYS: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
+const ACTION_KEYS: [&str; 5] = ["id", "name", "params", "after", "timeout_ms"];
 
 /// What a call of a meta-tool comes to.
 #[derive(Debug)]
@@ -116,8 +119,9 @@ pub async fn call(
     name: &str,
     arguments: Map<String, Value>,
 ) -> Answer {
+    let mut notes = Vec::new();
     let outcome = match NAMES.iter().position(|known| *known == name) {
-        Some(at) => meta_call(gateway, caller, at, arguments).await,
+        Some(at) => meta_call(gateway, caller, at, arguments, &mut notes).await,
         None => {
             let request =
                 Request { name: name.into(), params: Value::Object(arguments), ..Request::default() };
@@ -130,7 +134,10 @@ pub async fn call(
         Err(Interrupt::Ask { message, schema, state }) => return Answer::Ask { message, schema, state },
         Err(Interrupt::Task(job)) => return Answer::Task(job),
     };
-    caller.session.attach_notices(&mut result);
+    // An answer to a cancelled request is not read by anybody.
+    if !caller.cancel.is_cancelled() {
+        caller.session.attach_notices(&mut result, notes);
+    }
     Answer::Result(result)
 }
 
@@ -139,19 +146,18 @@ async fn meta_call(
     caller: &Caller,
     at: usize,
     arguments: Map<String, Value>,
+    notes: &mut Vec<Value>,
 ) -> Result<Value, Interrupt> {
     let text = |value: Value| text_result(value.to_string());
     Ok(match NAMES[at] {
-        "search_tools" => {
-            text(gateway.search(caller, read::<SearchArguments>(caller, at, arguments)?).await?)
-        }
+        "search_tools" => text(gateway.search(caller, read::<SearchArguments>(notes, at, arguments)?).await?),
         "get_tool" => {
             #[derive(serde::Deserialize)]
             struct Arguments {
                 name: Option<String>,
                 names: Option<Vec<String>>,
             }
-            let wanted: Arguments = read(caller, at, arguments)?;
+            let wanted: Arguments = read(notes, at, arguments)?;
             let many = wanted.names.is_some();
             let mut names = wanted.names.unwrap_or_default();
             names.extend(wanted.name);
@@ -176,9 +182,9 @@ async fn meta_call(
                 background: bool,
                 select: Option<String>,
             }
-            let (arguments, changes) = unwrap_execute(arguments);
-            tell_repairs(caller, at, &changes);
-            let wanted: Arguments = read(caller, at, arguments)?;
+            let (arguments, changes) = unwrap_execute(arguments, &EXECUTE_KEYS);
+            tell_repairs(notes, at, &changes);
+            let wanted: Arguments = read(notes, at, arguments)?;
             let request = Request {
                 name: wanted.name,
                 params: wanted.params,
@@ -189,29 +195,29 @@ async fn meta_call(
             gateway.execute(caller, request).await?
         }
         "list_categories" => text(gateway.categories(caller)),
-        "browse_category" => text(gateway.browse(caller, &read::<BrowseArguments>(caller, at, arguments)?)?),
+        "browse_category" => text(gateway.browse(caller, &read::<BrowseArguments>(notes, at, arguments)?)?),
         "run_parallel" => {
             let mut arguments = arguments;
             if let Some(Value::Array(actions)) = arguments.get_mut("actions") {
                 for action in actions {
                     if let Value::Object(fields) = action {
-                        let (read, changes) = unwrap_execute(std::mem::take(fields));
-                        tell_repairs(caller, at, &changes);
+                        let (read, changes) = unwrap_execute(std::mem::take(fields), &ACTION_KEYS);
+                        tell_repairs(notes, at, &changes);
                         *fields = read;
                     }
                 }
             }
-            gateway.run_parallel(caller, read::<ParallelArguments>(caller, at, arguments)?).await?
+            gateway.run_parallel(caller, read::<ParallelArguments>(notes, at, arguments)?).await?
         }
-        "use_skill" => gateway.use_skill(caller, read::<SkillArguments>(caller, at, arguments)?).await?,
-        "call_app" => gateway.call_app(caller, read::<AppArguments>(caller, at, arguments)?).await?,
-        _ => text(gateway.ask_user(caller, read::<AskArguments>(caller, at, arguments)?).await?),
+        "use_skill" => gateway.use_skill(caller, read::<SkillArguments>(notes, at, arguments)?).await?,
+        "call_app" => gateway.call_app(caller, read::<AppArguments>(notes, at, arguments)?).await?,
+        _ => text(gateway.ask_user(caller, read::<AskArguments>(notes, at, arguments)?).await?),
     })
 }
 
 /// `execute_tool` as models write it: other names for `name` and `params`, or the params beside the
 /// name. Says what it took for what.
-fn unwrap_execute(mut arguments: Map<String, Value>) -> (Map<String, Value>, Vec<String>) {
+fn unwrap_execute(mut arguments: Map<String, Value>, own: &[&str]) -> (Map<String, Value>, Vec<String>) {
     let mut notes = Vec::new();
     if !arguments.contains_key("name")
         && let Some(other) =
@@ -222,11 +228,17 @@ fn unwrap_execute(mut arguments: Map<String, Value>) -> (Map<String, Value>, Vec
         arguments.insert("name".into(), name);
     }
     let empty = |params: &Value| params.as_object().is_some_and(Map::is_empty) || params.is_null();
-    if !arguments.contains_key("name") || arguments.get("params").is_some_and(|params| !empty(params)) {
+    if !arguments.contains_key("name") {
         return (arguments, notes);
     }
-    const OWN: [&str; 7] = ["name", "params", "timeout_ms", "background", "select", "id", "after"];
-    let beside: Vec<String> = arguments.keys().filter(|key| !OWN.contains(&key.as_str())).cloned().collect();
+    let beside: Vec<String> = arguments.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect();
+    if arguments.get("params").is_some_and(|params| !empty(params)) {
+        if !beside.is_empty() {
+            notes.push(format!("beside `params`, so left out: {}", beside.join(", ")));
+            arguments.retain(|key, _| own.contains(&key.as_str()));
+        }
+        return (arguments, notes);
+    }
     let mut taken: Map<String, Value> =
         beside.into_iter().filter_map(|key| arguments.remove(&key).map(|value| (key, value))).collect();
     // One other name for `params` is that; anything else beside the name are params themselves.
@@ -244,15 +256,19 @@ fn unwrap_execute(mut arguments: Map<String, Value>) -> (Map<String, Value>, Vec
     (arguments, notes)
 }
 
-/// Tells the caller, with its answer, what was repaired in the arguments of a meta-tool.
-fn tell_repairs(caller: &Caller, at: usize, changes: &[String]) {
+/// Tells with the answer what was repaired in the arguments of a meta-tool.
+fn tell_repairs(notes: &mut Vec<Value>, at: usize, changes: &[String]) {
     if !changes.is_empty() {
-        caller.session.notify(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": changes }));
+        notes.push(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": changes }));
     }
 }
 
 /// Reads the arguments of a meta-tool, as leniently as those of any tool.
-fn read<T: DeserializeOwned>(caller: &Caller, at: usize, arguments: Map<String, Value>) -> Result<T, Fault> {
+fn read<T: DeserializeOwned>(
+    notes: &mut Vec<Value>,
+    at: usize,
+    arguments: Map<String, Value>,
+) -> Result<T, Fault> {
     let tool = &META[at];
     let Reading { params, repaired } = tool.schema.read(Value::Object(arguments)).map_err(|misfit| {
         let call = json!({ "tool": NAMES[at], "arguments": misfit.example });
@@ -270,11 +286,7 @@ fn read<T: DeserializeOwned>(caller: &Caller, at: usize, arguments: Map<String, 
         let helps = misfit.example_fits && !misfit.example.is_empty();
         if helps { fault.next(NAMES[at], Value::Object(misfit.example)) } else { fault }
     })?;
-    if !repaired.is_empty() {
-        caller
-            .session
-            .notify(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": repaired }));
-    }
+    tell_repairs(notes, at, &repaired);
     serde_json::from_value(Value::Object(params)).map_err(|error| {
         Fault::new(Code::InvalidParams, format!("The arguments do not fit `{}`: {error}.", NAMES[at]))
     })
@@ -435,7 +447,7 @@ mod tests {
     fn execute_tool_is_read_as_models_write_it() {
         let check = |given: Value, params: Value| {
             let Value::Object(given) = given else { panic!("an object") };
-            let (read, _) = unwrap_execute(given);
+            let (read, _) = unwrap_execute(given, &EXECUTE_KEYS);
             assert_eq!(read["name"], "a.b");
             assert_eq!(read.get("params").cloned().unwrap_or_default(), params, "{read:?}");
         };
@@ -445,6 +457,7 @@ mod tests {
         check(json!({"tool_name": "a.b", "args": "{\"x\":1}"}), json!("{\"x\":1}"));
         check(json!({"name": "a.b", "x": 1, "timeout_ms": 5}), json!({"x": 1}));
         check(json!({"name": "a.b", "params": {"y": 1}, "x": 1}), json!({"y": 1}));
+        check(json!({"name": "a.b", "id": 7, "after": "x"}), json!({"id": 7, "after": "x"}));
         check(json!({"name": "a.b", "params": {}, "x": 1}), json!({"x": 1}));
         check(json!({"name": "a.b", "input": "text", "mode": "b"}), json!({"input": "text", "mode": "b"}));
     }

@@ -12,7 +12,7 @@ use std::io;
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
-pub use read::read;
+pub use read::{bad_query, read};
 
 /// The part of the budget that previews of all blocks together may take, in bytes.
 const PREVIEW: usize = 6_000;
@@ -136,32 +136,64 @@ pub fn json_len(value: &Value) -> usize {
     count.0
 }
 
-/// Whether a result of `size` bytes has to be shortened to fit into `budget` bytes, and can be.
+/// Whether a result of `size` bytes has to be shortened to fit into `budget` bytes, and can be: pictures and sound stay as
+/// they are.
 pub fn must_be_shortened(result: &Value, size: usize, budget: usize) -> bool {
-    size > budget && !is_error(result) && blocks(result).any(|block| long_text(block).is_some())
+    if size <= budget || is_error(result) {
+        return false;
+    }
+    let mut rest = blocks(result).filter(|block| !is_media(block));
+    rest.clone().any(|block| long_text(block).is_some() || long_blob(block).is_some())
+        || rest.clone().map(json_len).sum::<usize>() > budget / 2 && rest.next().is_some()
 }
 
 /// A result whose long texts are replaced by previews, with a note that says how to read on: under `reference`, or why it
-/// could not be kept.
+/// could not be kept. Of many blocks the first stay, as far as they fit into `budget` bytes.
 pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<&str, &str>) -> Value {
     let long = blocks(&result).filter(|block| long_text(block).is_some()).count();
     let share = PREVIEW.min(budget / 2) / long.max(1);
     let kind = preview::kind(&result);
     if let Some(blocks) = result.get_mut("content").and_then(Value::as_array_mut) {
         for block in blocks.iter_mut() {
-            let Some((text, place)) = long_text(block) else { continue };
-            let shown = Value::String(preview::of(text, share));
-            match place {
-                Place::Own => block["text"] = shown,
-                Place::Resource => block["resource"]["text"] = shown,
+            if let Some((text, place)) = long_text(block) {
+                let shown = Value::String(preview::of(text, share));
+                match place {
+                    Place::Own => block["text"] = shown,
+                    Place::Resource => block["resource"]["text"] = shown,
+                }
+            } else if let Some(blob) = long_blob(block) {
+                *block = preview::blob(block, blob.len());
             }
         }
-        blocks.push(json!({ "type": "text", "text": preview::note(reference, size, kind).to_string() }));
+        let mut left = budget * 3 / 4;
+        let before = blocks.len();
+        blocks.retain(|block| {
+            let stays = is_media(block) || json_len(block) <= left;
+            if !is_media(block) {
+                left = if stays { left - json_len(block) } else { 0 };
+            }
+            stays
+        });
+        let mut note = preview::note(reference, size, kind);
+        if blocks.len() < before {
+            note["blocks_left_out"] = json!(before - blocks.len());
+        }
+        blocks.push(json!({ "type": "text", "text": note.to_string() }));
     }
     result
 }
 
-fn blocks(result: &Value) -> impl Iterator<Item = &Value> {
+/// Whether a block is a picture or sound.
+fn is_media(block: &Value) -> bool {
+    matches!(block.get("type").and_then(Value::as_str), Some("image" | "audio"))
+}
+
+/// The data of an embedded resource that is no text, if it is worth leaving out.
+fn long_blob(block: &Value) -> Option<&str> {
+    block.get("resource")?.get("blob")?.as_str().filter(|blob| blob.len() > SHORT)
+}
+
+fn blocks(result: &Value) -> impl Iterator<Item = &Value> + Clone {
     result.get("content").and_then(Value::as_array).into_iter().flatten()
 }
 

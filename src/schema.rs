@@ -47,7 +47,7 @@ const PATTERN_BYTES: usize = 4 << 20;
 const PATTERN_CACHE_BYTES: usize = 1 << 20;
 
 /// An input schema, compiled when it is first needed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Schema {
     inner: Arc<Inner>,
 }
@@ -118,6 +118,16 @@ impl Schema {
     /// go through unchecked.
     pub fn broken(&self) -> Option<&str> {
         self.compiled().err()
+    }
+
+    /// Whether params are read in microseconds: nearly always. If not, reading may take up to a second, and the first time
+    /// some more.
+    pub fn is_quick(&self) -> bool {
+        match self.inner.compiled.get() {
+            Some(Ok(compiled)) => matches!(compiled.cost, Cost::Simple(_)),
+            Some(Err(_)) => true,
+            None => !matches!(limits::examine(&self.inner.raw), Ok(Cost::Open)),
+        }
     }
 
     /// Whether `value` fits.

@@ -22,10 +22,11 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
-        ClientRequest, CustomResult, ElicitRequestParams, ElicitationAction, ErrorCode, GetTaskParams,
-        GetTaskResult, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-        ListToolsResult, MetaObject, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
-        ServerCapabilities, ServerConfig, ServerResult, SubscriptionFilter,
+        ClientRequest, CustomResult, DiscoverResult, ElicitRequestParams, ElicitationAction, ErrorCode,
+        GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
+        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
+        ServerResult, SubscriptionFilter,
     },
     service::{NotificationContext, Peer, RequestContext, ServiceRole, SubscriptionContext, serve_server},
 };
@@ -133,8 +134,7 @@ impl Handler {
             AsTask::Never
         };
         let base = self.who(context);
-        let elicits =
-            base.limits.elicitation && capabilities.is_some_and(|capabilities| elicits(capabilities));
+        let elicits = base.limits.elicitation && capabilities.is_some_and(elicits);
         let asking = match (elicits, modern) {
             // The request of a task is over when its user would be asked.
             _ if as_task == AsTask::AtOnce => Asking::ByModel,
@@ -237,14 +237,30 @@ impl ServerHandler for Handler {
         {
             tools.list_changed = Some(true);
         }
-        let caller = self.gateway.caller(self.session.clone(), "");
-        ServerConfig::new(capabilities)
-            .with_server_info(
-                Implementation::new("nonet", env!("CARGO_PKG_VERSION"))
-                    .with_title("Nonet")
-                    .with_description("One MCP server in front of all of your MCP servers"),
-            )
-            .with_instructions(meta::instructions(&self.gateway, &caller))
+        ServerConfig::new(capabilities).with_server_info(
+            Implementation::new("nonet", env!("CARGO_PKG_VERSION"))
+                .with_title("Nonet")
+                .with_description("One MCP server in front of all of your MCP servers"),
+        )
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        context.peer.set_peer_info(request.clone());
+        let mut result = self.negotiate_initialize(&request)?;
+        let caller = self.gateway.caller(self.session.clone(), &request.client_info.name);
+        result.instructions = Some(meta::instructions(&self.gateway, &caller));
+        Ok(result)
+    }
+
+    async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
+        let versions = ServerHandler::supported_protocol_versions(self).into_owned();
+        let mut result = DiscoverResult::from_server_info(versions, ServerHandler::get_info(self));
+        result.instructions = Some(meta::instructions(&self.gateway, &self.who(&context)));
+        Ok(result)
     }
 
     async fn list_tools(
@@ -320,10 +336,10 @@ impl ServerHandler for Handler {
             answer => answer,
         };
         Ok(match answer {
-            Answer::Task(job) if modern => CallToolResponse::Task(tasks::created(&self.gateway, &job)),
+            Answer::Task(job) if modern => CallToolResponse::Task(tasks::created(&self.gateway, job)),
             Answer::Task(job) => {
                 let mut carrier = CallToolResult::default();
-                carrier.meta = Some(wrap(json!({ "task": tasks::legacy(&self.gateway, &job) })));
+                carrier.meta = Some(wrap(json!({ "task": tasks::started(&self.gateway, job) })));
                 CallToolResponse::Complete(carrier)
             }
             Answer::Result(mut result) => {

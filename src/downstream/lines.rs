@@ -22,12 +22,13 @@ use tokio_util::sync::DropGuard;
 
 use super::tap::Tap;
 use crate::{
-    lines::{Line, LineReader, id_in},
+    lines::{Line, LineReader, id_at_end, id_in},
     schema::clip,
 };
 
 /// The longest line that is read, in bytes. A longer one is skipped and its request fails.
 pub const MAX_LINE: usize = 256 << 20;
+const TOO_LONG: &str = "the answer is longer than the limit and was dropped";
 /// How many lines of noise are logged; the rest are counted.
 const LOGGED_NOISE: u64 = 5;
 /// How much of a line is looked at to tell what it was, in bytes.
@@ -40,6 +41,8 @@ pub struct Lines {
     server: Arc<str>,
     lines: LineReader<Box<dyn AsyncRead + Send + Unpin>>,
     ready: VecDeque<Value>,
+    /// Whose answer was too long, while the rest of it is thrown away.
+    told: Option<Value>,
     noise: u64,
     writer: Writer,
     tap: Tap,
@@ -69,6 +72,7 @@ impl Lines {
             server,
             lines: LineReader::new(reader, limit),
             ready: VecDeque::new(),
+            told: None,
             noise: 0,
             writer: Arc::new(Mutex::new(Some(writer))),
             tap: Tap::default(),
@@ -110,9 +114,13 @@ impl Lines {
                 Line::Whole(line) => self.take(&line),
                 Line::TooLong(head) => {
                     tracing::warn!(server = %self.server, "a line is longer than the limit and was dropped");
-                    if let Some(id) = id_in(&head) {
-                        let message = "the answer is longer than the limit and was dropped";
-                        self.ready.push_back(unreadable(&id, message));
+                    self.told = id_in(&head);
+                    let answer = self.told.as_ref().map(|id| unreadable(id, TOO_LONG));
+                    self.ready.extend(answer);
+                }
+                Line::TooLongEnd(tail) => {
+                    if self.told.take().is_none() {
+                        self.ready.extend(id_at_end(&tail).map(|id| unreadable(&id, TOO_LONG)));
                     }
                 }
             }
@@ -128,7 +136,7 @@ impl Lines {
                 // Almost JSON (a lone surrogate, NaN, too deep) that answers a request fails it now.
                 if head.starts_with('{')
                     && !head.contains("\"method\"")
-                    && let Some(id) = id_in(&head)
+                    && let Some(id) = id_in(&String::from_utf8_lossy(line))
                 {
                     self.ready.push_back(unreadable(&id, &format!("the answer is no JSON: {error}")));
                 }

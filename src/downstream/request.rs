@@ -28,8 +28,8 @@ impl Connection {
         control: Control,
         wait: Duration,
     ) -> Result<Value, CallError> {
-        let began = Instant::now();
-        let _slot = self.slot(&control).await?;
+        let until = Instant::now() + control.timeout;
+        let _slot = self.slot(&control, until).await?;
         let request = if as_task {
             let params = json!({ "name": tool, "arguments": arguments, "task": {} });
             ClientRequest::CustomRequest(CustomRequest::new("tools/call", Some(params)))
@@ -38,9 +38,9 @@ impl Connection {
             params.arguments = Some(arguments);
             ClientRequest::CallToolRequest(CallToolRequest::new(params))
         };
-        let result = self.request(request, &control, wait).await?;
+        let result = self.request(request, &control, wait, until).await?;
         match tasks::started(&result) {
-            Some(task) => self.follow(task, &control, began + control.timeout).await,
+            Some(task) => self.follow(task, &control, until).await,
             None => Ok(result),
         }
     }
@@ -56,7 +56,8 @@ impl Connection {
         let mut params = GetPromptRequestParams::new(prompt);
         params.arguments = Some(arguments);
         let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
-        self.request(request, &control, wait).await
+        let until = Instant::now() + control.timeout;
+        self.request(request, &control, wait, until).await
     }
 
     /// How many calls are with the server.
@@ -65,14 +66,14 @@ impl Connection {
     }
 
     /// Waits for the turn of a call.
-    async fn slot(&self, control: &Control) -> Result<SemaphorePermit<'_>, CallError> {
+    async fn slot(&self, control: &Control, until: Instant) -> Result<SemaphorePermit<'_>, CallError> {
         if let Ok(slot) = self.slots.try_acquire() {
             return Ok(slot);
         }
         let busy = || CallError::Busy(self.settings.max_concurrency);
         tokio::select! {
             slot = self.slots.acquire() => slot.map_err(|_| busy()),
-            () = tokio::time::sleep(control.timeout) => Err(busy()),
+            () = tokio::time::sleep_until(until) => Err(busy()),
             () = control.cancel.cancelled() => Err(CallError::Cancelled),
         }
     }
@@ -120,14 +121,15 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for its result, verbatim.
+    /// Sends a request and waits for its result, verbatim, until `until`, which is `control.timeout` after its beginning.
     pub(super) async fn request(
         &self,
         mut request: ClientRequest,
         control: &Control,
         wait: Duration,
+        until: Instant,
     ) -> Result<Value, CallError> {
-        let peer = self.ready(Instant::now() + wait.min(control.timeout), &control.cancel).await?;
+        let peer = self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
         for (key, value) in &control.meta {
             request.get_meta_mut().0.insert(key.clone(), value.clone());
         }
@@ -140,7 +142,7 @@ impl Connection {
             .map_err(|_| CallError::Closed(self.last_end()))?;
         let outcome = tokio::select! {
             answer = &mut handle.rx => answer,
-            () = tokio::time::sleep(control.timeout) => {
+            () = tokio::time::sleep_until(until) => {
                 tell_cancelled(handle, "the gateway's limit for this call is over");
                 return Err(CallError::TimedOut(control.timeout));
             }

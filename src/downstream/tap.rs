@@ -6,8 +6,8 @@
 //! and the answer: they go straight to the call that they belong to, in the order received.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, Weak},
 };
 
 use rmcp::{
@@ -61,12 +61,16 @@ impl ProgressSink {
     }
 }
 
+/// From how many sinks on those are looked for that nobody wants any more.
+const MOST_SINKS: usize = 256;
+
 /// The taps of one connection.
 #[derive(Debug, Default)]
 pub struct Tap {
-    /// Requests whose results stay verbatim, with their progress tokens.
-    verbatim: HashMap<RequestId, Option<ProgressToken>>,
-    sinks: HashMap<ProgressToken, ProgressSink>,
+    /// Requests whose results stay verbatim.
+    verbatim: HashSet<RequestId>,
+    /// Where the progress of a call goes, for as long as somebody wants it: that of a server's task comes after the answer.
+    sinks: HashMap<ProgressToken, Weak<Sink>>,
 }
 
 /// Whether the result of this request is taken verbatim.
@@ -96,10 +100,13 @@ impl Tap {
         {
             let token = request.request.get_meta().get_progress_token();
             let sink = request.request.extensions_mut().remove::<ProgressSink>();
-            if let (Some(token), Some(sink)) = (token.clone(), sink) {
-                self.sinks.insert(token, sink);
+            if let (Some(token), Some(sink)) = (token, sink) {
+                if self.sinks.len() >= MOST_SINKS {
+                    self.sinks.retain(|_, sink| sink.strong_count() > 0);
+                }
+                self.sinks.insert(token, Arc::downgrade(&sink.0));
             }
-            self.verbatim.insert(request.id.clone(), token);
+            self.verbatim.insert(request.id.clone());
         }
     }
 
@@ -107,22 +114,14 @@ impl Tap {
     pub fn progress(&mut self, params: Value) {
         let token = params.get("progressToken").cloned().and_then(|t| serde_json::from_value(t).ok());
         let Some(token): Option<ProgressToken> = token else { return };
-        if let Some(sink) = self.sinks.get(&token) {
-            sink.take(params);
+        if let Some(sink) = self.sinks.get(&token).and_then(Weak::upgrade) {
+            ProgressSink(sink).take(params);
         }
     }
 
     /// Notes that a request was answered; says whether its result is taken verbatim.
     pub fn answered(&mut self, id: &RequestId) -> bool {
-        match self.verbatim.remove(id) {
-            Some(token) => {
-                if let Some(token) = token {
-                    self.sinks.remove(&token);
-                }
-                true
-            }
-            None => false,
-        }
+        self.verbatim.remove(id)
     }
 
     /// Turns a message as it came into what rmcp should see of it. `Err` says what is wrong with a

@@ -17,6 +17,8 @@ const POLL: Duration = Duration::from_millis(500);
 const POLL_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(30));
 /// How long one look may take.
 const LOOK: Duration = Duration::from_secs(30);
+/// How long a server may take to hear that its task is not wanted any more.
+const TELL: Duration = Duration::from_millis(500);
 
 /// A task that a server has started for a call.
 #[derive(Debug, PartialEq)]
@@ -49,27 +51,34 @@ impl Connection {
         control: &Control,
         until: Instant,
     ) -> Result<Value, CallError> {
+        let given_up = tokio::select! {
+            ended = self.ended(&task, control) => return ended,
+            () = tokio::time::sleep_until(until) => CallError::TimedOut(control.timeout),
+            () = control.cancel.cancelled() => CallError::Cancelled,
+        };
+        // A server that hangs does not hold the caller for long.
+        let cancel = self.ask_of(&task, "tasks/cancel");
+        let _ = tokio::time::timeout(TELL, cancel).await;
+        Err(given_up)
+    }
+
+    /// The result of a task once it has ended.
+    async fn ended(&self, task: &Started, control: &Control) -> Result<Value, CallError> {
         let mut poll = task.poll;
+        let mut looks = 0_u64;
         loop {
-            let given_up = tokio::select! {
-                () = tokio::time::sleep(poll) => None,
-                () = tokio::time::sleep_until(until) => Some(CallError::TimedOut(control.timeout)),
-                () = control.cancel.cancelled() => Some(CallError::Cancelled),
-            };
-            if let Some(given_up) = given_up {
-                self.ask_of(&task, "tasks/cancel").await.ok();
-                return Err(given_up);
-            }
-            let state = self.ask_of(&task, "tasks/get").await?;
+            tokio::time::sleep(poll).await;
+            let state = self.ask_of(task, "tasks/get").await?;
+            looks += 1;
             poll = poll_of(&state).unwrap_or(poll);
             let message = state.get("statusMessage").and_then(Value::as_str);
             if let (Some(message), Some(progress)) = (message, &control.progress) {
-                progress.take(json!({ "message": clip(message, 300) }));
+                progress.take(json!({ "progress": looks, "message": clip(message, 300) }));
             }
             match state.get("status").and_then(Value::as_str) {
                 Some("working") => {}
                 Some("completed" | "failed") if task.legacy => {
-                    return self.ask_of(&task, "tasks/result").await;
+                    return self.ask_of(task, "tasks/result").await;
                 }
                 Some("completed") => {
                     let result = state.get("result").cloned();
@@ -84,7 +93,7 @@ impl Connection {
                 }
                 Some("cancelled") => return Err(CallError::Unreadable("it cancelled its task".into())),
                 Some("input_required") => {
-                    self.ask_of(&task, "tasks/cancel").await.ok();
+                    self.ask_of(task, "tasks/cancel").await.ok();
                     let why = "its task wants input from the user, which does not pass through Nonet yet";
                     return Err(CallError::Unreadable(why.into()));
                 }
@@ -102,7 +111,7 @@ impl Connection {
         let params = json!({ "taskId": task.id });
         let request = ClientRequest::CustomRequest(CustomRequest::new(method, Some(params)));
         let control = Control { timeout: LOOK, ..Control::default() };
-        self.request(request, &control, LOOK).await
+        self.request(request, &control, LOOK, Instant::now() + LOOK).await
     }
 }
 

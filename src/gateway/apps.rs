@@ -77,12 +77,15 @@ impl Gateway {
                 }
             }
         }
+        let began = Instant::now();
         let timeout = Duration::from_secs(arguments.timeout.unwrap_or(TIMEOUT_S).clamp(1, 3_600));
         let cancel = CancellationToken::new();
         match &app.kind {
-            AppKind::Tool { tool } => self.call_tool_app(caller, id, tool, input, timeout, cancel).await,
+            AppKind::Tool { tool } => {
+                self.call_tool_app(caller, began, id, tool, input, timeout, cancel).await
+            }
             AppKind::Workflow { steps, output } => {
-                self.call_workflow(caller, id, steps, output.as_ref(), input, timeout, cancel).await
+                self.call_workflow(caller, began, id, steps, output.as_ref(), input, timeout, cancel).await
             }
         }
     }
@@ -98,9 +101,11 @@ impl Gateway {
         answer
     }
 
+    #[allow(clippy::too_many_arguments)] // one call, each argument read once
     async fn call_tool_app(
         self: &Arc<Self>,
         caller: &Caller,
+        began: Instant,
         id: &str,
         tool: &str,
         input: Value,
@@ -117,25 +122,28 @@ impl Gateway {
             }
             (input, _) => input,
         };
-        let prepared = self.prepare(caller, &tool.full, input).await?;
-        let (gateway, own, token, id) = (self.clone(), caller.clone(), cancel.clone(), id.to_string());
+        let prepared = self.prepare(caller, &tool.full, input.clone(), &input).await?;
+        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
+        let (gateway, token, id) = (self.clone(), cancel.clone(), id.to_string());
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
+        let run = Run { progress, began, ..Run::new(format!("app {}", tool.full), cancel) };
+        let went_on = run.went_on.clone();
         let work = async move {
-            let (began, bytes_in) = (Instant::now(), json_len(&Value::Object(prepared.params.clone())));
-            let called = prepared.tool.clone();
+            let bytes_in = json_len(&input);
+            let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
             let made = gateway.invoke(&own, prepared, Some(timeout), token, sink).await;
             gateway.record(&own, &called, began, bytes_in, json_len(&made.result), &made);
             if is_error(&made.result) {
                 return made.result;
             }
-            let answer = json!({ "app_id": id, "output": value_of(&made.result), "tool_calls": 1 });
-            let answer = text_result(answer.to_string());
-            let size = json_len(&answer);
-            gateway.shape(&own, answer, size, None).await
+            let mut answer = json!({ "app_id": id, "output": value_of(&made.result), "tool_calls": 1 });
+            if !repaired.is_empty() {
+                answer["repaired"] = json!(repaired);
+            }
+            gateway.handed_out(&own, text_result(answer.to_string()), &went_on).await
         };
-        let run = Run { progress, ..Run::new(format!("app {}", tool.full), cancel) };
         self.run(caller, run, work).await
     }
 
@@ -143,6 +151,7 @@ impl Gateway {
     async fn call_workflow(
         self: &Arc<Self>,
         caller: &Caller,
+        began: Instant,
         id: &str,
         steps: &[Step],
         output: Option<&Value>,
@@ -166,12 +175,14 @@ impl Gateway {
             self.find_tool(caller, &action.name).await?;
         }
         let given = BTreeMap::from([(INPUT.to_string(), Arc::new(input))]);
-        let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
+        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
+        let (gateway, token) = (self.clone(), cancel.clone());
         let (id, output) = (id.to_string(), output.cloned());
         let so_far = SoFar::new(&plan);
         let seen = so_far.clone();
         let progress: Progress = Arc::new(move || Some(seen.counts()));
-        let label = format!("app {id}");
+        let run = Run { progress, began, ..Run::new(format!("app {id}"), cancel) };
+        let went_on = run.went_on.clone();
         let work = async move {
             // A token of its own: running out of time is not being cancelled by the user.
             let limit = token.child_token();
@@ -183,10 +194,9 @@ impl Gateway {
             let ended = gateway.run_graph(&own, &plan, &given, CONCURRENCY, true, limit, &so_far).await;
             timer.abort();
             let answer = finish(&id, &plan, &ended, &given, output.as_ref(), timeout);
-            let size = json_len(&answer);
-            gateway.shape(&own, answer, size, None).await
+            gateway.handed_out(&own, answer, &went_on).await
         };
-        self.run(caller, Run { progress, ..Run::new(label, cancel) }, work).await
+        self.run(caller, run, work).await
     }
 }
 

@@ -19,14 +19,14 @@ use super::{
 use crate::{
     catalog::Tool,
     fault::{Code, Fault},
-    jobs::Job,
+    jobs::{Job, Owner},
     schema::clip,
 };
 
 /// How long a question may wait for its answer, and an approval for its call.
 const QUESTION_AGE: Duration = Duration::from_secs(3600);
 const APPROVAL_AGE: Duration = Duration::from_secs(600);
-/// How many questions may be open at a time.
+/// How many questions may be open at a time; the oldest go first.
 const MAX_QUESTIONS: usize = 1_000;
 /// How long before the soft deadline a form is given up, so that the answer still arrives in time.
 const MARGIN: Duration = Duration::from_secs(3);
@@ -77,15 +77,19 @@ impl From<Fault> for Interrupt {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
-    profile: Option<String>,
+    owner: Owner,
     params: String,
 }
 
 /// What an open question is about.
 #[derive(Clone, Debug)]
 enum About {
-    Call(Approval, Map<String, Value>),
-    Plain { content: Option<String>, yes_or_no: bool },
+    /// A call, with its params as they were written.
+    Call(Approval, Value),
+    Plain {
+        content: Option<String>,
+        yes_or_no: bool,
+    },
 }
 
 /// A question that waits for its answer.
@@ -174,12 +178,13 @@ impl Gateway {
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
+        written: &Value,
         rule: &str,
     ) -> Result<(), Interrupt> {
         let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
         let approval = Approval {
             tool: tool.full.clone(),
-            profile: caller.session.profile.clone(),
+            owner: caller.owner(),
             params: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
         };
         if caller.session.approves(&tool.full) {
@@ -209,7 +214,8 @@ impl Gateway {
             "properties": { "decision": { "type": "string", "title": "Decision", "enum": choices } },
             "required": ["decision"],
         });
-        let about = About::Call(approval, params.clone());
+        let written = if written.is_null() { json!({}) } else { written.clone() };
+        let about = About::Call(approval, written.clone());
         let patience = caller.limits.soft_deadline.saturating_sub(MARGIN);
         match self.put(caller, &about, &message, &schema, patience).await? {
             Put::Reply(Reply::Accept(form)) if says(form.get("decision"), &YES) => Ok(()),
@@ -230,7 +236,7 @@ impl Gateway {
                     tool.full
                 ),
             )
-            .next("execute_tool", json!({ "name": &*tool.full, "params": params }))
+            .next("execute_tool", json!({ "name": &*tool.full, "params": written }))
             .into()),
             Put::Nobody => {
                 let token = self.open(about, &message)?;
@@ -284,16 +290,22 @@ impl Gateway {
         }
     }
 
+    /// Remembers a question until it is answered; gives its token. A call that is asked about again has one question.
     fn open(&self, about: About, message: &str) -> Result<String, Fault> {
-        if self.questions.len() >= MAX_QUESTIONS {
-            self.questions.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
+        let same = |question: &Question| match (&question.about, &about) {
+            (About::Call(a, _), About::Call(b, _)) => a == b,
+            _ => false,
+        };
+        if let Some(mut open) = self.questions.iter_mut().find(|question| same(question)) {
+            open.asked = Instant::now();
+            return Ok(open.key().clone());
         }
         if self.questions.len() >= MAX_QUESTIONS {
-            return Err(Fault::new(
-                Code::RateLimited,
-                format!("{MAX_QUESTIONS} questions wait for an answer already."),
-            )
-            .retry_after(Duration::from_secs(60)));
+            self.questions.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
+            let oldest = self.questions.iter().min_by_key(|question| question.asked).map(|q| q.key().clone());
+            if let Some(oldest) = oldest.filter(|_| self.questions.len() >= MAX_QUESTIONS) {
+                self.questions.remove(&oldest);
+            }
         }
         let token = format!("ask-{}", uuid::Uuid::new_v4().simple());
         let question = Question { about, message: message.into(), asked: Instant::now() };
@@ -314,7 +326,7 @@ impl Gateway {
         match question.ok_or_else(|| no_question(token))?.about {
             About::Call(approval, params) => {
                 let always = caller.lasting && says(Some(&answer), &ALWAYS);
-                if approval.profile != caller.session.profile || !(always || says(Some(&answer), &YES)) {
+                if approval.owner != caller.owner() || !(always || says(Some(&answer), &YES)) {
                     return Ok(json!({ "status": "denied" }));
                 }
                 if always {

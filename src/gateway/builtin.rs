@@ -9,14 +9,13 @@ use super::{
     Gateway,
     ask::Interrupt,
     call::{Request, background_call, text_result},
-    keep,
     session::{AsTask, Asking, Caller},
 };
 use crate::{
     downstream::State,
     fault::{Code, Fault},
     jobs::{Ended, How},
-    results::{self, is_error},
+    results::is_error,
     store::JobState,
 };
 
@@ -24,6 +23,7 @@ use crate::{
 const WAIT_S: u64 = 60;
 /// How long before the soft deadline a wait ends.
 const WAIT_MARGIN: Duration = Duration::from_secs(2);
+const BACKGROUND_RUN: &str = "gateway.background_run";
 /// How many tasks a list shows.
 const LISTED: usize = 50;
 /// How many tools `load_tools` gives at once.
@@ -129,10 +129,7 @@ impl Gateway {
         match name {
             "background_run" => self.background(caller, params).await,
             "fetch_result" => {
-                let reference = params.get("ref").and_then(Value::as_str).unwrap_or_default();
-                let body = self.kept_body(caller, reference).await?;
-                let budget = caller.limits.max_result_bytes / 2;
-                let answer = results::read(body, &params, budget, &self.selector).await?;
+                let answer = self.fetch(caller, params).await?;
                 Ok(text_result(answer.to_string()))
             }
             "load_tools" => self.load_tools(caller, &params),
@@ -159,7 +156,7 @@ impl Gateway {
             let mut shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
             let earlier = self.earlier_tasks(caller, LISTED - shown.len()).await;
             let total = jobs.len() + earlier.len();
-            shown.extend(earlier.iter().map(keep::summary));
+            shown.extend(earlier.iter().map(|row| self.row_summary(row)));
             return Ok(text_result(json!({ "tasks": shown, "total": total }).to_string()));
         }
         if let Some(id) = &arguments.task_id {
@@ -175,7 +172,8 @@ impl Gateway {
                 json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
             ));
         };
-        if crate::name::fold(&name).ends_with("gateway_background_run") || name == "background_run" {
+        let own = self.allowed_tool(caller, &name).is_ok_and(|tool| &*tool.full == BACKGROUND_RUN);
+        if own {
             return Err(Fault::new(
                 Code::InvalidParams,
                 "A background call launches a tool, not another launch.",
@@ -187,6 +185,7 @@ impl Gateway {
         match self.execute(&caller, request).await {
             Ok(result) => Ok(result),
             Err(Interrupt::Fault(fault)) => Err(*fault),
+            // Not while nobody can be asked and no client takes tasks, as above.
             Err(Interrupt::Ask { .. } | Interrupt::Task(_)) => Err(Fault::new(
                 Code::NeedsApproval,
                 "The user has to agree to this call; make it with execute_tool.",
@@ -219,11 +218,16 @@ impl Gateway {
                     && let Ok(result) = self.task_result(caller, id).await
                     && !is_error(&result)
                 {
+                    caller.session.delivered(id);
                     return Ok(result);
                 }
             }
             // The result as the call itself would have given it.
-            Some(_) if arguments.wait => return self.task_result(caller, id).await,
+            Some(_) if arguments.wait => {
+                let result = self.task_result(caller, id).await?;
+                caller.session.delivered(id);
+                return Ok(result);
+            }
             Some(Ended { how, .. }) => {
                 if how == How::Failed {
                     answer["error"] = super::call::error_of(&self.task_result(caller, id).await?);
@@ -255,7 +259,7 @@ impl Gateway {
         if arguments.wait && row.state != JobState::Working {
             return self.task_result(caller, id).await;
         }
-        let mut answer = keep::summary(&row);
+        let mut answer = self.row_summary(&row);
         if row.state != JobState::Working {
             answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
         }

@@ -3,7 +3,10 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -83,8 +86,8 @@ impl Gateway {
         let began = Instant::now();
         let bytes_in = json_len(&request.params);
         let prepared = async {
-            let params = self.fill_references(caller, request.params).await?;
-            self.prepare(caller, &request.name, params).await
+            let params = self.fill_references(caller, &request.params).await?;
+            self.prepare(caller, &request.name, params, &request.params).await
         };
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
@@ -102,35 +105,57 @@ impl Gateway {
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
-        let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
+        // The request's own token ends with its answer, which may be a handle; work that goes on has the job's.
+        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
+        let (gateway, token) = (self.clone(), cancel.clone());
         let (timeout, select) = (request.timeout, request.select);
+        let run = Run { began, progress, background: request.background, ..Run::new(label, cancel) };
+        let went_on = run.went_on.clone();
         let work = async move {
             let made = gateway.invoke(&own, prepared, timeout, token, sink).await;
             let bytes_out = json_len(&made.result);
             gateway.record(&own, &tool, began, bytes_in, bytes_out, &made);
-            let mut result = gateway.shape(&own, made.result, bytes_out, select.as_deref()).await;
+            let (result, size) = gateway.filtered(&own, made.result, bytes_out, select.as_deref()).await;
+            // What a job gives is kept whole, and shortened when it is handed out.
+            if went_on.load(Ordering::Acquire) {
+                if let Some(note) = notes {
+                    own.session.notify(note);
+                }
+                return result;
+            }
+            let mut result = gateway.fit(&own, result, size, own.limits.max_result_bytes).await;
             if let (Some(note), Some(content)) =
                 (notes, result.get_mut("content").and_then(Value::as_array_mut))
             {
-                content.push(json!({ "type": "text", "text": note.to_string() }));
+                let text = json!({ "notices": [note] }).to_string();
+                content.push(json!({ "type": "text", "text": text }));
             }
             result
         };
-        let run = Run { label, began, cancel, progress, background: request.background };
         self.run(caller, run, work).await
     }
 
-    /// Everything before the server: what comes back may be called.
+    /// Everything before the server: what comes back may be called. `written` are the params as they came, where `params`
+    /// may have kept results filled in.
     pub(super) async fn prepare(
         &self,
         caller: &Caller,
         name: &str,
         params: Value,
+        written: &Value,
     ) -> Result<Prepared, Interrupt> {
         let tool = self.find_tool(caller, name).await?;
-        let reading = tool.schema.read(params).map_err(|misfit| invalid_params(&tool, &misfit))?;
+        let reading = if tool.schema.is_quick() {
+            tool.schema.read(params)
+        } else {
+            // It may take a second, and other calls do not wait for it.
+            let schema = tool.schema.clone();
+            let read = tokio::task::spawn_blocking(move || schema.read(params)).await;
+            read.map_err(|_| Fault::new(Code::Internal, "The params could not be checked."))?
+        };
+        let reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
         if let Verdict::Approve(rule) = policy::check(&tool, self.scope(&caller.session)) {
-            self.approve(caller, &tool, &reading.params, &rule).await?;
+            self.approve(caller, &tool, &reading.params, written, &rule).await?;
         }
         Ok(Prepared { tool, params: reading.params, repaired: reading.repaired })
     }
@@ -211,7 +236,10 @@ impl Gateway {
         let tool = prepared.tool.clone();
         let began = Instant::now();
         let outcome = if &*tool.server == GATEWAY {
-            self.own_tool(caller, &tool.name, prepared.params).await
+            let limit = timeout.unwrap_or(Duration::MAX);
+            tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
+                .await
+                .unwrap_or_else(|_| Err(self.call_fault(&tool, CallError::TimedOut(limit))))
         } else {
             self.call_server(caller, prepared, timeout, cancel, progress).await
         };
@@ -373,27 +401,20 @@ impl Gateway {
         }
     }
 
-    /// Filters a result of `size` bytes if that was asked for, and fits it into the budget.
-    pub(super) async fn shape(
+    /// A result of `size` bytes, filtered if that was asked for, with the size that it has then.
+    async fn filtered(
         &self,
         caller: &Caller,
         result: Value,
         size: usize,
         filter: Option<&str>,
-    ) -> Value {
-        let budget = caller.limits.max_result_bytes;
-        let Some(filter) = filter.filter(|_| !is_error(&result)) else {
-            return self.fit(caller, result, size, budget).await;
-        };
-        match self.selector.select(filter, Body::of(&result).into_json()).await {
-            Ok(value) => {
-                let selected = text_result(match value {
-                    Value::String(text) => text,
-                    value => value.to_string(),
-                });
-                let size = json_len(&selected);
-                self.fit(caller, selected, size, budget).await
-            }
+    ) -> (Value, usize) {
+        let Some(filter) = filter.filter(|_| !is_error(&result)) else { return (result, size) };
+        let filtered = match self.selector.select(filter, Body::of(&result).into_json()).await {
+            Ok(value) => text_result(match value {
+                Value::String(text) => text,
+                value => value.to_string(),
+            }),
             // The call was made; what it gave must not be lost over a bad filter.
             Err(error) => match self.keep_whole(caller, result).await {
                 Ok(reference) => Fault::new(
@@ -410,7 +431,18 @@ impl Gateway {
                 ),
             }
             .to_result(),
+        };
+        let size = json_len(&filtered);
+        (filtered, size)
+    }
+
+    /// A result as the one who called gets it: within the budget, or whole if it is kept as the result of a job.
+    pub(super) async fn handed_out(&self, caller: &Caller, result: Value, went_on: &AtomicBool) -> Value {
+        if went_on.load(Ordering::Acquire) {
+            return result;
         }
+        let size = json_len(&result);
+        self.fit(caller, result, size, caller.limits.max_result_bytes).await
     }
 
     /// Runs work. If it outlives the soft deadline, or the settle window of a launch in the background, it goes on as a job
@@ -442,6 +474,7 @@ impl Gateway {
                 () = tokio::time::sleep(patience) => {}
             }
         }
+        run.went_on.store(true, Ordering::Release);
         let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked()) });
         let start = Start {
             label: run.label,
@@ -500,7 +533,7 @@ impl Gateway {
         // A client that has the task as its own protocol knows it asks for it itself.
         let told = caller.as_task == AsTask::Never;
         let tell = move |job: &Job| {
-            if let Some(session) = session.upgrade().filter(|_| told) {
+            if let Some(session) = session.upgrade().filter(|_| told && !job.is_awaited()) {
                 let mut notice = job.summary();
                 notice["kind"] = json!("task_ended");
                 notice["next_step"] = background_call(json!({ "task_id": job.id, "wait": true }));
@@ -526,12 +559,21 @@ pub(super) struct Run {
     pub progress: Progress,
     /// Whether nobody wants to wait for it.
     pub background: bool,
+    /// Set once it goes on as a job.
+    pub went_on: Arc<AtomicBool>,
 }
 
 impl Run {
     /// Work of which nobody knows how far it has come, and that begins now.
     pub fn new(label: String, cancel: CancellationToken) -> Self {
-        Self { label, began: Instant::now(), cancel, progress: Arc::new(|| None), background: false }
+        Self {
+            label,
+            began: Instant::now(),
+            cancel,
+            progress: Arc::new(|| None),
+            background: false,
+            went_on: Arc::default(),
+        }
     }
 }
 
@@ -566,9 +608,9 @@ pub(super) fn error_of(result: &Value) -> Value {
 }
 
 fn repair_note(prepared: &Prepared) -> Option<Value> {
-    (!prepared.repaired.is_empty()).then(|| {
-        json!({ "notices": [{ "kind": "params_repaired", "tool": &*prepared.tool.full, "changes": prepared.repaired }] })
-    })
+    (!prepared.repaired.is_empty()).then(
+        || json!({ "kind": "params_repaired", "tool": &*prepared.tool.full, "changes": prepared.repaired }),
+    )
 }
 
 fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {

@@ -33,8 +33,9 @@ use crate::{
 
 /// How many calls run at a time if the caller does not say.
 const CONCURRENCY: usize = 8;
-/// Results up to this size, in bytes, are shown while others still run.
+/// Results up to this size, in bytes, are shown while others still run, and so many bytes of all.
 const PARTIAL_BYTES: usize = 2_000;
+const PARTIAL_TOTAL: usize = 10_000;
 /// How many actions one `run_parallel` takes.
 pub const MAX_ACTIONS: usize = 50;
 
@@ -78,6 +79,8 @@ pub struct Ended {
     pub name: String,
     /// What it gave: a `CallToolResult`.
     pub result: Arc<Value>,
+    /// What was repaired in its params.
+    pub repaired: Vec<String>,
     /// Whether the tool was called.
     pub ran: bool,
     /// How long it took, in milliseconds.
@@ -179,12 +182,14 @@ impl Gateway {
             )
             .into());
         }
+        let began = Instant::now();
         let plan = Plan::new(arguments.actions, &[])?;
         for action in plan.actions() {
             self.find_tool(caller, &action.name).await?;
         }
         let cancel = CancellationToken::new();
-        let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
+        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
+        let (gateway, token) = (self.clone(), cancel.clone());
         let concurrency = arguments.max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
         let plan = Arc::new(plan);
         let so_far = SoFar::new(&plan);
@@ -200,7 +205,8 @@ impl Gateway {
             let elapsed_ms = millis(began);
             text_result(gateway.report(&own, &plan, ended, elapsed_ms).await.to_string())
         };
-        self.run(caller, Run { progress, ..Run::new("run_parallel".into(), cancel) }, work).await
+        let run = Run { progress, began, ..Run::new("run_parallel".into(), cancel) };
+        self.run(caller, run, work).await
     }
 
     /// The answer of `run_parallel`. All results share one budget: small ones are given whole, and what they leave is
@@ -208,18 +214,32 @@ impl Gateway {
     async fn report(&self, caller: &Caller, plan: &Plan, ended: Vec<Ended>, elapsed_ms: u64) -> Value {
         let sizes: Vec<usize> =
             ended.iter().map(|one| if one.succeeded() { json_len(&one.result) } else { 0 }).collect();
-        let share = fair_share(&sizes, caller.limits.max_result_bytes);
+        let budget = caller.limits.max_result_bytes;
+        let share = fair_share(&sizes, budget);
+        let mut left = budget;
         let (total, succeeded) = (ended.len(), ended.iter().filter(|one| one.succeeded()).count());
         let mut results: Vec<Value> = Vec::with_capacity(total);
-        for (action, one) in plan.actions().iter().zip(ended) {
+        for ((action, one), size) in plan.actions().iter().zip(ended).zip(sizes) {
             let success = one.succeeded();
             let mut entry = json!({ "id": action.id, "name": one.name, "success": success });
             if success {
-                entry["result"] = self.compact(caller, one.result, share).await;
+                let shown = self.compact(caller, one.result, share).await;
+                // As text inside of text it takes more room than it does by itself.
+                let reference = shown["content"].as_array().and_then(|blocks| reference_in(blocks.last()?));
+                entry["result"] = match reference {
+                    Some(reference) if json_len(&shown) > left => {
+                        json!({ "truncated": true, "ref": reference, "bytes": size })
+                    }
+                    _ => shown,
+                };
             } else {
                 entry["error"] = error_of(&one.result);
             }
+            if !one.repaired.is_empty() {
+                entry["repaired"] = json!(one.repaired);
+            }
             entry["elapsed_ms"] = json!(one.elapsed_ms);
+            left = left.saturating_sub(json_len(&entry));
             results.push(entry);
         }
         json!({
@@ -269,8 +289,16 @@ impl Gateway {
         cancel: CancellationToken,
         so_far: &SoFar,
     ) -> Vec<Ended> {
-        let caller =
-            &Caller { asking: Asking::ByModel, as_task: AsTask::Never, progress: None, ..caller.clone() };
+        let caller = &Caller {
+            asking: Asking::ByModel,
+            as_task: AsTask::Never,
+            progress: None,
+            cancel: cancel.clone(),
+            ..caller.clone()
+        };
+        // Cancelled by the first failure, if that is to keep the rest from starting.
+        let halt = CancellationToken::new();
+        let used: BTreeSet<usize> = plan.needs.iter().flatten().copied().collect();
         let count = plan.actions.len();
         let mut ended: Vec<Option<Ended>> = vec![None; count];
         let mut values: BTreeMap<String, Arc<Value>> = given.clone();
@@ -290,6 +318,7 @@ impl Gateway {
                     let one = Ended {
                         name: action.name.clone(),
                         result: Arc::new(fault.to_result()),
+                        repaired: Vec::new(),
                         ran: false,
                         elapsed_ms: 0,
                     };
@@ -301,8 +330,8 @@ impl Gateway {
                     break;
                 }
                 started.insert(at);
-                let call =
-                    AssertUnwindSafe(self.run_action(caller, action, values.clone(), cancel.child_token()));
+                let call = self.run_action(caller, action, values.clone(), cancel.child_token(), &halt);
+                let call = AssertUnwindSafe(call);
                 running.push(call.catch_unwind().map(move |one| (at, one)));
             }
             // What was held back may have been all that others waited for.
@@ -318,16 +347,22 @@ impl Gateway {
                 Ended {
                     name: action.name.clone(),
                     result: Arc::new(jobs::panicked()),
+                    repaired: Vec::new(),
                     ran: true,
                     elapsed_ms: 0,
                 }
             });
             if one.succeeded() {
-                values.insert(action.id.clone(), Arc::new(value_of(&one.result)));
+                if used.contains(&at) {
+                    values.insert(action.id.clone(), Arc::new(value_of(&one.result)));
+                }
             } else if action.optional {
                 values.insert(action.id.clone(), Arc::new(Value::Null));
             } else {
                 failed_fast |= fail_fast;
+                if fail_fast {
+                    halt.cancel();
+                }
             }
             so_far.end(at, &one);
             ended[at] = Some(one);
@@ -362,6 +397,7 @@ impl Gateway {
         action: &Action,
         values: BTreeMap<String, Arc<Value>>,
         cancel: CancellationToken,
+        halt: &CancellationToken,
     ) -> Ended {
         let began = Instant::now();
         let bytes_in = json_len(&action.params);
@@ -370,6 +406,7 @@ impl Gateway {
             Ended {
                 name: action.name.clone(),
                 result: Arc::new(fault.to_result()),
+                repaired: Vec::new(),
                 ran: false,
                 elapsed_ms: millis(began),
             }
@@ -383,11 +420,12 @@ impl Gateway {
             };
             let filled = template::fill(&action.params, &lookup);
             let params = filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))?;
-            self.prepare(caller, &action.name, params).await
+            self.prepare(caller, &action.name, params, &action.params).await
         };
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
             Err(Interrupt::Fault(fault)) => return not_run(*fault),
+            // Not while nobody can be asked and no client takes tasks, as above.
             Err(Interrupt::Ask { .. } | Interrupt::Task(_)) => {
                 return not_run(Fault::new(
                     Code::NeedsApproval,
@@ -398,26 +436,39 @@ impl Gateway {
         let tool = prepared.tool.clone();
         let alone = !tool.read_only && !tool.parallel && &*tool.server != GATEWAY;
         let connection = self.connections.get(&tool.server).filter(|_| alone);
+        let timeout = action.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
+        let held = |why: &str| {
+            not_run(Fault::new(Code::Cancelled, format!("Not run: {why} while it waited for its turn.")))
+        };
         let _turn = match connection {
             Some(connection) => tokio::select! {
+                biased;
+                () = cancel.cancelled() => return held("cancelled"),
+                () = halt.cancelled() => return held("another call failed and `fail_fast` is set,"),
+                () = tokio::time::sleep(timeout.unwrap_or(connection.settings.timeout)) => {
+                    let message = format!("`{}` was busy with other calls for all of its time.", tool.server);
+                    return not_run(Fault::new(Code::RateLimited, message).retry_after(Duration::from_secs(1)));
+                }
                 turn = connection.one_at_a_time.lock() => Some(turn),
-                () = cancel.cancelled() => return not_run(Fault::new(Code::Cancelled, "Not run: cancelled while it waited for its turn.")),
             },
             None => None,
         };
-        let timeout = action.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
+        let timeout =
+            timeout.map(|timeout| timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1)));
+        let repaired = prepared.repaired.clone();
         let sink = ProgressSink::new(None);
         let made = self.invoke(caller, prepared, timeout, cancel, sink).await;
         self.record(caller, &tool, began, bytes_in, json_len(&made.result), &made);
         let result = Arc::new(made.result);
-        Ended { name: tool.full.to_string(), result, ran: true, elapsed_ms: millis(began) }
+        Ended { name: tool.full.to_string(), result, repaired, ran: true, elapsed_ms: millis(began) }
     }
 }
 
-/// How far a graph has come, for whoever asks while it runs.
+/// How far a graph has come, for whoever asks while it runs: each call that has ended as the report shows it, but of a large
+/// result only that it is there.
 #[derive(Clone, Debug)]
 pub(super) struct SoFar {
-    ended: Arc<Mutex<Vec<Option<Ended>>>>,
+    ended: Arc<Mutex<Vec<Option<Value>>>>,
 }
 
 impl SoFar {
@@ -426,33 +477,39 @@ impl SoFar {
     }
 
     fn end(&self, at: usize, one: &Ended) {
+        let mut entry = json!({ "name": one.name, "success": one.succeeded() });
+        let small = |value: &Value| json_len(value) <= PARTIAL_BYTES;
+        if !one.succeeded() {
+            let error = error_of(&one.result);
+            entry["error"] = if small(&error) { error } else { json!({ "code": error["code"] }) };
+        } else if small(&one.result) {
+            entry["result"] = value_of(&one.result);
+        }
         if let Ok(mut ended) = self.ended.lock() {
-            ended[at] = Some(one.clone());
+            ended[at] = Some(entry);
         }
     }
 
     /// How many calls have ended.
     pub fn counts(&self) -> Value {
-        let ended = self.ended.lock().map(|ended| ended.clone()).unwrap_or_default();
-        json!({ "ended": ended.iter().flatten().count(), "total": ended.len() })
+        let ended = self.ended.lock().map(|ended| (ended.iter().flatten().count(), ended.len()));
+        let (done, total) = ended.unwrap_or_default();
+        json!({ "ended": done, "total": total })
     }
 
-    /// The same with what has ended: small results whole, of large ones that they are there.
+    /// The same with what has ended, as far as it is small.
     fn report(&self, plan: &Plan) -> Value {
         let mut report = self.counts();
         let ended = self.ended.lock().map(|ended| ended.clone()).unwrap_or_default();
+        let mut left = PARTIAL_TOTAL;
         let results: Vec<Value> = plan
             .actions()
             .iter()
-            .zip(&ended)
-            .filter_map(|(action, one)| {
-                let one = one.as_ref()?;
-                let mut entry = json!({ "id": action.id, "name": one.name, "success": one.succeeded() });
-                if !one.succeeded() {
-                    entry["error"] = error_of(&one.result);
-                } else if json_len(&one.result) <= PARTIAL_BYTES {
-                    entry["result"] = value_of(&one.result);
-                }
+            .zip(ended)
+            .filter_map(|(action, entry)| {
+                let mut entry = entry?;
+                left = left.checked_sub(json_len(&entry))?;
+                entry["id"] = json!(action.id);
                 Some(entry)
             })
             .collect();
@@ -461,6 +518,12 @@ impl SoFar {
         }
         report
     }
+}
+
+/// The reference in the note of a shortened result.
+fn reference_in(note: &Value) -> Option<String> {
+    let note: Value = serde_json::from_str(note["text"].as_str()?).ok()?;
+    Some(note["ref"].as_str()?.into())
 }
 
 /// The most bytes that one of several results may have, so that all together stay within `budget`: what small ones leave is

@@ -1,7 +1,7 @@
 //! What outlives a call: results that were too large to show, and calls in the background with their results.
 //!
-//! Both are in the store (`store/kept.rs`), which blocks; so does going through a large result. All of that happens here,
-//! away from the threads that answer.
+//! Both are in the store (`store/kept.rs`), which blocks; so does going through a large result. Both happen here, away from
+//! the threads that answer.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
 use super::{Gateway, session::Caller};
@@ -22,6 +22,8 @@ use crate::{
     template::{self, Named},
 };
 
+/// How many kept jobs are looked at for those of earlier runs.
+const LOOKED_AT: usize = 1_000;
 /// From this size of a result on, in bytes, memory is given back to the system after it was handled.
 const LARGE: usize = 4 << 20;
 
@@ -50,6 +52,21 @@ impl Gateway {
             opened.await.ok().flatten().map(Arc::new)
         });
         opened.await.clone().ok_or_else(|| "there is nowhere to keep it; the log says why".into())
+    }
+
+    /// The answer to `gateway.fetch_result`.
+    pub(super) async fn fetch(&self, caller: &Caller, query: Map<String, Value>) -> Result<Value, Fault> {
+        let reference = query.get("ref").and_then(Value::as_str).unwrap_or_default();
+        let mut body = self.kept_body(caller, reference).await?;
+        if let Some(filter) = query.get("select").and_then(Value::as_str) {
+            let selected = self.selector.select(filter, body.into_json()).await;
+            body = match selected.map_err(|error| results::bad_query(&query, error.to_string()))? {
+                Value::String(text) => Body::Text(text),
+                value => Body::Json(value.to_string()),
+            };
+        }
+        let budget = caller.limits.max_result_bytes / 2;
+        blocking(move || results::read(body, &query, budget)).await?
     }
 
     /// Passes a result on as it is if it fits into `budget` bytes; else keeps it and gives a preview with its reference.
@@ -94,10 +111,9 @@ impl Gateway {
     }
 
     /// The value of a kept result, as text.
-    pub(super) async fn kept_body(&self, caller: &Caller, reference: &str) -> Result<Body, Fault> {
+    async fn kept_body(&self, caller: &Caller, reference: &str) -> Result<Body, Fault> {
         let text = self.kept_text(caller, reference).await?;
-        let unread = |_| Fault::new(Code::Internal, "The kept result could not be read.");
-        tokio::task::spawn_blocking(move || Body::read(&text)).await.map_err(unread)
+        blocking(move || Body::read(&text)).await
     }
 
     /// A kept result, as it was given.
@@ -113,7 +129,7 @@ impl Gateway {
         let broken =
             |error: String| Fault::new(Code::Internal, format!("The result `{id}` cannot be read: {error}"));
         match self.jobs.get(id, &caller.owner()).map(|job| job.ended()) {
-            Some(Some(Ended { value: Some(value), .. })) => return Ok(value.to_string()),
+            Some(Some(Ended { value: Some(value), .. })) => return blocking(move || value.to_string()).await,
             Some(Some(_)) => {}
             Some(None) => {
                 let message = format!("The task `{id}` is still running; its result is not there yet.");
@@ -133,21 +149,31 @@ impl Gateway {
         }
     }
 
-    /// The result of a task that has ended, as the call itself would have given it.
+    /// The result of a task that has ended, as the call itself would have given it: one that is too large is shown as a
+    /// preview, whose reference is the task's own handle.
     pub async fn task_result(&self, caller: &Caller, id: &str) -> Result<Value, Fault> {
         let text = self.kept_text(caller, id).await?;
-        serde_json::from_str(&text).map_err(|error| {
-            Fault::new(Code::Internal, format!("The result of `{id}` cannot be read: {error}"))
+        let (id, budget) = (id.to_string(), caller.limits.max_result_bytes);
+        blocking(move || {
+            let result = serde_json::from_str(&text).map_err(|error| {
+                Fault::new(Code::Internal, format!("The result of `{id}` cannot be read: {error}"))
+            })?;
+            let size = text.len();
+            Ok(match results::must_be_shortened(&result, size, budget) {
+                true => results::shorten(result, size, budget, Ok(&id)),
+                false => result,
+            })
         })
+        .await?
     }
 
     /// Puts kept results in for `{{ref:ID.path}}`. Other templates are not ours here.
-    pub(super) async fn fill_references(&self, caller: &Caller, params: Value) -> Result<Value, Fault> {
-        let references = self.references(caller, &params).await?;
+    pub(super) async fn fill_references(&self, caller: &Caller, params: &Value) -> Result<Value, Fault> {
+        let references = self.references(caller, params).await?;
         if references.is_empty() {
-            return Ok(params);
+            return Ok(params.clone());
         }
-        let filled = template::fill(&params, &|name| reference(&references, name));
+        let filled = template::fill(params, &|name| reference(&references, name));
         filled.map_err(|error| Fault::new(Code::NotFound, error.to_string()))
     }
 
@@ -160,8 +186,9 @@ impl Gateway {
     ) -> Result<BTreeMap<String, Arc<Value>>, Fault> {
         let mut found = BTreeMap::new();
         for id in template::references(params).into_iter().filter(|id| results::is_reference(id)) {
-            let json = self.kept_body(caller, &id).await?.into_json();
-            let value = serde_json::from_str(&json)
+            let body = self.kept_body(caller, &id).await?;
+            let value = blocking(move || serde_json::from_str(&body.into_json())).await?;
+            let value = value
                 .map_err(|error| Fault::new(Code::Internal, format!("`{id}` cannot be read: {error}")))?;
             found.insert(id, Arc::new(value));
         }
@@ -209,19 +236,111 @@ impl Gateway {
         tokio::task::spawn_blocking(move || kept.job(&own, profile.as_deref())).await.ok()?.ok()?
     }
 
+    /// A task, wherever it is known from.
+    pub async fn known_task(&self, caller: &Caller, id: &str) -> Option<Known> {
+        if let Some(job) = self.jobs.get(id, &caller.owner()) {
+            return Some(job.into());
+        }
+        let row = self.task_row(caller, id).await?;
+        let running = self.runs(&row);
+        let (how, ended_ms) = match row.state {
+            JobState::Working if running => (None, unix_ms(SystemTime::now())),
+            JobState::Working => (Some(How::Failed), row.started_ms),
+            JobState::Done { ended_ms, failed } => {
+                (Some(if failed { How::Failed } else { How::Completed }), ended_ms)
+            }
+            JobState::Cancelled { ended_ms } => (Some(How::Cancelled), ended_ms),
+        };
+        Some(Known {
+            id: row.id,
+            how,
+            lost: row.state == JobState::Working && !running,
+            since: SystemTime::UNIX_EPOCH + Duration::from_millis(row.started_ms),
+            elapsed_ms: ended_ms.saturating_sub(row.started_ms),
+            progress: None,
+            job: None,
+        })
+    }
+
     /// Jobs of gateways that have ended, newest first.
     pub(super) async fn earlier_tasks(&self, caller: &Caller, limit: usize) -> Vec<JobRow> {
+        // Who has no session has no tasks of its own, and learns of no others.
+        if caller.owner().session.is_none() {
+            return Vec::new();
+        }
         let Ok(kept) = self.kept().await else { return Vec::new() };
         let profile = caller.session.profile.clone();
-        let rows = tokio::task::spawn_blocking(move || kept.jobs(profile.as_deref(), limit)).await;
+        let rows = tokio::task::spawn_blocking(move || kept.jobs(profile.as_deref(), LOOKED_AT)).await;
         let rows = rows.ok().and_then(Result::ok).unwrap_or_default();
-        rows.into_iter().filter(|row| row.process != std::process::id() && !is_alive(row.process)).collect()
+        rows.into_iter().filter(|row| !self.runs(row)).take(limit).collect()
+    }
+
+    /// Whether the gateway that a job belongs to is running. Process numbers come again: in a container it is always the
+    /// same one.
+    fn runs(&self, row: &JobRow) -> bool {
+        match row.process == std::process::id() {
+            true => row.started_ms >= unix_ms(self.since),
+            false => is_alive(row.process),
+        }
+    }
+
+    /// A job that is not in the table as answers show it.
+    pub(super) fn row_summary(&self, row: &JobRow) -> Value {
+        let now = || unix_ms(SystemTime::now());
+        let (state, until) = match row.state {
+            JobState::Working if self.runs(row) => ("running", now()),
+            JobState::Working => ("lost", now()),
+            JobState::Done { ended_ms, failed: true } => (How::Failed.as_str(), ended_ms),
+            JobState::Done { ended_ms, failed: false } => (How::Completed.as_str(), ended_ms),
+            JobState::Cancelled { ended_ms } => (How::Cancelled.as_str(), ended_ms),
+        };
+        let mut summary = json!({
+            "task_id": row.id, "state": state, "tool": row.label, "elapsed_ms": until.saturating_sub(row.started_ms),
+        });
+        if state == "lost" {
+            summary["message"] =
+                json!("The gateway that ran it ended before it did. Whether it had an effect is not known.");
+        }
+        summary
     }
 
     /// How many results and tasks are kept, and their size in bytes.
     pub(super) async fn kept_counts(&self) -> Option<Counts> {
         let kept = self.kept.get()?.clone()?;
         tokio::task::spawn_blocking(move || kept.counts()).await.ok()?.ok()
+    }
+}
+
+/// A task that is running or has ended, here or in an earlier run.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Its handle.
+    pub id: String,
+    /// How it ended; absent while it runs.
+    pub how: Option<How>,
+    /// Whether its gateway ended before it.
+    pub lost: bool,
+    /// When it began.
+    pub since: SystemTime,
+    /// How long it has run, or ran, in milliseconds.
+    pub elapsed_ms: u64,
+    /// How far it has come.
+    pub progress: Option<Value>,
+    /// The job itself, if it is one of this run.
+    pub job: Option<Arc<Job>>,
+}
+
+impl From<Arc<Job>> for Known {
+    fn from(job: Arc<Job>) -> Self {
+        Self {
+            id: job.id.clone(),
+            how: job.ended().map(|ended| ended.how),
+            lost: false,
+            since: job.since,
+            elapsed_ms: job.elapsed_ms(),
+            progress: job.progress(),
+            job: Some(job),
+        }
     }
 }
 
@@ -233,24 +352,11 @@ pub(super) fn reference(references: &BTreeMap<String, Arc<Value>>, name: &str) -
     }
 }
 
-/// A job of an earlier run as answers show it.
-pub(super) fn summary(row: &JobRow) -> Value {
-    let now = || unix_ms(SystemTime::now());
-    let (state, until) = match row.state {
-        JobState::Working if is_alive(row.process) => ("running", now()),
-        JobState::Working => ("lost", now()),
-        JobState::Done { ended_ms, failed: true } => (How::Failed.as_str(), ended_ms),
-        JobState::Done { ended_ms, failed: false } => (How::Completed.as_str(), ended_ms),
-        JobState::Cancelled { ended_ms } => (How::Cancelled.as_str(), ended_ms),
-    };
-    let mut summary = json!({
-        "task_id": row.id, "state": state, "tool": row.label, "elapsed_ms": until.saturating_sub(row.started_ms),
-    });
-    if state == "lost" {
-        summary["message"] =
-            json!("The gateway that ran it ended before it did. Whether it had an effect is not known.");
-    }
-    summary
+/// Does what takes long away from the threads that answer.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
+    let unread =
+        |_| Fault::new(Code::Internal, "Nonet failed while it read a kept result; the log has the reason.");
+    tokio::task::spawn_blocking(work).await.map_err(unread)
 }
 
 fn row(job: &Job) -> JobRow {

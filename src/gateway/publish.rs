@@ -15,9 +15,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Gateway, Indexing, Snapshot, lists, own_listing};
 use crate::{
-    catalog::{Catalog, GATEWAY, Listing},
+    catalog::{Catalog, GATEWAY, Listing, Tool},
     downstream::Update,
     memory,
+    policy::{self, Scope, Verdict},
     search::{Document, EmbedError, Graph, Index, Passage},
 };
 
@@ -52,7 +53,7 @@ impl Gateway {
             }
             // Told only now: whoever reads of a new tool can call it.
             for notice in news.drain(..) {
-                self.notify_all(&notice);
+                self.tell_of_changes(&notice);
             }
             for waiting in barriers.drain(..) {
                 let _ = waiting.send(());
@@ -74,6 +75,49 @@ impl Gateway {
                     Update::Barrier(waiting) => barriers.push(waiting),
                 }
                 next = updates.try_recv().ok();
+            }
+        }
+    }
+
+    /// Tells every session what changed, as far as its profile shows it.
+    fn tell_of_changes(&self, notice: &Value) {
+        let snapshot = self.snapshot();
+        for session in self.sessions.iter().filter_map(|session| session.upgrade()) {
+            let scope = self.scope(&session);
+            let server = notice["server"].as_str().unwrap_or_default();
+            // Of a tool that is gone nobody can say who saw it; then its server's other tools decide.
+            let sees_server = scope.is_none()
+                || snapshot.tools.iter().any(|tool| &*tool.server == server && !denied(tool, scope));
+            let seen = |name: &Value| match snapshot.catalog.get(name.as_str().unwrap_or_default()) {
+                Some(tool) => !denied(tool, scope),
+                None => sees_server,
+            };
+            let mut own = notice.clone();
+            let mut any = false;
+            for key in ["added", "removed", "redefined"] {
+                let Some(names) = own.get_mut(key).and_then(Value::as_array_mut) else { continue };
+                names.retain(seen);
+                any |= !names.is_empty();
+                if names.is_empty() {
+                    own.as_object_mut().and_then(|fields| fields.remove(key));
+                }
+            }
+            let first = own.get("redefined").and_then(|names| names.get(0)).cloned();
+            match (first, own.as_object_mut()) {
+                (Some(first), Some(fields)) if fields.contains_key("next_step") => {
+                    fields.insert(
+                        "next_step".into(),
+                        json!({ "tool": "get_tool", "arguments": { "name": first } }),
+                    );
+                }
+                (None, Some(fields)) => {
+                    fields.remove("next_step");
+                    fields.remove("hint");
+                }
+                _ => {}
+            }
+            if any {
+                session.notify(own);
             }
         }
     }
@@ -269,6 +313,10 @@ impl Gateway {
             gateway.improve();
         });
     }
+}
+
+fn denied(tool: &Tool, scope: Option<Scope<'_>>) -> bool {
+    matches!(policy::check(tool, scope), Verdict::Deny(_))
 }
 
 /// What a server changed while it was in use. A tool that is not what it was when it was

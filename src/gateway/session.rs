@@ -63,15 +63,22 @@ impl Session {
         }
     }
 
-    /// Adds what the session has yet to be told to an answer, as a last text block: each notice once, in order. What would
-    /// make the block too long waits for the next answer.
-    pub fn attach_notices(&self, answer: &mut Value) {
+    /// Takes back that a task has ended: its result is in the client's hands.
+    pub fn delivered(&self, task: &str) {
+        if let Ok(mut notices) = self.notices.lock() {
+            notices.waiting.retain(|notice| notice["task_id"] != task);
+        }
+    }
+
+    /// Adds notices to an answer, as a last text block: `own` of this very call, then what the session has yet to be told,
+    /// each once, in order. What would make the block too long waits for the next answer.
+    pub fn attach_notices(&self, answer: &mut Value, own: Vec<Value>) {
         let Ok(mut notices) = self.notices.lock() else { return };
-        if notices.waiting.is_empty() {
+        if notices.waiting.is_empty() && own.is_empty() {
             return;
         }
         let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) else { return };
-        let mut all = Vec::new();
+        let mut all = own;
         if notices.lost > 0 {
             all.push(json!({ "kind": "notices_lost", "count": std::mem::take(&mut notices.lost) }));
         }

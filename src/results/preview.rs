@@ -272,6 +272,16 @@ fn head_and_tail(text: &str, max: usize) -> String {
     )
 }
 
+/// A block in the place of an embedded resource that is no text, with data of `length` characters.
+pub fn blob(block: &Value, length: usize) -> Value {
+    let resource = &block["resource"];
+    let mut shown = json!({ "preview": "blob", "uri": resource["uri"], "bytes": length / 4 * 3 });
+    if let Some(kind) = resource.get("mimeType") {
+        shown["mimeType"] = kind.clone();
+    }
+    json!({ "type": "text", "text": shown.to_string() })
+}
+
 /// What the last block of a shortened result says.
 pub fn note(reference: Result<&str, &str>, size: usize, kind: Kind) -> Value {
     let reference = match reference {

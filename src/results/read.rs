@@ -6,7 +6,6 @@ use super::{Body, fetch, floor_boundary, json_len};
 use crate::{
     fault::{Code, Fault},
     schema::clip,
-    select::Selector,
 };
 
 /// The default number of rows, lines or matches that one read gives.
@@ -14,23 +13,11 @@ pub const PAGE_ROWS: usize = 50;
 /// The default number of bytes of text that one read gives.
 pub const PAGE_BYTES: usize = 8_000;
 
-/// Reads a piece of a result's value. `query` holds the params of `gateway.fetch_result`; `budget` is the most that the
-/// answer may take, in bytes.
-pub async fn read(
-    mut body: Body,
-    query: &Map<String, Value>,
-    budget: usize,
-    selector: &Selector,
-) -> Result<Value, Fault> {
+/// Reads a piece of a result's value, which a `select` has gone over already. `query` holds the params of
+/// `gateway.fetch_result`; `budget` is the most that the answer may take, in bytes. Takes long for a large result.
+pub fn read(body: Body, query: &Map<String, Value>, budget: usize) -> Result<Value, Fault> {
     let text = |key: &str| query.get(key).and_then(Value::as_str);
     let number = |key: &str| query.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-    if let Some(filter) = text("select") {
-        let value = selector.select(filter, body.into_json()).await;
-        body = match value.map_err(|error| bad_query(query, error.to_string()))? {
-            Value::String(text) => Body::Text(text),
-            value => Body::Json(value.to_string()),
-        };
-    }
     let offset = number("offset").unwrap_or(0);
     let limit = number("limit");
     let mut answer = match (text("grep"), text("lines")) {
@@ -63,7 +50,7 @@ pub async fn read(
 }
 
 /// A query that cannot be answered; the next step reads the result from its beginning.
-fn bad_query(query: &Map<String, Value>, why: String) -> Fault {
+pub fn bad_query(query: &Map<String, Value>, why: String) -> Fault {
     let params = json!({ "ref": query.get("ref") });
     Fault::new(Code::InvalidParams, why)
         .next("execute_tool", json!({ "name": "gateway.fetch_result", "params": params }))

@@ -1,7 +1,6 @@
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::select::Selector;
 
 fn text_result(text: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
@@ -20,9 +19,9 @@ fn preview_of(text: &str, budget: usize) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| json!(text))
 }
 
-async fn read_on(text: &str, query: Value) -> Result<Value, crate::fault::Fault> {
+fn read_on(text: &str, query: Value) -> Result<Value, crate::fault::Fault> {
     let query: Map<String, Value> = query.as_object().cloned().unwrap();
-    read(Body::of(&text_result(text)), &query, 5_000, &Selector::default()).await
+    read(Body::of(&text_result(text)), &query, 5_000)
 }
 
 fn rows(count: usize) -> String {
@@ -113,26 +112,25 @@ fn the_note_says_how_to_read_on_or_why_nothing_is_kept() {
     assert_eq!(note(Err("disk full"))["not_kept"], "disk full");
 }
 
-#[tokio::test]
-async fn rows_matches_lines_and_filters_are_read() {
+#[test]
+fn rows_matches_and_lines_are_read() {
     let text = rows(5_000);
-    let page = read_on(&text, json!({"ref": "r", "offset": 4_998})).await.unwrap();
+    let page = read_on(&text, json!({"ref": "r", "offset": 4_998})).unwrap();
     assert_eq!(page["rows"], json!([{"id": 4998, "name": "row 4998"}, {"id": 4999, "name": "row 4999"}]));
     assert!(page.get("next_step").is_none());
-    assert_eq!(read_on(&text, json!({"select": ".[7].name"})).await.unwrap()["text"], "row 7");
-    assert_eq!(read_on(&text, json!({"grep": "row 12\\b"})).await.unwrap()["total"], 1);
-    assert_eq!(read_on(&text, json!({"lines": "2-3"})).await.unwrap()["text"], "  {\n    \"id\": 0,\n");
-    for bad in [json!({"lines": "0-3"}), json!({"grep": "("}), json!({"select": ".["})] {
-        assert!(read_on(&text, bad.clone()).await.is_err(), "{bad}");
+    assert_eq!(read_on(&text, json!({"grep": "row 12\\b"})).unwrap()["total"], 1);
+    assert_eq!(read_on(&text, json!({"lines": "2-3"})).unwrap()["text"], "  {\n    \"id\": 0,\n");
+    for bad in [json!({"lines": "0-3"}), json!({"grep": "("})] {
+        assert!(read_on(&text, bad.clone()).is_err(), "{bad}");
     }
 }
 
-#[tokio::test]
-async fn every_byte_of_a_text_can_be_read() {
+#[test]
+fn every_byte_of_a_text_can_be_read() {
     let text: String = (0..4_000).map(|n| format!("línea {n}\n")).collect();
     let (mut whole, mut offset) = (String::new(), 0);
     loop {
-        let page = read_on(&text, json!({"ref": "r", "offset": offset})).await.unwrap();
+        let page = read_on(&text, json!({"ref": "r", "offset": offset})).unwrap();
         whole.push_str(page["text"].as_str().unwrap());
         match page["next_step"]["arguments"]["params"]["offset"].as_u64() {
             Some(next) => offset = next,
@@ -179,4 +177,26 @@ fn structured_content_is_never_cut() {
         "structuredContent": structured,
     });
     assert_eq!(shown(result, 2_000)["structuredContent"], structured);
+}
+
+#[test]
+fn of_many_blocks_the_first_stay_and_data_that_is_no_text_is_named() {
+    let mut blocks: Vec<Value> =
+        (0..500).map(|n| json!({"type": "text", "text": format!("{n} {}", "x".repeat(900))})).collect();
+    blocks.push(json!({"type": "image", "data": "A".repeat(5_000), "mimeType": "image/png"}));
+    let short = shown(json!({ "content": blocks }), 50_000);
+    assert!(json_len(&short) < 50_000 + 6_000, "{} bytes", json_len(&short));
+    let shown_blocks = short["content"].as_array().unwrap();
+    assert_eq!(shown_blocks[0]["text"].as_str().map(|text| &text[..2]), Some("0 "));
+    assert_eq!(shown_blocks[shown_blocks.len() - 2]["type"], "image");
+    let note: Value = serde_json::from_str(shown_blocks.last().unwrap()["text"].as_str().unwrap()).unwrap();
+    assert_eq!(note["blocks_left_out"], 501 + 1 - shown_blocks.len());
+
+    let pdf = json!({"uri": "file:///a.pdf", "mimeType": "application/pdf", "blob": "A".repeat(80_000)});
+    let result = json!({"content": [{"type": "resource", "resource": pdf}]});
+    let text = shown(result, 50_000)["content"][0]["text"].as_str().unwrap().to_string();
+    assert_eq!(
+        serde_json::from_str::<Value>(&text).unwrap(),
+        json!({"preview": "blob", "uri": "file:///a.pdf", "bytes": 60_000, "mimeType": "application/pdf"})
+    );
 }

@@ -23,7 +23,11 @@ use tokio::{
 };
 
 use super::{MAX_MESSAGE, tasks};
-use crate::lines::{Line, LineReader, id_in};
+use crate::lines::{Line, LineReader, id_at_end, id_in};
+
+fn too_long() -> String {
+    format!("Invalid Request: longer than {MAX_MESSAGE} bytes")
+}
 
 /// The client's end of stdin and stdout.
 pub(super) struct ClientLines<R, W> {
@@ -85,10 +89,17 @@ where
             let (id, code, why) = match self.lines.next().await? {
                 Line::Whole(line) => match read(&line) {
                     Ok(message) => return Some(message),
-                    // No answer: whoever sends no JSON may not expect any, and two who answer each other never end.
                     Err(error) if error.is_syntax() || error.is_eof() => {
-                        tracing::debug!(%error, "a line on stdin is no JSON");
-                        continue;
+                        let text = String::from_utf8_lossy(&line);
+                        // Almost JSON: a lone surrogate, or too deep. Whoever sends it waits for an answer.
+                        match id_in(&text).filter(|_| text.contains("\"method\"")) {
+                            Some(id) => (Some(id), -32700, format!("Parse error: {error}")),
+                            // Two who answer each other's noise never end.
+                            None => {
+                                tracing::debug!(%error, "a line on stdin is no JSON");
+                                continue;
+                            }
+                        }
                     }
                     Err(error) => {
                         let id =
@@ -96,13 +107,22 @@ where
                         (id, -32600, format!("Invalid Request: {error}"))
                     }
                 },
-                Line::TooLong(head) => {
-                    (id_in(&head), -32600, format!("Invalid Request: longer than {MAX_MESSAGE} bytes"))
-                }
+                Line::TooLong(head) => match id_in(&head) {
+                    Some(id) => (Some(id), -32600, too_long()),
+                    None => continue,
+                },
+                Line::TooLongEnd(tail) => match id_at_end(&tail) {
+                    Some(id) => (Some(id), -32600, too_long()),
+                    None => continue,
+                },
             };
             let id = id.filter(|id| id.is_number() || id.is_string()).unwrap_or_default();
             let error = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": why } });
-            write(&self.writer, serde_json::to_vec(&error)).await.ok()?;
+            // In a task of its own: this future may be dropped, and half a line with it.
+            let writer = self.writer.clone();
+            tokio::spawn(async move {
+                let _ = write(&writer, serde_json::to_vec(&error)).await;
+            });
         }
     }
 

@@ -13,7 +13,7 @@ use rmcp::{
 use serde_json::{Value, json};
 
 use crate::{
-    gateway::{Gateway, session::Caller},
+    gateway::{Gateway, Known, session::Caller},
     jobs::{How, Job},
 };
 
@@ -33,106 +33,117 @@ pub(super) fn capability() -> Value {
     json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } })
 }
 
-fn status(job: &Job) -> TaskStatus {
-    match job.ended().map(|ended| ended.how) {
-        None => TaskStatus::Working,
-        Some(How::Cancelled) => TaskStatus::Cancelled,
-        Some(How::Completed | How::Failed) => TaskStatus::Completed,
+fn times(task: &Known) -> (String, String) {
+    let at =
+        |after: u64| humantime::format_rfc3339_millis(task.since + Duration::from_millis(after)).to_string();
+    (at(0), at(task.elapsed_ms))
+}
+
+/// What is said of a task beside its status.
+fn message(task: &Known) -> Option<String> {
+    if task.lost {
+        return Some("The gateway that ran it ended before it did.".into());
     }
-}
-
-fn times(job: &Job) -> (String, String) {
-    let at = |after: Duration| humantime::format_rfc3339_millis(job.since + after).to_string();
-    (at(Duration::ZERO), at(Duration::from_millis(job.elapsed_ms())))
-}
-
-/// What is said of a running job beside its status.
-fn message(job: &Job) -> Option<String> {
-    let summary = job.summary();
-    let progress = summary.get("progress")?;
-    match (progress.get("message").and_then(Value::as_str), progress.get("progress"), progress.get("total")) {
+    let progress = task.progress.as_ref()?;
+    match (progress.get("message").and_then(Value::as_str), progress.get("ended"), progress.get("total")) {
         (Some(message), ..) => Some(message.into()),
         (None, Some(done), Some(total)) => Some(format!("{done} of {total}")),
         _ => None,
     }
 }
 
-fn task(gateway: &Gateway, job: &Job) -> Task {
-    let (created, updated) = times(job);
-    let ttl = gateway.config.gateway.keep_results_for.as_millis();
-    let task = Task::new(&job.id, status(job), created, updated)
-        .with_ttl_ms(u64::try_from(ttl).unwrap_or(u64::MAX))
+fn ttl_ms(gateway: &Gateway) -> u64 {
+    u64::try_from(gateway.config.gateway.keep_results_for.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A task as the extension has it. A result that is the server's own error is a result.
+fn modern(gateway: &Gateway, known: &Known) -> Task {
+    let status = match known.how {
+        None => TaskStatus::Working,
+        Some(How::Cancelled) => TaskStatus::Cancelled,
+        Some(_) if known.lost => TaskStatus::Failed,
+        Some(_) => TaskStatus::Completed,
+    };
+    let (created, updated) = times(known);
+    let task = Task::new(&known.id, status, created, updated)
+        .with_ttl_ms(ttl_ms(gateway))
         .with_poll_interval_ms(POLL_MS);
-    match message(job) {
+    match message(known) {
         Some(message) => task.with_status_message(message),
         None => task,
     }
 }
 
 /// The answer to a call that goes on as a task of the extension.
-pub(super) fn created(gateway: &Gateway, job: &Job) -> CreateTaskResult {
-    CreateTaskResult::new(task(gateway, job))
+pub(super) fn created(gateway: &Gateway, job: Arc<Job>) -> CreateTaskResult {
+    CreateTaskResult::new(modern(gateway, &Known::from(job)))
+}
+
+/// The same for a client of 2025-11-25.
+pub(super) fn started(gateway: &Gateway, job: Arc<Job>) -> Value {
+    legacy(gateway, &Known::from(job))
 }
 
 /// A task as 2025-11-25 has it.
-pub(super) fn legacy(gateway: &Gateway, job: &Job) -> Value {
-    let (created, updated) = times(job);
-    let status = match job.ended().map(|ended| ended.how) {
-        None => "working",
-        Some(how) => how.as_str(),
-    };
+fn legacy(gateway: &Gateway, known: &Known) -> Value {
+    let (created, updated) = times(known);
     let mut task = json!({
-        "taskId": job.id,
-        "status": status,
+        "taskId": known.id,
+        "status": known.how.map_or("working", How::as_str),
         "createdAt": created,
         "lastUpdatedAt": updated,
-        "ttl": u64::try_from(gateway.config.gateway.keep_results_for.as_millis()).unwrap_or(u64::MAX),
+        "ttl": ttl_ms(gateway),
         "pollInterval": POLL_MS,
     });
-    if let Some(message) = message(job) {
+    if let Some(message) = message(known) {
         task["statusMessage"] = json!(message);
     }
     task
 }
 
-fn job(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Arc<Job>, ErrorData> {
-    let job = gateway.jobs.get(id, &caller.owner());
-    job.ok_or_else(|| ErrorData::invalid_params(format!("there is no task `{id}`"), None))
+async fn known(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Known, ErrorData> {
+    let known = gateway.known_task(caller, id).await;
+    known.ok_or_else(|| ErrorData::invalid_params(format!("there is no task `{id}`"), None))
 }
 
 /// `tasks/get` of the extension.
 pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<GetTaskResult, ErrorData> {
-    let job = job(gateway, caller, id)?;
-    let payload = match status(&job) {
+    let known = known(gateway, caller, id).await?;
+    let task = modern(gateway, &known);
+    let payload = match task.status {
         TaskStatus::Completed => {
-            let result = result(gateway, caller, &job).await?;
+            let result = result(gateway, caller, id).await?;
             let mut result = result.as_object().cloned().unwrap_or_default();
             result.entry("resultType").or_insert_with(|| json!("complete"));
             TaskPayload::Completed { result }
         }
         TaskStatus::Cancelled => TaskPayload::Cancelled,
+        TaskStatus::Failed => {
+            let error = json!({ "code": -32603, "message": message(&known) });
+            TaskPayload::Failed { error: error.as_object().cloned().unwrap_or_default() }
+        }
         _ => TaskPayload::Working,
     };
-    Ok(GetTaskResult::new(DetailedTask::new(task(gateway, &job), payload)))
+    Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
 }
 
-/// `tasks/cancel` of either.
-pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Arc<Job>, ErrorData> {
-    let job = job(gateway, caller, id)?;
-    job.cancel.cancel();
-    job.wait(Duration::from_secs(2)).await;
-    Ok(job)
-}
-
-/// The result of a job that has ended.
-async fn result(gateway: &Gateway, caller: &Caller, job: &Job) -> Result<Value, ErrorData> {
-    match job.ended().and_then(|ended| ended.value) {
-        Some(value) => Ok((*value).clone()),
-        None => gateway
-            .task_result(caller, &job.id)
-            .await
-            .map_err(|fault| ErrorData::internal_error(fault.to_string(), None)),
+/// `tasks/cancel` of either. Cancelling what has ended changes nothing.
+pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Known, ErrorData> {
+    let known_task = known(gateway, caller, id).await?;
+    match known_task.job {
+        Some(job) if known_task.how.is_none() => {
+            job.cancel.cancel();
+            job.wait(Duration::from_secs(2)).await;
+            known(gateway, caller, id).await
+        }
+        _ => Ok(known_task),
     }
+}
+
+/// The result of a task that has ended.
+async fn result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
+    let result = gateway.task_result(caller, id).await;
+    result.map_err(|fault| ErrorData::internal_error(fault.to_string(), None))
 }
 
 /// Answers a request about tasks of a client of 2025-11-25; `None` if the request is about something else.
@@ -144,14 +155,22 @@ pub(super) async fn legacy_request(
     let custom = |value: Value| ServerResult::CustomResult(CustomResult::new(value));
     Some(match request {
         ClientRequest::GetTaskRequest(get) => {
-            job(gateway, &caller(), &get.params.task_id).map(|job| custom(legacy(gateway, &job)))
+            known(gateway, &caller(), &get.params.task_id).await.map(|known| custom(legacy(gateway, &known)))
         }
         ClientRequest::CancelTaskRequest(request) => {
-            cancel(gateway, &caller(), &request.params.task_id).await.map(|job| custom(legacy(gateway, &job)))
+            let (caller, id) = (caller(), &request.params.task_id);
+            match known(gateway, &caller, id).await {
+                // As 2025-11-25 has it.
+                Ok(known) if known.how.is_some() => {
+                    Err(ErrorData::invalid_params(format!("the task `{id}` has ended already"), None))
+                }
+                Ok(_) => cancel(gateway, &caller, id).await.map(|known| custom(legacy(gateway, &known))),
+                Err(error) => Err(error),
+            }
         }
         ClientRequest::CustomRequest(request) if request.method == "tasks/list" => {
-            let jobs = gateway.jobs.list(&caller().owner());
-            let tasks: Vec<Value> = jobs.iter().map(|job| legacy(gateway, job)).collect();
+            let jobs = gateway.jobs.list(&caller().owner()).into_iter();
+            let tasks: Vec<Value> = jobs.map(|job| started(gateway, job)).collect();
             Ok(custom(json!({ "tasks": tasks })))
         }
         ClientRequest::CustomRequest(request) if request.method == "tasks/result" => {
@@ -162,16 +181,16 @@ pub(super) async fn legacy_request(
     })
 }
 
+/// Waits for the end of a task and gives the result of its call.
 async fn legacy_result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
-    let job = job(gateway, caller, id)?;
-    tokio::select! {
-        _ = job.wait(RESULT_LIMIT) => {}
-        () = caller.cancel.cancelled() => {}
+    let found = known(gateway, caller, id).await?;
+    if let Some(job) = &found.job {
+        tokio::select! {
+            _ = job.wait(RESULT_LIMIT) => {}
+            () = caller.cancel.cancelled() => {}
+        }
     }
-    if job.ended().is_none() {
-        return Err(ErrorData::internal_error(format!("`{id}` is still running"), None));
-    }
-    let mut result = result(gateway, caller, &job).await?;
+    let mut result = result(gateway, caller, id).await?;
     if let Some(fields) = result.as_object_mut() {
         fields.remove("resultType");
         let meta = fields.entry("_meta").or_insert_with(|| json!({}));

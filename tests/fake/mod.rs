@@ -801,7 +801,7 @@ impl Session {
             let calls = calls.entry(name.to_owned()).or_default();
             *calls += 1;
             let mut on = tool.on(*calls - 1);
-            if on.fail_every.is_some_and(|every| *calls % every == 0) {
+            if on.fail_every.is_some_and(|every| calls.is_multiple_of(every)) {
                 on.error = Some(format!("failed: {}", params["arguments"]));
             }
             on

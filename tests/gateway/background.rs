@@ -145,6 +145,52 @@ async fn an_unknown_task_is_told() {
 }
 
 #[tokio::test]
+async fn a_task_whose_result_was_waited_for_is_no_news() {
+    let (inside, _) = shop("soft_deadline = '500ms'").await;
+    let handle = inside.answer("execute_tool", json!({ "name": "shop.fail_late" })).await;
+    let id = &handle["task_id"];
+    eventually("the task ends", async || {
+        let status = task(&inside, json!({ "task_id": id })).await;
+        (status["state"] == "failed").then_some(())
+    })
+    .await;
+    // Its end was told with that answer. Another one, whose result is fetched first, is not told.
+    let handle = inside.answer("execute_tool", json!({ "name": "shop.fail_late" })).await;
+    let waited = eventually("its result", async || {
+        let waited = inside.call("execute_tool", handle["next_step"]["arguments"].clone()).await;
+        (text_of(&waited) == "out of order").then_some(waited)
+    })
+    .await;
+    let all = [waited, inside.call("list_categories", json!({})).await];
+    assert!(all.iter().all(|answer| notices_of(answer).iter().all(|n| n["task_id"] != handle["task_id"])));
+}
+
+#[tokio::test]
+async fn a_launch_from_a_background_task_goes_on_after_its_answer() {
+    let (inside, _) = shop("soft_deadline = '500ms'").await;
+    let actions = json!([
+        { "id": "a", "name": "shop.slow" },
+        { "id": "b", "name": "gateway.background_run", "params": { "name": "shop.slow" }, "after": ["a"] },
+    ]);
+    let handle = inside.answer("run_parallel", json!({ "actions": actions })).await;
+    // What a client's transport does once the answer is out.
+    inside.caller.cancel.cancel();
+    let quiet = nonet::gateway::session::Caller { cancel: Default::default(), ..inside.caller.clone() };
+    let report = eventually("the run ends", async || {
+        let wait = json!({ "name": "gateway.background_run", "params": { "task_id": handle["task_id"], "wait": true } });
+        let answer = json_of(&inside.call_as(&quiet, "execute_tool", wait).await);
+        answer.get("results").is_some_and(|_| answer.get("total").is_some()).then_some(answer)
+    })
+    .await;
+    let second = &report["results"][1];
+    assert_eq!(
+        (&second["success"], &second["result"]["state"]),
+        (&json!(true), &json!("running")),
+        "{report}"
+    );
+}
+
+#[tokio::test]
 async fn the_status_of_a_task_shows_how_far_it_is() {
     let tools = json!([{ "name": "steps", "on": { "progress": 5, "progress_every_ms": 700 } }]);
     let inside = Setup::new().server("shop", json!({ "tools": tools })).open().await;

@@ -51,6 +51,7 @@ impl Setup {
         let gateway = Gateway::new(loaded.config, options);
         gateway.connect();
         let caller = gateway.caller(gateway.open_session(None), "test");
+        let caller = Caller { lasting: true, ..caller };
         Inside { folder: self.folder, gateway, caller }
     }
 }

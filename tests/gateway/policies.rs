@@ -111,8 +111,7 @@ fn an_answer_is_remembered_for_the_session_if_the_user_says_so() {
 #[tokio::test]
 async fn an_answer_in_the_chat_is_remembered_too() {
     let toml = "[policies.careful]\nrisk = 'high'\npolicy = 'approve'";
-    let mut inside = Setup::new().server("files", files()).toml(toml).open().await;
-    inside.caller.lasting = true;
+    let inside = Setup::new().server("files", files()).toml(toml).open().await;
     let call = json!({ "name": "files.delete_file", "params": { "path": "a" } });
     let fault = inside.fault("execute_tool", call.clone()).await;
     let token = &fault["next_step"]["arguments"]["token"];
