@@ -309,6 +309,12 @@ fn gateway(loaded: Loaded, embed: bool) -> Arc<Gateway> {
 async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
     let gateway = gateway(loaded, true);
+    let watched = file.clone();
+    tokio::spawn(
+        gateway
+            .clone()
+            .watch(watched.clone(), move || config::load(&watched, &|name| std::env::var(name).ok())),
+    );
     match http {
         Some(address) => {
             let mut addresses = tokio::net::lookup_host(&address).await.with_context(|| {

@@ -24,7 +24,7 @@ use std::{
 };
 
 use ::http::{HeaderName, HeaderValue};
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use backon::BackoffBuilder;
 use rmcp::{
     RoleClient,
@@ -178,6 +178,8 @@ pub enum Update {
         /// What it lists now; absent where it could not be read again.
         listing: Option<Listing>,
     },
+    /// The configuration changed: what is known is to be looked at anew, and servers that are gone forgotten.
+    Reconfigured,
     /// Everything before this is to be published; then the sender is told.
     Barrier(oneshot::Sender<()>),
 }
@@ -190,8 +192,8 @@ pub type Dial =
 pub struct Connection {
     /// The server's name.
     pub name: Arc<str>,
-    /// Its settings.
-    pub settings: Server,
+    /// Its settings; those that decide how it is reached never change.
+    settings: ArcSwap<Server>,
     /// Held by one call at a time, where calls must not run beside each other.
     pub one_at_a_time: tokio::sync::Mutex<()>,
     /// One for each call that may be with the server.
@@ -205,6 +207,8 @@ pub struct Connection {
     guard: Arc<Guard>,
     dial: Option<Box<Dial>>,
     secrets: Arc<[String]>,
+    /// Cancelled when the server is no longer wanted.
+    retired: CancellationToken,
 }
 
 impl std::fmt::Debug for Connection {
@@ -246,7 +250,7 @@ impl Connection {
             name,
             one_at_a_time: tokio::sync::Mutex::default(),
             slots: Semaphore::new(settings.max_concurrency),
-            settings,
+            settings: ArcSwap::from_pointee(settings),
             state: watch::Sender::new(State::Starting),
             peer: ArcSwapOption::empty(),
             era: Mutex::default(),
@@ -255,7 +259,37 @@ impl Connection {
             guard,
             dial,
             secrets,
+            retired: CancellationToken::new(),
         }
+    }
+
+    /// Its settings as they are now.
+    pub fn settings(&self) -> Arc<Server> {
+        self.settings.load_full()
+    }
+
+    /// Whether a server of these settings is reached as this one is, so that it needs no new connection.
+    pub fn is_reached_by(&self, other: &Server) -> bool {
+        let own = self.settings();
+        own.transport == other.transport && own.max_concurrency == other.max_concurrency
+    }
+
+    /// Cancelled when the server is no longer wanted.
+    pub fn retired(&self) -> &CancellationToken {
+        &self.retired
+    }
+
+    /// Ends the server once the calls that are with it have ended, at most after `limit`.
+    pub async fn retire(&self, limit: Duration) {
+        let every = u32::try_from(self.settings().max_concurrency).unwrap_or(u32::MAX);
+        let idle = self.slots.acquire_many(every);
+        let _ = timeout(limit, idle).await;
+        self.retired.cancel();
+    }
+
+    /// Takes new settings over. Only for those that [`Connection::is_reached_by`] accepts.
+    pub fn set(&self, settings: Server) {
+        self.settings.store(Arc::new(settings));
     }
 
     /// How it stands now.
@@ -324,7 +358,7 @@ impl Connection {
         started: Instant,
         stop: &CancellationToken,
     ) -> ConnectError {
-        let limit = self.settings.start_timeout;
+        let limit = self.settings().start_timeout;
         let connected = tokio::select! {
             connected = timeout(limit, self.connect()) => connected,
             () = stop.cancelled() => return ConnectError::Failed("stopped".into()),
@@ -416,7 +450,7 @@ impl Connection {
             let (reader, writer) = dial();
             return self.greet(reader, writer, None).await;
         }
-        match &self.settings.transport {
+        match &self.settings().transport {
             Transport::Stdio { command, args, env, cwd } => {
                 if let Some(cwd) = cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
                     return Err(ConnectError::Failed(format!("its `cwd` is no folder: {}", cwd.display())));
@@ -507,7 +541,7 @@ impl Connection {
             let token = CancellationToken::new();
             let greeting = serve_client_with_lifecycle_and_ct(handler, transport, mode, token);
             // A server that never answers the probe must still be tried the old way.
-            let patience = if era == Era::Modern { self.silence() } else { self.settings.start_timeout };
+            let patience = if era == Era::Modern { self.silence() } else { self.settings().start_timeout };
             let Ok(greeted) = timeout(patience, greeting).await else {
                 failure = format!("no answer within {patience:?}");
                 continue;
@@ -532,7 +566,7 @@ impl Connection {
 
     /// How long a server may be silent before it is taken for one of the session era.
     fn silence(&self) -> Duration {
-        SILENCE.min(self.settings.start_timeout / 2)
+        SILENCE.min(self.settings().start_timeout / 2)
     }
 
     /// A text without the values of the server's `env` and `headers`.

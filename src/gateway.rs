@@ -16,6 +16,7 @@ mod keep;
 mod learn;
 mod lists;
 mod publish;
+mod reload;
 pub mod session;
 mod skills;
 
@@ -23,7 +24,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -37,7 +38,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
-    config::Config,
+    config::{Config, Globs, Profile},
     downstream::{Connection, Dial, State, Update, guard::Guard},
     jobs::Jobs,
     metrics::Metrics,
@@ -50,6 +51,7 @@ pub use ask::{AskArguments, Interrupt};
 pub use discover::{BrowseArguments, SearchArguments};
 pub use graph::ParallelArguments;
 pub use keep::Known;
+pub use reload::Changes;
 use session::Session;
 pub use skills::SkillArguments;
 
@@ -108,6 +110,35 @@ pub struct Indexing {
     pub failed: bool,
 }
 
+/// The connections, by server name.
+pub type Connections = BTreeMap<Arc<str>, Arc<Connection>>;
+
+/// The configuration and what was made from it.
+struct World {
+    config: Arc<Config>,
+    connections: Arc<Connections>,
+}
+
+impl World {
+    /// The rules that a session is under. A profile that is gone from the configuration lets nothing through.
+    fn scope<'a>(&'a self, session: &'a Session) -> Option<Scope<'a>> {
+        let name = session.profile.as_deref()?;
+        let profile = self.config.profiles.get(name).unwrap_or_else(|| &NOTHING);
+        Some(Scope { name, profile, categories: &self.config.categories })
+    }
+}
+
+/// The profile of those whose profile was taken out of the configuration.
+static NOTHING: LazyLock<Profile> = LazyLock::new(|| {
+    let deny = Globs::new(vec!["*".into()]).unwrap_or_default();
+    Profile {
+        deny,
+        max_risk: Some(crate::config::Risk::Low),
+        categories: vec![String::new()],
+        ..Profile::default()
+    }
+});
+
 /// What a gateway is started with beside its configuration.
 #[derive(Default)]
 pub struct Options {
@@ -126,14 +157,14 @@ pub struct Options {
 
 /// The gateway.
 pub struct Gateway {
-    /// The configuration that it runs with.
-    pub config: Config,
+    /// What it runs with; replaced whole when the configuration changes.
+    world: ArcSwap<World>,
     /// Counters.
     pub metrics: Metrics,
     /// Calls in the background.
     pub jobs: Arc<Jobs>,
     selector: Selector,
-    connections: BTreeMap<Arc<str>, Arc<Connection>>,
+    guard: Arc<Guard>,
     embedding: Mutex<Option<AbortHandle>>,
     /// The newest graph of a large catalogue, and whether one is being built.
     graph: ArcSwapOption<Graph>,
@@ -173,7 +204,7 @@ impl Gateway {
                 let dial = dials.remove(&*name);
                 (name.clone(), Arc::new(Connection::new(name, settings.clone(), guard.clone(), dial)))
             })
-            .collect();
+            .collect::<Connections>();
         let own = own_listing();
         let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
         let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
@@ -182,7 +213,7 @@ impl Gateway {
             metrics: Metrics::default(),
             jobs: Arc::default(),
             selector,
-            connections,
+            guard,
             embedding: Mutex::default(),
             graph: ArcSwapOption::empty(),
             improving: AtomicBool::new(false),
@@ -203,7 +234,10 @@ impl Gateway {
             tasks: TaskTracker::new(),
             started: Instant::now(),
             since: SystemTime::now(),
-            config,
+            world: ArcSwap::from_pointee(World {
+                config: Arc::new(config),
+                connections: Arc::new(connections),
+            }),
         })
     }
 
@@ -220,11 +254,10 @@ impl Gateway {
         if !self.without_embedder
             && let Ok(mut embedder) = self.embedder.lock()
         {
-            *embedder = Some(Embedder::start(&self.config.embedder));
+            *embedder = Some(Embedder::start(&self.config().embedder));
         }
-        for connection in self.connections.values() {
-            let (connection, updates, stop) = (connection.clone(), updates.clone(), self.stop.clone());
-            self.tasks.spawn(async move { connection.supervise(updates, stop).await });
+        for connection in self.connections().values() {
+            self.supervise(connection, &updates);
         }
         let gateway = self.clone();
         self.tasks.spawn(async move { gateway.publish(receiver).await });
@@ -234,6 +267,20 @@ impl Gateway {
         }
         let stop = self.stop.clone();
         self.tasks.spawn(async move { heartbeat(stop).await });
+    }
+
+    /// Keeps a server connected until it is retired or the gateway stops.
+    fn supervise(&self, connection: &Arc<Connection>, updates: &mpsc::Sender<Update>) {
+        let stop = self.stop.child_token();
+        let (connection, updates) = (connection.clone(), updates.clone());
+        let retired = connection.retired().clone();
+        self.tasks.spawn(async move {
+            let end = stop.clone();
+            tokio::select! {
+                () = connection.supervise(updates, end) => {}
+                () = async { retired.cancelled().await; stop.cancel(); std::future::pending().await } => {}
+            }
+        });
     }
 
     /// Stops every server and waits until all have left.
@@ -260,9 +307,19 @@ impl Gateway {
         self.indexing.subscribe()
     }
 
-    /// The connections, by server name.
-    pub fn connections(&self) -> &BTreeMap<Arc<str>, Arc<Connection>> {
-        &self.connections
+    /// What it runs with now. An operation that looks at more than one thing of it takes it once.
+    fn world(&self) -> Arc<World> {
+        self.world.load_full()
+    }
+
+    /// The configuration that it runs with now.
+    pub fn config(&self) -> Arc<Config> {
+        self.world.load().config.clone()
+    }
+
+    /// The connections as they are now, by server name.
+    pub fn connections(&self) -> Arc<Connections> {
+        self.world.load().connections.clone()
     }
 
     /// The embedder, once it was started.
@@ -280,30 +337,23 @@ impl Gateway {
 
     /// A caller of this session, whose client calls itself `client` (`clientInfo.name`).
     pub fn caller(&self, session: Arc<Session>, client: &str) -> session::Caller {
-        let limits = self.config.limits(client);
+        let limits = self.config().limits(client);
         session::Caller { session, client: client.into(), limits, ..session::Caller::default() }
-    }
-
-    /// The rules that a session is under.
-    fn scope<'a>(&'a self, session: &'a Session) -> Option<Scope<'a>> {
-        let (name, profile) = self.config.profiles.get_key_value(session.profile.as_deref()?)?;
-        Some(Scope { name, profile, categories: &self.config.categories })
     }
 
     /// What the rules say of a tool for a caller.
     pub fn verdict(&self, caller: &session::Caller, tool: &crate::catalog::Tool) -> crate::policy::Verdict {
-        crate::policy::check(tool, self.scope(&caller.session))
+        crate::policy::check(tool, self.world().scope(&caller.session))
     }
 
     /// The servers that start for the first time and of which no older list is known either.
-    fn unlisted(&self) -> impl Iterator<Item = &Arc<str>> {
+    fn unlisted(&self) -> Vec<Arc<str>> {
         let snapshot = self.snapshot();
-        self.connections
-            .iter()
-            .filter(move |(server, connection)| {
-                !connection.state().settled() && !snapshot.catalog.servers().contains_key(*server)
-            })
-            .map(|(server, _)| server)
+        let connections = self.connections();
+        let unlisted = connections.iter().filter(|(server, connection)| {
+            !connection.state().settled() && !snapshot.catalog.servers().contains_key(*server)
+        });
+        unlisted.map(|(server, _)| server.clone()).collect()
     }
 
     /// Whether a caller may know of a server: without a profile of every one, else of those with a
@@ -320,14 +370,14 @@ impl Gateway {
 
     /// How a server stands, in one word; nothing for one that is ready.
     fn trouble(&self, server: &str) -> Option<&'static str> {
-        let state = self.connections.get(server)?.state();
+        let state = self.connections().get(server)?.state();
         (!matches!(state, State::Ready { .. })).then_some(state.as_str())
     }
 
     /// Waits until every server is ready or has failed once, at most `limit`.
     pub async fn settled(&self, limit: Duration) {
         let all = async {
-            for connection in self.connections.values() {
+            for connection in self.connections().values() {
                 let mut state = connection.watch();
                 let _ = state.wait_for(State::settled).await;
             }

@@ -39,7 +39,7 @@ pub use rules::{Rule, Rules};
 pub use vectors::Graph;
 
 /// The sentence embedder and the index.
-#[derive(Clone, Debug, serde::Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The ONNX Runtime library to use (1.24 or later). Without it ORT_DYLIB_PATH, the executable's folder and Python's

@@ -12,7 +12,7 @@ use std::{
     future::Future,
     panic::AssertUnwindSafe,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -34,7 +34,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    config::Limits,
+    config::{Config, Limits},
     gateway::{
         Gateway,
         session::{AsTask, Asking, Caller, Elicit, Reply, Session},
@@ -106,8 +106,8 @@ pub struct Handler {
     gateway: Arc<Gateway>,
     session: Arc<Session>,
     http: bool,
-    /// The client that was seen first, and what it stands.
-    client: Arc<OnceLock<(Box<str>, Limits)>>,
+    /// The client that was seen last, and what it stands by which configuration.
+    client: Arc<Mutex<Option<(Box<str>, Arc<Config>, Limits)>>>,
 }
 
 impl Handler {
@@ -156,13 +156,25 @@ impl Handler {
         }
     }
 
+    /// What a client stands. One client and one configuration nearly always, so the last is remembered.
+    fn limits(&self, client: &str) -> Limits {
+        let config = self.gateway.config();
+        let Ok(mut known) = self.client.lock() else { return config.limits(client) };
+        match &*known {
+            Some((name, of, limits)) if **name == *client && Arc::ptr_eq(of, &config) => *limits,
+            _ => {
+                let limits = config.limits(client);
+                *known = Some((client.into(), config, limits));
+                limits
+            }
+        }
+    }
+
     /// Whose request it is, without what a call needs.
     fn who(&self, context: &RequestContext<RoleServer>) -> Caller {
         let info = context.client_info();
         let name = info.as_ref().map_or("unknown", |info| &info.name);
-        // The same client nearly always; one connection may serve several all the same.
-        let (known, limits) = self.client.get_or_init(|| (name.into(), self.gateway.config.limits(name)));
-        let limits = if **known == *name { *limits } else { self.gateway.config.limits(name) };
+        let limits = self.limits(name);
         Caller {
             session: self.session.clone(),
             client: name.into(),

@@ -32,13 +32,13 @@ pub async fn starting(gateway: &Arc<Gateway>, limit: Duration) {
     bar.set_length(gateway.connections().len() as u64);
     let watch = async {
         loop {
-            let left: Vec<&str> = gateway
-                .connections()
+            let connections = gateway.connections();
+            let left: Vec<&str> = connections
                 .iter()
                 .filter(|(_, connection)| !connection.state().settled())
                 .map(|(name, _)| &**name)
                 .collect();
-            bar.set_position((gateway.connections().len() - left.len()) as u64);
+            bar.set_position((connections.len() - left.len()) as u64);
             bar.set_message(left.join(", "));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -48,7 +48,7 @@ pub async fn starting(gateway: &Arc<Gateway>, limit: Duration) {
         () = watch => {}
     }
     bar.finish_and_clear();
-    for (name, connection) in gateway.connections() {
+    for (name, connection) in gateway.connections().iter() {
         match connection.state() {
             crate::downstream::State::Down { error, .. }
             | crate::downstream::State::AuthRequired { error } => {

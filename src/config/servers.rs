@@ -17,7 +17,7 @@ use super::{
 };
 
 /// One MCP server behind the gateway.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Server {
     /// The program to start or the address to reach.
     pub transport: Transport,
@@ -46,7 +46,7 @@ pub struct Server {
 }
 
 /// How a server is reached.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
     /// A child process that speaks on stdin and stdout.
     Stdio {
@@ -69,7 +69,7 @@ pub enum Transport {
 }
 
 /// What one tool has of its own.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolOverride {
     /// What happens when this tool is called.

@@ -53,8 +53,9 @@ impl Gateway {
         let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
             return Ok(text_result(self.apps().to_string()));
         };
-        let Some((id, app)) = self.config.apps.get_key_value(id.trim()) else {
-            let near = name::nearest(&id, self.config.apps.keys().map(String::as_str), 3);
+        let config = self.config();
+        let Some((id, app)) = config.apps.get_key_value(id.trim()) else {
+            let near = name::nearest(&id, config.apps.keys().map(String::as_str), 3);
             let fault = Fault::new(
                 Code::NotFound,
                 format!("There is no app `{id}`. call_app without `app_id` lists them."),
@@ -92,7 +93,8 @@ impl Gateway {
 
     /// The list of apps.
     fn apps(&self) -> Value {
-        let apps: Vec<Value> = self.config.apps.iter().map(|(id, app)| describe(id, app)).collect();
+        let config = self.config();
+        let apps: Vec<Value> = config.apps.iter().map(|(id, app)| describe(id, app)).collect();
         let mut answer = json!({ "apps": apps });
         if apps.is_empty() {
             answer["hint"] =

@@ -326,7 +326,7 @@ impl Gateway {
     pub fn status(&self, caller: &Caller) -> Value {
         let snapshot = self.snapshot();
         let servers: Vec<Value> = self
-            .connections
+            .connections()
             .iter()
             .filter(|(name, _)| self.may_see(caller, name))
             .map(|(name, connection)| {

@@ -154,7 +154,7 @@ impl Gateway {
             read.map_err(|_| Fault::new(Code::Internal, "The params could not be checked."))?
         };
         let reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
-        if let Verdict::Approve(rule) = policy::check(&tool, self.scope(&caller.session)) {
+        if let Verdict::Approve(rule) = policy::check(&tool, self.world().scope(&caller.session)) {
             self.approve(caller, &tool, &reading.params, written, &rule).await?;
         }
         Ok(Prepared { tool, params: reading.params, repaired: reading.repaired })
@@ -167,7 +167,7 @@ impl Gateway {
             Err(fault) if fault.code == Code::UnknownTool => fault,
             known => return known,
         };
-        let mut unlisted: Vec<&Arc<str>> = self.unlisted().collect();
+        let mut unlisted = self.unlisted();
         let folded = name::fold(name);
         if unlisted.iter().any(|server| folded.starts_with(&name::fold(server))) {
             unlisted.retain(|server| folded.starts_with(&name::fold(server)));
@@ -177,7 +177,7 @@ impl Gateway {
         }
         let settled = async {
             for server in &unlisted {
-                if let Some(connection) = self.connections.get(*server) {
+                if let Some(connection) = self.connections().get(server) {
                     let _ = connection.watch().wait_for(State::settled).await;
                 }
             }
@@ -211,7 +211,8 @@ impl Gateway {
             .next("list_categories", json!({})));
         }
         let snapshot = self.snapshot();
-        let scope = self.scope(&caller.session);
+        let world = self.world();
+        let scope = world.scope(&caller.session);
         let seen = |tool: &Tool| !matches!(policy::check(tool, scope), Verdict::Deny(_));
         let tool = snapshot.catalog.resolve_among(name, &seen)?;
         match policy::check(tool, scope) {
@@ -269,6 +270,7 @@ impl Gateway {
         let in_gateway = began.elapsed().saturating_sub(made.in_server);
         let call = Call { outcome: made.outcome, bytes_in, bytes_out, in_gateway, in_server: made.in_server };
         self.metrics.record(&tool.full, &call);
+        self.settle_memory(bytes_out);
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,
@@ -315,13 +317,13 @@ impl Gateway {
         progress: ProgressSink,
     ) -> Result<Value, Fault> {
         let tool = &prepared.tool;
-        let Some(connection) = self.connections.get(&tool.server) else {
+        let Some(connection) = self.connections().get(&tool.server).cloned() else {
             return Err(Fault::new(
                 Code::ServerDown,
                 format!("`{}` is not configured any more.", tool.server),
             ));
         };
-        let timeout = timeout.unwrap_or(connection.settings.timeout);
+        let timeout = timeout.unwrap_or(connection.settings().timeout);
         let control = Control { timeout, cancel, progress: Some(progress), meta: caller.meta.clone() };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;

@@ -150,7 +150,8 @@ impl Gateway {
         if let Some(seen) = snapshot.seen.get(profile) {
             return seen.clone();
         }
-        let scope = self.scope(&caller.session);
+        let world = self.world();
+        let scope = world.scope(&caller.session);
         let see = |tool: &Arc<Tool>| !matches!(policy::check(tool, scope), Verdict::Deny(_));
         let seen: Arc<[bool]> = snapshot.tools.iter().map(see).collect();
         snapshot.seen.insert(profile.clone(), seen.clone());
@@ -185,11 +186,12 @@ impl Gateway {
             hints.push("Not every tool is indexed by meaning yet; the others are found by the words of their names and descriptions.".into());
         }
         if arguments.category.is_none() {
-            let scope = self.scope(&caller.session);
-            let may_hold = |server: &&Arc<str>| {
-                scope.is_none_or(|scope| scope.profile.categories.iter().any(|name| **name == ***server))
+            let world = self.world();
+            let scope = world.scope(&caller.session);
+            let may_hold = |server: &Arc<str>| {
+                scope.is_none_or(|scope| scope.profile.categories.iter().any(|name| **name == **server))
             };
-            let starting: Vec<&str> = self.unlisted().filter(may_hold).map(|server| &**server).collect();
+            let starting: Vec<Arc<str>> = self.unlisted().into_iter().filter(may_hold).collect();
             if !starting.is_empty() {
                 hints.push(format!(
                     "Still starting, so not searched: {}. Search again in a few seconds.",
@@ -227,11 +229,12 @@ impl Gateway {
 
     /// The tools of a category (a server, `gateway`, or a group of the configuration), as documents in order of name.
     fn members(&self, snapshot: &Snapshot, category: &str) -> Result<BTreeSet<usize>, Fault> {
+        let world = self.world();
         let key = category.trim();
         if let Some(entry) = snapshot.catalog.servers().get(key) {
             return Ok(entry.tools.iter().filter_map(|full| snapshot.place(full)).collect());
         }
-        if let Some(group) = self.config.categories.get(key) {
+        if let Some(group) = world.config.categories.get(key) {
             let tools = snapshot.tools.iter().enumerate();
             return Ok(tools
                 .filter(|(_, tool)| policy::in_category(tool, group))
@@ -239,11 +242,11 @@ impl Gateway {
                 .collect());
         }
         // Configured, but nothing has been listed yet.
-        if self.connections.contains_key(key) {
+        if world.connections.contains_key(key) {
             return Ok(BTreeSet::new());
         }
         let known = snapshot.catalog.servers().keys().map(|name| &**name);
-        let known: Vec<&str> = known.chain(self.config.categories.keys().map(String::as_str)).collect();
+        let known: Vec<&str> = known.chain(world.config.categories.keys().map(String::as_str)).collect();
         let near = name::nearest(key, known.iter().copied(), 3);
         let fault = match near.first() {
             Some(first) => {
@@ -259,7 +262,8 @@ impl Gateway {
     /// The `list_categories` meta-tool.
     pub fn categories(&self, caller: &Caller) -> Value {
         let snapshot = self.snapshot();
-        let scope = self.scope(&caller.session);
+        let world = self.world();
+        let scope = world.scope(&caller.session);
         let seen = |full: &Arc<str>| {
             snapshot
                 .catalog
@@ -280,21 +284,26 @@ impl Gateway {
             categories.push(category);
         };
         let mut names: BTreeSet<&str> = snapshot.catalog.servers().keys().map(|name| &**name).collect();
-        names.extend(self.connections.keys().map(|name| &**name));
+        names.extend(world.connections.keys().map(|name| &**name));
         for name in names {
             let entry = snapshot.catalog.servers().get(name);
             let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
-            let own = self.connections.get(name);
+            let own = world.connections.get(name);
             if scope.is_some() && count == 0 {
                 continue;
             }
             total += count;
-            let about = own.and_then(|c| c.settings.description.as_deref());
-            let description = entry.map(|entry| entry.description.as_str()).or(about).unwrap_or_default();
+            let about = own.and_then(|c| c.settings().description.clone());
+            let description = entry.map(|entry| entry.description.clone()).or(about).unwrap_or_default();
             let state = own.map(|connection| connection.state());
-            push(name, &crate::schema::clip(description, SUMMARY), count, state.as_ref().map(|s| s.as_str()));
+            push(
+                name,
+                &crate::schema::clip(&description, SUMMARY),
+                count,
+                state.as_ref().map(|s| s.as_str()),
+            );
         }
-        for (name, group) in &self.config.categories {
+        for (name, group) in &world.config.categories {
             let tools = snapshot.catalog.visible().filter(|tool| policy::in_category(tool, group));
             let count = tools.filter(|tool| seen(&tool.full)).count();
             if scope.is_some() && count == 0 {
@@ -308,7 +317,8 @@ impl Gateway {
     /// The `browse_category` meta-tool.
     pub fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
         let snapshot = self.snapshot();
-        let scope = self.scope(&caller.session);
+        let world = self.world();
+        let scope = world.scope(&caller.session);
         let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
         let tools: Vec<Arc<Tool>> = self
             .members(&snapshot, &arguments.category)?

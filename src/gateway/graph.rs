@@ -435,17 +435,17 @@ impl Gateway {
         };
         let tool = prepared.tool.clone();
         let alone = !tool.read_only && !tool.parallel && &*tool.server != GATEWAY;
-        let connection = self.connections.get(&tool.server).filter(|_| alone);
+        let connection = self.connections().get(&tool.server).filter(|_| alone).cloned();
         let timeout = action.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
         let held = |why: &str| {
             not_run(Fault::new(Code::Cancelled, format!("Not run: {why} while it waited for its turn.")))
         };
-        let _turn = match connection {
+        let _turn = match &connection {
             Some(connection) => tokio::select! {
                 biased;
                 () = cancel.cancelled() => return held("cancelled"),
                 () = halt.cancelled() => return held("another call failed and `fail_fast` is set,"),
-                () = tokio::time::sleep(timeout.unwrap_or(connection.settings.timeout)) => {
+                () = tokio::time::sleep(timeout.unwrap_or(connection.settings().timeout)) => {
                     let message = format!("`{}` was busy with other calls for all of its time.", tool.server);
                     return not_run(Fault::new(Code::RateLimited, message).retry_after(Duration::from_secs(1)));
                 }

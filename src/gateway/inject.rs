@@ -22,7 +22,8 @@ impl Gateway {
     /// Descriptions are cut where `limits` says that the client cuts them, with a word of it.
     pub fn injected(&self, session: &Session, limits: &Limits) -> Vec<Value> {
         let snapshot = self.snapshot();
-        let scope = self.scope(session);
+        let world = self.world();
+        let scope = world.scope(session);
         let profile = scope.map(|scope| scope.profile);
         let seen: Vec<&Arc<Tool>> = snapshot
             .catalog
@@ -31,8 +32,8 @@ impl Gateway {
             .collect();
         let own = profile.and_then(|profile| profile.tool_injection);
         let window =
-            profile.and_then(|profile| profile.context_window).unwrap_or(self.config.gateway.context_window);
-        let mode = match own.unwrap_or(self.config.gateway.tool_injection) {
+            profile.and_then(|profile| profile.context_window).unwrap_or(world.config.gateway.context_window);
+        let mode = match own.unwrap_or(world.config.gateway.tool_injection) {
             ToolInjection::Auto => choose(seen.iter().map(|tool| json_len(&tool.definition)), window),
             mode => mode,
         };
@@ -41,7 +42,7 @@ impl Gateway {
             ToolInjection::CompactDirect => seen.into_iter().map(|tool| compact(tool)).collect(),
             ToolInjection::Discovery | ToolInjection::Auto => {
                 let pinned = profile.map_or(&[][..], |profile| &profile.pinned);
-                let names = self.config.gateway.pinned.iter().chain(pinned);
+                let names = world.config.gateway.pinned.iter().chain(pinned);
                 let mut tools: Vec<&Arc<Tool>> = names
                     .filter_map(|name| snapshot.catalog.resolve(name).ok())
                     .filter(|tool| seen.iter().any(|other| other.full == tool.full))
@@ -55,10 +56,11 @@ impl Gateway {
 
     /// Whether what `tools/list` gives can change while Nonet runs.
     pub fn list_can_change(&self, session: &Session) -> bool {
-        let profile = self.scope(session).map(|scope| scope.profile);
+        let world = self.world();
+        let profile = world.scope(session).map(|scope| scope.profile);
         let mode =
-            profile.and_then(|profile| profile.tool_injection).unwrap_or(self.config.gateway.tool_injection);
-        let pinned = !self.config.gateway.pinned.is_empty() || profile.is_some_and(|p| !p.pinned.is_empty());
+            profile.and_then(|profile| profile.tool_injection).unwrap_or(world.config.gateway.tool_injection);
+        let pinned = !world.config.gateway.pinned.is_empty() || profile.is_some_and(|p| !p.pinned.is_empty());
         mode != ToolInjection::Discovery || pinned
     }
 }

@@ -26,6 +26,8 @@ use crate::{
 const LOOKED_AT: usize = 1_000;
 /// From this size of a result on, in bytes, memory is given back to the system after it was handled.
 const LARGE: usize = 4 << 20;
+/// How long a large result may take to be written to its client.
+const AFTERWARDS: Duration = Duration::from_secs(1);
 
 pub(super) type KeptCell = OnceCell<Option<Arc<Kept>>>;
 
@@ -34,7 +36,7 @@ impl Gateway {
     async fn kept(&self) -> Result<Arc<Kept>, String> {
         let opened = self.kept.get_or_init(async || {
             let folder = self.state.clone();
-            let own = &self.config.gateway;
+            let own = &self.config().gateway;
             let limits = Limits { bytes: own.keep_results_bytes, age: own.keep_results_for };
             let opened = tokio::task::spawn_blocking(move || {
                 if let Some(folder) = folder {
@@ -90,12 +92,19 @@ impl Gateway {
                 budget,
                 put.as_ref().map(|_| reference.as_str()).map_err(String::as_str),
             );
-            if size >= LARGE {
-                memory::give_back();
-            }
             shown
         });
         work.await.unwrap_or_else(|_| crate::jobs::panicked())
+    }
+
+    /// Gives memory back to the system after a large result has gone out.
+    pub(super) fn settle_memory(&self, bytes: usize) {
+        if bytes >= LARGE {
+            tokio::spawn(async {
+                tokio::time::sleep(AFTERWARDS).await;
+                let _ = tokio::task::spawn_blocking(memory::give_back).await;
+            });
+        }
     }
 
     /// Keeps a result for later calls; gives its reference.

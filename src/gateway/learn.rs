@@ -48,7 +48,7 @@ pub(super) struct Learning {
 impl Gateway {
     /// What was learned so far, read from the store when it is first wanted; nothing where that is switched off.
     async fn learning(&self) -> Option<&Learning> {
-        if !self.config.gateway.learn {
+        if !self.config().gateway.learn {
             return None;
         }
         let opened = self.learning.get_or_init(async || {
@@ -79,7 +79,7 @@ impl Gateway {
 
     /// Remembers a search, whose outcome may come.
     pub(super) fn searched(&self, caller: &Caller, snapshot: &Snapshot, words: Vec<String>, found: &Found) {
-        if self.config.gateway.learn && caller.lasting && !words.is_empty() {
+        if self.config().gateway.learn && caller.lasting && !words.is_empty() {
             let enough = found.hits.first().map_or(0.0, |first| first.score * FITS);
             let hits = found.hits.iter().filter(|hit| hit.score >= enough);
             let names = hits.filter_map(|hit| Some(snapshot.tool(hit.document)?.full.clone()));

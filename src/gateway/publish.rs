@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Gateway, Indexing, Snapshot, lists, own_listing};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
+    config::Server,
     downstream::Update,
     memory,
     policy::{self, Scope, Verdict},
@@ -36,8 +37,8 @@ impl Gateway {
         known.insert(GATEWAY.into(), own_listing());
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         if let Some(folder) = &self.cache {
-            for (name, connection) in &self.connections {
-                if let Some(listing) = lists::read(folder, name, &connection.settings) {
+            for (name, connection) in self.connections().iter() {
+                if let Some(listing) = lists::read(folder, name, &connection.settings()) {
                     known.insert(name.clone(), listing);
                 }
             }
@@ -72,6 +73,14 @@ impl Gateway {
                         news.extend(notice);
                     }
                     Update::Listed { .. } => {}
+                    Update::Reconfigured => {
+                        let world = self.world();
+                        known.retain(|server, _| {
+                            **server == *GATEWAY || world.connections.contains_key(server)
+                        });
+                        fresh.retain(|server| world.connections.contains_key(server));
+                        changed = true;
+                    }
                     Update::Barrier(waiting) => barriers.push(waiting),
                 }
                 next = updates.try_recv().ok();
@@ -83,7 +92,8 @@ impl Gateway {
     fn tell_of_changes(&self, notice: &Value) {
         let snapshot = self.snapshot();
         for session in self.sessions.iter().filter_map(|session| session.upgrade()) {
-            let scope = self.scope(&session);
+            let world = self.world();
+            let scope = world.scope(&session);
             let server = notice["server"].as_str().unwrap_or_default();
             // Of a tool that is gone nobody can say who saw it; then its server's other tools decide.
             let sees_server = scope.is_none()
@@ -141,8 +151,8 @@ impl Gateway {
         {
             notice = changes(&server, old, &listing);
         }
-        if let (Some(folder), Some(connection)) = (&self.cache, self.connections.get(&server))
-            && let Err(error) = lists::write(folder, &server, &connection.settings, &listing)
+        if let (Some(folder), Some(connection)) = (&self.cache, self.connections().get(&server))
+            && let Err(error) = lists::write(folder, &server, &connection.settings(), &listing)
         {
             tracing::warn!(%server, %error, "the list could not be kept on disk");
         }
@@ -154,12 +164,14 @@ impl Gateway {
         let gateway = self.clone();
         let known = known.clone();
         let made = tokio::task::spawn_blocking(move || {
+            let world = gateway.world();
+            let settings: BTreeMap<&Arc<str>, Arc<Server>> =
+                world.connections.iter().map(|(name, connection)| (name, connection.settings())).collect();
             let listings = known.iter().map(|(server, listing)| {
-                let settings = gateway.connections.get(server).map(|connection| &connection.settings);
-                (&**server, listing, settings)
+                (&**server, listing, settings.get(server).map(|settings| &**settings))
             });
-            let catalog = Catalog::new(listings, &gateway.config.policies);
-            let index = Arc::new(Index::new(documents(&catalog), &gateway.config.embedder));
+            let catalog = Catalog::new(listings, &world.config.policies);
+            let index = Arc::new(Index::new(documents(&catalog), &gateway.config().embedder));
             let passages: Arc<[Passage]> =
                 index.documents().iter().map(|document| document.passage(index.rules())).collect();
             // A list is read, checked and indexed in several forms, of which one stays.

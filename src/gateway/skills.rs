@@ -44,7 +44,7 @@ impl Gateway {
         caller: &Caller,
         arguments: SkillArguments,
     ) -> Result<Value, Interrupt> {
-        let folders = self.config.gateway.skills.clone();
+        let folders = self.config().gateway.skills.clone();
         let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
         let snapshot = self.snapshot();
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
@@ -116,7 +116,7 @@ impl Gateway {
         // Both waits together end before the soft deadline: a prompt does not become a task.
         let patience = caller.limits.soft_deadline / 2;
         let control = Control {
-            timeout: connection.settings.timeout.min(patience),
+            timeout: connection.settings().timeout.min(patience),
             cancel: CancellationToken::clone(&caller.cancel),
             progress: None,
             meta: Map::new(),

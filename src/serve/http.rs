@@ -71,7 +71,7 @@ fn router(
 ) -> Router {
     let service = |profile: Option<String>| {
         let gateway = gateway.clone();
-        let settings = &gateway.config.gateway;
+        let settings = &gateway.config().gateway;
         // A page of another site must not reach this address through a name of its own (DNS
         // rebinding), nor with the browser's help: both Host and Origin are checked.
         let mut hosts = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into(), "[::1]".into()];
@@ -95,7 +95,7 @@ fn router(
         )
     };
     let mut router = Router::new().route_service("/mcp", service(options.profile.clone()));
-    for name in gateway.config.profiles.keys() {
+    for name in gateway.config().profiles.keys() {
         router = router.route_service(&format!("/mcp/{name}"), service(Some(name.clone())));
     }
     router.layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))

@@ -53,7 +53,7 @@ fn message(task: &Known) -> Option<String> {
 }
 
 fn ttl_ms(gateway: &Gateway) -> u64 {
-    u64::try_from(gateway.config.gateway.keep_results_for.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(gateway.config().gateway.keep_results_for.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A task as the extension has it. A result that is the server's own error is a result.

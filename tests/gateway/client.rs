@@ -282,6 +282,12 @@ impl Client {
         json_of(&result)["error"].take()
     }
 
+    /// The code of the fault that a call of a server's tool ends with, if it does.
+    pub fn fault_code(&mut self, name: &str) -> Option<String> {
+        let result = self.execute(name, json!({}));
+        (result["isError"] == true).then(|| json_of(&result)["error"]["code"].as_str().map(String::from))?
+    }
+
     /// What `gateway.status` says of a server.
     pub fn server(&mut self, name: &str) -> Value {
         let status = json_of(&self.execute("gateway.status", json!({})));

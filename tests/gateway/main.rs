@@ -35,6 +35,7 @@ mod next_steps;
 mod parallel;
 mod params;
 mod policies;
+mod reloading;
 mod rules;
 mod server_changes;
 mod server_faults;

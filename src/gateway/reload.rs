@@ -1,0 +1,215 @@
+//! Taking up a changed configuration while clients are connected.
+//!
+//! Only what changed is touched. A server that is reached as before keeps its connection and gets its new settings; one that
+//! is reached otherwise, or is gone, is retired when the calls that are with it have ended, and the new one is started at
+//! once. A file that cannot be used changes nothing.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use notify::{RecursiveMode, Watcher};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{Connections, Gateway, World};
+use crate::{
+    config::{self, Config, Loaded},
+    downstream::{Connection, Update},
+};
+
+/// How long calls on a server that is no longer wanted may go on.
+const RETIRE_LIMIT: Duration = Duration::from_secs(300);
+/// How long a file must be left alone before it is read: editors write in several steps.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// What a changed configuration changed, by server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Changes {
+    /// Servers that are new.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub started: Vec<String>,
+    /// Servers that are reached otherwise now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub restarted: Vec<String>,
+    /// Servers that are gone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<String>,
+    /// Servers whose tools, policies or limits changed and that go on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// What takes a new start of the gateway.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs_restart: Vec<&'static str>,
+}
+
+impl Gateway {
+    /// Runs with this configuration from now on.
+    pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
+        let old = self.world();
+        let mut changes = Changes::default();
+        let mut connections = Connections::new();
+        let mut retired: Vec<Arc<Connection>> = Vec::new();
+        for (name, settings) in config.servers.iter().filter(|(_, settings)| settings.enabled) {
+            let name: Arc<str> = name.as_str().into();
+            let kept = old.connections.get(&name).filter(|connection| connection.is_reached_by(settings));
+            if let Some(connection) = kept {
+                if *connection.settings() != *settings {
+                    changes.changed.push(name.to_string());
+                    connection.set(settings.clone());
+                }
+                connections.insert(name, connection.clone());
+                continue;
+            }
+            match old.connections.get(&name) {
+                Some(before) => {
+                    changes.restarted.push(name.to_string());
+                    retired.push(before.clone());
+                }
+                None => changes.started.push(name.to_string()),
+            }
+            let connection = Connection::new(name.clone(), settings.clone(), self.guard.clone(), None);
+            connections.insert(name, Arc::new(connection));
+        }
+        for (name, connection) in old.connections.iter().filter(|(name, _)| !connections.contains_key(*name))
+        {
+            changes.stopped.push(name.to_string());
+            retired.push(connection.clone());
+        }
+        changes.needs_restart = needs_restart(&old.config, &config);
+        let fresh: Vec<Arc<Connection>> = connections
+            .iter()
+            .filter(|(name, connection)| {
+                !old.connections.get(*name).is_some_and(|o| Arc::ptr_eq(o, connection))
+            })
+            .map(|(_, connection)| connection.clone())
+            .collect();
+        self.world.store(Arc::new(World { config: Arc::new(config), connections: Arc::new(connections) }));
+        let updates = self.updates.lock().ok().and_then(|updates| updates.clone());
+        if let Some(updates) = updates {
+            for connection in &fresh {
+                self.supervise(connection, &updates);
+            }
+            let _ = updates.send(Update::Reconfigured).await;
+        }
+        for connection in retired {
+            let stop = self.stop.clone();
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    () = connection.retire(RETIRE_LIMIT) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+        changes
+    }
+
+    /// Takes the file up whenever it changes, until the gateway stops. `read` reads it anew.
+    pub async fn watch(
+        self: Arc<Self>,
+        file: PathBuf,
+        read: impl Fn() -> Result<Loaded, config::Unusable> + Send + Sync + 'static,
+    ) {
+        let (sender, mut events) = mpsc::channel(16);
+        let target = file.file_name().map(|name| name.to_os_string());
+        let seen = move |event: notify::Result<notify::Event>| {
+            let of_file = |event: &notify::Event| {
+                !event.kind.is_access()
+                    && event.paths.iter().any(|path| path.file_name() == target.as_deref())
+            };
+            if event.as_ref().is_ok_and(of_file) {
+                // A full queue holds enough of them.
+                let _ = sender.try_send(());
+            }
+        };
+        // The folder, because editors replace files.
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let watcher = notify::recommended_watcher(seen).and_then(|mut watcher| {
+            watcher.watch(folder, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        let _watcher = match watcher {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                tracing::warn!(file = %file.display(), %error, "changes of the file are not seen; they need a new start");
+                return;
+            }
+        };
+        let read = Arc::new(read);
+        loop {
+            tokio::select! {
+                event = events.recv() => if event.is_none() { return },
+                () = self.stop.cancelled() => return,
+            }
+            while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
+            let read = read.clone();
+            match tokio::task::spawn_blocking(move || read()).await {
+                Ok(Ok(loaded)) => self.take_up(loaded).await,
+                Ok(Err(error)) => self.tell_of_config(json!({
+                    "kind": "config_faulty",
+                    "message": crate::schema::clip(&error.to_string(), 1_000),
+                    "hint": "Nothing was changed. `nonet check` tells every fault.",
+                })),
+                Err(_) => return,
+            }
+        }
+    }
+
+    async fn take_up(self: &Arc<Self>, loaded: Loaded) {
+        let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
+        let changes = self.reload(loaded.config).await;
+        if changes == Changes::default() && faults.is_empty() {
+            tracing::info!("the configuration was read again; no server is concerned");
+            return;
+        }
+        let mut notice = json!({ "kind": "config_changed" });
+        if let (Some(notice), Ok(Value::Object(changes))) =
+            (notice.as_object_mut(), serde_json::to_value(&changes))
+        {
+            notice.extend(changes);
+        }
+        if !faults.is_empty() {
+            notice["left_out"] = json!(faults);
+        }
+        self.tell_of_config(notice);
+    }
+
+    /// Says in the log and to every session that sees all servers what became of a changed file.
+    fn tell_of_config(&self, notice: Value) {
+        match notice["kind"] == "config_faulty" || notice.get("left_out").is_some() {
+            true => tracing::warn!("{notice}"),
+            false => tracing::info!("{notice}"),
+        }
+        let sessions = self.sessions.iter().filter_map(|session| session.upgrade());
+        for session in sessions.filter(|session| session.profile.is_none()) {
+            session.notify(notice.clone());
+        }
+    }
+}
+
+/// What of a configuration is only read when the gateway starts.
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let mut all = Vec::new();
+    if old.embedder != new.embedder {
+        all.push("[embedder]");
+    }
+    if old.gateway.learn != new.gateway.learn {
+        all.push("gateway.learn");
+    }
+    if (old.gateway.keep_results_for, old.gateway.keep_results_bytes)
+        != (new.gateway.keep_results_for, new.gateway.keep_results_bytes)
+    {
+        all.push("gateway.keep_results_*");
+    }
+    if (&old.gateway.allowed_hosts, &old.gateway.allowed_origins)
+        != (&new.gateway.allowed_hosts, &new.gateway.allowed_origins)
+    {
+        all.push("gateway.allowed_*");
+    }
+    if new.profiles.keys().any(|name| !old.profiles.contains_key(name)) {
+        all.push("addresses of new profiles");
+    }
+    all
+}
