@@ -1,11 +1,16 @@
 //! The command line: arguments in, exit code out. Results go to stdout, everything else to stderr.
 
+/// Prints a line on stdout.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::cli::show::line(&format!($($text)*)) };
+}
+
 mod check;
+mod hosts;
 mod show;
 
 use std::{
     io::IsTerminal,
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -45,6 +50,8 @@ Examples:
   nonet serve --http 127.0.0.1:8931         serve MCP over HTTP at /mcp
   nonet check                               look the configuration and every server over
   nonet search \"what changed in the repo\"   find tools
+  nonet import && nonet install claude-desktop --replace
+                                            take over a client's servers, then stand in front of them
   nonet call time.get_current_time '{\"timezone\": \"UTC\"}'
 
 Configuration: ./servers.toml, else ~/.config/nonet/servers.toml.
@@ -145,6 +152,46 @@ enum Command {
         #[arg(long)]
         replay: bool,
     },
+    /// Take MCP servers over from a client's configuration into servers.toml
+    Import {
+        /// A client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) or a file; all
+        /// clients of this machine if left out
+        source: Option<String>,
+        /// Replace servers of the same name that are reached otherwise
+        #[arg(long)]
+        replace: bool,
+        /// Show what would be written, and write nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put Nonet into a client's configuration, with a backup
+    Install {
+        /// The client: claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli
+        client: String,
+        /// Into the file of this project instead of the user's
+        #[arg(long)]
+        project: bool,
+        /// Take out the servers that servers.toml has too, so that nothing is there twice
+        #[arg(long)]
+        replace: bool,
+        /// Show what would be written, and write nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Take Nonet out of a client's configuration, and put back what `install` replaced
+    Uninstall {
+        /// The client
+        client: String,
+        /// From the file of this project instead of the user's
+        #[arg(long)]
+        project: bool,
+        /// Show what would be written, and write nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Forget what searches have led to, kept results and ended tasks, on this machine
     Forget,
     /// Print the JSON Schema of servers.toml
@@ -215,11 +262,12 @@ pub fn main() -> ExitCode {
 /// Logs to stderr from a thread of its own: a client that does not read stderr must not stop the
 /// gateway. What it cannot take is dropped.
 fn log_to_stderr(filter: Option<&str>, serves: bool) -> tracing_appender::non_blocking::WorkerGuard {
-    let default = if serves { "warn,nonet=info" } else { "error" };
+    // rmcp says of its own accord what the state of a server says.
+    let default = if serves { "warn,nonet=info,rmcp::transport=off" } else { "error,rmcp::transport=off" };
     // A level alone is Nonet's: what libraries say at `debug` shows what goes through them, secrets included.
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
     let own = filter.filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
-    let own = own.map(|level| format!("warn,nonet={level}"));
+    let own = own.map(|level| format!("warn,nonet={level},rmcp::transport=off"));
     let filter = own.as_deref().or(filter).unwrap_or(default);
     let filter = match filter.parse::<tracing_subscriber::EnvFilter>() {
         Ok(filter) => filter,
@@ -244,8 +292,17 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             return Ok(OK);
         }
         Some(Command::Forget) => return forget(),
+        Some(Command::Import { source, replace, dry_run, json }) => {
+            return hosts::import(source.as_deref(), cli.config.as_deref(), replace, dry_run, json);
+        }
+        Some(Command::Install { client, project, replace, dry_run }) => {
+            return hosts::install(&client, cli.config.as_deref(), project, replace, dry_run);
+        }
+        Some(Command::Uninstall { client, project, dry_run }) => {
+            return hosts::uninstall(&client, project, dry_run);
+        }
         Some(Command::Schema) => {
-            println!("{}", serde_json::to_string_pretty(&config::schema())?);
+            show::line(&serde_json::to_string_pretty(&config::schema())?.to_string());
             return Ok(OK);
         }
         Some(Command::Eval { tools, queries, out, without, confidence, replay }) => {
@@ -259,7 +316,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Ok(loaded) => loaded,
         Err(unusable) => {
             if let Some(Command::Check { json: true }) = cli.command {
-                println!("{}", check::unusable(&unusable));
+                show::line(&check::unusable(&unusable).to_string());
             } else {
                 eprintln!("nonet: {unusable}");
             }
@@ -322,8 +379,12 @@ async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>)
             })?;
             let address = addresses.next().with_context(|| format!("`{address}` has no address"))?;
             let options = serve::HttpOptions { address, profile };
-            let ready = |address: SocketAddr| {
+            let ready = |serving: serve::Serving| {
+                let address = serving.address;
                 eprintln!("nonet: serving MCP at http://{address}/mcp (configuration: {})", file.display());
+                if let Some(page) = serving.page {
+                    eprintln!("nonet: live page at {page}");
+                }
             };
             serve::serve_http(gateway, options, ready, stop_signal()).await?;
         }
@@ -471,7 +532,7 @@ fn forget() -> anyhow::Result<u8> {
     let kept = Kept::open(&folder, Limits { bytes: u64::MAX, age: Duration::MAX })?;
     let Counts { entries, bytes } = kept.counts()?;
     kept.forget()?;
-    println!(
+    say!(
         "forgot {outcomes} outcomes, and {entries} results and tasks of {bytes} bytes, in {}",
         folder.display()
     );
@@ -500,7 +561,7 @@ async fn eval(
     })
     .await;
     bar.finish_and_clear();
-    println!("{}", serde_json::to_string(&report?)?);
+    show::line(&serde_json::to_string(&report?)?.to_string());
     Ok(OK)
 }
 

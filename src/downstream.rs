@@ -19,7 +19,10 @@ mod tasks;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -94,6 +97,8 @@ pub enum State {
         era: Era,
         /// How long it took from the start to the list.
         took: Duration,
+        /// Since when.
+        since: Instant,
     },
     /// Lost or never reached.
     Down {
@@ -178,6 +183,11 @@ pub enum Update {
         /// What it lists now; absent where it could not be read again.
         listing: Option<Listing>,
     },
+    /// A server was lost and is there again.
+    Reconnected {
+        /// The server.
+        server: Arc<str>,
+    },
     /// The configuration changed: what is known is to be looked at anew, and servers that are gone forgotten.
     Reconfigured,
     /// Everything before this is to be published; then the sender is told.
@@ -209,6 +219,13 @@ pub struct Connection {
     secrets: Arc<[String]>,
     /// Cancelled when the server is no longer wanted.
     retired: CancellationToken,
+    /// Whether it is to be connected; the user may hold it.
+    enabled: watch::Sender<bool>,
+    restart: Notify,
+    /// How often it has become ready.
+    lives: AtomicU64,
+    /// What its last process said on stderr.
+    tail: Mutex<Option<Tail>>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -260,6 +277,10 @@ impl Connection {
             dial,
             secrets,
             retired: CancellationToken::new(),
+            enabled: watch::Sender::new(true),
+            restart: Notify::new(),
+            lives: AtomicU64::new(0),
+            tail: Mutex::default(),
         }
     }
 
@@ -285,6 +306,41 @@ impl Connection {
         let idle = self.slots.acquire_many(every);
         let _ = timeout(limit, idle).await;
         self.retired.cancel();
+    }
+
+    /// How often it was lost and reached again.
+    pub fn restarts(&self) -> u64 {
+        self.lives.load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    /// For how long it has been ready, if it is.
+    pub fn ready_for(&self) -> Option<Duration> {
+        match &*self.state.borrow() {
+            State::Ready { since, .. } => Some(since.elapsed()),
+            _ => None,
+        }
+    }
+
+    /// The last lines that its process wrote on stderr, without the values of its `env`.
+    pub fn stderr_tail(&self) -> Vec<String> {
+        let text = self.tail.lock().ok().and_then(|tail| tail.as_ref().map(Tail::text)).unwrap_or_default();
+        self.mask(&text).lines().map(String::from).collect()
+    }
+
+    /// Connects anew.
+    pub fn restart(&self) {
+        self.restart.notify_one();
+        self.kick.notify_one();
+    }
+
+    /// Whether the user holds it.
+    pub fn is_held(&self) -> bool {
+        !*self.enabled.borrow()
+    }
+
+    /// Lets the server run, or holds it until it is enabled again or the configuration is read anew.
+    pub fn enable(&self, enabled: bool) {
+        self.enabled.send_replace(enabled);
     }
 
     /// Takes new settings over. Only for those that [`Connection::is_reached_by`] accepts.
@@ -314,6 +370,15 @@ impl Connection {
         };
         let mut backoff = new_backoff();
         loop {
+            let mut enabled = self.enabled.subscribe();
+            if !*enabled.borrow_and_update() {
+                self.state.send_replace(State::Stopped);
+                tokio::select! {
+                    _ = enabled.wait_for(|enabled| *enabled) => {}
+                    () = stop.cancelled() => break,
+                }
+                self.state.send_replace(State::Starting);
+            }
             let started = Instant::now();
             // Not raced against `stop`: what is live ends itself then, and takes its time to do so.
             let end = self.live(&updates, started, &stop).await;
@@ -432,11 +497,17 @@ impl Connection {
                 let version = link.info.protocol_version.to_string();
                 let took = started.elapsed();
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");
-                self.state.send_replace(State::Ready { version, era: link.era, took });
+                let since = Instant::now();
+                self.state.send_replace(State::Ready { version, era: link.era, took, since });
+                if self.lives.fetch_add(1, Ordering::Relaxed) > 0 {
+                    let _ = updates.send(Update::Reconnected { server: self.name.clone() }).await;
+                }
             }
             tokio::select! {
                 () = stop.cancelled() => return "stopped".into(),
                 () = link.closed.cancelled() => return "it closed the connection".into(),
+                () = self.restart.notified() => return "it was restarted on request".into(),
+                () = held(&self.enabled) => return "it was disabled on request".into(),
                 () = link.changed.notified() => {}
                 () = subscription.changed(&peer, link) => {}
             }
@@ -469,6 +540,9 @@ impl Connection {
                         _ => format!("`{command}` could not be started: {error}"),
                     })
                 })?;
+                if let Ok(mut tail) = self.tail.lock() {
+                    *tail = Some(child.tail().clone());
+                }
                 self.greet(Box::new(stdout), Box::new(stdin), Some(child)).await
             }
             Transport::Http { url, headers } => {
@@ -585,6 +659,14 @@ impl Connection {
                 .filter(|last| !last.is_empty())
                 .unwrap_or_else(|| "the connection closed".into()),
         }
+    }
+}
+
+/// Ends when the server is not to be connected any more.
+async fn held(enabled: &watch::Sender<bool>) {
+    let mut enabled = enabled.subscribe();
+    if enabled.wait_for(|enabled| !enabled).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

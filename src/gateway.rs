@@ -10,6 +10,7 @@ mod ask;
 mod builtin;
 pub mod call;
 mod discover;
+mod feed;
 mod graph;
 mod inject;
 mod keep;
@@ -43,12 +44,14 @@ use crate::{
     jobs::Jobs,
     metrics::Metrics,
     policy::Scope,
+    results::json_len,
     search::{Embedder, Graph, Index},
     select::Selector,
 };
 pub use apps::AppArguments;
 pub use ask::{AskArguments, Interrupt};
 pub use discover::{BrowseArguments, SearchArguments};
+pub use feed::Feed;
 pub use graph::ParallelArguments;
 pub use keep::Known;
 pub use reload::Changes;
@@ -163,6 +166,8 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// Calls in the background.
     pub jobs: Arc<Jobs>,
+    /// Calls as they end.
+    pub calls: Feed,
     selector: Selector,
     guard: Arc<Guard>,
     embedding: Mutex<Option<AbortHandle>>,
@@ -212,6 +217,7 @@ impl Gateway {
         Arc::new(Self {
             metrics: Metrics::default(),
             jobs: Arc::default(),
+            calls: Feed::default(),
             selector,
             guard,
             embedding: Mutex::default(),
@@ -320,6 +326,35 @@ impl Gateway {
     /// The connections as they are now, by server name.
     pub fn connections(&self) -> Arc<Connections> {
         self.world.load().connections.clone()
+    }
+
+    /// The bytes of JSON that the definitions of all tools take, and those of the nine.
+    pub fn saving(&self) -> (usize, usize) {
+        let snapshot = self.snapshot();
+        let all = snapshot.tools.iter().filter(|tool| &*tool.server != GATEWAY);
+        let nine: usize = crate::meta::definitions().iter().map(json_len).sum();
+        (all.map(|tool| json_len(&tool.definition)).sum(), nine)
+    }
+
+    /// How many sessions there are, and how many notices wait for them.
+    pub fn session_counts(&self) -> (usize, usize) {
+        let sessions = self.sessions.iter().filter_map(|session| session.upgrade());
+        sessions.fold((0, 0), |(count, notices), session| (count + 1, notices + session.waiting_notices()))
+    }
+
+    /// The sessions whose client has called, with its name and profile, by number.
+    pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
+        let sessions = self.sessions.iter().filter_map(|session| session.upgrade());
+        let mut clients: Vec<_> = sessions
+            .filter_map(|session| Some((session.id, session.client()?.to_string(), session.profile.clone())))
+            .collect();
+        clients.sort();
+        clients
+    }
+
+    /// How long it has been running.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
     }
 
     /// The embedder, once it was started.

@@ -295,6 +295,13 @@ impl Jobs {
         self.table.iter().filter(|job| matches!(*job.status.borrow(), Status::Working)).count()
     }
 
+    /// All jobs, newest first: for the user of the machine, not for clients.
+    pub fn all(&self) -> Vec<Arc<Job>> {
+        let mut all: Vec<Arc<Job>> = self.table.iter().map(|job| job.clone()).collect();
+        all.sort_by(|a, b| b.began.cmp(&a.began).then(a.id.cmp(&b.id)));
+        all
+    }
+
     /// The jobs of a session, newest first. Without a session there is no list: who knows a handle may use it, and nobody
     /// learns of others.
     pub fn list(&self, owner: &Owner) -> Vec<Arc<Job>> {

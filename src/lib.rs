@@ -11,6 +11,7 @@ pub mod config;
 pub mod downstream;
 pub mod fault;
 pub mod gateway;
+pub mod hosts;
 pub mod jobs;
 pub mod lines;
 pub mod memory;

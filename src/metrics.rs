@@ -1,19 +1,72 @@
-//! Counters of calls: per tool, and per outcome.
+//! Counts calls, bytes, times and restarts, and shows them: a few figures for `gateway.status`, all of
+//! them as a page for Prometheus.
+//!
+//! [`Metrics::record`] runs once per call: it finds the tool's entry, which holds everything else that
+//! is to be counted, and adds to atomics there. Labels are made when the page is. Every label is a name
+//! out of the configuration or the catalogue, or a code out of the source, never a text of a client. This
+//! room does not look at the gateway: what it cannot count itself it is given in [`Now`].
+
+mod histogram;
+mod page;
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use dashmap::DashMap;
+use serde::Serialize;
+
+pub use self::page::{CONTENT_TYPE, Now, ServerNow};
+use self::{
+    histogram::{Histogram, Reading},
+    page::Page,
+};
+
+/// How many tools are told apart. Tools called for the first time after that are counted together, by server.
+const MAX_TOOLS: usize = 10_000;
+/// The label of those.
+const OTHER: &str = "_other";
+
+/// Bounds of the buckets for times in Nonet, in microseconds.
+const GATEWAY_US: &[u64] =
+    &[25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
+/// The same for times in a server: up to five minutes.
+const SERVER_US: &[u64] = &[
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    30_000_000,
+    60_000_000,
+    300_000_000,
+];
+/// The same for searches.
+const SEARCH_US: &[u64] = &[
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000,
+];
 
 /// One call that has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct Call<'a> {
+    /// The server of the tool.
+    pub server: &'a Arc<str>,
+    /// The tool's own name.
+    pub tool: &'a Arc<str>,
     /// `ok`, `tool_error` (the server's own `isError`), or the code of a fault.
     pub outcome: &'static str,
     /// The size of its params as JSON, in bytes.
@@ -22,82 +75,241 @@ pub struct Call {
     pub bytes_out: usize,
     /// Time spent in Nonet.
     pub in_gateway: Duration,
-    /// Time spent in the server.
+    /// Time spent in the server; zero if no server took part, and then no server's times count it.
     pub in_server: Duration,
 }
 
-/// What was counted of one tool.
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// Calls that ended.
-    pub calls: AtomicU64,
-    /// Those of them that ended with an error.
-    pub failures: AtomicU64,
-    /// Bytes of params and of results, over all calls.
-    pub bytes: (AtomicU64, AtomicU64),
-    /// Time spent in Nonet, in microseconds, over all calls.
-    pub gateway_us: AtomicU64,
-    /// Time spent in the server, in microseconds, over all calls.
-    pub server_us: AtomicU64,
+/// All that is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    /// By full name; for tools beyond [`MAX_TOOLS`] by the name of the server, which no full name equals.
+    tools: DashMap<Arc<str>, Arc<Tool>>,
+    servers: DashMap<Arc<str>, Arc<Server>>,
+    refused: Outcomes,
+    gateway: Histogram,
+    search: Histogram,
 }
 
-/// All counters.
-#[derive(Debug, Default)]
-pub struct Metrics {
-    tools: DashMap<Arc<str>, Arc<Counts>>,
-    outcomes: DashMap<&'static str, u64>,
+/// How times are spread; only what was observed is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// Of calls, in Nonet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Spread>,
+    /// Of calls, in servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<Spread>,
+    /// Of searches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub search: Option<Spread>,
+}
+
+/// Two quantiles, as near as the buckets tell them. What is above all buckets counts as the highest bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Spread {
+    /// Half took at most this long, in microseconds.
+    pub p50_us: u64,
+    /// Of twenty, nineteen took at most this long, in microseconds.
+    pub p95_us: u64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            tools: DashMap::new(),
+            servers: DashMap::new(),
+            refused: Outcomes::default(),
+            gateway: Histogram::new(GATEWAY_US),
+            search: Histogram::new(SEARCH_US),
+        }
+    }
 }
 
 impl Metrics {
-    /// Counts one call.
-    pub fn record(&self, tool: &Arc<str>, call: &Call) {
-        let counts = match self.tools.get(tool) {
-            Some(counts) => counts.clone(),
-            None => self.tools.entry(tool.clone()).or_default().clone(),
-        };
-        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        counts.calls.fetch_add(1, Relaxed);
-        counts.failures.fetch_add(u64::from(call.outcome != "ok"), Relaxed);
-        counts.bytes.0.fetch_add(call.bytes_in as u64, Relaxed);
-        counts.bytes.1.fetch_add(call.bytes_out as u64, Relaxed);
-        counts.gateway_us.fetch_add(us(call.in_gateway), Relaxed);
-        counts.server_us.fetch_add(us(call.in_server), Relaxed);
-        self.refused(call.outcome);
+    /// Counts one call of the tool with that full name. The name and those in `call` are the catalogue's.
+    pub fn record(&self, full: &Arc<str>, call: &Call<'_>) {
+        let tool = self.tool(full, call);
+        tool.outcomes.add(call.outcome);
+        tool.server.bytes_in.fetch_add(call.bytes_in as u64, Relaxed);
+        tool.server.bytes_out.fetch_add(call.bytes_out as u64, Relaxed);
+        self.gateway.observe(call.in_gateway);
+        if !call.in_server.is_zero() {
+            tool.server.time.observe(call.in_server);
+        }
     }
 
     /// Counts a call that no tool was called for.
     pub fn refused(&self, outcome: &'static str) {
-        *self.outcomes.entry(outcome).or_default() += 1;
+        self.refused.add(outcome);
     }
 
-    /// Calls and failures of one tool.
+    /// Counts a search, and how long it took.
+    pub fn searched(&self, took: Duration) {
+        self.search.observe(took);
+    }
+
+    /// Counts that a server was started or connected again after it was lost.
+    pub fn restarted(&self, server: &Arc<str>) {
+        self.server(server).restarts.fetch_add(1, Relaxed);
+    }
+
+    /// Calls and failures of one tool, by its full name.
     pub fn of(&self, tool: &str) -> (u64, u64) {
-        self.tools
-            .get(tool)
-            .map_or((0, 0), |counts| (counts.calls.load(Relaxed), counts.failures.load(Relaxed)))
+        self.tools.get(tool).map_or((0, 0), |tool| tool.outcomes.calls_and_failures())
     }
 
     /// Calls and failures over all tools.
     pub fn total(&self) -> (u64, u64) {
-        self.tools.iter().fold((0, 0), |(calls, failures), counts| {
-            (calls + counts.calls.load(Relaxed), failures + counts.failures.load(Relaxed))
+        self.tools.iter().fold((0, 0), |(all_calls, all_failures), tool| {
+            let (calls, failures) = tool.outcomes.calls_and_failures();
+            (all_calls + calls, all_failures + failures)
         })
-    }
-
-    /// Mean time in Nonet and in the server over all calls, in microseconds.
-    pub fn mean_us(&self) -> Option<(u64, u64)> {
-        let sums = self.tools.iter().fold((0, 0, 0), |(calls, gateway, server), counts| {
-            (
-                calls + counts.calls.load(Relaxed),
-                gateway + counts.gateway_us.load(Relaxed),
-                server + counts.server_us.load(Relaxed),
-            )
-        });
-        (sums.0 > 0).then(|| (sums.1 / sums.0, sums.2 / sums.0))
     }
 
     /// How calls ended, those included that were refused before a tool was called.
     pub fn outcomes(&self) -> BTreeMap<&'static str, u64> {
-        self.outcomes.iter().map(|entry| (*entry.key(), *entry.value())).collect()
+        let mut all = self.refused.counts();
+        for tool in &self.tools {
+            for (outcome, count) in tool.outcomes.counts() {
+                *all.entry(outcome).or_default() += count;
+            }
+        }
+        all
+    }
+
+    /// Mean time of a call in Nonet, and of those that a server took part in, in the server: in microseconds.
+    pub fn mean_us(&self) -> Option<(u64, u64)> {
+        let gateway = self.gateway.read().mean_us()?;
+        Some((gateway, self.in_servers().mean_us().unwrap_or_default()))
+    }
+
+    /// The median of times and their 95th percentile.
+    pub fn latency(&self) -> Latency {
+        let spread = |times: Reading| {
+            times.quantile_us(50).zip(times.quantile_us(95)).map(|(p50_us, p95_us)| Spread { p50_us, p95_us })
+        };
+        Latency {
+            gateway: spread(self.gateway.read()),
+            server: spread(self.in_servers()),
+            search: spread(self.search.read()),
+        }
+    }
+
+    /// The page for Prometheus, in the text format of OpenMetrics: serve it as [`CONTENT_TYPE`].
+    pub fn render(&self, now: Now) -> String {
+        // A server that was never lost has a zero, so that the first restart shows as one.
+        for name in now.servers.keys() {
+            self.server(name);
+        }
+        let mut calls = BTreeMap::new();
+        for tool in &self.tools {
+            for (outcome, count) in tool.outcomes.counts() {
+                let labels = (tool.server.name.clone(), tool.name.clone(), outcome);
+                *calls.entry(labels).or_default() += count;
+            }
+        }
+        let servers = self.servers.iter().map(|server| (server.name.clone(), server.value().clone()));
+        Page {
+            calls,
+            refused: self.refused.counts(),
+            servers: servers.collect(),
+            gateway: self.gateway.read(),
+            search: self.search.read(),
+            now,
+        }
+        .render()
+    }
+
+    fn in_servers(&self) -> Reading {
+        let mut all = Histogram::new(SERVER_US).read();
+        for server in &self.servers {
+            all.add(&server.time.read());
+        }
+        all
+    }
+
+    fn tool(&self, full: &Arc<str>, call: &Call<'_>) -> Arc<Tool> {
+        if let Some(tool) = self.tools.get(full) {
+            return tool.clone();
+        }
+        let (key, name) = if self.tools.len() < MAX_TOOLS {
+            (full, call.tool.clone())
+        } else {
+            (call.server, OTHER.into())
+        };
+        let server = self.server(call.server);
+        let new = || Arc::new(Tool { name, server, outcomes: Outcomes::default() });
+        self.tools.entry(key.clone()).or_insert_with(new).clone()
+    }
+
+    fn server(&self, name: &Arc<str>) -> Arc<Server> {
+        if let Some(server) = self.servers.get(name) {
+            return server.clone();
+        }
+        self.servers.entry(name.clone()).or_insert_with(|| Arc::new(Server::new(name.clone()))).clone()
     }
 }
+
+/// What is counted of one tool.
+#[derive(Debug)]
+struct Tool {
+    name: Arc<str>,
+    server: Arc<Server>,
+    outcomes: Outcomes,
+}
+
+/// What is counted of one server.
+#[derive(Debug)]
+struct Server {
+    name: Arc<str>,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    restarts: AtomicU64,
+    time: Histogram,
+}
+
+impl Server {
+    fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            time: Histogram::new(SERVER_US),
+        }
+    }
+}
+
+/// How often something ended in which way. Nearly everything ends with `ok`, which takes no lock.
+#[derive(Debug, Default)]
+struct Outcomes {
+    ok: AtomicU64,
+    others: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Outcomes {
+    fn add(&self, outcome: &'static str) {
+        if outcome == "ok" {
+            self.ok.fetch_add(1, Relaxed);
+        } else {
+            *self.others.lock().unwrap_or_else(PoisonError::into_inner).entry(outcome).or_default() += 1;
+        }
+    }
+
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ok = self.ok.load(Relaxed);
+        if ok > 0 {
+            counts.insert("ok", ok);
+        }
+        counts
+    }
+
+    fn calls_and_failures(&self) -> (u64, u64) {
+        let failures = self.others.lock().unwrap_or_else(PoisonError::into_inner).values().sum();
+        (self.ok.load(Relaxed) + failures, failures)
+    }
+}
+
+#[cfg(test)]
+mod tests;

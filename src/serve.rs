@@ -6,6 +6,7 @@
 
 mod http;
 mod lines;
+mod page;
 mod tasks;
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
 };
 
 use futures::FutureExt;
-pub use http::{HttpOptions, serve_http};
+pub use http::{HttpOptions, Serving, serve_http};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
     model::{
@@ -100,6 +101,9 @@ fn connect_soon(gateway: &Arc<Gateway>) {
     });
 }
 
+/// A client's name, and what it stands by this configuration.
+type Known = (Box<str>, Arc<Config>, Limits);
+
 /// The handler of one session.
 #[derive(Clone)]
 pub struct Handler {
@@ -107,7 +111,7 @@ pub struct Handler {
     session: Arc<Session>,
     http: bool,
     /// The client that was seen last, and what it stands by which configuration.
-    client: Arc<Mutex<Option<(Box<str>, Arc<Config>, Limits)>>>,
+    client: Arc<Mutex<Option<Known>>>,
 }
 
 impl Handler {
@@ -164,6 +168,7 @@ impl Handler {
             Some((name, of, limits)) if **name == *client && Arc::ptr_eq(of, &config) => *limits,
             _ => {
                 let limits = config.limits(client);
+                self.session.is_of(client);
                 *known = Some((client.into(), config, limits));
                 limits
             }

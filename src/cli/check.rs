@@ -80,10 +80,10 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
             Err(error) => json!({ "error": error }),
         };
         status["definitions"] = json!({ "bytes_of_all_tools": whole, "bytes_of_the_nine": nine });
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        show::line(&serde_json::to_string_pretty(&status)?.to_string());
         return Ok(code);
     }
-    println!(
+    say!(
         "{}: {}",
         file.display(),
         if faults.is_empty() { "no faults".into() } else { format!("{} faults", faults.len()) }
@@ -91,7 +91,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     for fault in &faults {
         let left_out =
             fault.entry.as_ref().map(|entry| format!(" [{entry}] is left out.")).unwrap_or_default();
-        println!("  {fault}{left_out}");
+        say!("  {fault}{left_out}");
     }
     let mut table = show::plain_table(&["SERVER", "STATE", "STARTED", "PROTOCOL", "TOOLS", "ERROR"]);
     for server in status["servers"].as_array().into_iter().flatten() {
@@ -109,12 +109,12 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     for name in disabled {
         table.add_row([name, "disabled".into(), String::new(), String::new(), String::new(), String::new()]);
     }
-    println!("{table}");
+    say!("{table}");
     match backend {
-        Ok(backend) => println!("search by meaning: {backend}"),
-        Err(error) => println!("{error}"),
+        Ok(backend) => say!("search by meaning: {backend}"),
+        Err(error) => say!("{error}"),
     }
-    println!(
+    say!(
         "definitions: {whole} bytes for {} tools (about {} tokens); clients read {nine} bytes (about {} tokens)",
         snapshot.catalog.visible().count(),
         whole / 4,

@@ -14,6 +14,18 @@ use crate::{
     results::text_of,
 };
 
+/// Prints a line on stdout. A reader that has left, as `head` does, ends the program without a word.
+pub fn line(text: &str) {
+    use std::io::Write;
+    if let Err(error) = writeln!(std::io::stdout(), "{text}") {
+        std::process::exit(if error.kind() == std::io::ErrorKind::BrokenPipe {
+            0
+        } else {
+            i32::from(FAILED)
+        });
+    }
+}
+
 /// A progress bar on stderr; invisible where stderr is no terminal.
 pub fn bar(what: &'static str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
@@ -84,11 +96,11 @@ pub async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
 /// Prints an answer as JSON or as a table; gives the exit code.
 pub fn answer(answer: Result<Value, Fault>, as_json: bool, table: fn(&Value)) -> anyhow::Result<u8> {
     match answer {
-        Ok(answer) if as_json => println!("{}", serde_json::to_string_pretty(&answer)?),
+        Ok(answer) if as_json => say!("{}", serde_json::to_string_pretty(&answer)?),
         Ok(answer) => table(&answer),
         Err(fault) => {
             if as_json {
-                println!("{}", serde_json::to_string_pretty(&fault.to_value())?);
+                line(&serde_json::to_string_pretty(&fault.to_value())?.to_string());
             } else {
                 print_fault(&fault);
             }
@@ -138,7 +150,7 @@ pub fn search_table(answer: &Value) {
             field(hit, "description").into(),
         ]);
     }
-    println!("{table}");
+    say!("{table}");
     tell_confidence(answer);
 }
 
@@ -184,7 +196,7 @@ pub fn explained_table(answer: &Value) {
             because.join(", "),
         ]);
     }
-    println!("{table}");
+    say!("{table}");
     tell_confidence(answer);
 }
 
@@ -217,23 +229,23 @@ pub fn tools_table(answer: &Value) {
         let description = field(tool, "description").split_whitespace().collect::<Vec<_>>().join(" ");
         table.add_row([field(tool, "name"), field(tool, "risk"), &crate::schema::clip(&description, 100)]);
     }
-    println!("{table}");
+    say!("{table}");
     eprintln!("{} tools", answer["total"]);
 }
 
 /// The result of a call: its text, or everything as JSON.
 pub fn result(result: &Value, as_json: bool) {
     if as_json {
-        println!("{}", serde_json::to_string_pretty(result).unwrap_or_default());
+        line(&serde_json::to_string_pretty(result).unwrap_or_default().to_string());
         return;
     }
     let text = text_of(result);
     if crate::results::is_error(result) {
         eprintln!("nonet: {text}");
     } else if text.is_empty() {
-        println!("{}", serde_json::to_string_pretty(result).unwrap_or_default());
+        line(&serde_json::to_string_pretty(result).unwrap_or_default().to_string());
     } else {
-        println!("{text}");
+        say!("{text}");
         let others = result["content"].as_array().into_iter().flatten();
         let others = others.filter(|block| block["type"] != "text").count();
         if others > 0 {

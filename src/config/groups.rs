@@ -41,6 +41,8 @@ pub struct Gateway {
     pub keep_results_bytes: u64,
     /// Whether searches learn from the calls that follow them. What is learned stays in the store on this machine.
     pub learn: bool,
+    /// Whether the HTTP server has a live page at `/ui`, for this machine alone.
+    pub page: bool,
     /// Host names besides localhost that HTTP clients may use for this gateway.
     #[schemars(example = json!(["nonet.example.com"]))]
     pub allowed_hosts: Vec<String>,
@@ -61,6 +63,7 @@ impl Default for Gateway {
             keep_results_for: Duration::from_secs(24 * 60 * 60),
             keep_results_bytes: 256_000_000,
             learn: true,
+            page: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
         }

@@ -333,12 +333,16 @@ impl Gateway {
                 let state = connection.state();
                 let tools = snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
                 let mut server = json!({ "name": &**name, "state": state.as_str(), "tools": tools });
+                let restarts = connection.restarts();
+                if restarts > 0 {
+                    server["restarts"] = json!(restarts);
+                }
                 let in_flight = connection.in_flight();
                 if in_flight > 0 {
                     server["calls_running"] = json!(in_flight);
                 }
                 match state {
-                    State::Ready { version, era, took } => {
+                    State::Ready { version, era, took, .. } => {
                         server["version"] = json!(version);
                         server["era"] = json!(era);
                         server["started_ms"] = json!(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
@@ -368,6 +372,10 @@ impl Gateway {
             "outcomes": self.metrics.outcomes(),
             "tasks_running": self.jobs.running(),
         });
+        let latency = json!(self.metrics.latency());
+        if latency.as_object().is_some_and(|latency| !latency.is_empty()) {
+            status["latency"] = latency;
+        }
         if let Some((gateway, server)) = self.metrics.mean_us() {
             status["mean_us"] = json!({ "gateway": gateway, "server": server });
         }

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use futures::FutureExt;
@@ -268,8 +268,30 @@ impl Gateway {
         made: &Made,
     ) {
         let in_gateway = began.elapsed().saturating_sub(made.in_server);
-        let call = Call { outcome: made.outcome, bytes_in, bytes_out, in_gateway, in_server: made.in_server };
+        let call = Call {
+            server: &tool.server,
+            tool: &tool.name,
+            outcome: made.outcome,
+            bytes_in,
+            bytes_out,
+            in_gateway,
+            in_server: made.in_server,
+        };
         self.metrics.record(&tool.full, &call);
+        self.calls.push(|| {
+            json!({
+                "at": since_1970_ms(),
+                "client": &*caller.client,
+                "session": caller.session.id,
+                "tool": &*tool.full,
+                "server": &*tool.server,
+                "outcome": made.outcome,
+                "bytes_in": bytes_in,
+                "bytes_out": bytes_out,
+                "gateway_us": micros(in_gateway),
+                "server_us": micros(made.in_server),
+            })
+        });
         self.settle_memory(bytes_out);
         tracing::info!(
             target: "nonet::call",
@@ -577,6 +599,11 @@ impl Run {
             went_on: Arc::default(),
         }
     }
+}
+
+fn since_1970_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A time in whole microseconds.

@@ -1,6 +1,6 @@
 //! Finding tools: search, browse, describe. Answers are compact; empty fields are left out.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -87,6 +87,7 @@ impl Gateway {
                 None => Ok(self.categories(caller)),
             };
         }
+        let began = Instant::now();
         let snapshot = self.snapshot();
         let members = match &arguments.category {
             Some(category) => Some(self.members(&snapshot, category)?),
@@ -138,6 +139,7 @@ impl Gateway {
             })
             .collect();
         let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
+        self.metrics.searched(began.elapsed());
         if let Some(hint) = self.hint(caller, &snapshot, &request, &found, &arguments) {
             answer["hint"] = json!(hint);
         }

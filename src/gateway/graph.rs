@@ -420,7 +420,10 @@ impl Gateway {
             };
             let filled = template::fill(&action.params, &lookup);
             let params = filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))?;
-            self.prepare(caller, &action.name, params, &action.params).await
+            // Templates mean nothing outside of the graph; kept results stay references.
+            let outside = template::names(&action.params).is_empty();
+            let written = if outside { action.params.clone() } else { params.clone() };
+            self.prepare(caller, &action.name, params, &written).await
         };
         let prepared = match prepared.await {
             Ok(prepared) => prepared,

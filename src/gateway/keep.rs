@@ -86,13 +86,12 @@ impl Gateway {
             if let Err(error) = &put {
                 tracing::error!(%error, "a large result was not kept");
             }
-            let shown = results::shorten(
+            results::shorten(
                 result,
                 size,
                 budget,
                 put.as_ref().map(|_| reference.as_str()).map_err(String::as_str),
-            );
-            shown
+            )
         });
         work.await.unwrap_or_else(|_| crate::jobs::panicked())
     }
@@ -314,7 +313,7 @@ impl Gateway {
     }
 
     /// How many results and tasks are kept, and their size in bytes.
-    pub(super) async fn kept_counts(&self) -> Option<Counts> {
+    pub async fn kept_counts(&self) -> Option<Counts> {
         let kept = self.kept.get()?.clone()?;
         tokio::task::spawn_blocking(move || kept.counts()).await.ok()?.ok()
     }

@@ -73,6 +73,7 @@ impl Gateway {
                         news.extend(notice);
                     }
                     Update::Listed { .. } => {}
+                    Update::Reconnected { server } => self.metrics.restarted(&server),
                     Update::Reconfigured => {
                         let world = self.world();
                         known.retain(|server, _| {

@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -36,6 +36,7 @@ pub struct Session {
     pub id: u64,
     /// The profile that it was given, if any.
     pub profile: Option<String>,
+    client: OnceLock<Box<str>>,
     notices: Mutex<Notices>,
     /// Tools that the user allowed for the rest of the session.
     approved: Mutex<HashSet<Arc<str>>>,
@@ -61,6 +62,21 @@ impl Session {
             }
             notices.waiting.push_back(notice);
         }
+    }
+
+    /// Notes which client it is, by the name that it gives of itself.
+    pub fn is_of(&self, client: &str) {
+        let _ = self.client.set(client.into());
+    }
+
+    /// The client, once it has called.
+    pub fn client(&self) -> Option<&str> {
+        self.client.get().map(|client| &**client)
+    }
+
+    /// How many notices wait.
+    pub fn waiting_notices(&self) -> usize {
+        self.notices.lock().map_or(0, |notices| notices.waiting.len())
     }
 
     /// Takes back that a task has ended: its result is in the client's hands.

@@ -15,7 +15,7 @@ use serde_json::{json, value::RawValue};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Handler, MAX_MESSAGE, VERBATIM};
+use super::{Handler, MAX_MESSAGE, VERBATIM, page};
 use crate::gateway::Gateway;
 
 /// How long open requests may take to end after the gateway was told to stop.
@@ -29,11 +29,20 @@ pub struct HttpOptions {
     pub profile: Option<String>,
 }
 
+/// Where it serves, once it does.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// The address that it listens on.
+    pub address: SocketAddr,
+    /// The live page, with its token; none where it is switched off or others reach this address.
+    pub page: Option<String>,
+}
+
 /// Serves any number of clients until `stop` ends. `ready` is told the address, once it is bound.
 pub async fn serve_http(
     gateway: Arc<Gateway>,
     options: HttpOptions,
-    ready: impl FnOnce(SocketAddr),
+    ready: impl FnOnce(Serving),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let listener = TcpListener::bind(options.address)
@@ -41,9 +50,16 @@ pub async fn serve_http(
         .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
     let address = listener.local_addr()?;
     let ending = CancellationToken::new();
-    let router = router(&gateway, &options, address, &ending);
+    // For the user of this machine alone.
+    let shown = gateway.config().gateway.page && address.ip().is_loopback();
+    let token = shown.then(|| uuid::Uuid::new_v4().simple().to_string());
+    let link = token.as_ref().map(|token| page::link(address, token));
+    if token.is_some() {
+        gateway.calls.switch_on();
+    }
+    let router = router(&gateway, &options, address, &ending).merge(page::router(&gateway, token));
     gateway.connect();
-    ready(address);
+    ready(Serving { address, page: link });
     let listener = listener.tap_io(|socket| {
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "no TCP_NODELAY");

@@ -1,0 +1,73 @@
+# syntax=docker/dockerfile:1
+#
+# Nonet over HTTP in a container.
+#
+#   docker build -t nonet .                          the gateway alone: for servers at an address
+#   docker build -t nonet --target launchers .       with npx and uvx too: for servers that are programs
+#
+#   docker run --init -p 127.0.0.1:8931:8931 \
+#     -v "$PWD/servers.toml:/etc/nonet/servers.toml:ro" -v nonet-data:/data nonet
+#
+# Mount:
+#   /etc/nonet/servers.toml   the configuration (read only is enough). Without it Nonet says so and ends.
+#   /data                     the home of the user `nonet` (10001): kept results and tasks, what searches led to, vectors,
+#                             and what npx and uvx download. A named volume has the right owner; a folder of the host has
+#                             to be writable for 10001. Without it all of this is gone with the container.
+#   whatever the servers are to work on, such as -v "$PWD:/project"; paths in servers.toml are those inside of the container.
+#
+# Variables that servers.toml names as ${TOKEN} come with `-e TOKEN`.
+#
+# It listens on all addresses of the container, so only requests whose Host is localhost or 127.0.0.1 are answered: that fits
+# the port above. For another name (a proxy in front, another container) list it in servers.toml, else the answer is 403:
+#
+#   [gateway]
+#   allowed_hosts = ["nonet.example.com", "nonet"]
+#
+# There is no sign-in: publish the port to the loopback address alone, or put a proxy that asks for one in front.
+#
+# --init: servers may leave processes behind that somebody has to clear away.
+
+FROM rust:1-slim-trixie AS build
+WORKDIR /src
+COPY . .
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/src/target \
+    cargo build --release --locked --bin nonet && cp target/release/nonet /usr/local/bin/nonet
+
+# The gateway and the certificates that it checks https servers by.
+FROM debian:trixie-slim AS runtime
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 10001 nonet \
+    && useradd --uid 10001 --gid 10001 --home-dir /data --no-create-home --shell /usr/sbin/nologin nonet \
+    && install -d -o 10001 -g 10001 /data
+COPY --from=build /usr/local/bin/nonet /usr/local/bin/nonet
+ENV HOME=/data NONET_CONFIG=/etc/nonet/servers.toml
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 8931
+ENTRYPOINT ["nonet"]
+CMD ["serve", "--http", "0.0.0.0:8931"]
+
+# Optional: Node.js with npx, Python and uv with uvx, git. Several times the size.
+FROM node:24-trixie-slim AS node
+
+FROM runtime AS launchers
+USER root
+# `pip install uv onnxruntime` here makes search by meaning about three times as fast.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends git libatomic1 libstdc++6 python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && python3 -m venv /opt/python \
+    && /opt/python/bin/pip install --no-cache-dir uv
+COPY --from=node /usr/local/bin/node /usr/local/bin/node
+COPY --from=node /usr/local/lib/node_modules/npm /usr/local/lib/node_modules/npm
+RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm \
+    && ln -s ../lib/node_modules/npm/bin/npx-cli.js /usr/local/bin/npx
+ENV PATH=/opt/python/bin:$PATH
+USER 10001:10001
+
+# What `docker build` makes if no target is named.
+FROM runtime

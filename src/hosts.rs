@@ -1,0 +1,379 @@
+//! Hosts: the applications that MCP clients run in, and the files in which they keep their servers.
+//!
+//! [`import`] brings servers from such a file into servers.toml; [`install`] puts Nonet into a
+//! host's file, [`uninstall`] takes it out again. Each works out a [`Change`] first, to be shown
+//! or applied. This room knows files and text: it touches no network, starts no process, and asks
+//! a [`Machine`] for everything that differs from one computer to the next.
+
+mod change;
+mod edit;
+mod entry;
+mod import;
+mod install;
+mod names;
+mod parts;
+mod read;
+mod receipt;
+mod secrets;
+mod servers;
+mod text;
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+pub use change::{Applied, Change};
+pub use import::{Done, Imported, Origin, Row, Source, Variable, import};
+pub use install::{Launch, install, uninstall};
+
+use crate::name;
+
+/// The name of Nonet's own entry in a host's file.
+pub const OWN_NAME: &str = "nonet";
+
+/// An application that knows MCP servers from a file.
+pub struct Host {
+    /// What users call it on the command line.
+    pub name: &'static str,
+    /// What its makers call it.
+    pub title: &'static str,
+    /// Other names for it.
+    pub aliases: &'static [&'static str],
+    /// What makes it read its file again.
+    pub reload: &'static str,
+    /// The key of the table of servers.
+    table: &'static str,
+    format: Format,
+    user: fn(&Machine) -> PathBuf,
+    /// The file of a project, below the project's folder.
+    project: Option<&'static str>,
+    /// What an entry for a program has besides `command` and `args`.
+    extra: &'static [(&'static str, &'static str)],
+    /// What `timeout` counts.
+    timeout: Unit,
+    /// Whether `$NAME` inside of a text is a variable.
+    bare_variables: bool,
+}
+
+/// Every host that is known, in the order in which they are listed.
+pub static HOSTS: [Host; 8] = [
+    Host {
+        name: "claude-desktop",
+        title: "Claude Desktop",
+        aliases: &["claude", "claude-app"],
+        reload: "Quit Claude Desktop and start it again.",
+        table: "mcpServers",
+        format: Format::Json,
+        user: |machine| machine.app_folder().join("Claude").join("claude_desktop_config.json"),
+        project: None,
+        extra: &[],
+        timeout: Unit::Guess,
+        bare_variables: false,
+    },
+    Host {
+        name: "claude-code",
+        title: "Claude Code",
+        aliases: &["claude-cli", "cc"],
+        reload: "Start a new session of Claude Code.",
+        table: "mcpServers",
+        format: Format::Json,
+        user: |machine| {
+            machine.folder("CLAUDE_CONFIG_DIR").unwrap_or(machine.home.clone()).join(".claude.json")
+        },
+        project: Some(".mcp.json"),
+        extra: &[("type", "stdio")],
+        timeout: Unit::Milliseconds,
+        bare_variables: false,
+    },
+    Host {
+        name: "cursor",
+        title: "Cursor",
+        aliases: &[],
+        reload: "Restart Cursor, or switch the server on under Settings, MCP.",
+        table: "mcpServers",
+        format: Format::Json,
+        user: |machine| machine.home.join(".cursor").join("mcp.json"),
+        project: Some(".cursor/mcp.json"),
+        extra: &[],
+        timeout: Unit::Guess,
+        bare_variables: false,
+    },
+    Host {
+        name: "vscode",
+        title: "VS Code",
+        aliases: &["vs-code", "code", "visual-studio-code", "copilot"],
+        reload: "Run \"MCP: List Servers\" in VS Code and start it.",
+        table: "servers",
+        format: Format::Json,
+        user: |machine| machine.app_folder().join("Code").join("User").join("mcp.json"),
+        project: Some(".vscode/mcp.json"),
+        extra: &[("type", "stdio")],
+        timeout: Unit::Guess,
+        bare_variables: false,
+    },
+    Host {
+        name: "zed",
+        title: "Zed",
+        aliases: &["zed-editor"],
+        reload: "Zed reads the file as soon as it is saved.",
+        table: "context_servers",
+        format: Format::Json,
+        // Zed keeps to ~/.config on macOS too.
+        user: |machine| match machine.os {
+            Os::Windows => machine.app_folder().join("Zed").join("settings.json"),
+            Os::Linux => machine.app_folder().join("zed").join("settings.json"),
+            Os::MacOs => machine.home.join(".config").join("zed").join("settings.json"),
+        },
+        project: Some(".zed/settings.json"),
+        // Versions before 2026 do not read an entry without it; later ones pass over it.
+        extra: &[("source", "custom")],
+        timeout: Unit::Seconds,
+        bare_variables: false,
+    },
+    Host {
+        name: "windsurf",
+        title: "Windsurf",
+        aliases: &["codeium", "cascade"],
+        reload: "Press Refresh in Windsurf's list of MCP servers.",
+        table: "mcpServers",
+        format: Format::Json,
+        user: |machine| machine.home.join(".codeium").join("windsurf").join("mcp_config.json"),
+        project: None,
+        extra: &[],
+        timeout: Unit::Guess,
+        bare_variables: false,
+    },
+    Host {
+        name: "codex",
+        title: "Codex",
+        aliases: &["codex-cli", "openai-codex"],
+        reload: "Start a new session of Codex.",
+        table: "mcp_servers",
+        format: Format::Toml,
+        user: |machine| {
+            machine.folder("CODEX_HOME").unwrap_or(machine.home.join(".codex")).join("config.toml")
+        },
+        project: Some(".codex/config.toml"),
+        extra: &[],
+        timeout: Unit::Seconds,
+        bare_variables: false,
+    },
+    Host {
+        name: "gemini-cli",
+        title: "Gemini CLI",
+        aliases: &["gemini", "gemini-code"],
+        reload: "Start Gemini CLI again, or run `/mcp refresh` in it.",
+        table: "mcpServers",
+        format: Format::Json,
+        user: |machine| machine.home.join(".gemini").join("settings.json"),
+        project: Some(".gemini/settings.json"),
+        extra: &[],
+        timeout: Unit::Milliseconds,
+        bare_variables: true,
+    },
+];
+
+/// Finds a host by its name or one of its aliases; case, spaces and `_` do not matter.
+pub fn find(name: &str) -> Result<&'static Host, Fault> {
+    let wanted = name.trim().to_lowercase().replace([' ', '_'], "-");
+    if let Some(host) = HOSTS.iter().find(|host| host.is_called(&wanted)) {
+        return Ok(host);
+    }
+    let names = HOSTS.iter().flat_map(|host| std::iter::once(&host.name).chain(host.aliases).copied());
+    let near = name::nearest(&wanted, names, 1)
+        .first()
+        .and_then(|near| HOSTS.iter().find(|host| host.is_called(near)))
+        .map(|host| format!("Did you mean `{}`? ", host.name))
+        .unwrap_or_default();
+    let all: Vec<_> = HOSTS.iter().map(|host| host.name).collect();
+    let remedy = format!("{near}Known are {}.", all.join(", "));
+    Err(Fault::new(format!("no host is called `{}`", shortened(name)), remedy))
+}
+
+impl Host {
+    /// The file in which the host keeps its servers; none if it has no file of that scope.
+    pub fn file(&self, scope: Scope, machine: &Machine) -> Option<PathBuf> {
+        match scope {
+            Scope::User => Some((self.user)(machine)),
+            Scope::Project => self.project.map(|path| machine.current.join(path)),
+        }
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.contains(&name)
+    }
+}
+
+/// Hosts have no other way to be told apart than by name.
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Whose file: one for all projects of a user, or one inside of a project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The user's own file.
+    User,
+    /// The file of the project in the current folder.
+    Project,
+}
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// JSON; comments and commas at the end are put up with, and kept.
+    Json,
+    Toml,
+}
+
+/// What a number stands for that is called just `timeout`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    Milliseconds,
+    Seconds,
+    /// It depends on who wrote the file: from 1000 on they are milliseconds.
+    Guess,
+}
+
+/// An operating system, as far as paths and shells depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Os {
+    /// Linux and other systems that keep to XDG folders.
+    Linux,
+    /// macOS.
+    MacOs,
+    /// Windows.
+    Windows,
+}
+
+/// Everything that differs from one machine, user or moment to the next.
+pub struct Machine {
+    /// The operating system.
+    pub os: Os,
+    /// The user's home folder.
+    pub home: PathBuf,
+    /// The current folder: that of the project, and what relative paths are relative to.
+    pub current: PathBuf,
+    /// The environment variables.
+    pub env: BTreeMap<String, String>,
+    /// The time, for the names of backups.
+    pub now: SystemTime,
+}
+
+impl Machine {
+    /// The machine that this runs on.
+    pub fn this() -> Result<Self, Fault> {
+        let os = match std::env::consts::OS {
+            "windows" => Os::Windows,
+            "macos" => Os::MacOs,
+            _ => Os::Linux,
+        };
+        let env: BTreeMap<_, _> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let home = std::env::home_dir().filter(|home| home.is_absolute()).ok_or_else(|| {
+            Fault::new("your home folder is not known".into(), "Set HOME (on Windows, USERPROFILE).".into())
+        })?;
+        let current = std::env::current_dir().map_err(|source| {
+            let remedy = "Go to a folder that exists and try again.";
+            Fault::new("the current folder cannot be told".into(), remedy.into()).because(source)
+        })?;
+        Ok(Self { os, home, current, env, now: SystemTime::now() })
+    }
+
+    /// An environment variable. Windows does not look at the case of its name.
+    fn var(&self, name: &str) -> Option<&str> {
+        let same = |key: &str| match self.os {
+            Os::Windows => key.eq_ignore_ascii_case(name),
+            _ => key == name,
+        };
+        self.env.iter().find(|(key, _)| same(key)).map(|(_, value)| value.as_str())
+    }
+
+    /// The folder that a variable names, if it is a whole path.
+    fn folder(&self, variable: &str) -> Option<PathBuf> {
+        self.var(variable).map(PathBuf::from).filter(|folder| folder.is_absolute())
+    }
+
+    /// Where applications keep what belongs to the user.
+    fn app_folder(&self) -> PathBuf {
+        match self.os {
+            Os::Linux => self.folder("XDG_CONFIG_HOME").unwrap_or(self.home.join(".config")),
+            Os::MacOs => self.home.join("Library").join("Application Support"),
+            Os::Windows => self.folder("APPDATA").unwrap_or(self.home.join("AppData").join("Roaming")),
+        }
+    }
+}
+
+/// Why something could not be done: what happened, where, and what to do next.
+#[derive(Debug)]
+pub struct Fault {
+    /// The file it is about.
+    pub file: Option<PathBuf>,
+    /// Line and column in it, from 1.
+    pub at: Option<(usize, usize)>,
+    /// What is wrong, without a full stop.
+    pub message: String,
+    /// What to do: one sentence or more.
+    pub remedy: String,
+    source: Option<io::Error>,
+}
+
+impl Fault {
+    fn new(message: String, remedy: String) -> Self {
+        Self { file: None, at: None, message, remedy, source: None }
+    }
+
+    fn within(self, file: &Path) -> Self {
+        Self { file: Some(file.into()), ..self }
+    }
+
+    fn at(self, line: usize, column: usize) -> Self {
+        Self { at: Some((line, column)), ..self }
+    }
+
+    fn because(self, source: io::Error) -> Self {
+        Self { source: Some(source), ..self }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}:", file.display())?;
+            if let Some((line, column)) = self.at {
+                write!(f, "{line}:{column}:")?;
+            }
+            f.write_str(" ")?;
+        }
+        write!(f, "{}. {}", self.message, self.remedy)
+    }
+}
+
+impl std::error::Error for Fault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+/// A text that someone else wrote, short enough for a line.
+fn shortened(text: &str) -> String {
+    let mut shown: String = text.chars().filter(|c| !c.is_control()).take(60).collect();
+    if shown.len() < text.len() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// `a`, `b` and `c` in code quotes.
+fn listed<T: AsRef<str>>(names: &[T]) -> String {
+    names.iter().map(|name| format!("`{}`", shortened(name.as_ref()))).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! What is to become of a file: shown as a diff, or done.
+//!
+//! A file is never half written: the new text goes into a file beside it, which then takes its
+//! place. What was there is kept as a backup first.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::UNIX_EPOCH,
+};
+
+use similar::TextDiff;
+
+use super::{
+    Fault, Machine,
+    receipt::{self, Receipt},
+    text::{behind_links, bytes},
+};
+
+/// A file before and after. Nothing happens until [`Change::apply`].
+pub struct Change {
+    /// The file, as the user knows it.
+    pub file: PathBuf,
+    /// What is done, in sentences for the user.
+    pub told: Vec<String>,
+    pub(super) before: Option<Vec<u8>>,
+    pub(super) after: Option<Vec<u8>>,
+    /// Whether what was there is kept.
+    pub(super) backup: bool,
+    /// Values that a diff must not show.
+    pub(super) secrets: Vec<String>,
+    pub(super) afterwards: Afterwards,
+    stamp: String,
+}
+
+/// What is left to do once the file is written.
+pub(super) enum Afterwards {
+    Nothing,
+    /// Record what was installed. Its backup is filled in here.
+    Record(Receipt),
+    /// Take the record away, and the backup if the file is that again.
+    Forget(Option<PathBuf>),
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The file that was written, behind any links. None if there was nothing to do.
+    pub file: Option<PathBuf>,
+    /// Where to find what was there before.
+    pub backup: Option<PathBuf>,
+}
+
+impl Change {
+    pub(super) fn new(
+        file: &Path,
+        before: Option<Vec<u8>>,
+        after: Option<Vec<u8>>,
+        machine: &Machine,
+    ) -> Self {
+        Self {
+            file: file.into(),
+            told: Vec::new(),
+            before,
+            after,
+            backup: true,
+            secrets: Vec::new(),
+            afterwards: Afterwards::Nothing,
+            stamp: stamp(machine),
+        }
+    }
+
+    /// Whether the file stays as it is.
+    pub fn is_nothing(&self) -> bool {
+        self.before == self.after
+    }
+
+    /// A unified diff, to be read: known secrets are shown as `***`, line ends are not shown.
+    pub fn diff(&self) -> String {
+        let text = |bytes: &Option<Vec<u8>>| {
+            let text = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).replace("\r\n", "\n");
+            self.masked(text)
+        };
+        let name = |bytes: &Option<Vec<u8>>| match bytes {
+            Some(_) => self.file.display().to_string(),
+            None => "/dev/null".into(),
+        };
+        let (before, after) = (text(&self.before), text(&self.after));
+        if before == after {
+            return String::new();
+        }
+        let diff = TextDiff::from_lines(&before, &after);
+        diff.unified_diff().context_radius(3).header(&name(&self.before), &name(&self.after)).to_string()
+    }
+
+    fn masked(&self, mut text: String) -> String {
+        let mut secrets: Vec<_> = self.secrets.iter().filter(|secret| secret.len() >= 4).collect();
+        // A longer secret may hold a shorter one.
+        secrets.sort_by_key(|secret| usize::MAX - secret.len());
+        for secret in secrets {
+            // As it stands in JSON, without the quotes.
+            let quoted = serde_json::Value::from(secret.as_str()).to_string();
+            for form in [secret.as_str(), quoted.trim_matches('"')] {
+                text = text.replace(form, "***");
+            }
+        }
+        text
+    }
+
+    /// Writes the file, unless it has changed since it was read.
+    pub fn apply(&self) -> Result<Applied, Fault> {
+        let file = behind_links(&self.file)?;
+        if self.is_nothing() {
+            self.finish(&file, None)?;
+            return Ok(Applied { file: None, backup: None });
+        }
+        if bytes(&file)? != self.before {
+            let remedy = "Nothing was written; try again.";
+            return Err(Fault::new("the file has just been changed by someone else".into(), remedy.into())
+                .within(&file));
+        }
+        let failed = |what: &str, source: io::Error| {
+            let remedy =
+                "Look at the permissions of the folder and at the space on the disk; nothing was changed.";
+            Fault::new(format!("{what}: {source}"), remedy.into()).within(&file).because(source)
+        };
+        let backup = match &self.before {
+            Some(before) if self.backup => {
+                Some(self.keep(before, &file).map_err(|error| failed("no backup could be written", error))?)
+            }
+            _ => None,
+        };
+        match &self.after {
+            Some(after) => {
+                write(&file, after).map_err(|error| failed("the file could not be written", error))?
+            }
+            None => fs::remove_file(&file).map_err(|error| failed("the file could not be removed", error))?,
+        }
+        self.finish(&file, backup.as_deref())?;
+        Ok(Applied { file: Some(file), backup })
+    }
+
+    fn finish(&self, file: &Path, backup: Option<&Path>) -> Result<(), Fault> {
+        match &self.afterwards {
+            Afterwards::Nothing => Ok(()),
+            Afterwards::Record(receipt) => receipt.clone().with_backup(backup).write(file),
+            Afterwards::Forget(backup) => {
+                receipt::forget(file);
+                // It is the file again, byte for byte.
+                backup.iter().for_each(|backup| drop(fs::remove_file(backup)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the backup, readable by whoever may read the file.
+    fn keep(&self, before: &[u8], file: &Path) -> io::Result<PathBuf> {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut number = 1;
+        loop {
+            let again = if number == 1 { String::new() } else { format!("-{number}") };
+            let backup = file.with_file_name(format!("{name}.{}{}{again}", receipt::BACKUP, self.stamp));
+            match create(&backup, file, before) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 100 => number += 1,
+                result => return result.map(|()| backup),
+            }
+        }
+    }
+}
+
+/// Writes a whole file in one step.
+pub(super) fn write(file: &Path, text: &[u8]) -> io::Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder {
+        fs::create_dir_all(folder)?;
+    }
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let beside = file.with_file_name(format!(".{name}.nonet-{}.tmp", std::process::id()));
+    // Left behind by one of our number that was killed.
+    drop(fs::remove_file(&beside));
+    let result = create(&beside, file, text).and_then(|()| fs::rename(&beside, file));
+    if result.is_err() {
+        drop(fs::remove_file(&beside));
+    }
+    result
+}
+
+/// Creates a file with the permissions of another, if that is there.
+fn create(file: &Path, like: &Path, text: &[u8]) -> io::Result<()> {
+    let permissions = fs::metadata(like).map(|data| data.permissions()).ok();
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    // There may be secrets in it, so nobody else may read it before it has its own permissions.
+    #[cfg(unix)]
+    if permissions.is_some() {
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    }
+    let mut created = options.open(file)?;
+    let written =
+        created.write_all(text).and_then(|()| created.sync_all()).and_then(|()| match permissions {
+            Some(permissions) => created.set_permissions(permissions),
+            None => Ok(()),
+        });
+    if written.is_err() {
+        drop(fs::remove_file(file));
+    }
+    written
+}
+
+/// The time as `20261121T170000Z`.
+fn stamp(machine: &Machine) -> String {
+    let seconds = machine.now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    // The library refuses years after 9999.
+    let time = UNIX_EPOCH + std::time::Duration::from_secs(seconds.min(253_402_300_799));
+    humantime::format_rfc3339_seconds(time).to_string().replace(['-', ':'], "")
+}

@@ -1,0 +1,300 @@
+//! Putting an entry into a host's text and taking entries out, with everything else left as it is:
+//! comments, order, indentation, unknown keys. Each edit is read again before it is believed.
+
+use std::path::Path;
+
+use jsonc_parser::{
+    CollectOptions,
+    common::Ranged,
+    cst::{CstInputValue, CstObject, CstRootNode},
+    parse_to_ast,
+};
+use serde_json::{Map, Value};
+use toml_edit::{DocumentMut, Item, Table, TableLike, Value as Toml};
+
+use super::{Fault, Format, listed, read, text::position};
+
+/// The table of servers in a host's file. Texts have `\n` line ends.
+pub(super) struct Servers<'a> {
+    pub format: Format,
+    pub table: &'static str,
+    pub file: &'a Path,
+}
+
+/// Keys of an entry for an address; an entry for a program has none of them.
+const ADDRESS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "http_headers"];
+
+impl Servers<'_> {
+    /// The entries in a text, by name.
+    pub fn entries(&self, text: &str) -> Result<Map<String, Value>, Fault> {
+        let root = read::value(text, self.format, self.file)?;
+        match root.get(self.table) {
+            None => Ok(Map::new()),
+            Some(Value::Object(entries)) => Ok(entries.clone()),
+            Some(_) => {
+                let (line, column) = self.place(text);
+                let remedy =
+                    format!("Make it a table of servers, or take `{}` out; nothing was changed.", self.table);
+                Err(Fault::new(format!("`{}` is no table", self.table), remedy)
+                    .within(self.file)
+                    .at(line, column))
+            }
+        }
+    }
+
+    /// Sets keys of the entry of that name, which need not be there. Its other keys stay, but for
+    /// those that would make it a server at an address.
+    pub fn put(&self, text: &str, name: &str, entry: &Map<String, Value>) -> Result<String, Fault> {
+        let entries = self.entries(text)?;
+        let there = entries.get(name).and_then(Value::as_object);
+        let edited = match self.format {
+            Format::Json => {
+                self.json(text, |servers| match servers.get(name).filter(|_| there.is_some()) {
+                    Some(property) => {
+                        let object = property.object_value_or_set();
+                        for key in ADDRESS {
+                            object.get(key).into_iter().for_each(|property| property.remove());
+                        }
+                        for (key, value) in entry {
+                            match object.get(key) {
+                                _ if there.and_then(|there| there.get(key)) == Some(value) => {}
+                                Some(property) => property.set_value(input(value)),
+                                None => drop(object.append(key, input(value))),
+                            }
+                        }
+                    }
+                    None => {
+                        servers.get(name).into_iter().for_each(|property| property.remove());
+                        servers.append(name, input(&Value::Object(entry.clone())));
+                    }
+                })?
+            }
+            Format::Toml => self.toml(text, |document| {
+                let fresh = document.as_table().is_empty();
+                let comments = document.trailing().as_str().unwrap_or_default().to_string();
+                let Some((servers, inline)) = toml_servers(document, self.table) else { return };
+                match servers.get_mut(name).and_then(Item::as_table_like_mut) {
+                    Some(table) => {
+                        ADDRESS.into_iter().for_each(|key| drop(table.remove(key)));
+                        for (key, value) in entry {
+                            if there.and_then(|there| there.get(key)) != Some(value) {
+                                table.insert(key, Item::Value(toml_input(value)));
+                            }
+                        }
+                    }
+                    None => {
+                        let mut table = Table::new();
+                        for (key, value) in entry {
+                            table.insert(key, Item::Value(toml_input(value)));
+                        }
+                        // A file without any table has all of its comments at its end.
+                        let gap = if fresh && (comments.is_empty() || comments.ends_with("\n\n")) {
+                            ""
+                        } else {
+                            "\n"
+                        };
+                        let prefix = if fresh { comments + gap } else { gap.into() };
+                        table.decor_mut().set_prefix(prefix);
+                        match inline {
+                            true => servers
+                                .insert(name, Item::Value(Toml::InlineTable(table.into_inline_table()))),
+                            false => servers.insert(name, Item::Table(table)),
+                        };
+                        if fresh {
+                            document.set_trailing("");
+                        }
+                    }
+                }
+            })?,
+        };
+        let edited = self.checked(text, edited, &[name])?;
+        let entries = self.entries(&edited)?;
+        let has = |(key, value): (&String, &Value)| {
+            entries.get(name).and_then(|entry| entry.get(key)) == Some(value)
+        };
+        if entry.iter().all(has) { Ok(edited) } else { Err(self.unsafe_edit(&[name])) }
+    }
+
+    /// Takes entries out; those that are not there do not matter.
+    pub fn take(&self, text: &str, names: &[&str]) -> Result<String, Fault> {
+        let entries = self.entries(text)?;
+        let names: Vec<_> = names.iter().copied().filter(|name| entries.contains_key(*name)).collect();
+        if names.is_empty() {
+            return Ok(text.into());
+        }
+        let edited = match self.format {
+            Format::Json => self.json(text, |servers| {
+                for name in &names {
+                    servers.get(name).into_iter().for_each(|property| property.remove());
+                }
+            })?,
+            Format::Toml => self.toml(text, |document| {
+                for name in &names {
+                    let servers = document.get_mut(self.table).and_then(Item::as_table_like_mut);
+                    let Some(taken) = servers.and_then(|servers| servers.remove(name)) else { continue };
+                    keep_comments(document, &taken);
+                }
+            })?,
+        };
+        self.checked(text, edited, &names)
+    }
+
+    fn json(&self, text: &str, edit: impl FnOnce(&CstObject)) -> Result<String, Fault> {
+        // Its faults have been told by `entries`.
+        let root = CstRootNode::parse(text, &read::JSONC).map_err(|_| self.unsafe_edit(&[]))?;
+        let servers = root.object_value_or_create().and_then(|root| root.object_value_or_create(self.table));
+        edit(&servers.ok_or_else(|| self.unsafe_edit(&[]))?);
+        Ok(root.to_string())
+    }
+
+    fn toml(&self, text: &str, edit: impl FnOnce(&mut DocumentMut)) -> Result<String, Fault> {
+        let mut document = read::toml(text, self.file)?.into_mut();
+        edit(&mut document);
+        Ok(document.to_string())
+    }
+
+    /// The edited text, if it says the same as before but for the named entries.
+    fn checked(&self, before: &str, after: String, names: &[&str]) -> Result<String, Fault> {
+        let rest = |text: &str| -> Result<Value, Fault> {
+            let mut root = read::value(text, self.format, self.file)?;
+            let Some(members) = root.as_object_mut() else { return Ok(root) };
+            if let Some(entries) = members.get_mut(self.table).and_then(Value::as_object_mut) {
+                names.iter().for_each(|name| drop(entries.shift_remove(*name)));
+                if entries.is_empty() {
+                    members.shift_remove(self.table);
+                }
+            }
+            Ok(root)
+        };
+        match (rest(before)?, rest(&after)) {
+            (before, Ok(after_rest)) if before == after_rest => Ok(after),
+            _ => Err(self.unsafe_edit(names)),
+        }
+    }
+
+    fn unsafe_edit(&self, names: &[&str]) -> Fault {
+        let message =
+            "the file is written in a way that cannot be edited without touching more than the entry";
+        let remedy = format!("Edit {} in `{}` by hand; nothing was changed.", listed(names), self.table);
+        Fault::new(message.into(), remedy).within(self.file)
+    }
+
+    /// Where the table's value stands.
+    fn place(&self, text: &str) -> (usize, usize) {
+        let at = match self.format {
+            Format::Json => parse_to_ast(text, &CollectOptions::default(), &read::JSONC)
+                .ok()
+                .and_then(|parsed| Some(parsed.value?.as_object()?.get(self.table)?.value.start())),
+            Format::Toml => read::toml(text, self.file)
+                .ok()
+                .and_then(|document| Some(document.as_table().get(self.table)?.span()?.start)),
+        };
+        position(text, at.unwrap_or_default())
+    }
+}
+
+/// The table of servers, made if it is not there, and whether it is `{...}` on one line.
+fn toml_servers<'d>(document: &'d mut DocumentMut, table: &str) -> Option<(&'d mut dyn TableLike, bool)> {
+    let servers = document.entry(table).or_insert_with(|| {
+        let mut servers = Table::new();
+        servers.set_implicit(true);
+        Item::Table(servers)
+    });
+    let inline = servers.is_inline_table();
+    Some((servers.as_table_like_mut()?, inline))
+}
+
+/// Comments above a table that was taken out, but for those right above it, go to what follows.
+fn keep_comments(document: &mut DocumentMut, taken: &Item) {
+    let Some(table) = taken.as_table() else { return };
+    let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();
+    let Some((kept, _)) = prefix.rsplit_once("\n\n") else { return };
+    if !kept.contains('#') {
+        return;
+    }
+    let kept = format!("{kept}\n");
+    let from = table.position();
+    match next_table(document.as_table_mut(), from) {
+        Some(next) => {
+            let prefix = next.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();
+            let prefix = format!("{kept}{prefix}");
+            next.decor_mut().set_prefix(prefix);
+        }
+        None => {
+            let trailing = document.trailing().as_str().unwrap_or_default().to_string();
+            document.set_trailing(format!("{kept}{trailing}"));
+        }
+    }
+}
+
+/// The first table that stands behind a place in the file.
+fn next_table(root: &mut Table, from: Option<isize>) -> Option<&mut Table> {
+    fn positions(table: &Table, found: &mut Vec<isize>) {
+        for (_, item) in table.iter() {
+            match item {
+                Item::Table(table) => {
+                    found.extend(table.position().filter(|_| !table.is_implicit() && !table.is_dotted()));
+                    positions(table, found);
+                }
+                Item::ArrayOfTables(tables) => tables.iter().for_each(|table| {
+                    found.extend(table.position());
+                    positions(table, found);
+                }),
+                _ => {}
+            }
+        }
+    }
+    fn at(table: &mut Table, position: isize) -> Option<&mut Table> {
+        let own =
+            |table: &Table| table.position() == Some(position) && !table.is_implicit() && !table.is_dotted();
+        table.iter_mut().find_map(|(_, item)| match item {
+            Item::Table(table) => {
+                if own(table) {
+                    return Some(table);
+                }
+                at(table, position)
+            }
+            Item::ArrayOfTables(tables) => tables.iter_mut().find_map(|table| {
+                if own(table) {
+                    return Some(table);
+                }
+                at(table, position)
+            }),
+            _ => None,
+        })
+    }
+    let mut found = Vec::new();
+    positions(root, &mut found);
+    let next = found.into_iter().filter(|position| Some(*position) > from).min()?;
+    at(root, next)
+}
+
+fn input(value: &Value) -> CstInputValue {
+    match value {
+        Value::Null => CstInputValue::Null,
+        Value::Bool(truth) => CstInputValue::Bool(*truth),
+        Value::Number(number) => CstInputValue::Number(number.to_string()),
+        Value::String(text) => CstInputValue::String(text.clone()),
+        Value::Array(items) => CstInputValue::Array(items.iter().map(input).collect()),
+        Value::Object(members) => {
+            CstInputValue::Object(members.iter().map(|(key, value)| (key.clone(), input(value))).collect())
+        }
+    }
+}
+
+fn toml_input(value: &Value) -> Toml {
+    match value {
+        // TOML has no null; nothing that is written here is one.
+        Value::Null => Toml::from(""),
+        Value::Bool(truth) => Toml::from(*truth),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => Toml::from(number),
+            None => Toml::from(number.as_f64().unwrap_or_default()),
+        },
+        Value::String(text) => Toml::from(text.as_str()),
+        Value::Array(items) => Toml::Array(items.iter().map(toml_input).collect()),
+        Value::Object(members) => {
+            Toml::InlineTable(members.iter().map(|(key, value)| (key.as_str(), toml_input(value))).collect())
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Nonet in a host's file, and out of it again.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::{
+    Change, Fault, Host, Machine, OWN_NAME, Scope,
+    change::Afterwards,
+    edit::Servers,
+    entry, listed,
+    receipt::{self, Receipt, Removed},
+    text::{Text, behind_links, bytes},
+};
+
+/// How a host is to start Nonet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The program, as a whole path: hosts do not look where a shell does.
+    pub command: String,
+    /// Its arguments, such as `--config FILE`.
+    pub args: Vec<String>,
+}
+
+/// A host's file, read.
+struct HostFile {
+    /// As the user knows it.
+    file: PathBuf,
+    /// Behind links; records and backups are beside it.
+    real: PathBuf,
+    bytes: Option<Vec<u8>>,
+    text: Text,
+}
+
+/// Works out a host's file with Nonet in it. `replace` are the servers that come out of the file
+/// with that, by their names in it: those that servers.toml has now, and never others. Nothing is
+/// written before [`Change::apply`], which keeps a backup beside the file.
+pub fn install(
+    host: &Host,
+    scope: Scope,
+    launch: &Launch,
+    replace: &[String],
+    machine: &Machine,
+) -> Result<Change, Fault> {
+    let file = HostFile::read(host, scope, machine)?;
+    let servers = file.servers(host);
+    let before = servers.entries(file.text.plain())?;
+    let entry = entry_of(host, launch);
+    let mut told = Vec::new();
+    let mut text = file.text.plain().to_string();
+
+    let is_there = before.get(OWN_NAME).is_some_and(|there| {
+        let same = |(key, value): (&String, &Value)| there.get(key) == Some(value);
+        // What is not about how it is started is the user's.
+        entry.iter().filter(|(key, _)| matches!(key.as_str(), "command" | "args")).all(same)
+    });
+    let shown = file.file.display();
+    match (is_there, before.contains_key(OWN_NAME)) {
+        (true, _) => told.push(format!("`{OWN_NAME}` is in {shown} already.")),
+        (false, there) => {
+            text = servers.put(&text, OWN_NAME, &entry)?;
+            told.push(match (there, &file.bytes) {
+                (true, _) => format!("`{OWN_NAME}` in {shown} is brought up to date."),
+                (false, Some(_)) => format!("`{OWN_NAME}` is added to {shown}."),
+                (false, None) => format!("{shown} is made, with `{OWN_NAME}` in it."),
+            });
+        }
+    }
+    let out: Vec<_> = replace
+        .iter()
+        .map(String::as_str)
+        .filter(|name| *name != OWN_NAME && before.contains_key(*name))
+        .collect();
+    if !out.is_empty() {
+        text = servers.take(&text, &out)?;
+        told.push(format!("Taken out, because servers.toml has them: {}.", listed(&out)));
+    }
+    let after = match is_there && out.is_empty() {
+        true => file.bytes.clone(),
+        false => Some(file.text.with(&text)),
+    };
+
+    let record = file.record(after.as_deref(), &out);
+    let mut change = Change::new(&file.file, file.bytes.clone(), after, machine);
+    if !change.is_nothing() {
+        told.push(host.reload.into());
+        change.afterwards = Afterwards::Record(record);
+    }
+    change.told = told;
+    change.secrets = secrets(&servers, &change, machine);
+    Ok(change)
+}
+
+/// Works out a host's file without Nonet. If nobody has touched it since [`install`], it becomes
+/// what it was before, byte for byte. Else Nonet's entry alone comes out, and servers that
+/// `install` has taken out come back from the backup, unless there is one of their name.
+pub fn uninstall(host: &Host, scope: Scope, machine: &Machine) -> Result<Change, Fault> {
+    let file = HostFile::read(host, scope, machine)?;
+    let servers = file.servers(host);
+    let entries = servers.entries(file.text.plain())?;
+    let receipt = Receipt::of(&file.real);
+    let shown = file.file.display().to_string();
+    let mut told = Vec::new();
+
+    let untouched = receipt
+        .as_ref()
+        .filter(|receipt| file.bytes.as_deref().is_some_and(|bytes| receipt::digest(bytes) == receipt.after));
+    let (after, afterwards) = match untouched.and_then(|receipt| file.first(receipt, &servers)) {
+        Some(First::NoFile) => {
+            told.push(format!("{shown} was made for `{OWN_NAME}`, and is removed."));
+            (None, Afterwards::Forget(None))
+        }
+        Some(First::Was(backup, bytes)) => {
+            told.push(format!("{shown} is again what it was before `{OWN_NAME}`, byte for byte."));
+            (Some(bytes), Afterwards::Forget(Some(backup)))
+        }
+        None if !entries.contains_key(OWN_NAME) && receipt.is_none() => {
+            told.push(format!("`{OWN_NAME}` is not in {shown}."));
+            (file.bytes.clone(), Afterwards::Nothing)
+        }
+        None => {
+            let mut text = servers.take(file.text.plain(), &[OWN_NAME])?;
+            if entries.contains_key(OWN_NAME) {
+                told.push(format!(
+                    "`{OWN_NAME}` is taken out of {shown}; what else was changed there stays."
+                ));
+            }
+            for Removed { name, backup } in receipt.map(|receipt| receipt.removed).unwrap_or_default() {
+                match file.kept(&backup, &name, &servers) {
+                    _ if entries.contains_key(&name) => {}
+                    Some(entry) => {
+                        text = servers.put(&text, &name, &entry)?;
+                        told.push(format!("`{name}` is put back from {backup}."));
+                    }
+                    None => told.push(format!("`{name}` cannot be put back: {backup} does not have it.")),
+                }
+            }
+            if told.is_empty() {
+                told.push(format!("`{OWN_NAME}` is not in {shown}."));
+            }
+            let after =
+                if text == file.text.plain() { file.bytes.clone() } else { Some(file.text.with(&text)) };
+            (after, Afterwards::Forget(None))
+        }
+    };
+    let mut change = Change::new(&file.file, file.bytes.clone(), after, machine);
+    if !change.is_nothing() {
+        told.push(host.reload.into());
+    }
+    // Going back to a backup needs no other one.
+    change.backup = !matches!(afterwards, Afterwards::Forget(Some(_))) && change.after.is_some();
+    change.afterwards = afterwards;
+    change.told = told;
+    change.secrets = secrets(&servers, &change, machine);
+    Ok(change)
+}
+
+/// What a file was before Nonet.
+enum First {
+    NoFile,
+    Was(PathBuf, Vec<u8>),
+}
+
+impl HostFile {
+    fn read(host: &Host, scope: Scope, machine: &Machine) -> Result<Self, Fault> {
+        let file = host.file(scope, machine).ok_or_else(|| {
+            let message = format!("{} has no servers for single projects", host.title);
+            Fault::new(message, "Leave the project out: its file for the user is the only one.".into())
+        })?;
+        let real = behind_links(&file)?;
+        let bytes = bytes(&real)?;
+        let text = Text::new(bytes.as_deref(), &file)?;
+        Ok(Self { file, real, bytes, text })
+    }
+
+    fn servers(&self, host: &Host) -> Servers<'_> {
+        Servers { format: host.format, table: host.table, file: &self.file }
+    }
+
+    /// The record of an install that has taken `out` out. If the file is as an earlier install
+    /// left it, what was before that one counts.
+    fn record(&self, after: Option<&[u8]>, out: &[&str]) -> Receipt {
+        let earlier = Receipt::of(&self.real);
+        let chained = earlier.filter(|earlier| {
+            self.bytes.as_deref().is_some_and(|bytes| receipt::digest(bytes) == earlier.after)
+        });
+        let new_backup = chained.is_none() && self.bytes.is_some();
+        let Receipt { before, mut removed, .. } = chained.unwrap_or_default();
+        removed.retain(|removed| !out.contains(&removed.name.as_str()));
+        removed.extend(out.iter().map(|name| Removed { name: (*name).into(), backup: String::new() }));
+        Receipt { before, new_backup, after: after.map(receipt::digest).unwrap_or_default(), removed }
+    }
+
+    /// What the file was before Nonet, if the record can tell. A backup with Nonet in it is
+    /// younger than that.
+    fn first(&self, receipt: &Receipt, servers: &Servers) -> Option<First> {
+        let Some(name) = &receipt.before else { return Some(First::NoFile) };
+        let backup = receipt::backup(&self.real, name)?;
+        let bytes = bytes(&backup).ok()??;
+        let text = Text::new(Some(&bytes), &backup).ok()?;
+        let entries = servers.entries(text.plain()).ok()?;
+        (!entries.contains_key(OWN_NAME)).then_some(First::Was(backup, bytes))
+    }
+
+    /// A server as it stands in a backup.
+    fn kept(&self, backup: &str, name: &str, servers: &Servers) -> Option<Map<String, Value>> {
+        let backup = receipt::backup(&self.real, backup)?;
+        let bytes = bytes(&backup).ok()??;
+        let text = Text::new(Some(&bytes), Path::new(&backup)).ok()?;
+        servers.entries(text.plain()).ok()?.get(name)?.as_object().cloned()
+    }
+}
+
+/// The secrets of the servers before and after.
+fn secrets(servers: &Servers, change: &Change, machine: &Machine) -> Vec<String> {
+    let entries = [&change.before, &change.after].into_iter().filter_map(|bytes| {
+        let text = Text::new(bytes.as_deref(), &change.file).ok()?;
+        servers.entries(text.plain()).ok()
+    });
+    entries.flatten().flat_map(|(_, entry)| entry::secrets(&entry, machine)).collect()
+}
+
+/// Nonet's entry as the host writes entries.
+fn entry_of(host: &Host, launch: &Launch) -> Map<String, Value> {
+    let extra = host.extra.iter().map(|(key, value)| (key.to_string(), Value::from(*value)));
+    let own = [
+        ("command".to_string(), Value::from(launch.command.as_str())),
+        ("args".into(), launch.args.clone().into()),
+    ];
+    extra.chain(own).collect()
+}

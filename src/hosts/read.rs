@@ -1,0 +1,222 @@
+//! Reading what hosts write: the format is told from the text, the servers are found wherever a
+//! host may have put them.
+
+use std::{collections::HashSet, path::Path};
+
+use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
+use serde_json::{Map, Value};
+use toml_edit::{Document, Item, TableLike, Value as Toml};
+
+use super::{Fault, Format, shortened, text::position};
+
+/// Plain JSON with comments and commas at the end. What else editors put up with is a fault.
+pub(super) const JSONC: ParseOptions = ParseOptions {
+    allow_comments: true,
+    allow_trailing_commas: true,
+    allow_loose_object_property_names: false,
+    allow_missing_commas: false,
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+    allow_bare_decimal_point_numbers: false,
+    allow_non_finite_numbers: false,
+    allow_extended_string_escapes: false,
+};
+
+/// The keys under which hosts have their servers.
+const TABLES: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_servers"];
+const KEEP_OFF: &str = "Put that right; nothing was changed.";
+
+/// The format that a text is in. TOML begins with a key, a `#` or a `[`.
+pub(super) fn format_of(text: &str) -> Format {
+    let start = text.trim_start();
+    if start.is_empty() || start.starts_with(['{', '/']) { Format::Json } else { Format::Toml }
+}
+
+/// A text as JSON; one without any content is an empty object.
+pub(super) fn value(text: &str, format: Format, file: &Path) -> Result<Value, Fault> {
+    match format {
+        Format::Toml => Ok(toml_value(toml(text, file)?.as_item())),
+        Format::Json => match json(text, file)? {
+            None => Ok(Value::Object(Map::new())),
+            Some(value) => {
+                let (line, column) = position(text, value.start());
+                let value = Value::from(value);
+                if value.is_object() {
+                    return Ok(value);
+                }
+                let remedy = "A config file is one object, `{ ... }`; nothing was changed.";
+                Err(Fault::new("expected an object".into(), remedy.into()).within(file).at(line, column))
+            }
+        },
+    }
+}
+
+fn json<'a>(text: &'a str, file: &Path) -> Result<Option<ast::Value<'a>>, Fault> {
+    let parsed = parse_to_ast(text, &CollectOptions::default(), &JSONC).map_err(|error| {
+        let (line, column) = position(text, error.range().start);
+        let mut message = error.kind().to_string();
+        if let Some(first) = message.get_mut(..1) {
+            first.make_ascii_lowercase();
+        }
+        Fault::new(format!("this is not JSON: {message}"), KEEP_OFF.into()).within(file).at(line, column)
+    })?;
+    if let Some(value) = &parsed.value {
+        no_doubles(value, text, file)?;
+    }
+    Ok(parsed.value)
+}
+
+/// Which of two keys with the same name counts is for each host to say, so none of them is edited.
+/// What is no server may be there twice; editors warn of that.
+fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), Fault> {
+    let ast::Value::Object(root) = value else { return Ok(()) };
+    let tables: Vec<_> =
+        root.properties.iter().filter(|property| TABLES.contains(&property.name.as_str())).collect();
+    let mut objects = vec![tables.clone()];
+    let mut inside: Vec<_> = tables.iter().map(|table| &table.value).collect();
+    while let Some(value) = inside.pop() {
+        if let ast::Value::Object(object) = value {
+            inside.extend(object.properties.iter().map(|property| &property.value));
+            objects.push(object.properties.iter().collect());
+        }
+    }
+    for properties in objects {
+        let mut seen = HashSet::new();
+        if let Some(again) = properties.iter().find(|property| !seen.insert(property.name.as_str())) {
+            let (line, column) = position(text, again.range.start);
+            let message = format!("the key `{}` is there twice", shortened(again.name.as_str()));
+            let remedy = "Keep one of the two; nothing was changed.";
+            return Err(Fault::new(message, remedy.into()).within(file).at(line, column));
+        }
+    }
+    Ok(())
+}
+
+/// Reads TOML, for looking at and for editing.
+pub(super) fn toml(text: &str, file: &Path) -> Result<Document<String>, Fault> {
+    Document::parse(text.to_string()).map_err(|error| {
+        let (line, column) = position(text, error.span().unwrap_or_default().start);
+        let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        let remedy = "Put that right; nothing was changed.";
+        Fault::new(format!("this is not TOML: {message}"), remedy.into()).within(file).at(line, column)
+    })
+}
+
+/// TOML as JSON; dates become texts.
+pub(super) fn toml_value(item: &Item) -> Value {
+    fn table(table: &dyn TableLike) -> Value {
+        Value::Object(table.iter().map(|(key, item)| (key.to_string(), toml_value(item))).collect())
+    }
+    match item {
+        Item::None => Value::Null,
+        Item::Table(inner) => table(inner),
+        Item::ArrayOfTables(tables) => tables.iter().map(|inner| table(inner)).collect(),
+        Item::Value(value) => match value {
+            Toml::String(text) => text.value().as_str().into(),
+            Toml::Integer(number) => (*number.value()).into(),
+            Toml::Float(number) => (*number.value()).into(),
+            Toml::Boolean(truth) => (*truth.value()).into(),
+            Toml::Datetime(date) => date.value().to_string().into(),
+            Toml::Array(items) => items.iter().map(|item| toml_value(&Item::Value(item.clone()))).collect(),
+            Toml::InlineTable(inner) => table(inner),
+        },
+    }
+}
+
+/// A table of servers inside of a file.
+pub(super) struct Servers<'a> {
+    /// Where it stands, such as `mcpServers`.
+    pub table: String,
+    /// The entries, by the host's own names.
+    pub entries: &'a Map<String, Value>,
+}
+
+/// All tables of servers in a file, and how many servers were passed over because they belong to
+/// other projects than the one in `folder`.
+pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<Servers<'a>>, usize) {
+    let mut found = Vec::new();
+    let mut passed_over = 0;
+    let mut take = |table: String, value: Option<&'a Value>| {
+        let entries = value.and_then(Value::as_object);
+        found.extend(entries.map(|entries| Servers { table, entries }));
+    };
+    for key in TABLES {
+        take(key.into(), root.get(key));
+    }
+    // VS Code's settings.json, before there was an mcp.json.
+    take("mcp.servers".into(), root.get("mcp").and_then(|mcp| mcp.get("servers")));
+    // Claude Code keeps what belongs to one project under the project's path.
+    for (path, project) in root.get("projects").and_then(Value::as_object).into_iter().flatten() {
+        let servers = project.get("mcpServers");
+        if Path::new(path) == folder {
+            take(format!("projects.{path}.mcpServers"), servers);
+        } else {
+            passed_over += servers.and_then(Value::as_object).map_or(0, Map::len);
+        }
+    }
+    // A bare table, as READMEs of servers show it.
+    let looks_like_a_server =
+        |value: &Value| ["command", "url", "serverUrl", "httpUrl"].iter().any(|key| value.get(key).is_some());
+    if found.is_empty()
+        && let Some(entries) = root.as_object()
+        && !entries.is_empty()
+        && entries.values().all(looks_like_a_server)
+    {
+        found.push(Servers { table: String::new(), entries });
+    }
+    (found, passed_over)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &[&str]) {
+        let root = value(text, format_of(text), Path::new("f")).unwrap();
+        let (found, _) = servers(&root, Path::new("/here"));
+        let found: Vec<_> = found
+            .iter()
+            .map(|servers| {
+                let names: Vec<_> = servers.entries.keys().map(String::as_str).collect();
+                format!("{}: {}", servers.table, names.join(" "))
+            })
+            .collect();
+        assert_eq!(found, expected, "{text}");
+    }
+
+    #[test]
+    fn servers_are_found_where_hosts_put_them() {
+        check("", &[]);
+        check("{}", &[]);
+        check(r#"{"mcpServers": {"a": {}, "b": {}}}"#, &["mcpServers: a b"]);
+        check("// c\n{\"servers\": {\"a\": {},}, /* d */ \"inputs\": []}", &["servers: a"]);
+        check(r#"{"theme": "x", "context_servers": {"z": {}}}"#, &["context_servers: z"]);
+        check(r#"{"a": 1, "a": {"b": 1, "b": 2}, "servers": {"a": {}}}"#, &["servers: a"]);
+        check(r#"{"mcp": {"servers": {"old": {}}}}"#, &["mcp.servers: old"]);
+        check("[mcp_servers.a]\ncommand = 'x'\n", &["mcp_servers: a"]);
+        check("model = 'm'\nmcp_servers.a.command = 'x'\n", &["mcp_servers: a"]);
+        check(r#"{"git": {"command": "x"}, "docs": {"url": "y"}}"#, &[": git docs"]);
+        check(
+            r#"{"projects": {"/here": {"mcpServers": {"p": {}}}, "/there": {"mcpServers": {"q": {}}}}}"#,
+            &["projects./here.mcpServers: p"],
+        );
+    }
+
+    #[test]
+    fn faults_have_their_place() {
+        let told = |text: &str| value(text, format_of(text), Path::new("f")).unwrap_err().to_string();
+        for (text, place) in [
+            ("{\n  \"a\": \n}", "f:3:1: this is not JSON: unexpected close brace"),
+            ("{\"a\": 1} x", "f:1:10: this is not JSON"),
+            ("[a\nb = 1", "f:1:"),
+            ("{\"servers\": {\"é\": 1, \"é\": 2}}", "f:1:22: the key `é` is there twice"),
+            ("// only\n[1]", "f:2:1: expected an object"),
+            ("/* a */ 3", "f:1:9: expected an object"),
+            ("{'a': 1}", "f:1:2: this is not JSON"),
+        ] {
+            assert!(told(text).starts_with(place), "{text}: {}", told(text));
+        }
+        assert!(told(&format!("{{\"a\":{}", "[".repeat(5000))).contains("nesting"));
+    }
+}

@@ -1,0 +1,93 @@
+//! What an install leaves beside a host's file, so that it can be undone: which backup holds what
+//! was there before, how the file looked afterwards, and which servers were taken out.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Fault, change::write};
+
+/// What follows a file's name, and comes before the time, in the name of a backup.
+pub(super) const BACKUP: &str = "nonet-backup-";
+const RECEIPT: &str = "nonet-install.json";
+
+/// The record of an install. It holds names, no values.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Receipt {
+    /// The backup that holds the file as it was before Nonet; none if there was no file.
+    pub before: Option<String>,
+    /// Whether `before` is to be the backup that is made with this change.
+    #[serde(skip)]
+    pub new_backup: bool,
+    /// The SHA-256 of the file as install left it.
+    pub after: String,
+    /// The servers that were taken out.
+    pub removed: Vec<Removed>,
+}
+
+/// A server that was taken out of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Removed {
+    pub name: String,
+    /// The backup in which it can be found.
+    pub backup: String,
+}
+
+impl Receipt {
+    /// The record of a file; none if there is none that can be read.
+    pub fn of(file: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(path(file)).ok()?).ok()
+    }
+
+    /// Completes the record with the backup that was made.
+    pub fn with_backup(mut self, backup: Option<&Path>) -> Self {
+        let name = backup.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        if self.new_backup {
+            self.before.clone_from(&name);
+        }
+        for removed in self.removed.iter_mut().filter(|removed| removed.backup.is_empty()) {
+            removed.backup = name.clone().unwrap_or_default();
+        }
+        self
+    }
+
+    pub fn write(&self, file: &Path) -> Result<(), Fault> {
+        let path = path(file);
+        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        write(&path, &text).map_err(|source| {
+            let remedy = "Nonet is installed, but `uninstall` will only take its entry out.";
+            Fault::new(format!("the record of the change could not be written: {source}"), remedy.into())
+                .within(&path)
+                .because(source)
+        })
+    }
+}
+
+/// Takes the record of a file away.
+pub(super) fn forget(file: &Path) {
+    // One that stays fits no file any more, and is not believed.
+    drop(fs::remove_file(path(file)));
+}
+
+/// The file that a record names; only a backup beside the file is one.
+pub(super) fn backup(file: &Path, name: &str) -> Option<PathBuf> {
+    let prefix = format!("{}.{BACKUP}", file.file_name()?.to_string_lossy());
+    let stamp = name.strip_prefix(&prefix)?;
+    stamp.chars().all(|c| c.is_ascii_alphanumeric() || c == '-').then(|| file.with_file_name(name))
+}
+
+/// How a file is known again.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn path(file: &Path) -> PathBuf {
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    file.with_file_name(format!("{name}.{RECEIPT}"))
+}

@@ -1,0 +1,489 @@
+//! What looks like a secret: by the name of its place, by how it begins, or because it is long and
+//! looks rolled by dice. A wrong guess costs the user one variable to set; a missed one stands in a
+//! file, so in doubt it is a secret.
+
+use std::ops::Range;
+
+use super::parts::{Key, Part, Parts, as_plain, plain};
+
+/// Where a text stands.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    /// The value of an environment variable.
+    Env(&'a str),
+    /// The value of a header.
+    Header(&'a str),
+    /// An argument, with the one before it.
+    Argument(Option<&'a str>),
+    /// An address.
+    Url,
+}
+
+/// How tokens of well-known services begin, and what they are.
+const BEGINNINGS: [(&str, &str); 36] = [
+    ("ghp_", "TOKEN"),
+    ("gho_", "TOKEN"),
+    ("ghu_", "TOKEN"),
+    ("ghs_", "TOKEN"),
+    ("ghr_", "TOKEN"),
+    ("github_pat_", "TOKEN"),
+    ("glpat-", "TOKEN"),
+    ("glsa_", "TOKEN"),
+    ("sk-", "API_KEY"),
+    ("sk_live_", "API_KEY"),
+    ("sk_test_", "API_KEY"),
+    ("rk_live_", "API_KEY"),
+    ("xoxa-", "TOKEN"),
+    ("xoxb-", "TOKEN"),
+    ("xoxp-", "TOKEN"),
+    ("xoxr-", "TOKEN"),
+    ("xoxs-", "TOKEN"),
+    ("xapp-", "TOKEN"),
+    ("AKIA", "ACCESS_KEY"),
+    ("ASIA", "ACCESS_KEY"),
+    ("AIza", "API_KEY"),
+    ("ya29.", "TOKEN"),
+    ("eyJ", "TOKEN"),
+    ("ntn_", "TOKEN"),
+    ("secret_", "TOKEN"),
+    ("hf_", "TOKEN"),
+    ("npm_", "TOKEN"),
+    ("pypi-", "TOKEN"),
+    ("dop_v1_", "TOKEN"),
+    ("dckr_pat_", "TOKEN"),
+    ("lin_api_", "API_KEY"),
+    ("figd_", "TOKEN"),
+    ("shpat_", "TOKEN"),
+    ("ATATT", "TOKEN"),
+    ("gsk_", "API_KEY"),
+    ("pplx-", "API_KEY"),
+];
+/// The shortest token: no service gives out shorter ones, and words that begin alike are shorter.
+const MIN_TOKEN: usize = 16;
+/// From which length on randomness alone gives a secret away.
+const MIN_RANDOM: usize = 32;
+/// Bits per character that words, paths and package names stay below at that length.
+const RANDOM_BITS: f64 = 4.2;
+const SCHEMES: [&str; 6] = ["bearer ", "basic ", "token ", "apikey ", "api-key ", "bot "];
+
+/// Marks the secrets in a text.
+pub(super) fn mark(parts: Parts, place: Place) -> Parts {
+    if let Some(text) = as_plain(&parts)
+        && let Some(marked) = by_place(text, place)
+    {
+        return marked;
+    }
+    let mut marked = Parts::new();
+    for part in parts {
+        match part {
+            Part::Plain(text) => by_look(&text, place, &mut marked),
+            // A default is a value like any other; with a secret in it, it cannot stay.
+            Part::Variable { name, default: Some(default) } if has_secret(&name, &default) => {
+                marked.push(Part::Secret { value: default, key: Key::Own(name) });
+            }
+            part => marked.push(part),
+        }
+    }
+    marked
+}
+
+fn has_secret(name: &str, default: &str) -> bool {
+    let marked = mark(vec![Part::Plain(default.into())], Place::Env(name));
+    marked.iter().any(|part| matches!(part, Part::Secret { .. }))
+}
+
+/// A text that is a secret because of where it stands.
+fn by_place(text: &str, place: Place) -> Option<Parts> {
+    match place {
+        Place::Env(name) if is_secret_name(name) && !is_harmless(text, name) => {
+            Some(after_scheme(text, Key::Own(name.into())))
+        }
+        Place::Header(name) if is_secret_header(name) && !text.trim().is_empty() => {
+            Some(after_scheme(text, Key::Kind(kind(name))))
+        }
+        Place::Argument(before) => argument(text, before),
+        _ => None,
+    }
+}
+
+fn argument(text: &str, before: Option<&str>) -> Option<Parts> {
+    if let Some(("--header" | "-H", header)) = before.map(|before| (before, text))
+        && let Some((name, value)) = header.split_once(':')
+    {
+        let start = value.len() - value.trim_start().len();
+        return glued(&header[..name.len() + 1 + start], by_place(value.trim_start(), Place::Header(name))?);
+    }
+    if let Some((name, value)) = text.split_once('=') {
+        let option = name.trim_start_matches('-');
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if option.is_empty()
+            || !option.chars().all(word)
+            || !is_secret_name(option)
+            || is_harmless(value, option)
+        {
+            return None;
+        }
+        // Without a dash it is an environment variable, as after docker's `-e`.
+        let key = if option == name { Key::Own(name.into()) } else { Key::Kind(kind(option)) };
+        return glued(&text[..name.len() + 1], after_scheme(value, key));
+    }
+    let option = before?.strip_prefix('-')?.trim_start_matches('-');
+    let meant = !text.starts_with('-') && !option.contains('=') && is_secret_name(option);
+    (meant && !is_harmless(text, option)).then(|| after_scheme(text, Key::Kind(kind(option))))
+}
+
+fn glued(before: &str, rest: Parts) -> Option<Parts> {
+    let mut parts = Parts::new();
+    plain(&mut parts, before);
+    for part in rest {
+        match part {
+            Part::Plain(text) => plain(&mut parts, &text),
+            part => parts.push(part),
+        }
+    }
+    Some(parts)
+}
+
+/// A secret, less the `Bearer` before it.
+fn after_scheme(text: &str, key: Key) -> Parts {
+    let mut parts = Parts::new();
+    let scheme = scheme(text);
+    plain(&mut parts, &text[..scheme]);
+    parts.push(Part::Secret { value: text[scheme..].into(), key });
+    parts
+}
+
+fn scheme(text: &str) -> usize {
+    let begins = |scheme: &&&str| {
+        text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+            && text.len() > scheme.len()
+    };
+    SCHEMES.iter().find(begins).map_or(0, |scheme| scheme.len())
+}
+
+/// Secrets inside of a longer text.
+fn by_look(text: &str, place: Place, parts: &mut Parts) {
+    let mut found = found(text, place);
+    // The longest of those that begin at the same place; what overlaps it is part of it.
+    found.sort_by_key(|(range, _)| (range.start, usize::MAX - range.end));
+    let mut done = 0;
+    for (range, kind) in found {
+        if range.start < done || range.is_empty() {
+            continue;
+        }
+        // servers.toml reads `$${` as an escape, so a `$` before the variable goes into it.
+        let start = range.start - dollars(&text[done..range.start]);
+        plain(parts, &text[done..start]);
+        let value = text[start..range.end].to_string();
+        let key = match place {
+            Place::Env(name) if value == text => Key::Own(name.into()),
+            _ => Key::Kind(kind),
+        };
+        parts.push(Part::Secret { value, key });
+        done = range.end;
+    }
+    plain(parts, &text[done..]);
+}
+
+/// The length of a text up to the first character of a kind.
+fn until(text: &str, stop: impl Fn(char) -> bool) -> usize {
+    text.find(stop).unwrap_or(text.len())
+}
+
+fn dollars(text: &str) -> usize {
+    text.len() - text.trim_end_matches('$').len()
+}
+
+fn found(text: &str, place: Place) -> Vec<(Range<usize>, String)> {
+    let mut found = Vec::new();
+    // `Bearer x` and `Basic x`, as in headers that are handed over inside of JSON. ASCII lower case
+    // keeps every place where it is.
+    let lower = text.to_ascii_lowercase();
+    for scheme in ["bearer ", "basic "] {
+        for (at, _) in lower.match_indices(scheme) {
+            let start = at + scheme.len();
+            let end = start + until(&text[start..], |c| c.is_whitespace() || "\"',;\\".contains(c));
+            if end - start >= MIN_TOKEN / 2 {
+                found.push((start..end, "TOKEN".into()));
+            }
+        }
+    }
+    // `//user:password@host`
+    for (at, _) in text.match_indices("://") {
+        let start = at + 3;
+        let authority =
+            &text[start..start + until(&text[start..], |c| c.is_whitespace() || "/?#\"'".contains(c))];
+        if let Some((user, _)) = authority.rsplit_once('@')
+            && let Some((name, password)) = user.split_once(':')
+        {
+            let start = start + name.len() + 1;
+            found.push((start..start + password.len(), "PASSWORD".into()));
+        }
+    }
+    // `?token=x&key=y`
+    if text.contains("://") {
+        for (at, mark) in text.char_indices().filter(|(_, c)| matches!(c, '?' | '&')) {
+            let start = at + mark.len_utf8();
+            let pair =
+                &text[start..start + until(&text[start..], |c| c.is_whitespace() || "&#\"'".contains(c))];
+            if let Some((name, value)) = pair.split_once('=')
+                && (is_secret_name(name) || matches!(name, "sig" | "signature"))
+                && !is_harmless(value, name)
+            {
+                let end = start + pair.len();
+                found.push((end - value.len()..end, kind(name)));
+            }
+        }
+    }
+    // An environment variable may be a secret as a whole, with the slashes of base64.
+    if matches!(place, Place::Env(_) | Place::Header(_)) && !text.starts_with(['/', '.', '~']) {
+        let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=_-".contains(c);
+        let hex = text.len() >= MIN_RANDOM && text.chars().all(|c| c.is_ascii_hexdigit());
+        if hex && text.contains(|c: char| c.is_ascii_digit()) || text.chars().all(base64) && is_random(text) {
+            found.push((0..text.len(), "SECRET".into()));
+        }
+    }
+    let mut start = 0;
+    let word = |c: char| c.is_ascii_alphanumeric() || "_-.+~%".contains(c);
+    for piece in text.split_inclusive(|c: char| !word(c)) {
+        let text = piece.trim_end_matches(|c: char| !word(c));
+        let begins = |(beginning, _): &&(&str, &str)| text.starts_with(beginning) && text.len() >= MIN_TOKEN;
+        if let Some((_, kind)) = BEGINNINGS.iter().find(begins) {
+            found.push((start..start + text.len(), (*kind).into()));
+        } else if is_random(text) {
+            found.push((start..start + text.len(), "SECRET".into()));
+        }
+        start += piece.len();
+    }
+    found
+}
+
+/// Whether a text looks rolled by dice: long, with both cases and several digits, hardly a letter
+/// more often than another.
+fn is_random(text: &str) -> bool {
+    let digits = text.chars().filter(char::is_ascii_digit).count();
+    let both =
+        text.contains(|c: char| c.is_ascii_lowercase()) && text.contains(|c: char| c.is_ascii_uppercase());
+    if text.len() < MIN_RANDOM || digits < 3 || !both {
+        return false;
+    }
+    let mut counts = [0usize; 256];
+    text.bytes().for_each(|byte| counts[usize::from(byte)] += 1);
+    let share = |count: &usize| *count as f64 / text.len() as f64;
+    let bits: f64 =
+        counts.iter().filter(|count| **count > 0).map(share).map(|share| -share * share.log2()).sum();
+    bits > RANDOM_BITS
+}
+
+fn is_secret_header(name: &str) -> bool {
+    let name = name.trim().to_ascii_lowercase();
+    matches!(name.as_str(), "authorization" | "proxy-authorization" | "cookie") || is_secret_name(&name)
+}
+
+/// Whether a secret is usually called by this name.
+fn is_secret_name(name: &str) -> bool {
+    let words = words(name);
+    let Some(last) = words.last() else { return false };
+    let about = [
+        "FILE", "PATH", "DIR", "URL", "URI", "ID", "NAME", "TYPE", "LENGTH", "LIMIT", "COUNT", "TTL",
+        "HEADER",
+    ];
+    if about.contains(&last.as_str()) {
+        return false;
+    }
+    let anywhere = ["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "APIKEY"];
+    let at_end = [
+        "TOKEN",
+        "PAT",
+        "PASS",
+        "PWD",
+        "AUTH",
+        "AUTHORIZATION",
+        "COOKIE",
+        "CREDENTIAL",
+        "CREDENTIALS",
+        "JWT",
+    ];
+    let public = ["PUBLIC", "PRIMARY", "FOREIGN", "SORT", "PARTITION"];
+    let before = words.len().checked_sub(2).and_then(|at| words.get(at)).map_or("", String::as_str);
+    words.iter().any(|word| anywhere.contains(&word.as_str()))
+        || at_end.contains(&last.as_str())
+        || last == "KEY" && !public.contains(&before)
+        || ["TOKEN", "SECRET", "PASSWORD", "SECRETKEY", "ACCESSKEY"].iter().any(|end| last.ends_with(end))
+}
+
+/// Whether a value tells nobody anything, whatever its name.
+fn is_harmless(value: &str, name: &str) -> bool {
+    let value = value.trim();
+    let password = words(name).iter().any(|word| word.starts_with("PASS") || word == "PWD");
+    let word = ["", "true", "false", "yes", "no", "on", "off", "none", "null"];
+    let path =
+        ["~/", "./", "../", "/home/", "/Users/", "/etc/", "/opt/", "/var/", "/usr/", "/tmp/", "/root/"];
+    let drive = |text: &str| text.as_bytes().get(1..3).is_some_and(|colon| colon == b":\\" || colon == b":/");
+    word.contains(&value.to_ascii_lowercase().as_str())
+        || !password && value.len() < 6 && value.chars().all(|c| c.is_ascii_digit())
+        || path.iter().any(|start| value.starts_with(start))
+        || drive(value)
+}
+
+/// `X-Api-Key` as `API_KEY`, `Authorization` as `TOKEN`.
+fn kind(name: &str) -> String {
+    let words = words(name);
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [.., "AUTHORIZATION" | "AUTH"] => "TOKEN".into(),
+        ["APIKEY"] => "API_KEY".into(),
+        ["X", rest @ ..] if !rest.is_empty() => rest.join("_"),
+        all => all.join("_"),
+    }
+}
+
+/// The words of a name in capitals: `apiKey`, `api-key` and `API_KEY` are the same.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    for c in name.chars() {
+        let new = !c.is_ascii_alphanumeric() || before.is_ascii_lowercase() && c.is_ascii_uppercase();
+        if new {
+            words.push(String::new());
+        }
+        if c.is_ascii_alphanumeric()
+            && let Some(word) = words.last_mut()
+        {
+            word.push(c.to_ascii_uppercase());
+        }
+        before = c;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GITHUB: &str = "ghp_0123456789abcdefghijklmnopqrstuvwxyz";
+    const RANDOM: &str = "Zk3vQ9xT1mWb7LpR5sYc8NdF2hJg6UaE";
+
+    fn check(place: Place, text: &str, expected: &str) {
+        let show = |part: &Part| match part {
+            Part::Plain(text) => text.clone(),
+            Part::Secret { key: Key::Own(name), .. } => format!("<{name}>"),
+            Part::Secret { key: Key::Kind(kind), .. } => format!("<*{kind}>"),
+            other => format!("{other:?}"),
+        };
+        let shown: String = mark(vec![Part::Plain(text.into())], place).iter().map(show).collect();
+        assert_eq!(shown, expected, "{text}");
+    }
+
+    #[test]
+    fn names_of_places_give_secrets_away() {
+        for name in [
+            "API_KEY",
+            "GITHUB_TOKEN",
+            "apiKey",
+            "DB_PASSWORD",
+            "GH_PAT",
+            "CLIENT_SECRET",
+            "AUTHTOKEN",
+            "SECRET",
+        ] {
+            check(Place::Env(name), "hunter", &format!("<{name}>"));
+        }
+        for name in
+            ["LOG_LEVEL", "TOKEN_FILE", "MAX_TOKENS", "KEY_ID", "PATH", "PUBLIC_KEY", "MONKEY", "API_URL"]
+        {
+            check(Place::Env(name), "hunter", "hunter");
+        }
+        for value in ["", "true", "4096", "~/.ssh/id", "C:\\keys\\a.pem", "/home/me/.ssh/id"] {
+            check(Place::Env("API_KEY"), value, value);
+        }
+        check(Place::Env("DB_PASSWORD"), "1234", "<DB_PASSWORD>");
+        check(Place::Env("AUTH_TOKEN"), "Bearer abc", "Bearer <AUTH_TOKEN>");
+        check(Place::Header("Authorization"), "Bearer abc", "Bearer <*TOKEN>");
+        check(Place::Header("authorization"), "abc", "<*TOKEN>");
+        check(Place::Header("X-API-Key"), "abc", "<*API_KEY>");
+        check(Place::Header("Accept-Language"), "en", "en");
+    }
+
+    #[test]
+    fn arguments_are_seen_with_their_option() {
+        check(Place::Argument(None), "--token=abc", "--token=<*TOKEN>");
+        check(Place::Argument(Some("--api-key")), "abc", "<*API_KEY>");
+        check(Place::Argument(Some("--api-key")), "--next", "--next");
+        check(Place::Argument(Some("--port")), "abc", "abc");
+        check(Place::Argument(Some("-e")), "GITHUB_TOKEN=abc", "GITHUB_TOKEN=<GITHUB_TOKEN>");
+        check(Place::Argument(Some("-e")), "GITHUB_TOKEN", "GITHUB_TOKEN");
+        check(
+            Place::Argument(Some("--header")),
+            "Authorization: Bearer abc",
+            "Authorization: Bearer <*TOKEN>",
+        );
+        check(Place::Argument(Some("--header")), "Accept: text/plain", "Accept: text/plain");
+        check(Place::Argument(None), "--max-tokens=400", "--max-tokens=400");
+    }
+
+    #[test]
+    fn secrets_are_seen_by_their_look() {
+        check(Place::Env("X"), GITHUB, "<X>");
+        check(Place::Env("X"), RANDOM, "<X>");
+        check(Place::Env("X"), "0123456789abcdef0123456789abcdef", "<X>");
+        check(Place::Env("X"), &format!("a {GITHUB}, b"), "a <*TOKEN>, b");
+        check(Place::Env("X"), "AKIAIOSFODNN7EXAMPLE", "<X>");
+        check(
+            Place::Env("HEADERS"),
+            r#"{"Authorization": "Bearer ntn_abcdef123456", "V": "1"}"#,
+            r#"{"Authorization": "Bearer <*TOKEN>", "V": "1"}"#,
+        );
+        check(
+            Place::Argument(None),
+            "postgresql://me:pa:ss@host:5432/db",
+            "postgresql://me:<*PASSWORD>@host:5432/db",
+        );
+        check(
+            Place::Url,
+            "https://h/mcp?api_key=abcdef&lang=en#x",
+            "https://h/mcp?api_key=<*API_KEY>&lang=en#x",
+        );
+        check(Place::Url, &format!("https://h/s/{RANDOM}/mcp"), "https://h/s/<*SECRET>/mcp");
+        check(Place::Argument(None), &format!("$${GITHUB}"), "<*TOKEN>");
+    }
+
+    #[test]
+    fn no_text_loses_a_letter() {
+        let text = format!("é Bearer ключ://п:р@х?token=ü&é=$\u{1f600} --api-key={GITHUB}é Ünïcode{RANDOM}$");
+        let ends = (0..=text.len()).filter(|at| text.is_char_boundary(*at));
+        for piece in ends.clone().map(|end| &text[..end]).chain(ends.clone().map(|start| &text[start..])) {
+            for place in [
+                Place::Env("TOKEN"),
+                Place::Env("X"),
+                Place::Header("X"),
+                Place::Url,
+                Place::Argument(Some("-H")),
+            ] {
+                let parts = mark(vec![Part::Plain(piece.into())], place);
+                let whole = parts.iter().map(|part| match part {
+                    Part::Plain(text) | Part::Secret { value: text, .. } => text.as_str(),
+                    _ => "",
+                });
+                assert_eq!(whole.collect::<String>(), piece);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_long_but_no_secret_stays() {
+        for text in [
+            "@modelcontextprotocol/server-sequential-thinking@2026.8.31",
+            "ghcr.io/github/github-mcp-server@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            "git+https://github.com/oraios/serena@0123456789abcdef0123456789abcdef01234567",
+            "C:\\Users\\Alice Smith\\AppData\\Roaming\\npm\\node_modules\\Server2\\dist3\\index4.js",
+            "/Users/alice/Projects/MyVeryLongProjectName2026/dist/index.js",
+            "https://mcp.example.com/mcp?user=alice&lang=en",
+            "123e4567-e89b-12d3-a456-426614174000",
+            "task-runner-for-everything-and-more",
+            "sk-short",
+        ] {
+            check(Place::Argument(None), text, text);
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The text of servers.toml: which servers are there, and adding one without touching the rest.
+
+use std::{collections::BTreeSet, path::Path};
+
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
+
+use super::{
+    Fault,
+    entry::{Server, Transport},
+    names::{Held, Names},
+    parts::{Part, Parts, escaped, own},
+    read,
+};
+
+const HEADER: &str = "\
+# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` stand for environment variables.
+# `nonet check` tells every fault, with its line; `nonet schema` prints every key with what it means.
+";
+/// Longer lines are broken up.
+const MAX_LINE: usize = 110;
+/// The keys that say how a server is reached. They are compared, and replaced together.
+const CONNECTION: [&str; 6] = ["command", "args", "env", "cwd", "url", "headers"];
+
+/// A servers.toml while it is being edited.
+pub(super) struct ServersToml {
+    document: DocumentMut,
+}
+
+/// One server for servers.toml: the file that it comes from, and the name it is to have there.
+pub(super) struct Newcomer<'a> {
+    pub server: &'a Server,
+    pub file: &'a Path,
+    pub name: &'a str,
+}
+
+impl ServersToml {
+    /// Of a text; an empty one gets a short header.
+    pub fn new(text: &str, file: &Path) -> Result<Self, Fault> {
+        let text = if text.trim().is_empty() { HEADER } else { text };
+        let document = read::toml(text, file)?.into_mut();
+        match document.get("servers") {
+            Some(servers) if !servers.is_table_like() => {
+                let remedy = "Write each server as a table of its own, `[servers.NAME]`.";
+                Err(Fault::new("`servers` is no table".into(), remedy.into()).within(file))
+            }
+            _ => Ok(Self { document }),
+        }
+    }
+
+    /// The text as it is now, if it can be read again and says of everything but the named
+    /// servers what it said before.
+    pub fn checked(&self, before: &str, file: &Path, servers: &BTreeSet<String>) -> Result<String, Fault> {
+        let after = self.document.to_string();
+        let rest = |text: &str| -> Result<serde_json::Value, Fault> {
+            let mut root = read::toml_value(read::toml(text, file)?.as_item());
+            if let Some(members) = root.as_object_mut()
+                && let Some(table) = members.get_mut("servers").and_then(serde_json::Value::as_object_mut)
+            {
+                servers.iter().for_each(|name| drop(table.shift_remove(name)));
+                if table.is_empty() {
+                    members.shift_remove("servers");
+                }
+            }
+            Ok(root)
+        };
+        match (rest(before)?, rest(&after)) {
+            (before, Ok(rest)) if before == rest => Ok(after),
+            _ => {
+                let message = "the file is written in a way that servers cannot be added to";
+                let remedy =
+                    "Write each server as a table of its own, `[servers.NAME]`; nothing was changed.";
+                Err(Fault::new(message.into(), remedy.into()).within(file))
+            }
+        }
+    }
+
+    /// Every variable that some text of the file names.
+    pub fn variables(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        texts(&read::toml_value(self.document.as_item()), &mut |text| variables(&own(text), &mut names));
+        names
+    }
+
+    /// Whether there is a server of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.servers().is_some_and(|servers| servers.contains_key(name))
+    }
+
+    /// Whether a server cannot have the name, because a category has it.
+    pub fn is_category(&self, name: &str) -> bool {
+        let categories = self.document.get("categories").and_then(Item::as_table_like);
+        categories.is_some_and(|categories| categories.contains_key(name))
+    }
+
+    /// Whether the server of that name is reached in the same way: by the same program with the
+    /// same arguments and variables, or at the same address with the same headers. If so, what
+    /// the variables in the file stand for.
+    pub fn same(&self, name: &str, newcomer: &Newcomer, names: &Names) -> Option<Vec<(String, Held)>> {
+        let there = self.servers()?.get(name)?.as_table_like()?;
+        let mut comparison = Comparison { newcomer, name, names, found: Vec::new() };
+        comparison.is_same(there).then_some(comparison.found)
+    }
+
+    /// Another server of the file that is reached in the same way.
+    pub fn twin(&self, newcomer: &Newcomer, names: &Names) -> Option<String> {
+        let others = self.servers()?.iter().map(|(name, _)| name).filter(|name| *name != newcomer.name);
+        others.into_iter().find(|name| self.same(name, newcomer, names).is_some()).map(Into::into)
+    }
+
+    /// Adds a server at the end of the servers.
+    pub fn add(&mut self, newcomer: &Newcomer, names: &mut Names) {
+        let mut table = Table::new();
+        for (key, item) in items(newcomer, names) {
+            table.insert(key, item);
+        }
+        // A file without any table has all of its comments at its end.
+        if self.document.as_table().is_empty() {
+            let comments = self.document.trailing().as_str().unwrap_or_default().to_string();
+            let gap = if comments.is_empty() || comments.ends_with("\n\n") { "" } else { "\n" };
+            table.decor_mut().set_prefix(comments + gap);
+            self.document.set_trailing("");
+        } else {
+            table.decor_mut().set_prefix("\n");
+        }
+        let servers = self.document.entry("servers").or_insert_with(|| {
+            let mut servers = Table::new();
+            servers.set_implicit(true);
+            Item::Table(servers)
+        });
+        match servers {
+            Item::Value(Value::InlineTable(inline)) => {
+                inline.insert(newcomer.name, Value::InlineTable(table.into_inline_table()));
+            }
+            servers => {
+                if let Some(servers) = servers.as_table_like_mut() {
+                    servers.insert(newcomer.name, Item::Table(table));
+                }
+            }
+        }
+    }
+
+    /// Makes the server of that name the given one. What the user has said about its tools, tags
+    /// and rules stays.
+    pub fn replace(&mut self, newcomer: &Newcomer, names: &mut Names) {
+        let new = items(newcomer, names);
+        let servers = self.document.get_mut("servers").and_then(Item::as_table_like_mut);
+        let Some(there) = servers.and_then(|servers| servers.get_mut(newcomer.name)) else { return };
+        let inline = there.is_inline_table();
+        let Some(there) = there.as_table_like_mut() else { return };
+        for key in CONNECTION.into_iter().chain(["transport"]) {
+            if !new.iter().any(|(kept, _)| *kept == key) {
+                there.remove(key);
+            }
+        }
+        for (key, mut item) in new {
+            if inline {
+                item.make_value();
+            }
+            // The comment behind the old value stays where it is.
+            if let (Some(old), Some(value)) = (there.get(key).and_then(Item::as_value), item.as_value_mut()) {
+                *value.decor_mut() = old.decor().clone();
+            }
+            there.insert(key, item);
+        }
+    }
+
+    fn servers(&self) -> Option<&dyn TableLike> {
+        self.document.get("servers")?.as_table_like()
+    }
+}
+
+/// The keys of a server in the order of the repository's own servers.toml.
+fn items(newcomer: &Newcomer, names: &mut Names) -> Vec<(&'static str, Item)> {
+    let server = newcomer.server;
+    let mut items = Vec::new();
+    let mut text = |parts: &Parts| written(parts, newcomer, names);
+    let value = |text: String| Item::Value(Value::from(text));
+    if let Some(description) = &server.description {
+        items.push(("description", value(text(description))));
+    }
+    if !server.enabled {
+        items.push(("enabled", Item::Value(Value::from(false))));
+    }
+    match &server.transport {
+        Transport::Program { command, args, env, cwd } => {
+            items.push(("command", value(text(command))));
+            if !args.is_empty() {
+                items.push(("args", array("args", args.iter().map(&mut text))));
+            }
+            if !env.is_empty() {
+                items.push(("env", table("env", env.iter().map(|(name, value)| (name, text(value))))));
+            }
+            if let Some(cwd) = cwd {
+                items.push(("cwd", value(text(cwd))));
+            }
+        }
+        Transport::Address { url, headers } => {
+            items.push(("url", value(text(url))));
+            if !headers.is_empty() {
+                items.push((
+                    "headers",
+                    table("headers", headers.iter().map(|(name, value)| (name, text(value)))),
+                ));
+            }
+        }
+    }
+    if let Some(tools) = &server.allowed_tools {
+        items.push(("allowed_tools", array("allowed_tools", tools.iter().map(|tool| glob(tool)))));
+    }
+    if !server.blocked_tools.is_empty() {
+        let tools = server.blocked_tools.iter().map(|tool| glob(tool));
+        items.push(("blocked_tools", array("blocked_tools", tools)));
+    }
+    for (key, time) in [("timeout", server.timeout), ("start_timeout", server.start_timeout)] {
+        if let Some(time) = time {
+            items.push((key, value(humantime::format_duration(time).to_string())));
+        }
+    }
+    // Tables of their own come last, or what follows them would be theirs.
+    items.sort_by_key(|(_, item)| item.is_table());
+    items
+}
+
+fn array(key: &str, texts: impl Iterator<Item = String>) -> Item {
+    let mut array: Array = texts.collect();
+    if key.len() + 3 + array.to_string().len() > MAX_LINE {
+        for item in array.iter_mut() {
+            item.decor_mut().set_prefix("\n    ");
+        }
+        array.set_trailing("\n");
+        array.set_trailing_comma(true);
+    }
+    Item::Value(Value::Array(array))
+}
+
+fn table<'n>(key: &str, texts: impl Iterator<Item = (&'n String, String)>) -> Item {
+    let table: InlineTable = texts.map(|(name, text)| (name.as_str(), Value::from(text))).collect();
+    match key.len() + 3 + table.to_string().len() > MAX_LINE {
+        true => {
+            let mut table = table.into_table();
+            table.decor_mut().set_prefix("\n");
+            Item::Table(table)
+        }
+        false => Item::Value(Value::InlineTable(table)),
+    }
+}
+
+/// A tool's name as a pattern that fits it alone.
+fn glob(tool: &str) -> String {
+    let mut pattern = String::new();
+    for c in tool.chars() {
+        if "*?[]{}\\".contains(c) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    escaped(&pattern)
+}
+
+fn written(parts: &Parts, newcomer: &Newcomer, names: &mut Names) -> String {
+    let mut text = String::new();
+    for part in parts {
+        match part {
+            Part::Plain(plain) => text.push_str(&escaped(plain)),
+            Part::Variable { name, default: None } => text.extend(["${", name, "}"]),
+            Part::Variable { name, default: Some(default) } => text.extend(["${", name, ":-", default, "}"]),
+            part => {
+                if let Some(held) = held(part, newcomer.file) {
+                    text.extend(["${", &names.name(newcomer.name, held), "}"]);
+                }
+            }
+        }
+    }
+    text
+}
+
+/// What a variable has to stand for in the place of this part.
+pub(super) fn held(part: &Part, file: &Path) -> Option<Held> {
+    match part {
+        Part::Secret { value, key } => Some(Held::Value { value: value.clone(), key: key.clone() }),
+        // Two files may ask for different things under one name.
+        Part::Asked { id, what } => Some(Held::Asked(format!("{}\n{what}\n{id}", file.display()))),
+        _ => None,
+    }
+}
+
+/// The variables that a text names, also in defaults.
+pub(super) fn variables(parts: &[Part], names: &mut Vec<String>) {
+    for part in parts {
+        if let Part::Variable { name, default } = part {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+            variables(&own(default.as_deref().unwrap_or_default()), names);
+        }
+    }
+}
+
+fn texts(value: &serde_json::Value, found: &mut dyn FnMut(&str)) {
+    match value {
+        serde_json::Value::String(text) => found(text),
+        serde_json::Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
+        serde_json::Value::Object(members) => members.values().for_each(|member| texts(member, found)),
+        _ => {}
+    }
+}
+
+/// Compares a server with one that is there.
+struct Comparison<'a> {
+    newcomer: &'a Newcomer<'a>,
+    /// The name of the one that is there.
+    name: &'a str,
+    names: &'a Names<'a>,
+    /// What its variables stand for, if the two are the same.
+    found: Vec<(String, Held)>,
+}
+
+impl Comparison<'_> {
+    fn is_same(&mut self, there: &dyn TableLike) -> bool {
+        match &self.newcomer.server.transport {
+            Transport::Program { command, args, env, cwd } => {
+                self.text(there, "command", Some(command))
+                    && self.text(there, "cwd", cwd.as_ref())
+                    && self.list(there, args)
+                    && self.table(there, "env", env)
+                    && !there.contains_key("url")
+            }
+            Transport::Address { url, headers } => {
+                self.text(there, "url", Some(url))
+                    && self.table(there, "headers", headers)
+                    && !there.contains_key("command")
+            }
+        }
+    }
+
+    fn text(&mut self, there: &dyn TableLike, key: &str, parts: Option<&Parts>) -> bool {
+        match (there.get(key), parts) {
+            (None, None) => true,
+            (Some(there), Some(parts)) => there.as_str().is_some_and(|text| self.fits(text, parts)),
+            _ => false,
+        }
+    }
+
+    fn list(&mut self, there: &dyn TableLike, args: &[Parts]) -> bool {
+        let there: Vec<_> = match there.get("args").map(Item::as_array) {
+            None => Vec::new(),
+            Some(Some(array)) => array.iter().map(Value::as_str).collect(),
+            Some(None) => return false,
+        };
+        there.len() == args.len()
+            && there.iter().zip(args).all(|(text, parts)| text.is_some_and(|text| self.fits(text, parts)))
+    }
+
+    fn table(&mut self, there: &dyn TableLike, key: &str, texts: &[(String, Parts)]) -> bool {
+        let empty = Table::new();
+        let there: &dyn TableLike = match there.get(key) {
+            None => &empty,
+            Some(item) => match item.as_table_like() {
+                Some(table) => table,
+                None => return false,
+            },
+        };
+        // Which case a header is written in does not matter.
+        let find = |name: &str| {
+            let same =
+                |known: &str| if key == "env" { known == name } else { known.eq_ignore_ascii_case(name) };
+            there.iter().find(|(known, _)| same(known)).and_then(|(_, item)| item.as_str())
+        };
+        there.len() == texts.len()
+            && texts.iter().all(|(name, parts)| find(name).is_some_and(|text| self.fits(text, parts)))
+    }
+
+    /// Whether a text of servers.toml says what the parts say. A secret may stand there itself.
+    fn fits(&mut self, text: &str, parts: &Parts) -> bool {
+        let there = own(text);
+        let whole: String = parts
+            .iter()
+            .map(|part| match part {
+                Part::Plain(text) | Part::Secret { value: text, .. } => text.as_str(),
+                _ => "\0",
+            })
+            .collect();
+        if super::parts::as_plain(&there) == Some(&whole) {
+            return true;
+        }
+        there.len() == parts.len() && there.iter().zip(parts).all(|(there, part)| self.part(there, part))
+    }
+
+    fn part(&mut self, there: &Part, part: &Part) -> bool {
+        if there == part {
+            return true;
+        }
+        let Part::Variable { name, default: None } = there else { return false };
+        let Some(held) = held(part, self.newcomer.file) else { return false };
+        let fits = self.names.may_be(name, self.name, &held)
+            && self.found.iter().all(|(known, other)| known != name || *other == held);
+        if fits {
+            self.found.push((name.clone(), held));
+        }
+        fits
+    }
+}

@@ -1,0 +1,149 @@
+//! The bytes of a file as text with `\n` line ends, and back again without touching a line that
+//! was not edited.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use similar::{ChangeTag, TextDiff};
+
+use super::Fault;
+
+/// No config file is longer than this; what is, is something else.
+const MAX_BYTES: u64 = 64 << 20;
+const BOM: &str = "\u{feff}";
+
+/// A file's text.
+pub(super) struct Text {
+    bom: bool,
+    /// With the line ends of the file, without the mark at its beginning.
+    written: String,
+    /// With `\n` line ends.
+    plain: String,
+}
+
+impl Text {
+    /// Of the bytes of a file; a file that is not there counts as empty.
+    pub fn new(bytes: Option<&[u8]>, file: &Path) -> Result<Self, Fault> {
+        let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|error| {
+            let before = bytes.unwrap_or_default().get(..error.valid_up_to()).unwrap_or_default();
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
+            let remedy = "Save it as UTF-8 in your editor and try again.";
+            Fault::new("this is not UTF-8 text".into(), remedy.into()).within(file).at(line, column)
+        })?;
+        let (bom, written) = match text.strip_prefix(BOM) {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        Ok(Self { bom, written: written.into(), plain: written.replace("\r\n", "\n") })
+    }
+
+    /// The text with `\n` line ends.
+    pub fn plain(&self) -> &str {
+        &self.plain
+    }
+
+    /// The bytes to write when `plain` has become `edited`: lines that are still there keep their
+    /// line ends, new ones get the usual one of the file.
+    pub fn with(&self, edited: &str) -> Vec<u8> {
+        let crlf = self.written.matches("\r\n").count();
+        let lf = self.plain.matches('\n').count() - crlf;
+        let body = if crlf == 0 {
+            edited.to_string()
+        } else if lf == 0 {
+            edited.replace('\n', "\r\n")
+        } else {
+            self.mixed(edited, if crlf > lf { "\r\n" } else { "\n" })
+        };
+        let bom = if self.bom { BOM } else { "" };
+        [bom.as_bytes(), body.as_bytes()].concat()
+    }
+
+    fn mixed(&self, edited: &str, usual: &str) -> String {
+        let written: Vec<_> = self.written.split_inclusive('\n').collect();
+        let mut body = String::new();
+        for change in TextDiff::from_lines(self.plain.as_str(), edited).iter_all_changes() {
+            let line = change.value();
+            let kept = change.old_index().and_then(|index| written.get(index));
+            match (change.tag(), kept, line.strip_suffix('\n')) {
+                (ChangeTag::Delete, _, _) => {}
+                (ChangeTag::Equal, Some(kept), _) => body.push_str(kept),
+                (_, _, Some(line)) => body.extend([line, usual]),
+                (_, _, None) => body.push_str(line),
+            }
+        }
+        body
+    }
+}
+
+/// Line and column, from 1, of a place in a text.
+pub(super) fn position(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    (line, column)
+}
+
+/// The bytes of a file; none if there is no such file.
+pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, Fault> {
+    let unreadable = |source| {
+        let remedy = "Look at the file and its permissions.";
+        Fault::new(format!("the file cannot be read: {source}"), remedy.into()).within(file).because(source)
+    };
+    match fs::metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(error)),
+        Ok(data) if data.is_file() && data.len() <= MAX_BYTES => fs::read(file).map(Some).map_err(unreadable),
+        Ok(_) => {
+            let remedy = "Name the file that holds the servers.";
+            Err(Fault::new("this is no config file (a folder, or too long)".into(), remedy.into())
+                .within(file))
+        }
+    }
+}
+
+/// The file behind a link, so that the link stays a link.
+pub(super) fn behind_links(file: &Path) -> Result<PathBuf, Fault> {
+    match (fs::canonicalize(file), fs::symlink_metadata(file)) {
+        (Ok(real), Ok(data)) if data.is_symlink() => Ok(real),
+        (Err(source), Ok(_)) => {
+            let remedy = "Make the file it points to, or take the link away.";
+            Err(Fault::new("this is a link that leads nowhere".into(), remedy.into())
+                .within(file)
+                .because(source))
+        }
+        _ => Ok(file.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(before: &str, edit: fn(&str) -> String, expected: &str) {
+        let text = Text::new(Some(before.as_bytes()), Path::new("f")).unwrap();
+        let after = text.with(&edit(text.plain()));
+        assert_eq!(String::from_utf8(after).unwrap(), expected);
+    }
+
+    #[test]
+    fn lines_that_stay_keep_their_ends() {
+        let add = |text: &str| text.replace("b\n", "b\nnew\n");
+        check("a\nb\nc", add, "a\nb\nnew\nc");
+        check("a\r\nb\r\nc\r\n", add, "a\r\nb\r\nnew\r\nc\r\n");
+        check("a\nb\r\nc\r\n", add, "a\nb\r\nnew\r\nc\r\n");
+        check("a\r\nb\nc\nd\n", add, "a\r\nb\nnew\nc\nd\n");
+        check("\u{feff}a\nb\r\n", |text| text.into(), "\u{feff}a\nb\r\n");
+    }
+
+    #[test]
+    fn what_is_no_text_is_told_with_its_place() {
+        let fault = Text::new(Some(b"{}\n \xff"), Path::new("f")).err().unwrap();
+        assert_eq!(
+            fault.to_string(),
+            "f:2:2: this is not UTF-8 text. Save it as UTF-8 in your editor and try again."
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! The page for Prometheus: plain figures in, text out. Format and escaping are prometheus-client's. Its
+//! registry lives for one page only, since the counters are [`super::Metrics`]'s own.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text},
+    metrics::MetricType,
+    registry::{Registry, Unit},
+};
+
+use super::{Server, histogram::Reading};
+
+/// The media type of the page.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// About how many bytes of JSON make one token.
+const BYTES_PER_TOKEN: i64 = 4;
+
+/// What is read off the gateway when the page is made.
+#[derive(Clone, Debug, Default)]
+pub struct Now {
+    /// The servers of the configuration, by name.
+    pub servers: BTreeMap<Arc<str>, ServerNow>,
+    /// Calls that run in the background.
+    pub tasks_running: usize,
+    /// Notices that wait for the next answer, over all sessions.
+    pub notices_waiting: usize,
+    /// Results and tasks in the store.
+    pub kept_entries: u64,
+    /// Their size, in bytes.
+    pub kept_bytes: u64,
+    /// Sessions of clients.
+    pub sessions: usize,
+    /// Tools that clients can find.
+    pub tools: usize,
+    /// The size of those tools' definitions as JSON, in bytes: what `tools/list` would be without Nonet.
+    pub bytes_of_all_tools: usize,
+    /// The size of the meta-tools' definitions as JSON, in bytes: what `tools/list` is.
+    pub bytes_of_the_nine: usize,
+    /// Time since the start, in seconds.
+    pub uptime_s: u64,
+}
+
+/// One server, when the page is made.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerNow {
+    /// The name of its state; it is up if that is `ready`.
+    pub state: &'static str,
+    /// Calls that are with it.
+    pub calls_running: usize,
+}
+
+/// All figures of one page.
+#[derive(Debug)]
+pub(super) struct Page {
+    /// By server, tool and outcome.
+    pub(super) calls: BTreeMap<(Arc<str>, Arc<str>, &'static str), u64>,
+    /// By outcome.
+    pub(super) refused: BTreeMap<&'static str, u64>,
+    pub(super) servers: BTreeMap<Arc<str>, Arc<Server>>,
+    pub(super) gateway: Reading,
+    pub(super) search: Reading,
+    pub(super) now: Now,
+}
+
+impl Page {
+    pub(super) fn render(self) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self));
+        let mut page = String::new();
+        text::encode(&mut page, &registry).expect("a string takes all that is written to it");
+        page
+    }
+}
+
+impl Collector for Page {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Writer(encoder);
+        self.counters(&mut out)?;
+        self.histograms(&mut out)?;
+        self.gauges(&mut out)
+    }
+}
+
+impl Page {
+    fn counters(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let calls = self.calls.iter().map(|((server, tool, outcome), count)| {
+            ([("server", &**server), ("tool", &**tool), ("outcome", *outcome)], *count)
+        });
+        out.counters("nonet_calls", None, "Calls of tools that have ended", calls)?;
+        let refused = self.refused.iter().map(|(outcome, count)| ([("outcome", *outcome)], *count));
+        out.counters("nonet_refused", None, "Calls that no tool was called for", refused)?;
+        let bytes_in = self.servers().map(|(label, server)| (label, server.bytes_in.load(Relaxed)));
+        out.counters("nonet_in", Some(&Unit::Bytes), "Params of calls as JSON", bytes_in)?;
+        let bytes_out = self.servers().map(|(label, server)| (label, server.bytes_out.load(Relaxed)));
+        out.counters(
+            "nonet_out",
+            Some(&Unit::Bytes),
+            "Results of calls as JSON, before they are shortened",
+            bytes_out,
+        )?;
+        let restarts = self.servers().map(|(label, server)| (label, server.restarts.load(Relaxed)));
+        out.counters(
+            "nonet_server_restarts",
+            None,
+            "Times that a server came back after it was lost",
+            restarts,
+        )
+    }
+
+    fn histograms(&self, out: &mut Writer<'_>) -> fmt::Result {
+        out.histogram("nonet_gateway", "Time of a call in Nonet", &self.gateway)?;
+        out.histogram("nonet_search", "Time of a search", &self.search)?;
+        let times = self.servers().map(|(label, server)| (label, server.time.read()));
+        let times = times.filter(|(_, times)| times.count() > 0);
+        out.histograms("nonet_server", "Time of a call in its server", times)
+    }
+
+    fn gauges(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let now = &self.now;
+        let up = now.servers.iter().map(|(name, server)| (label(name), u64::from(server.state == "ready")));
+        out.gauges("nonet_server_up", "Whether a server is connected and listed", up)?;
+        let states =
+            now.servers.iter().map(|(name, server)| ([("server", &**name), ("state", server.state)], 1));
+        out.gauges("nonet_server_state", "The state that a server is in", states)?;
+        let running = now.servers.iter().map(|(name, server)| (label(name), server.calls_running as u64));
+        out.gauges("nonet_server_calls_running", "Calls that are with a server", running)?;
+        out.gauge("nonet_tasks_running", None, "Calls that run in the background", whole(now.tasks_running))?;
+        out.gauge(
+            "nonet_notices_waiting",
+            None,
+            "Notices that wait for an answer to go out with",
+            whole(now.notices_waiting),
+        )?;
+        out.gauge("nonet_kept_entries", None, "Results and tasks in the store", whole(now.kept_entries))?;
+        out.gauge("nonet_kept", Some(&Unit::Bytes), "Their size", whole(now.kept_bytes))?;
+        out.gauge("nonet_sessions", None, "Sessions of clients", whole(now.sessions))?;
+        out.gauge("nonet_tools", None, "Tools that clients can find", whole(now.tools))?;
+        let saved = whole(now.bytes_of_all_tools).saturating_sub(whole(now.bytes_of_the_nine));
+        out.gauge(
+            "nonet_tools_list_saved_tokens",
+            None,
+            "Tokens that one tools/list is shorter by than a list of all tools, about",
+            saved / BYTES_PER_TOKEN,
+        )?;
+        out.gauge("nonet_uptime", Some(&Unit::Seconds), "Time since the start", whole(now.uptime_s))
+    }
+
+    fn servers(&self) -> impl Iterator<Item = ([(&'static str, &str); 1], &Server)> {
+        self.servers.iter().map(|(name, server)| (label(name), &**server))
+    }
+}
+
+fn label(server: &str) -> [(&'static str, &str); 1] {
+    [("server", server)]
+}
+
+/// A count as a gauge takes it.
+fn whole(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
+/// Writes families, each with its head. Units become the end of the name, `_total` that of a counter.
+struct Writer<'a>(DescriptorEncoder<'a>);
+
+impl Writer<'_> {
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        unit: Option<&Unit>,
+        help: &str,
+        values: impl Iterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, unit, MetricType::Counter)?;
+        for (labels, value) in values {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl Iterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in values {
+            family.encode_family(&labels)?.encode_gauge(&whole(value))?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: &str, unit: Option<&Unit>, help: &str, value: i64) -> fmt::Result {
+        self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    fn histograms<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl Iterator<Item = (L, Reading)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (labels, times) in values {
+            let (sum, count, buckets) = (times.sum_s(), times.count(), times.buckets_s());
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, times: &Reading) -> fmt::Result {
+        let (sum, count, buckets) = (times.sum_s(), times.count(), times.buckets_s());
+        self.0
+            .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+}

@@ -1,0 +1,264 @@
+//! What the HTTP server shows beside MCP: the live page at `/ui` with its figures, `/metrics`, `/healthz` and `/readyz`.
+//!
+//! The page and its figures are for the user of this machine alone: every request under `/ui/api` carries the token that
+//! Nonet prints when it starts.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, Query, Request, State},
+    middleware::Next,
+    response::Response,
+    routing::{get, post},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::{
+    gateway::{Gateway, SearchArguments, session::Caller},
+    metrics::{CONTENT_TYPE, Now, ServerNow},
+};
+
+/// The page: one file, one style, one script.
+const PAGE: &str = include_str!("page.html");
+/// The header that carries the token.
+const TOKEN: &str = "x-nonet-token";
+
+/// How long a stream may be silent.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Allows the page's own style and script, by their digests, and nothing else.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let digest = |tag: &str| {
+        let inside =
+            PAGE.split_once(&format!("<{tag}>")).and_then(|(_, rest)| rest.split_once(&format!("</{tag}>")));
+        STANDARD.encode(Sha256::digest(inside.map_or("", |(inside, _)| inside).as_bytes()))
+    };
+    format!(
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        digest("style"),
+        digest("script")
+    )
+});
+
+/// The address of the page, with its token.
+pub(super) fn link(address: std::net::SocketAddr, token: &str) -> String {
+    format!("http://{address}/ui#token={token}")
+}
+
+/// The routes beside MCP. Without a token there is no page.
+pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
+    let plain = Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(gateway.clone());
+    let Some(token) = token else { return plain };
+    let api = Router::new()
+        .route("/ui/api/state", get(state))
+        .route("/ui/api/search", get(search))
+        .route("/ui/api/calls", get(calls))
+        .route("/ui/api/servers/{name}/{action}", post(act))
+        .with_state(gateway.clone())
+        .route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
+            let known = request.headers().get(TOKEN).is_some_and(|given| same(given, &token));
+            async move {
+                match known {
+                    true => next.run(request).await,
+                    false => answer(
+                        StatusCode::UNAUTHORIZED,
+                        &json!({ "error": { "message": "the token is missing or wrong" } }),
+                    ),
+                }
+            }
+        }));
+    plain.route("/ui", get(page)).merge(api)
+}
+
+/// Compared in the same time wherever they differ.
+fn same(given: &HeaderValue, token: &str) -> bool {
+    let (a, b) = (Sha256::digest(given.as_bytes()), Sha256::digest(token.as_bytes()));
+    a == b
+}
+
+async fn page() -> Response {
+    let mut response = Response::new(Body::from(PAGE));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    if let Ok(policy) = HeaderValue::from_str(&POLICY) {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn answer(status: StatusCode, value: &Value) -> Response {
+    let mut response = Response::new(Body::from(value.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Ready once every server is ready or has failed once.
+async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
+    let starting: Vec<String> = gateway
+        .connections()
+        .iter()
+        .filter(|(_, connection)| !connection.state().settled())
+        .map(|(name, _)| name.to_string())
+        .collect();
+    let status = if starting.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    answer(status, &json!({ "ready": starting.is_empty(), "starting": starting }))
+}
+
+async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
+    let servers = gateway.connections();
+    let servers = servers.iter().map(|(name, connection)| {
+        let now = ServerNow { state: connection.state().as_str(), calls_running: connection.in_flight() };
+        (name.clone(), now)
+    });
+    let saving = gateway.saving();
+    let (sessions, notices_waiting) = gateway.session_counts();
+    let kept = gateway.kept_counts().await.unwrap_or_default();
+    let text = gateway.metrics.render(Now {
+        servers: servers.collect(),
+        tasks_running: gateway.jobs.running(),
+        notices_waiting,
+        kept_entries: kept.entries,
+        kept_bytes: kept.bytes,
+        sessions,
+        tools: gateway.snapshot().catalog.visible().count(),
+        bytes_of_all_tools: saving.0,
+        bytes_of_the_nine: saving.1,
+        uptime_s: gateway.uptime().as_secs(),
+    });
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+    response
+}
+
+async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
+    let caller = Caller::default();
+    let mut state = gateway.status(&caller);
+    let world = gateway.connections();
+    let snapshot = gateway.snapshot();
+    if let Some(servers) = state["servers"].as_array_mut() {
+        for server in servers {
+            let Some(connection) = server["name"].as_str().and_then(|name| world.get(name)) else { continue };
+            let tail = connection.stderr_tail();
+            if !tail.is_empty() {
+                server["stderr"] = json!(tail);
+            }
+            let tools = snapshot.catalog.servers().get(&connection.name);
+            let counts =
+                tools.into_iter().flat_map(|entry| &entry.tools).map(|tool| gateway.metrics.of(tool));
+            let (calls, failures) =
+                counts.fold((0, 0), |(a, b), (calls, failures)| (a + calls, b + failures));
+            server["calls"] = json!(calls);
+            server["failures"] = json!(failures);
+            if connection.is_held() {
+                server["state"] = json!("disabled");
+            }
+            if let Some(since) = connection.ready_for() {
+                server["uptime_s"] = json!(since.as_secs());
+            }
+        }
+    }
+    let saving = gateway.saving();
+    state["saving"] = json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1 });
+    state["config"] = json!(gateway.config().file);
+    let clients = gateway.clients().into_iter();
+    let clients = clients.map(
+        |(session, client, profile)| json!({ "session": session, "client": client, "profile": profile }),
+    );
+    state["clients"] = json!(clients.take(100).collect::<Vec<_>>());
+    state["tasks"] = json!(gateway.jobs.all().iter().take(100).map(|job| job.summary()).collect::<Vec<_>>());
+    if let Some(kept) = gateway.kept_counts().await {
+        state["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
+    }
+    answer(StatusCode::OK, &state)
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    #[serde(default)]
+    q: String,
+    limit: Option<usize>,
+}
+
+async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Wanted>) -> Response {
+    if wanted.q.trim().is_empty() {
+        return answer(StatusCode::OK, &json!({ "results": [], "total": 0 }));
+    }
+    let arguments =
+        SearchArguments { query: wanted.q, limit: wanted.limit, explain: true, ..SearchArguments::default() };
+    match gateway.search(&Caller::default(), arguments).await {
+        Ok(found) => answer(StatusCode::OK, &found),
+        Err(fault) => answer(StatusCode::BAD_REQUEST, &fault.to_value()),
+    }
+}
+
+/// Calls as they end: the last ones, then each when it comes.
+async fn calls(State(gateway): State<Arc<Gateway>>) -> Response {
+    let (latest, coming) = gateway.calls.follow();
+    let stop = gateway.stopping().clone();
+    let first = (latest.into_iter(), coming, stop);
+    let events = futures::stream::unfold(first, async |(mut latest, mut coming, stop)| {
+        if let Some(call) = latest.next() {
+            return Some((event(&call), (latest, coming, stop)));
+        }
+        let next = tokio::select! {
+            next = coming.recv() => match next {
+                Ok(call) => event(&call),
+                // Somebody who reads too slowly misses some.
+                Err(RecvError::Lagged(_)) => Ok(Bytes::from_static(b": \n\n")),
+                Err(RecvError::Closed) => return None,
+            },
+            () = tokio::time::sleep(KEEP_ALIVE) => Ok(Bytes::from_static(b": \n\n")),
+            () = stop.cancelled() => return None,
+        };
+        Some((next, (latest, coming, stop)))
+    });
+    let mut response = Response::new(Body::from_stream(events));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response
+}
+
+fn event(call: &Value) -> Result<Bytes, Infallible> {
+    Ok(Bytes::from(format!("data: {call}\n\n")))
+}
+
+async fn act(State(gateway): State<Arc<Gateway>>, Path((name, action)): Path<(String, String)>) -> Response {
+    let connections = gateway.connections();
+    let Some(connection) = connections.get(name.as_str()) else {
+        return answer(
+            StatusCode::NOT_FOUND,
+            &json!({ "error": { "message": format!("there is no server `{name}`") } }),
+        );
+    };
+    match action.as_str() {
+        "restart" => connection.restart(),
+        "disable" => connection.enable(false),
+        "enable" => connection.enable(true),
+        _ => {
+            let message = format!("`{action}` is none of restart, disable, enable");
+            return answer(StatusCode::NOT_FOUND, &json!({ "error": { "message": message } }));
+        }
+    }
+    tracing::info!(server = %name, action, "asked for on the page");
+    answer(StatusCode::NO_CONTENT, &Value::Null)
+}

@@ -1,0 +1,127 @@
+//! What the HTTP server shows beside MCP: the live page, metrics, health.
+
+use serde_json::{Value, json};
+
+use crate::{
+    setup::{Setup, eventually},
+    web::{Reply, Site, WebClient, http},
+};
+
+fn shop(gateway: &str) -> Site {
+    let tools = json!([{ "name": "buy", "description": "Buys a thing" }, { "name": "who", "on": { "counter": true } }]);
+    let script = json!({ "tools": tools, "stderr_lines": ["the shop opens"] });
+    Setup::new().server("shop", script).gateway(gateway).serve()
+}
+
+/// The token in the address that Nonet prints.
+fn token(site: &Site) -> String {
+    eventually("the address of the page is printed", || {
+        let text = std::fs::read_to_string(site.folder.path().join("stderr")).ok()?;
+        Some(text.split_once("/ui#token=")?.1.lines().next()?.trim().to_string())
+    })
+}
+
+fn get(site: &Site, path: &str, token: &str) -> Reply {
+    http(&site.address, "GET", path, &[("X-Nonet-Token", token)], "")
+}
+
+fn json_body(reply: &Reply) -> Value {
+    serde_json::from_str(&reply.body).unwrap_or_else(|_| panic!("no JSON: {reply:?}"))
+}
+
+#[test]
+fn the_page_is_one_file_under_a_strict_policy() {
+    let site = shop("");
+    let page = http(&site.address, "GET", "/ui", &[], "");
+    assert_eq!(page.status, 200);
+    assert!(page.body.len() < 150_000 && page.body.contains("<script>"), "{} bytes", page.body.len());
+    for other in [" src=", "@import", "url(", "href=\"http", "//cdn"] {
+        assert!(!page.body.contains(other), "{other}: the page asks nobody else");
+    }
+    let policy = &page.headers["content-security-policy"];
+    assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'sha256-"), "{policy}");
+}
+
+#[test]
+fn its_figures_are_for_those_who_have_the_token() {
+    let site = shop("");
+    let token = token(&site);
+    for bad in ["", "guess"] {
+        for path in ["/ui/api/state", "/ui/api/search?q=x", "/ui/api/calls"] {
+            assert_eq!(get(&site, path, bad).status, 401, "{path}");
+        }
+    }
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("shop");
+    client.call("execute_tool", json!({ "name": "shop.buy", "params": { "n": 1 } }));
+    let state = json_body(&get(&site, "/ui/api/state", &token));
+    let server = &state["servers"][0];
+    assert_eq!((&server["name"], &server["state"]), (&json!("shop"), &json!("ready")), "{state}");
+    assert_eq!(server["stderr"], json!(["the shop opens"]), "{state}");
+    assert!(state["saving"]["bytes_of_the_nine"].as_u64().is_some_and(|bytes| bytes > 1_000), "{state}");
+    let found = json_body(&get(&site, "/ui/api/search?q=buy%20a%20thing", &token));
+    assert_eq!(found["results"][0]["name"], "shop.buy", "{found}");
+    assert!(found["results"][0]["explain"].is_object(), "{found}");
+}
+
+#[test]
+fn a_server_is_restarted_held_and_let_go_from_the_page() {
+    let site = shop("");
+    let token = token(&site);
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("shop");
+    let who =
+        |client: &mut WebClient| client.answer("execute_tool", json!({ "name": "shop.who" }))["pid"].clone();
+    let state = || json_body(&get(&site, "/ui/api/state", &token))["servers"][0]["state"].clone();
+    let act = |action: &str| {
+        http(
+            &site.address,
+            "POST",
+            &format!("/ui/api/servers/shop/{action}"),
+            &[("X-Nonet-Token", &token)],
+            "",
+        )
+    };
+    let before = who(&mut client);
+    assert_eq!(act("restart").status, 204);
+    eventually("another process answers", || {
+        let answer = client.answer("execute_tool", json!({ "name": "shop.who" }));
+        (answer["pid"].is_u64() && answer["pid"] != before).then_some(())
+    });
+    assert_eq!(act("disable").status, 204);
+    eventually("it is held", || (state() == "disabled").then_some(()));
+    let fault = client.answer("execute_tool", json!({ "name": "shop.who" }));
+    assert_eq!(fault["error"]["code"], "server_down", "{fault}");
+    assert_eq!(act("enable").status, 204);
+    eventually("it is ready", || (state() == "ready").then_some(()));
+    assert!(who(&mut client).is_u64());
+    assert_eq!(act("explode").status, 404);
+}
+
+#[test]
+fn metrics_and_health_are_there_without_a_token() {
+    let site = shop("");
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("shop");
+    client.call("execute_tool", json!({ "name": "shop.buy" }));
+    client.call("execute_tool", json!({ "name": "shop.nothing" }));
+    client.call("search_tools", json!({ "query": "buy" }));
+    let page = http(&site.address, "GET", "/metrics", &[], "");
+    for line in [
+        "nonet_calls_total{server=\"shop\",tool=\"buy\",outcome=\"ok\"} 1",
+        "nonet_refused_total{outcome=\"unknown_tool\"} 1",
+        "nonet_server_up{server=\"shop\"} 1",
+        "nonet_search_seconds_count 1",
+    ] {
+        assert!(page.body.contains(line), "{line}\n{}", page.body);
+    }
+    assert_eq!(http(&site.address, "GET", "/healthz", &[], "").body.trim(), "ok");
+    assert_eq!(json_body(&http(&site.address, "GET", "/readyz", &[], ""))["ready"], true);
+}
+
+#[test]
+fn the_page_can_be_switched_off() {
+    let site = shop("page = false");
+    assert_eq!(http(&site.address, "GET", "/ui", &[], "").status, 404);
+    assert_eq!(http(&site.address, "GET", "/healthz", &[], "").status, 200);
+}
