@@ -70,6 +70,12 @@ struct Cli {
     /// What is logged to stderr: error, warn, info, debug, or a filter such as nonet=debug
     #[arg(long, global = true, value_name = "FILTER", env = "NONET_LOG")]
     log: Option<String>,
+    /// Log to this file instead of stderr; a new one each day, of which seven are kept
+    #[arg(long, global = true, value_name = "FILE", env = "NONET_LOG_FILE")]
+    log_file: Option<PathBuf>,
+    /// Log one JSON object a line
+    #[arg(long, global = true)]
+    log_json: bool,
     /// The same as `serve --http ADDR`
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
@@ -196,6 +202,8 @@ enum Command {
     Forget,
     /// Print the JSON Schema of servers.toml
     Schema,
+    /// Print the man page
+    Man,
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -232,7 +240,13 @@ pub fn main() -> ExitCode {
     }
     let serves = matches!(cli.command, None | Some(Command::Serve { .. }));
     // The guard of the log writer: what was logged last is written when it is dropped.
-    let _log = log_to_stderr(cli.log.as_deref(), serves);
+    let _log = match start_log(&cli, serves) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("nonet: {error:#}");
+            return ExitCode::from(UNUSABLE);
+        }
+    };
     // One client needs one thread, and an answer that never changes threads is several times faster:
     // waking another core costs more than all else in a small call. Everyone else gets all cores.
     let over_http = cli.http.is_some() || matches!(cli.command, Some(Command::Serve { http: Some(_) }));
@@ -259,16 +273,19 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Logs to stderr from a thread of its own: a client that does not read stderr must not stop the
-/// gateway. What it cannot take is dropped.
-fn log_to_stderr(filter: Option<&str>, serves: bool) -> tracing_appender::non_blocking::WorkerGuard {
+/// How many days of a log file are kept.
+const LOG_FILES: usize = 7;
+
+/// Logs to stderr or a file, from a thread of its own: a client that does not read stderr must not stop the gateway. What it
+/// cannot take is dropped.
+fn start_log(cli: &Cli, serves: bool) -> anyhow::Result<tracing_appender::non_blocking::WorkerGuard> {
     // rmcp says of its own accord what the state of a server says.
     let default = if serves { "warn,nonet=info,rmcp::transport=off" } else { "error,rmcp::transport=off" };
     // A level alone is Nonet's: what libraries say at `debug` shows what goes through them, secrets included.
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
-    let own = filter.filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
+    let own = cli.log.as_deref().filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
     let own = own.map(|level| format!("warn,nonet={level},rmcp::transport=off"));
-    let filter = own.as_deref().or(filter).unwrap_or(default);
+    let filter = own.as_deref().or(cli.log.as_deref()).unwrap_or(default);
     let filter = match filter.parse::<tracing_subscriber::EnvFilter>() {
         Ok(filter) => filter,
         Err(error) => {
@@ -276,19 +293,38 @@ fn log_to_stderr(filter: Option<&str>, serves: bool) -> tracing_appender::non_bl
             tracing_subscriber::EnvFilter::new(default)
         }
     };
-    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer)
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init();
-    guard
+    let (writer, guard) = match &cli.log_file {
+        None => tracing_appender::non_blocking(std::io::stderr()),
+        Some(file) => {
+            let folder =
+                file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let name = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+            let files = tracing_appender::rolling::Builder::new()
+                .rotation(tracing_appender::rolling::Rotation::DAILY)
+                .filename_prefix(name(file.file_stem()).unwrap_or_else(|| "nonet".into()))
+                .filename_suffix(name(file.extension()).unwrap_or_else(|| "log".into()))
+                .max_log_files(LOG_FILES)
+                .build(folder)
+                .with_context(|| format!("`--log-file {}` cannot be written", file.display()))?;
+            tracing_appender::non_blocking(files)
+        }
+    };
+    let coloured = cli.log_file.is_none() && std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(coloured);
+    let _ = if cli.log_json { log.json().try_init() } else { log.try_init() };
+    Ok(guard)
 }
 
 async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Some(Command::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "nonet", &mut std::io::stdout());
+            return Ok(OK);
+        }
+        Some(Command::Man) => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            say!("{}", String::from_utf8_lossy(&page).trim_end());
             return Ok(OK);
         }
         Some(Command::Forget) => return forget(),

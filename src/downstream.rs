@@ -7,6 +7,7 @@
 // Logging is deprecated in the newest revision (SEP-2577); servers of older ones still do it.
 #![allow(deprecated)]
 
+pub mod cause;
 mod child;
 pub mod guard;
 mod handshake;

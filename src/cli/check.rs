@@ -1,11 +1,15 @@
 //! `nonet check`: the configuration, then each server.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, UNUSABLE, gateway, show};
 use crate::{
+    catalog::{GATEWAY, Tool},
     config::{Fault, Loaded, Unusable},
     downstream::State,
+    gateway::Gateway,
     results::json_len,
 };
 
@@ -64,8 +68,9 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     let failed = gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. }));
     let whole: usize = snapshot.catalog.visible().map(|tool| json_len(&tool.definition)).sum();
     let nine = json_len(&json!(crate::meta::definitions()));
+    let warnings = warnings(&gateway);
     gateway.stop().await;
-    let code = match (faults.is_empty(), failed) {
+    let code = match (faults.is_empty(), failed || warnings.iter().any(|warning| warning.serious)) {
         (false, _) => UNUSABLE,
         (true, true) => FAILED,
         (true, false) => OK,
@@ -75,6 +80,9 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         status["file"] = json!(file);
         status["faults"] = json!(faults.iter().map(fault).collect::<Vec<_>>());
         status["disabled"] = json!(disabled);
+        let warnings =
+            warnings.iter().map(|warning| json!({ "server": warning.server, "message": warning.message }));
+        status["warnings"] = json!(warnings.collect::<Vec<_>>());
         status["embedder"] = match &backend {
             Ok(backend) => json!({ "backend": backend }),
             Err(error) => json!({ "error": error }),
@@ -110,6 +118,14 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         table.add_row([name, "disabled".into(), String::new(), String::new(), String::new(), String::new()]);
     }
     say!("{table}");
+    for server in status["servers"].as_array().into_iter().flatten() {
+        if let (Some(name), Some(cause)) = (server["name"].as_str(), server["likely_cause"].as_str()) {
+            say!("{name}: {cause}");
+        }
+    }
+    for warning in &warnings {
+        say!("{}: {}", warning.server, warning.message);
+    }
     match backend {
         Ok(backend) => say!("search by meaning: {backend}"),
         Err(error) => say!("{error}"),
@@ -121,4 +137,55 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         nine / 4
     );
     Ok(code)
+}
+
+/// Something about a server's tools that its user may want to know.
+struct Warning {
+    server: String,
+    message: String,
+    /// Whether it is more than a remark.
+    serious: bool,
+}
+
+/// A definition from this size on, in bytes, is worth a word: it costs about 2,500 tokens wherever it is listed.
+const LARGE_DEFINITION: usize = 10_000;
+/// How many tools a warning names.
+const NAMED: usize = 3;
+
+/// What is worth saying of the tools of every server.
+fn warnings(gateway: &Gateway) -> Vec<Warning> {
+    let snapshot = gateway.snapshot();
+    let mut all = Vec::new();
+    for (server, entry) in snapshot.catalog.servers().iter().filter(|(name, _)| ***name != *GATEWAY) {
+        let tools: Vec<&Arc<Tool>> =
+            entry.tools.iter().filter_map(|full| snapshot.catalog.get(full)).collect();
+        let mut warn = |serious: bool, what: &str, of: Vec<&Arc<Tool>>| {
+            if of.is_empty() {
+                return;
+            }
+            let names: Vec<&str> = of.iter().take(NAMED).map(|tool| &*tool.name).collect();
+            let more =
+                if of.len() > NAMED { format!(" and {} more", of.len() - NAMED) } else { String::new() };
+            let message = format!("{} of {} tools {what}: {}{more}", of.len(), tools.len(), names.join(", "));
+            all.push(Warning { server: server.to_string(), message, serious });
+        };
+        let which = |wrong: &dyn Fn(&Tool) -> bool| -> Vec<&Arc<Tool>> {
+            tools.iter().copied().filter(|tool| wrong(tool)).collect()
+        };
+        warn(
+            false,
+            "have no description, so that search knows their names alone",
+            which(&|tool| tool.description.is_empty()),
+        );
+        let plain = |tool: &Tool| *tool.wire == tool.full.replacen('.', "__", 1);
+        warn(false, "are called by a shortened or changed name in APIs", which(&|tool| !plain(tool)));
+        warn(
+            true,
+            "have a schema that cannot be used, so that their params go unchecked",
+            which(&|tool| tool.schema.broken().is_some()),
+        );
+        let large = |tool: &Tool| json_len(&tool.definition) > LARGE_DEFINITION;
+        warn(false, "have a definition of more than 10,000 bytes", which(&large));
+    }
+    all
 }

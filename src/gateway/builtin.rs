@@ -12,7 +12,7 @@ use super::{
     session::{AsTask, Asking, Caller},
 };
 use crate::{
-    downstream::State,
+    downstream::{State, cause},
     fault::{Code, Fault},
     jobs::{Ended, How},
     results::is_error,
@@ -348,7 +348,10 @@ impl Gateway {
                         server["started_ms"] = json!(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
                     }
                     State::Down { error, .. } | State::AuthRequired { error } => {
-                        server["last_error"] = json!(error)
+                        server["last_error"] = json!(error);
+                        if let Some(cause) = cause::likely(&error) {
+                            server["likely_cause"] = json!(cause);
+                        }
                     }
                     State::Starting | State::Stopped => {}
                 }

@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn check(text: &str, bare_variables: bool, expected: &str) {
-        let (folder, input) = (Path::new("/work/app"), |_: &str| None);
+        let (folder, input) = (Path::new("/home/ann/app"), |_: &str| None);
         let reader = Reader { bare_variables, windows: false, folder, input: &input };
         assert_eq!(shown(&reader.parts(text)), expected, "{text}");
     }
@@ -253,7 +253,7 @@ mod tests {
         check("$HOME/x", false, "$HOME/x");
         check("$HOME/x $$y", true, "<HOME>/x $$y");
         check("Bearer ${input:api-key}", false, "Bearer <?api-key>");
-        check("${workspaceFolder}/${workspaceFolderBasename}${/}x", false, "/work/app/app/x");
+        check("${workspaceFolder}/${workspaceFolderBasename}${/}x", false, "/home/ann/app/app/x");
         check("${userHome}", false, "<HOME>");
         check("${file:/run/secret}", false, "<?secret>");
     }

@@ -155,3 +155,25 @@ fn the_nearest_key_is_named() {
         assert!(remedy.contains(&format!("`{right}`")), "{wrong}: {remedy}");
     }
 }
+
+#[test]
+fn check_says_what_is_likely_behind_a_failure_and_what_is_odd_about_tools() {
+    let setup = Setup::new();
+    let script = r#"{"tools":[{"name":"a tool"},{"name":"fine","description":"Fine"},{"name":"broken","description":"x","input_schema":{"type":12}}]}"#;
+    let text = format!(
+        "[servers.odd]\ncommand = \"FAKE\"\nargs = [\"--script\", '{script}']\n[servers.keyless]\ncommand = \"FAKE\"\nargs = [\"--script\", '{{\"stderr_lines\":[\"Error: API_KEY is not set\"],\"exit_at_start\":1}}']\n"
+    );
+    let output = run(&setup, &text, &["check"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = told(&setup, &output.stdout);
+    for part in [
+        "keyless: A variable or argument that the server wants is not given",
+        "odd: 1 of 3 tools have no description",
+        "odd: 1 of 3 tools are called by a shortened or changed name in APIs: a tool",
+        "odd: 1 of 3 tools have a schema that cannot be used, so that their params go unchecked: broken",
+    ] {
+        assert!(said.contains(&part.replace("1 of 3", "N of N")), "{part}\n{said}");
+    }
+    let json: Value = serde_json::from_slice(&run(&setup, &text, &["check", "--json"]).stdout).expect("JSON");
+    assert_eq!(json["warnings"].as_array().map(Vec::len), Some(3), "{json}");
+}

@@ -186,3 +186,40 @@ fn search_quality_is_measured() {
     let line = std::fs::read_to_string(&ranked).expect("it was written");
     assert!(line.starts_with("{\"query\":\"send an e-mail\",\"ranked\":[\"mail.send\""), "{line}");
 }
+
+#[test]
+fn the_log_goes_to_a_file_as_json_if_that_is_wanted() {
+    let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "buy" }] }));
+    setup.write();
+    let file = setup.path("logs/nonet.log");
+    let output = command(setup.folder.path())
+        .args([
+            "--log",
+            "info",
+            "--log-json",
+            "--log-file",
+            file.to_str().expect("UTF-8"),
+            "call",
+            "shop.buy",
+        ])
+        .output()
+        .expect("nonet runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let files: Vec<_> = std::fs::read_dir(setup.path("logs")).expect("a folder").flatten().collect();
+    let text = std::fs::read_to_string(files[0].path()).expect("a log");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(
+        lines.iter().any(|line| line["fields"]["outcome"] == "ok" && line["target"] == "nonet::call"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_man_page_has_every_command() {
+    let output =
+        std::process::Command::new(env!("CARGO_BIN_EXE_nonet")).arg("man").output().expect("nonet runs");
+    let page = String::from_utf8(output.stdout).expect("UTF-8");
+    for command in ["serve", "import", "install", "check", "eval"] {
+        assert!(page.contains(&format!("nonet\\-{command}")), "{command}");
+    }
+}
