@@ -633,7 +633,13 @@ impl Connection {
                         error.auth_challenge().unwrap_or("no challenge given").into(),
                     ));
                 }
-                Err(error) => failure = explain(&error, url),
+                Err(error) => {
+                    failure = explain(&error, url);
+                    // Servers that say it without a challenge.
+                    if failure.contains("401 Unauthorized") {
+                        return Err(ConnectError::AuthRequired(failure));
+                    }
+                }
             }
         }
         Err(ConnectError::Failed(failure))

@@ -136,7 +136,7 @@ pub fn install(
     let change = hosts::install(host, scope, &launch, &carried, &machine)?;
     finish(&change, dry_run)?;
     if !dry_run && !change.is_nothing() {
-        show::line(&format!("{} To undo it: nonet uninstall {}", host.reload, host.name));
+        show::line(&format!("To undo it: nonet uninstall {}", host.name));
     }
     Ok(OK)
 }

@@ -216,3 +216,20 @@ async fn a_server_that_crashes_is_down_for_this_call() {
     let fault = inside.fault("execute_tool", json!({ "name": "web.crash" })).await;
     assert!(["server_down", "upstream_error"].contains(&fault["code"].as_str().expect("a code")), "{fault}");
 }
+
+#[test]
+fn a_401_without_a_challenge_is_a_sign_in_too() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4_096]);
+            let _ = stream
+                .write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let mut client = Setup::new().server_of("plain", &format!("url = 'http://{address}/mcp'")).start();
+    let server = client.until("plain", "auth_required");
+    assert!(server["last_error"].as_str().is_some_and(|text| text.contains("401")), "{server}");
+}
