@@ -124,7 +124,7 @@ impl Gateway {
             }
             (input, _) => input,
         };
-        let prepared = self.prepare(caller, &tool.full, input.clone(), &input).await?;
+        let prepared = self.prepare(caller, &tool.full, input.clone(), None).await?;
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, token, id) = (self.clone(), cancel.clone(), id.to_string());
         let sink = ProgressSink::new(caller.progress.clone());

@@ -178,7 +178,7 @@ impl Gateway {
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
-        written: &Value,
+        written: Value,
         rule: &str,
     ) -> Result<(), Interrupt> {
         let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
@@ -214,7 +214,7 @@ impl Gateway {
             "properties": { "decision": { "type": "string", "title": "Decision", "enum": choices } },
             "required": ["decision"],
         });
-        let written = if written.is_null() { json!({}) } else { written.clone() };
+        let written = if written.is_null() { json!({}) } else { written };
         let about = About::Call(approval, written.clone());
         let patience = caller.limits.soft_deadline.saturating_sub(MARGIN);
         match self.put(caller, &about, &message, &schema, patience).await? {

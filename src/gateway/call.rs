@@ -86,8 +86,8 @@ impl Gateway {
         let began = Instant::now();
         let bytes_in = json_len(&request.params);
         let prepared = async {
-            let params = self.fill_references(caller, &request.params).await?;
-            self.prepare(caller, &request.name, params, &request.params).await
+            let filled = self.fill_references(caller, &request.params).await?;
+            self.prepare(caller, &request.name, request.params, filled).await
         };
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
@@ -135,16 +135,21 @@ impl Gateway {
         self.run(caller, run, work).await
     }
 
-    /// Everything before the server: what comes back may be called. `written` are the params as they came, where `params`
-    /// may have kept results filled in.
+    /// Everything before the server: what comes back may be called. `written` are the params as they came; `filled` the same
+    /// with kept results and other actions' results in them, if there are any.
     pub(super) async fn prepare(
         &self,
         caller: &Caller,
         name: &str,
-        params: Value,
-        written: &Value,
+        written: Value,
+        filled: Option<Value>,
     ) -> Result<Prepared, Interrupt> {
         let tool = self.find_tool(caller, name).await?;
+        let asked = match policy::check(&tool, self.world().scope(&caller.session)) {
+            Verdict::Approve(rule) => Some((rule, written.clone())),
+            _ => None,
+        };
+        let params = filled.unwrap_or(written);
         let reading = if tool.schema.is_quick() {
             tool.schema.read(params)
         } else {
@@ -154,7 +159,7 @@ impl Gateway {
             read.map_err(|_| Fault::new(Code::Internal, "The params could not be checked."))?
         };
         let reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
-        if let Verdict::Approve(rule) = policy::check(&tool, self.world().scope(&caller.session)) {
+        if let Some((rule, written)) = asked {
             self.approve(caller, &tool, &reading.params, written, &rule).await?;
         }
         Ok(Prepared { tool, params: reading.params, repaired: reading.repaired })
@@ -394,7 +399,7 @@ impl Gateway {
             }
             CallError::NotReady(State::AuthRequired { error }) => Fault::new(
                 Code::AuthRequired,
-                format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}] and restart Nonet."),
+                format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
             )
             .next("execute_tool", status()),
             CallError::Busy(most) => Fault::new(
@@ -402,7 +407,10 @@ impl Gateway {
                 format!("`{server}` has {most} calls already, which is its `max_concurrency`, and none of them ended in time."),
             )
             .retry_after(Duration::from_secs(1)),
-            CallError::NotReady(_) => Fault::new(Code::ServerDown, format!("`{server}` was stopped.")),
+            CallError::NotReady(_) => Fault::new(
+                Code::ServerDown,
+                format!("`{server}` is switched off: the user has disabled it on the live page, or Nonet is ending."),
+            ),
             CallError::Closed(why) => Fault::new(
                 Code::ServerDown,
                 format!("`{server}` went away during the call of `{}`: {why}. It is being restarted; whether the call had an effect is not known.", tool.name),

@@ -188,8 +188,7 @@ impl Gateway {
             self.find_tool(caller, &action.name).await?;
         }
         let cancel = CancellationToken::new();
-        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
-        let (gateway, token) = (self.clone(), cancel.clone());
+        let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
         let concurrency = arguments.max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
         let plan = Arc::new(plan);
         let so_far = SoFar::new(&plan);
@@ -304,7 +303,6 @@ impl Gateway {
         let mut values: BTreeMap<String, Arc<Value>> = given.clone();
         let mut started: BTreeSet<usize> = BTreeSet::new();
         let mut running = FuturesUnordered::new();
-        let mut failed_fast = false;
         loop {
             for at in 0..count {
                 let ready = plan.needs[at].iter().all(|need| ended[*need].is_some());
@@ -312,7 +310,7 @@ impl Gateway {
                     continue;
                 }
                 let action = &plan.actions[at];
-                if let Some(why) = self.held_back(plan, at, &ended, failed_fast, &cancel) {
+                if let Some(why) = held_back(plan, at, &ended, &halt, &cancel) {
                     started.insert(at);
                     let fault = Fault::new(Code::Cancelled, why);
                     let one = Ended {
@@ -358,37 +356,13 @@ impl Gateway {
                 }
             } else if action.optional {
                 values.insert(action.id.clone(), Arc::new(Value::Null));
-            } else {
-                failed_fast |= fail_fast;
-                if fail_fast {
-                    halt.cancel();
-                }
+            } else if fail_fast {
+                halt.cancel();
             }
             so_far.end(at, &one);
             ended[at] = Some(one);
         }
         ended.into_iter().flatten().collect()
-    }
-
-    /// Why a call is not to be run, if so.
-    fn held_back(
-        &self,
-        plan: &Plan,
-        at: usize,
-        ended: &[Option<Ended>],
-        failed_fast: bool,
-        cancel: &CancellationToken,
-    ) -> Option<String> {
-        if cancel.is_cancelled() {
-            return Some("Not run: cancelled.".into());
-        }
-        if failed_fast {
-            return Some("Not run: another call failed and `fail_fast` is set.".into());
-        }
-        let broken = plan.needs[at].iter().find(|need| {
-            ended[**need].as_ref().is_some_and(|one| !one.succeeded()) && !plan.actions[**need].optional
-        })?;
-        Some(format!("Not run: `{}`, which it needs, failed.", plan.actions[*broken].id))
     }
 
     async fn run_action(
@@ -423,7 +397,7 @@ impl Gateway {
             // Templates mean nothing outside of the graph; kept results stay references.
             let outside = template::names(&action.params).is_empty();
             let written = if outside { action.params.clone() } else { params.clone() };
-            self.prepare(caller, &action.name, params, &written).await
+            self.prepare(caller, &action.name, written, Some(params)).await
         };
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
@@ -465,6 +439,26 @@ impl Gateway {
         let result = Arc::new(made.result);
         Ended { name: tool.full.to_string(), result, repaired, ran: true, elapsed_ms: millis(began) }
     }
+}
+
+/// Why a call is not to be run, if so.
+fn held_back(
+    plan: &Plan,
+    at: usize,
+    ended: &[Option<Ended>],
+    halt: &CancellationToken,
+    cancel: &CancellationToken,
+) -> Option<String> {
+    if cancel.is_cancelled() {
+        return Some("Not run: cancelled.".into());
+    }
+    if halt.is_cancelled() {
+        return Some("Not run: another call failed and `fail_fast` is set.".into());
+    }
+    let broken = plan.needs[at].iter().find(|need| {
+        ended[**need].as_ref().is_some_and(|one| !one.succeeded()) && !plan.actions[**need].optional
+    })?;
+    Some(format!("Not run: `{}`, which it needs, failed.", plan.actions[*broken].id))
 }
 
 /// How far a graph has come, for whoever asks while it runs: each call that has ended as the report shows it, but of a large

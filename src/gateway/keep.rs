@@ -96,7 +96,7 @@ impl Gateway {
         work.await.unwrap_or_else(|_| crate::jobs::panicked())
     }
 
-    /// Gives memory back to the system after a large result has gone out.
+    /// Gives memory back to the system after a large result has gone out, or was read.
     pub(super) fn settle_memory(&self, bytes: usize) {
         if bytes >= LARGE {
             tokio::spawn(async {
@@ -151,7 +151,10 @@ impl Gateway {
         let (own, profile) = (id.to_string(), caller.session.profile.clone());
         let read = tokio::task::spawn_blocking(move || kept.text(&own, profile.as_deref())).await;
         match read {
-            Ok(Ok(text)) => text.ok_or_else(gone),
+            Ok(Ok(text)) => {
+                self.settle_memory(text.as_ref().map_or(0, String::len));
+                text.ok_or_else(gone)
+            }
             Ok(Err(error)) => Err(broken(error.to_string())),
             Err(error) => Err(broken(error.to_string())),
         }
@@ -175,14 +178,18 @@ impl Gateway {
         .await?
     }
 
-    /// Puts kept results in for `{{ref:ID.path}}`. Other templates are not ours here.
-    pub(super) async fn fill_references(&self, caller: &Caller, params: &Value) -> Result<Value, Fault> {
+    /// The params with kept results in the place of `{{ref:ID.path}}`, if they name any. Other templates are not ours here.
+    pub(super) async fn fill_references(
+        &self,
+        caller: &Caller,
+        params: &Value,
+    ) -> Result<Option<Value>, Fault> {
         let references = self.references(caller, params).await?;
         if references.is_empty() {
-            return Ok(params.clone());
+            return Ok(None);
         }
         let filled = template::fill(params, &|name| reference(&references, name));
-        filled.map_err(|error| Fault::new(Code::NotFound, error.to_string()))
+        filled.map(Some).map_err(|error| Fault::new(Code::NotFound, error.to_string()))
     }
 
     /// The kept results that templates in `params` name. Only what looks like one of our references is ours; other text in

@@ -597,7 +597,7 @@ mod tests {
         check(None, json!({"type": "ws", "url": "ws://h"}), "left: `ws` is no transport");
         check(
             None,
-            json!({"url": "unix:///tmp/x.sock"}),
+            json!({"url": "unix:///run/x.sock"}),
             "left: its address is no http:// or https:// address (unix://...)",
         );
         check(
