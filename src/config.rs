@@ -92,7 +92,9 @@ pub fn parse(text: &str, file: &Path, env: &dyn Fn(&str) -> Option<String>) -> R
     faults.extend(check::check(&written, &faults));
     let config = Reader { paths: Paths::new(file, env), written: &written, faults: &mut faults }.config(file);
     faults.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
-    if faults.iter().any(|fault| fault.entry.is_none()) {
+    // A policy that is left out would let through what it is there to stop.
+    let fatal = |fault: &Fault| fault.entry.as_deref().is_none_or(|entry| entry.starts_with("policies."));
+    if faults.iter().any(fatal) {
         return Err(Unusable::Faults(faults));
     }
     Ok(Loaded { config, faults })

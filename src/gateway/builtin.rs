@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Gateway,
+    Gateway, Known,
     ask::Interrupt,
     call::{Request, background_call, text_result},
     session::{AsTask, Asking, Caller},
@@ -16,7 +16,6 @@ use crate::{
     fault::{Code, Fault},
     jobs::{Ended, How},
     results::is_error,
-    store::JobState,
 };
 
 /// How long `wait` waits if the caller does not say, in seconds.
@@ -156,7 +155,7 @@ impl Gateway {
             let mut shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
             let earlier = self.earlier_tasks(caller, LISTED - shown.len()).await;
             let total = jobs.len() + earlier.len();
-            shown.extend(earlier.iter().map(|row| self.row_summary(row)));
+            shown.extend(earlier.iter().map(Known::summary));
             return Ok(text_result(json!({ "tasks": shown, "total": total }).to_string()));
         }
         if let Some(id) = &arguments.task_id {
@@ -246,7 +245,7 @@ impl Gateway {
         id: &str,
         arguments: &BackgroundArguments,
     ) -> Result<Value, Fault> {
-        let Some(row) = self.task_row(caller, id).await else {
+        let Some(task) = self.known_task(caller, id).await else {
             return Err(Fault::new(
                 Code::NotFound,
                 format!("There is no task `{id}`: it is too old, or the id is wrong."),
@@ -256,14 +255,15 @@ impl Gateway {
                 json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
             ));
         };
-        if arguments.wait && row.state != JobState::Working {
+        let ended = task.how.is_some() && !task.lost;
+        if arguments.wait && ended {
             return self.task_result(caller, id).await;
         }
-        let mut answer = self.row_summary(&row);
-        if row.state != JobState::Working {
+        let mut answer = task.summary();
+        if ended {
             answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
         }
-        if matches!(row.state, JobState::Done { failed: true, .. }) {
+        if ended && task.how == Some(How::Failed) {
             answer["error"] = super::call::error_of(&self.task_result(caller, id).await?);
         }
         Ok(text_result(answer.to_string()))

@@ -241,7 +241,7 @@ impl Gateway {
 
     /// A job of an earlier run or of another gateway of this user, or one for which the table of jobs had no room any
     /// more; under the same profile.
-    pub(super) async fn task_row(&self, caller: &Caller, id: &str) -> Option<JobRow> {
+    async fn task_row(&self, caller: &Caller, id: &str) -> Option<JobRow> {
         // One that is in the table and not shown is another client's.
         if self.jobs.knows(id) {
             return None;
@@ -253,32 +253,37 @@ impl Gateway {
 
     /// A task, wherever it is known from.
     pub async fn known_task(&self, caller: &Caller, id: &str) -> Option<Known> {
-        if let Some(job) = self.jobs.get(id, &caller.owner()) {
-            return Some(job.into());
+        match self.jobs.get(id, &caller.owner()) {
+            Some(job) => Some(job.into()),
+            None => Some(self.known_row(self.task_row(caller, id).await?)),
         }
-        let row = self.task_row(caller, id).await?;
+    }
+
+    /// A job that is not in the table.
+    fn known_row(&self, row: JobRow) -> Known {
         let running = self.runs(&row);
-        let (how, ended_ms) = match row.state {
-            JobState::Working if running => (None, unix_ms(SystemTime::now())),
-            JobState::Working => (Some(How::Failed), row.started_ms),
-            JobState::Done { ended_ms, failed } => {
-                (Some(if failed { How::Failed } else { How::Completed }), ended_ms)
-            }
+        let now = || unix_ms(SystemTime::now());
+        let (how, until) = match row.state {
+            JobState::Working if running => (None, now()),
+            JobState::Working => (Some(How::Failed), now()),
+            JobState::Done { ended_ms, failed: true } => (Some(How::Failed), ended_ms),
+            JobState::Done { ended_ms, failed: false } => (Some(How::Completed), ended_ms),
             JobState::Cancelled { ended_ms } => (Some(How::Cancelled), ended_ms),
         };
-        Some(Known {
-            id: row.id,
+        Known {
             how,
             lost: row.state == JobState::Working && !running,
             since: SystemTime::UNIX_EPOCH + Duration::from_millis(row.started_ms),
-            elapsed_ms: ended_ms.saturating_sub(row.started_ms),
+            elapsed_ms: until.saturating_sub(row.started_ms),
             progress: None,
             job: None,
-        })
+            id: row.id,
+            label: row.label,
+        }
     }
 
     /// Jobs of gateways that have ended, newest first.
-    pub(super) async fn earlier_tasks(&self, caller: &Caller, limit: usize) -> Vec<JobRow> {
+    pub(super) async fn earlier_tasks(&self, caller: &Caller, limit: usize) -> Vec<Known> {
         // Who has no session has no tasks of its own, and learns of no others.
         if caller.owner().session.is_none() {
             return Vec::new();
@@ -287,7 +292,7 @@ impl Gateway {
         let profile = caller.session.profile.clone();
         let rows = tokio::task::spawn_blocking(move || kept.jobs(profile.as_deref(), LOOKED_AT)).await;
         let rows = rows.ok().and_then(Result::ok).unwrap_or_default();
-        rows.into_iter().filter(|row| !self.runs(row)).take(limit).collect()
+        rows.into_iter().filter(|row| !self.runs(row)).take(limit).map(|row| self.known_row(row)).collect()
     }
 
     /// Whether the gateway that a job belongs to is running. Process numbers come again: in a container it is always the
@@ -297,26 +302,6 @@ impl Gateway {
             true => row.started_ms >= unix_ms(self.since),
             false => is_alive(row.process),
         }
-    }
-
-    /// A job that is not in the table as answers show it.
-    pub(super) fn row_summary(&self, row: &JobRow) -> Value {
-        let now = || unix_ms(SystemTime::now());
-        let (state, until) = match row.state {
-            JobState::Working if self.runs(row) => ("running", now()),
-            JobState::Working => ("lost", now()),
-            JobState::Done { ended_ms, failed: true } => (How::Failed.as_str(), ended_ms),
-            JobState::Done { ended_ms, failed: false } => (How::Completed.as_str(), ended_ms),
-            JobState::Cancelled { ended_ms } => (How::Cancelled.as_str(), ended_ms),
-        };
-        let mut summary = json!({
-            "task_id": row.id, "state": state, "tool": row.label, "elapsed_ms": until.saturating_sub(row.started_ms),
-        });
-        if state == "lost" {
-            summary["message"] =
-                json!("The gateway that ran it ended before it did. Whether it had an effect is not known.");
-        }
-        summary
     }
 
     /// How many results and tasks are kept, and their size in bytes.
@@ -331,6 +316,8 @@ impl Gateway {
 pub struct Known {
     /// Its handle.
     pub id: String,
+    /// What it runs, for people.
+    pub label: String,
     /// How it ended; absent while it runs.
     pub how: Option<How>,
     /// Whether its gateway ended before it.
@@ -345,10 +332,32 @@ pub struct Known {
     pub job: Option<Arc<Job>>,
 }
 
+impl Known {
+    /// The task as answers show it.
+    pub fn summary(&self) -> Value {
+        let state = match self.how {
+            _ if self.lost => "lost",
+            None => "running",
+            Some(how) => how.as_str(),
+        };
+        let mut summary =
+            json!({ "task_id": self.id, "state": state, "tool": self.label, "elapsed_ms": self.elapsed_ms });
+        if let Some(progress) = &self.progress {
+            summary["progress"] = progress.clone();
+        }
+        if self.lost {
+            summary["message"] =
+                json!("The gateway that ran it ended before it did. Whether it had an effect is not known.");
+        }
+        summary
+    }
+}
+
 impl From<Arc<Job>> for Known {
     fn from(job: Arc<Job>) -> Self {
         Self {
             id: job.id.clone(),
+            label: job.label.clone(),
             how: job.ended().map(|ended| ended.how),
             lost: false,
             since: job.since,

@@ -5,6 +5,7 @@
 //! once. A file that cannot be used changes nothing.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -51,7 +52,7 @@ impl Gateway {
         let old = self.world();
         let mut changes = Changes::default();
         let mut connections = Connections::new();
-        let mut retired: Vec<Arc<Connection>> = Vec::new();
+        let (mut fresh, mut retired) = (Vec::new(), Vec::new());
         for (name, settings) in config.servers.iter().filter(|(_, settings)| settings.enabled) {
             let name: Arc<str> = name.as_str().into();
             let kept = old.connections.get(&name).filter(|connection| connection.is_reached_by(settings));
@@ -71,7 +72,9 @@ impl Gateway {
                 None => changes.started.push(name.to_string()),
             }
             let connection = Connection::new(name.clone(), settings.clone(), self.guard.clone(), None);
-            connections.insert(name, Arc::new(connection));
+            let connection = Arc::new(connection);
+            fresh.push(connection.clone());
+            connections.insert(name, connection);
         }
         for (name, connection) in old.connections.iter().filter(|(name, _)| !connections.contains_key(*name))
         {
@@ -79,13 +82,6 @@ impl Gateway {
             retired.push(connection.clone());
         }
         changes.needs_restart = needs_restart(&old.config, &config);
-        let fresh: Vec<Arc<Connection>> = connections
-            .iter()
-            .filter(|(name, connection)| {
-                !old.connections.get(*name).is_some_and(|o| Arc::ptr_eq(o, connection))
-            })
-            .map(|(_, connection)| connection.clone())
-            .collect();
         self.world.store(Arc::new(World { config: Arc::new(config), connections: Arc::new(connections) }));
         let updates = self.updates.lock().ok().and_then(|updates| updates.clone());
         if let Some(updates) = updates {
@@ -157,7 +153,8 @@ impl Gateway {
         }
     }
 
-    async fn take_up(self: &Arc<Self>, loaded: Loaded) {
+    async fn take_up(self: &Arc<Self>, mut loaded: Loaded) {
+        keep_faulty(&mut loaded, &self.config());
         let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
         let changes = self.reload(loaded.config).await;
         if changes == Changes::default() && faults.is_empty() {
@@ -171,20 +168,46 @@ impl Gateway {
             notice.extend(changes);
         }
         if !faults.is_empty() {
-            notice["left_out"] = json!(faults);
+            notice["faults"] = json!(faults);
+            notice["hint"] = json!("What has a fault stays as it was, or is left out if it is new.");
         }
         self.tell_of_config(notice);
     }
 
     /// Says in the log and to every session that sees all servers what became of a changed file.
     fn tell_of_config(&self, notice: Value) {
-        match notice["kind"] == "config_faulty" || notice.get("left_out").is_some() {
+        match notice["kind"] == "config_faulty" || notice.get("faults").is_some() {
             true => tracing::warn!("{notice}"),
             false => tracing::info!("{notice}"),
         }
         let sessions = self.sessions.iter().filter_map(|session| session.upgrade());
         for session in sessions.filter(|session| session.profile.is_none()) {
             session.notify(notice.clone());
+        }
+    }
+}
+
+/// Entries that have a fault now and had none before stay as they were: a slip of the pen stops no server.
+fn keep_faulty(loaded: &mut Loaded, old: &Config) {
+    fn keep<K: Ord + Clone, V: Clone>(
+        new: &mut BTreeMap<K, V>,
+        old: &BTreeMap<K, V>,
+        name: impl Fn(&K) -> bool,
+    ) {
+        let before = old.iter().find(|(key, _)| name(key));
+        if let Some((key, value)) = before.filter(|(key, _)| !new.contains_key(*key)) {
+            new.insert(key.clone(), value.clone());
+        }
+    }
+    for entry in loaded.faults.iter().filter_map(|fault| fault.entry.as_deref()) {
+        let Some((table, name)) = entry.split_once('.') else { continue };
+        let new = &mut loaded.config;
+        match table {
+            "servers" => keep(&mut new.servers, &old.servers, |key| key.as_str() == name),
+            "categories" => keep(&mut new.categories, &old.categories, |key| key == name),
+            "profiles" => keep(&mut new.profiles, &old.profiles, |key| key == name),
+            "apps" => keep(&mut new.apps, &old.apps, |key| key == name),
+            _ => {}
         }
     }
 }

@@ -85,11 +85,22 @@ fn a_faulty_file_changes_nothing_and_is_told() {
     let notice = client.until_notice("config_faulty");
     assert!(notice["message"].as_str().is_some_and(|text| text.contains("servers.toml")), "{notice}");
     assert_eq!(json_of(&client.execute("s0.who", json!({})))["pid"], pid);
-    // A fault in one entry leaves that one out and nothing else.
-    edit(&client, |text| text.replace("\n[servers.s0\n", "\n[servers.bad]\ncomand = 'x'\n"));
+    // A fault in one entry: a new one is left out, one that was there stays as it was.
+    edit(&client, |text| {
+        text.replace("\n[servers.s0\n", "\n[servers.bad]\ncomand = 'x'\n")
+            .replace("[servers.s0]\n", "[servers.s0]\ntimeuot = '5s'\n")
+    });
     let notice = client.until_notice("config_changed");
-    assert!(notice["left_out"].to_string().contains("comand"), "{notice}");
+    for fault in ["comand", "timeuot"] {
+        assert!(notice["faults"].to_string().contains(fault), "{notice}");
+    }
+    assert!(notice.get("stopped").is_none(), "{notice}");
     assert_eq!(json_of(&client.execute("s0.who", json!({})))["pid"], pid);
+    // A policy with a fault is no smaller fault: what it is there to stop would go through.
+    edit(&client, |text| format!("{text}\n[policies.careful]\nrisk = 'hihg'\npolicy = 'deny'\n"));
+    client.notices.clear();
+    let notice = client.until_notice("config_faulty");
+    assert!(notice["message"].as_str().is_some_and(|text| text.contains("policies.careful")), "{notice}");
 }
 
 #[test]
