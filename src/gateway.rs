@@ -10,6 +10,7 @@ mod ask;
 mod builtin;
 pub mod call;
 mod discover;
+mod faults;
 mod feed;
 mod graph;
 mod inject;
@@ -18,6 +19,7 @@ mod learn;
 mod lists;
 mod publish;
 mod reload;
+mod run;
 pub mod session;
 mod skills;
 

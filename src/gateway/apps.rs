@@ -12,8 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    call::{Run, error_of, text_result},
+    call::text_result,
+    faults::error_of,
     graph::{Action, Ended, Plan, SoFar},
+    run::Run,
     session::Caller,
 };
 use crate::{

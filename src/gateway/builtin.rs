@@ -229,7 +229,7 @@ impl Gateway {
             }
             Some(Ended { how, .. }) => {
                 if how == How::Failed {
-                    answer["error"] = super::call::error_of(&self.task_result(caller, id).await?);
+                    answer["error"] = super::faults::error_of(&self.task_result(caller, id).await?);
                 }
                 answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
             }
@@ -264,7 +264,7 @@ impl Gateway {
             answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
         }
         if ended && task.how == Some(How::Failed) {
-            answer["error"] = super::call::error_of(&self.task_result(caller, id).await?);
+            answer["error"] = super::faults::error_of(&self.task_result(caller, id).await?);
         }
         Ok(text_result(answer.to_string()))
     }

@@ -2,46 +2,35 @@
 //! params, ask if the rules say so, call the server, count, and fit the result.
 
 use std::{
-    panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant, SystemTime},
 };
 
-use futures::FutureExt;
-use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
     ask::Interrupt,
-    session::{AsTask, Caller},
+    faults::{call_fault, invalid_params},
+    run::Run,
+    session::Caller,
 };
 use crate::{
     catalog::{GATEWAY, Tool},
     downstream::{CallError, Control, ProgressSink, State},
     fault::{Code, Fault},
-    jobs::{self, Job, Progress, Start},
+    jobs::Progress,
     metrics::Call,
     name,
     policy::{self, Verdict},
-    results::{Body, is_error, json_len, text_of},
-    schema::Misfit,
+    results::{Body, is_error, json_len},
 };
 
-/// How long a launch in the background waits for a quick end.
-const SETTLE: Duration = Duration::from_secs(2);
 /// How long a call waits for a server that is starting or was lost.
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long an unknown name is waited for while servers start for the first time.
 const LIST_WAIT: Duration = Duration::from_secs(3);
-/// The least that a call is waited for, whatever the soft deadline says.
-const LEAST_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a cancelled call may take to wind up.
-const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
 /// A call as it was asked for.
 #[derive(Clone, Debug, Default)]
@@ -245,7 +234,7 @@ impl Gateway {
             let limit = timeout.unwrap_or(Duration::MAX);
             tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
                 .await
-                .unwrap_or_else(|_| Err(self.call_fault(&tool, CallError::TimedOut(limit))))
+                .unwrap_or_else(|_| Err(call_fault(&tool, CallError::TimedOut(limit))))
         } else {
             self.call_server(caller, prepared, timeout, cancel, progress).await
         };
@@ -377,59 +366,7 @@ impl Gateway {
                     crate::schema::clip(&other.to_string(), 200)
                 ),
             )),
-            Err(error) => Err(self.call_fault(tool, error)),
-        }
-    }
-
-    /// A failed call as the model reads it.
-    pub(super) fn call_fault(&self, tool: &Tool, error: CallError) -> Fault {
-        let server = &tool.server;
-        let status = || json!({ "name": "gateway.status", "params": {} });
-        match error {
-            CallError::NotReady(State::Starting) => Fault::new(
-                Code::ServerStarting,
-                format!("`{server}` has not finished starting. Call again in a few seconds."),
-            )
-            .retry_after(Duration::from_secs(5)),
-            CallError::NotReady(State::Down { error, retry_at }) => {
-                let wait = retry_at.saturating_duration_since(tokio::time::Instant::now());
-                Fault::new(Code::ServerDown, format!("`{server}` is down: {error}"))
-                    .retry_after(wait.max(Duration::from_millis(500)))
-                    .next("execute_tool", status())
-            }
-            CallError::NotReady(State::AuthRequired { error }) => Fault::new(
-                Code::AuthRequired,
-                format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
-            )
-            .next("execute_tool", status()),
-            CallError::Busy(most) => Fault::new(
-                Code::RateLimited,
-                format!("`{server}` has {most} calls already, which is its `max_concurrency`, and none of them ended in time."),
-            )
-            .retry_after(Duration::from_secs(1)),
-            CallError::NotReady(_) => Fault::new(
-                Code::ServerDown,
-                format!("`{server}` is switched off: the user has disabled it on the live page, or Nonet is ending."),
-            ),
-            CallError::Closed(why) => Fault::new(
-                Code::ServerDown,
-                format!("`{server}` went away during the call of `{}`: {why}. It is being restarted; whether the call had an effect is not known.", tool.name),
-            )
-            .retry_after(Duration::from_secs(1))
-            .next("execute_tool", status()),
-            CallError::TimedOut(limit) => Fault::new(
-                Code::Timeout,
-                format!("`{}` did not answer within {}. The server was told to stop. Give a longer `timeout_ms`, or run it with `background`.", tool.full, humantime::format_duration(limit)),
-            )
-            .next("get_tool", json!({ "name": &*tool.full })),
-            CallError::Cancelled => {
-                Fault::new(Code::Cancelled, format!("The call of `{}` was cancelled.", tool.full))
-            }
-            CallError::Rpc(error) => rpc_fault(tool, &error),
-            CallError::Unreadable(why) => {
-                Fault::new(Code::UpstreamError, format!("`{server}` gave no usable answer: {why}"))
-                    .next("execute_tool", status())
-            }
+            Err(error) => Err(call_fault(tool, error)),
         }
     }
 
@@ -467,146 +404,6 @@ impl Gateway {
         let size = json_len(&filtered);
         (filtered, size)
     }
-
-    /// A result as the one who called gets it: within the budget, or whole if it is kept as the result of a job.
-    pub(super) async fn handed_out(&self, caller: &Caller, result: Value, went_on: &AtomicBool) -> Value {
-        if went_on.load(Ordering::Acquire) {
-            return result;
-        }
-        let size = json_len(&result);
-        self.fit(caller, result, size, caller.limits.max_result_bytes).await
-    }
-
-    /// Runs work. If it outlives the soft deadline, or the settle window of a launch in the background, it goes on as a job
-    /// and the answer is its handle.
-    pub(super) async fn run(
-        self: &Arc<Self>,
-        caller: &Caller,
-        run: Run,
-        work: impl Future<Output = Value> + Send + 'static,
-    ) -> Result<Value, Interrupt> {
-        let started = Instant::now();
-        // Polled here as long as somebody waits: a task of its own costs more than a small call.
-        let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
-        // What asking the user took counts: the client has been waiting since then.
-        let left = caller.limits.soft_deadline.saturating_sub(run.began.elapsed()).max(LEAST_PATIENCE);
-        let patience = if run.background { SETTLE.min(left) } else { left };
-        if caller.as_task != AsTask::AtOnce {
-            tokio::select! {
-                ended = &mut work => return Ok(ended.unwrap_or_else(|_| {
-                    tracing::error!(tool = run.label, "a call panicked");
-                    jobs::panicked()
-                })),
-                () = caller.cancel.cancelled() => {
-                    run.cancel.cancel();
-                    let _ = tokio::time::timeout(CANCEL_GRACE, work).await;
-                    let message = format!("The call of `{}` was cancelled.", run.label);
-                    return Ok(Fault::new(Code::Cancelled, message).to_result());
-                }
-                () = tokio::time::sleep(patience) => {}
-            }
-        }
-        run.went_on.store(true, Ordering::Release);
-        let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked()) });
-        let start = Start {
-            label: run.label,
-            owner: caller.owner(),
-            began: started,
-            cancel: run.cancel,
-            progress: run.progress,
-        };
-        let job = match self.adopt(caller, start, running) {
-            Ok(job) => job,
-            Err(full) => {
-                return Ok(Fault::new(Code::RateLimited, full.to_string())
-                    .retry_after(Duration::from_secs(10))
-                    .next(
-                        "execute_tool",
-                        json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
-                    )
-                    .to_result());
-            }
-        };
-        if caller.as_task != AsTask::Never {
-            return Err(Interrupt::Task(job));
-        }
-        let mut answer = job.summary();
-        answer["next_step"] = background_call(json!({ "task_id": job.id, "wait": true }));
-        Ok(text_result(answer.to_string()))
-    }
-
-    /// A job that has ended with this result already.
-    pub async fn ended_job(
-        self: &Arc<Self>,
-        caller: &Caller,
-        label: &str,
-        result: Value,
-    ) -> Option<Arc<Job>> {
-        let start = Start {
-            label: label.into(),
-            owner: caller.owner(),
-            began: Instant::now(),
-            cancel: CancellationToken::new(),
-            progress: Arc::new(|| None),
-        };
-        let job = self.adopt(caller, start, tokio::spawn(async move { result })).ok()?;
-        job.wait(SETTLE).await;
-        Some(job)
-    }
-
-    /// Makes work that runs a job of this caller, whose end it is told of.
-    pub(super) fn adopt(
-        self: &Arc<Self>,
-        caller: &Caller,
-        start: Start,
-        running: tokio::task::JoinHandle<Value>,
-    ) -> Result<Arc<Job>, jobs::Full> {
-        let session = Arc::downgrade(&caller.session);
-        // A client that has the task as its own protocol knows it asks for it itself.
-        let told = caller.as_task == AsTask::Never;
-        let tell = move |job: &Job| {
-            if let Some(session) = session.upgrade().filter(|_| told && !job.is_awaited()) {
-                let mut notice = job.summary();
-                notice["kind"] = json!("task_ended");
-                notice["next_step"] = background_call(json!({ "task_id": job.id, "wait": true }));
-                session.notify(notice);
-            }
-        };
-        let (begin, keep) = (self.clone(), self.clone());
-        let begin = move |job| async move { begin.note_job(job).await };
-        let keep = move |job, how, value| async move { keep.keep_job(job, how, value).await };
-        self.jobs.adopt(start, running, begin, keep, tell)
-    }
-}
-
-/// Work that is about to run.
-pub(super) struct Run {
-    /// What it is, for people.
-    pub label: String,
-    /// When the client began to wait for it.
-    pub began: Instant,
-    /// Ends it.
-    pub cancel: CancellationToken,
-    /// How far it has come.
-    pub progress: Progress,
-    /// Whether nobody wants to wait for it.
-    pub background: bool,
-    /// Set once it goes on as a job.
-    pub went_on: Arc<AtomicBool>,
-}
-
-impl Run {
-    /// Work of which nobody knows how far it has come, and that begins now.
-    pub fn new(label: String, cancel: CancellationToken) -> Self {
-        Self {
-            label,
-            began: Instant::now(),
-            cancel,
-            progress: Arc::new(|| None),
-            background: false,
-            went_on: Arc::default(),
-        }
-    }
 }
 
 fn since_1970_ms() -> u64 {
@@ -634,54 +431,8 @@ pub fn text_result(text: String) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
 }
 
-/// What an error of a call says when it becomes part of a larger answer: the fault's own object, or
-/// the server's text.
-pub(super) fn error_of(result: &Value) -> Value {
-    let text = text_of(result);
-    match serde_json::from_str::<Value>(&text) {
-        Ok(mut object) if object.get("error").is_some_and(Value::is_object) => object["error"].take(),
-        _ => json!({ "code": Code::UpstreamError, "message": text }),
-    }
-}
-
 fn repair_note(prepared: &Prepared) -> Option<Value> {
     (!prepared.repaired.is_empty()).then(
         || json!({ "kind": "params_repaired", "tool": &*prepared.tool.full, "changes": prepared.repaired }),
     )
-}
-
-fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
-    let parameters: Vec<Value> = tool
-        .schema
-        .parameters()
-        .iter()
-        .map(|parameter| {
-            let mut entry = json!({ "name": parameter.name, "type": parameter.kind });
-            if parameter.required {
-                entry["required"] = json!(true);
-            }
-            if !parameter.description.is_empty() {
-                entry["description"] = json!(crate::schema::clip(parameter.description, 120));
-            }
-            entry
-        })
-        .collect();
-    let message = format!("The params do not fit `{}`: {}.", tool.full, misfit.faults.join("; "));
-    let corrected = json!({ "name": &*tool.full, "params": misfit.example });
-    let fault = Fault::new(Code::InvalidParams, message);
-    let fault = if misfit.example_fits {
-        fault.next("execute_tool", corrected.clone())
-    } else {
-        fault.next("get_tool", json!({ "name": &*tool.full }))
-    };
-    fault.details(json!({ "parameters": parameters, "corrected_call": { "tool": "execute_tool", "arguments": corrected } }))
-}
-
-fn rpc_fault(tool: &Tool, error: &ErrorData) -> Fault {
-    let mut details = json!({ "server": &*tool.server, "rpc_code": error.code.0 });
-    if let Some(data) = &error.data {
-        details["data"] = data.clone();
-    }
-    let message = format!("`{}` refused the call of `{}`: {}", tool.server, tool.name, error.message);
-    Fault::new(Code::UpstreamError, message).next("get_tool", json!({ "name": &*tool.full })).details(details)
 }

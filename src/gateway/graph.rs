@@ -18,8 +18,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    call::{Run, error_of, text_result},
+    call::text_result,
+    faults::error_of,
     keep,
+    run::Run,
     session::{AsTask, Asking, Caller},
 };
 use crate::{

@@ -1,0 +1,113 @@
+//! Calls that failed, as the model reads them: what happened, where, and what to do next.
+
+use std::time::Duration;
+
+use rmcp::model::ErrorData;
+use serde_json::{Value, json};
+
+use crate::{
+    catalog::Tool,
+    downstream::{CallError, State},
+    fault::{Code, Fault},
+    results::text_of,
+    schema::Misfit,
+};
+
+/// A failed call as the model reads it.
+pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
+    let server = &tool.server;
+    let status = || json!({ "name": "gateway.status", "params": {} });
+    match error {
+        CallError::NotReady(State::Starting) => Fault::new(
+            Code::ServerStarting,
+            format!("`{server}` has not finished starting. Call again in a few seconds."),
+        )
+        .retry_after(Duration::from_secs(5)),
+        CallError::NotReady(State::Down { error, retry_at }) => {
+            let wait = retry_at.saturating_duration_since(tokio::time::Instant::now());
+            Fault::new(Code::ServerDown, format!("`{server}` is down: {error}"))
+                .retry_after(wait.max(Duration::from_millis(500)))
+                .next("execute_tool", status())
+        }
+        CallError::NotReady(State::AuthRequired { error }) => Fault::new(
+            Code::AuthRequired,
+            format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
+        )
+        .next("execute_tool", status()),
+        CallError::Busy(most) => Fault::new(
+            Code::RateLimited,
+            format!("`{server}` has {most} calls already, which is its `max_concurrency`, and none of them ended in time."),
+        )
+        .retry_after(Duration::from_secs(1)),
+        CallError::NotReady(_) => Fault::new(
+            Code::ServerDown,
+            format!("`{server}` is switched off: the user has disabled it on the live page, or Nonet is ending."),
+        ),
+        CallError::Closed(why) => Fault::new(
+            Code::ServerDown,
+            format!("`{server}` went away during the call of `{}`: {why}. It is being restarted; whether the call had an effect is not known.", tool.name),
+        )
+        .retry_after(Duration::from_secs(1))
+        .next("execute_tool", status()),
+        CallError::TimedOut(limit) => Fault::new(
+            Code::Timeout,
+            format!("`{}` did not answer within {}. The server was told to stop. Give a longer `timeout_ms`, or run it with `background`.", tool.full, humantime::format_duration(limit)),
+        )
+        .next("get_tool", json!({ "name": &*tool.full })),
+        CallError::Cancelled => {
+            Fault::new(Code::Cancelled, format!("The call of `{}` was cancelled.", tool.full))
+        }
+        CallError::Rpc(error) => rpc_fault(tool, &error),
+        CallError::Unreadable(why) => {
+            Fault::new(Code::UpstreamError, format!("`{server}` gave no usable answer: {why}"))
+                .next("execute_tool", status())
+        }
+    }
+}
+
+/// What an error of a call says when it becomes part of a larger answer: the fault's own object, or
+/// the server's text.
+pub(super) fn error_of(result: &Value) -> Value {
+    let text = text_of(result);
+    match serde_json::from_str::<Value>(&text) {
+        Ok(mut object) if object.get("error").is_some_and(Value::is_object) => object["error"].take(),
+        _ => json!({ "code": Code::UpstreamError, "message": text }),
+    }
+}
+
+/// Params that do not fit, with the parameters and a corrected call.
+pub(super) fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
+    let parameters: Vec<Value> = tool
+        .schema
+        .parameters()
+        .iter()
+        .map(|parameter| {
+            let mut entry = json!({ "name": parameter.name, "type": parameter.kind });
+            if parameter.required {
+                entry["required"] = json!(true);
+            }
+            if !parameter.description.is_empty() {
+                entry["description"] = json!(crate::schema::clip(parameter.description, 120));
+            }
+            entry
+        })
+        .collect();
+    let message = format!("The params do not fit `{}`: {}.", tool.full, misfit.faults.join("; "));
+    let corrected = json!({ "name": &*tool.full, "params": misfit.example });
+    let fault = Fault::new(Code::InvalidParams, message);
+    let fault = if misfit.example_fits {
+        fault.next("execute_tool", corrected.clone())
+    } else {
+        fault.next("get_tool", json!({ "name": &*tool.full }))
+    };
+    fault.details(json!({ "parameters": parameters, "corrected_call": { "tool": "execute_tool", "arguments": corrected } }))
+}
+
+fn rpc_fault(tool: &Tool, error: &ErrorData) -> Fault {
+    let mut details = json!({ "server": &*tool.server, "rpc_code": error.code.0 });
+    if let Some(data) = &error.data {
+        details["data"] = data.clone();
+    }
+    let message = format!("`{}` refused the call of `{}`: {}", tool.server, tool.name, error.message);
+    Fault::new(Code::UpstreamError, message).next("get_tool", json!({ "name": &*tool.full })).details(details)
+}
