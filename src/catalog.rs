@@ -217,6 +217,10 @@ impl Catalog {
     /// meant only if nothing else can be.
     pub fn resolve_among(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Result<&Arc<Tool>, Fault> {
         let seen = |tool: &Tool| tool.blocked.is_none() && seen(tool);
+        // A tool's own name may begin or end with white space.
+        if let Some(tool) = self.tools.get(given) {
+            return Ok(tool);
+        }
         let given = given.trim();
         let short = CLIENT_PREFIXES.iter().find_map(|prefix| {
             let head = given.get(..prefix.len())?;

@@ -99,6 +99,17 @@ proptest! {
     }
 }
 
+#[test]
+fn white_space_in_a_tools_name_is_part_of_it() {
+    let tools = ["tidy", "tidy ", "tidy\u{a0}", " "].map(String::from);
+    let all = catalog(std::iter::once((&"a".to_string(), tools.iter().collect())));
+    for tool in &tools {
+        let full = format!("a.{tool}");
+        assert_eq!(*all.resolve(&full).expect("its full name").full, full);
+    }
+    assert_eq!(&*all.resolve(" a.tidy\n").expect("with white space around it").full, "a.tidy");
+}
+
 fn tools(names: &[&str]) -> Value {
     json!({ "tools": names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>() })
 }
