@@ -6,6 +6,7 @@ macro_rules! say {
 }
 
 mod check;
+mod connect;
 mod hosts;
 mod show;
 
@@ -32,6 +33,7 @@ use crate::{
     search::{self, Rule, eval::Measure},
     select::{self, SELECT_COMMAND},
     serve,
+    shared::{SHARED_COMMAND, START_COMMAND},
     store::{self, Counts, Kept, Limits},
 };
 
@@ -90,6 +92,15 @@ enum Command {
         /// Serve streamable HTTP here, at /mcp and /mcp/PROFILE, instead of stdio
         #[arg(long, value_name = "ADDR")]
         http: Option<String>,
+    },
+    /// Join a client on stdin and stdout to a gateway that others use too
+    Connect {
+        /// The gateway's address, such as http://127.0.0.1:8931/mcp; the shared gateway of this machine if left out
+        url: Option<String>,
+        /// A header for each request, as `Name: value`; ${VAR} is expanded (may be repeated). NONET_TOKEN is sent as a
+        /// bearer token
+        #[arg(long, value_name = "HEADER", requires = "url")]
+        header: Vec<String>,
     },
     /// Find tools by what they should do
     Search {
@@ -212,6 +223,12 @@ enum Command {
     /// Ends child processes when the gateway is gone; started by the gateway itself
     #[command(name = guard::GUARD_COMMAND, hide = true)]
     Guard,
+    /// Is the gateway that clients of this machine share; started by the first of them
+    #[command(name = SHARED_COMMAND, hide = true)]
+    Shared,
+    /// Starts it and leaves
+    #[command(name = START_COMMAND, hide = true)]
+    StartShared,
     /// Runs one jq filter on stdin; started by the gateway itself
     #[command(name = SELECT_COMMAND, hide = true)]
     Select {
@@ -238,7 +255,26 @@ pub fn main() -> ExitCode {
             Err(_) => ExitCode::from(FAILED),
         };
     }
-    let serves = matches!(cli.command, None | Some(Command::Serve { .. }));
+    #[cfg(unix)]
+    match &cli.command {
+        Some(Command::StartShared) => {
+            return match crate::shared::start_detached() {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("nonet: {error:#}");
+                    ExitCode::from(FAILED)
+                }
+            };
+        }
+        Some(Command::Shared) => {
+            if let Some(config) = &cli.config {
+                crate::shared::settle(config);
+            }
+        }
+        _ => {}
+    }
+    let serves =
+        matches!(cli.command, None | Some(Command::Serve { .. } | Command::Connect { .. } | Command::Shared));
     // The guard of the log writer: what was logged last is written when it is dropped.
     let _log = match start_log(&cli, serves) {
         Ok(log) => log,
@@ -249,8 +285,9 @@ pub fn main() -> ExitCode {
     };
     // One client needs one thread, and an answer that never changes threads is several times faster:
     // waking another core costs more than all else in a small call. Everyone else gets all cores.
-    let over_http = cli.http.is_some() || matches!(cli.command, Some(Command::Serve { http: Some(_) }));
-    let mut runtime = match serves && !over_http {
+    let many =
+        cli.http.is_some() || matches!(cli.command, Some(Command::Serve { http: Some(_) } | Command::Shared));
+    let mut runtime = match serves && !many {
         true => tokio::runtime::Builder::new_current_thread(),
         false => tokio::runtime::Builder::new_multi_thread(),
     };
@@ -328,6 +365,9 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             return Ok(OK);
         }
         Some(Command::Forget) => return forget(),
+        Some(Command::Connect { url: Some(url), header }) => {
+            return connect::to_url(&url, &header, cli.profile.as_deref()).await;
+        }
         Some(Command::Import { source, replace, dry_run, json }) => {
             return hosts::import(source.as_deref(), cli.config.as_deref(), replace, dry_run, json);
         }
@@ -377,6 +417,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     let command = cli.command.unwrap_or(Command::Serve { http: None });
     match command {
         Command::Serve { http } => serve_it(loaded, cli.profile, http.or(cli.http)).await,
+        Command::Connect { .. } => connect::to_shared(&file, cli.profile).await,
+        Command::Shared => connect::be_shared(loaded).await,
         Command::Check { json } => check::run(loaded, json).await,
         other => ask(loaded, cli.profile, other).await,
     }
@@ -401,13 +443,11 @@ fn gateway(loaded: Loaded, embed: bool) -> Arc<Gateway> {
 
 async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
+    if http.is_none() && loaded.config.gateway.shared {
+        return connect::to_shared(&file, profile).await;
+    }
     let gateway = gateway(loaded, true);
-    let watched = file.clone();
-    tokio::spawn(
-        gateway
-            .clone()
-            .watch(watched.clone(), move || config::load(&watched, &|name| std::env::var(name).ok())),
-    );
+    watch(&gateway, &file);
     match http {
         Some(address) => {
             let mut addresses = tokio::net::lookup_host(&address).await.with_context(|| {
@@ -415,6 +455,8 @@ async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>)
             })?;
             let address = addresses.next().with_context(|| format!("`{address}` has no address"))?;
             let options = serve::HttpOptions { address, profile };
+            #[cfg(unix)]
+            share(&gateway, &file);
             let ready = |serving: serve::Serving| {
                 let address = serving.address;
                 eprintln!("nonet: serving MCP at http://{address}/mcp (configuration: {})", file.display());
@@ -432,6 +474,23 @@ async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>)
         }
     }
     Ok(OK)
+}
+
+/// Takes up changes of the configuration from now on.
+fn watch(gateway: &Arc<Gateway>, file: &Path) {
+    let file = file.to_path_buf();
+    let read = file.clone();
+    tokio::spawn(gateway.clone().watch(file, move || config::load(&read, &|name| std::env::var(name).ok())));
+}
+
+/// Serves the clients of this machine too, those of `nonet connect` and of `[gateway] shared`, if no other gateway does.
+#[cfg(unix)]
+fn share(gateway: &Arc<Gateway>, file: &Path) {
+    match crate::shared::Place::of(file).and_then(|place| place.try_own()) {
+        Ok(Some(owner)) => drop(tokio::spawn(serve::accept_shared(gateway.clone(), owner))),
+        Ok(None) => tracing::info!("another gateway of this configuration serves `nonet connect`"),
+        Err(error) => tracing::warn!("`nonet connect` without an address does not lead here: {error:#}"),
+    }
 }
 
 /// What somebody reads who starts Nonet by hand.

@@ -100,6 +100,15 @@ pub fn parse(text: &str, file: &Path, env: &dyn Fn(&str) -> Option<String>) -> R
     Ok(Loaded { config, faults })
 }
 
+/// A text with its `${VAR}`s filled in, or why not, and what to do.
+pub fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    expand::expand(text, env).map_err(|troubles| {
+        let told: Vec<String> =
+            troubles.iter().map(|trouble| format!("{trouble}. {}", trouble.remedy())).collect();
+        told.join(" ")
+    })
+}
+
 /// The file to use: the one that was asked for, else `./servers.toml`, else `nonet/servers.toml` in
 /// `$XDG_CONFIG_HOME` or `~/.config`.
 pub fn find(explicit: Option<&Path>) -> Result<PathBuf, NotFound> {

@@ -63,18 +63,21 @@ impl How {
     }
 }
 
-/// Whose a job is: one client does not see another's.
+/// Whose a job is: one client does not see another's, unless both are of the user of this machine and one knows the handle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The session that started it; none where requests belong to no session.
     pub session: Option<u64>,
     /// The profile that it was started under.
     pub profile: Option<String>,
+    /// Whether its client is one of the user of this machine. Such a client may have been started anew since.
+    pub local: bool,
 }
 
 impl Owner {
     fn shows(&self, other: &Owner) -> bool {
-        self.profile == other.profile && (self.session.is_none() || self.session == other.session)
+        let known = self.session.is_none() || self.session == other.session;
+        self.profile == other.profile && (known || self.local && other.local)
     }
 }
 

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod bridge;
 pub mod catalog;
 pub mod cli;
 pub mod config;
@@ -24,6 +25,8 @@ pub mod schema;
 pub mod search;
 pub mod select;
 pub mod serve;
+pub mod shared;
 pub mod skills;
 pub mod store;
 pub mod template;
+pub mod web;

@@ -39,6 +39,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Self { from, buffer: BytesMut::with_capacity(CHUNK), scanned: 0, limit, skipping: false }
     }
 
+    /// From now on lines may have this many bytes.
+    pub fn allow(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// The next line that is not empty, `None` at the end of the stream or if it breaks. Nothing is lost if the future is
     /// dropped before it is done.
     pub async fn next(&mut self) -> Option<Line> {

@@ -7,6 +7,8 @@
 mod http;
 mod lines;
 mod page;
+#[cfg(unix)]
+mod shared;
 mod tasks;
 
 use std::{
@@ -32,6 +34,8 @@ use rmcp::{
     service::{NotificationContext, Peer, RequestContext, ServiceRole, SubscriptionContext, serve_server},
 };
 use serde_json::{Map, Value, json};
+#[cfg(unix)]
+pub use shared::{accept_shared, serve_shared};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -41,6 +45,7 @@ use crate::{
         session::{AsTask, Asking, Caller, Elicit, Reply, Session},
     },
     jobs,
+    lines::LineReader,
     meta::{self, Answer},
 };
 
@@ -64,7 +69,7 @@ pub async fn serve_stdio(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
-    let transport = lines::ClientLines::new(reader, writer);
+    let transport = lines::ClientLines::new(LineReader::new(reader, MAX_MESSAGE), writer);
     connect_soon(&gateway);
     let handler = Verbatim(Handler::new(gateway.clone(), profile, false));
     tokio::pin!(stop);
@@ -186,6 +191,7 @@ impl Handler {
             cancel: context.ct.clone(),
             // A modern request over HTTP belongs to no session: its tasks are known by id alone.
             lasting: !(self.http && is_modern(context)),
+            local: !self.http,
             limits,
             ..Caller::default()
         }

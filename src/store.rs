@@ -366,7 +366,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Makes a folder that only its owner can look into, unless it is there.
-fn private_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn private_folder(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
@@ -374,7 +374,7 @@ fn private_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// A file that only its owner can read, if opening makes it.
-fn private_file(options: &mut OpenOptions) -> &mut OpenOptions {
+pub(crate) fn private_file(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options

@@ -41,6 +41,13 @@ pub struct Gateway {
     pub keep_results_bytes: u64,
     /// Whether searches learn from the calls that follow them. What is learned stays in the store on this machine.
     pub learn: bool,
+    /// Whether all clients on this machine share one gateway, and with it one set of servers. The first one starts it; it runs
+    /// in the folder of this file, with the environment of whoever started it.
+    pub shared: bool,
+    /// How long a shared gateway waits for the next client when the last one has left.
+    #[serde(with = "time")]
+    #[schemars(schema_with = "time::schema")]
+    pub shared_grace: Duration,
     /// Whether the HTTP server has a live page at `/ui`, for this machine alone.
     pub page: bool,
     /// Host names besides localhost that HTTP clients may use for this gateway.
@@ -63,6 +70,8 @@ impl Default for Gateway {
             keep_results_for: Duration::from_secs(24 * 60 * 60),
             keep_results_bytes: 256_000_000,
             learn: true,
+            shared: false,
+            shared_grace: Duration::from_secs(30),
             page: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),

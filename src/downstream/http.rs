@@ -3,7 +3,7 @@
 //! rmcp's worker parses answers into its own types. This client hands it each verbatim result
 //! wrapped under one key, so that it passes as an unknown result, and unwraps it on the way out.
 
-use std::{borrow::Cow, collections::HashMap, future::Future, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, future::Future, sync::Arc};
 
 use futures::{StreamExt, stream::BoxStream};
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -24,12 +24,10 @@ use sse_stream::Sse;
 use tokio_util::sync::DropGuard;
 
 use super::tap::{Tap, is_verbatim};
+use crate::web::{self, BodyError, MAX_ANSWER};
 
 /// The key that a verbatim result is wrapped under on its way through rmcp.
 const WRAP: &str = "nonet/verbatim";
-/// The longest answer, in bytes.
-const MAX_ANSWER: usize = 256 << 20;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Headers = HashMap<HeaderName, HeaderValue>;
 type HttpError = StreamableHttpError<reqwest::Error>;
@@ -44,15 +42,7 @@ pub struct HttpTransport {
 
 /// Makes the transport; nothing is sent yet.
 pub fn transport(url: &str, headers: Headers, open: DropGuard) -> Result<HttpTransport, reqwest::Error> {
-    // Fails only if another provider was installed first, which then serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder()
-        .connect_timeout(CONNECT_TIMEOUT)
-        // Headers hold secrets, and would go along to wherever a redirect leads.
-        .redirect(reqwest::redirect::Policy::none())
-        .tcp_nodelay(true)
-        .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
-        .build()?;
+    let client = web::client()?;
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.custom_headers = headers;
     config.max_sse_event_size = MAX_ANSWER;
@@ -175,21 +165,12 @@ impl VerbatimClient {
         let session = response.headers().get("mcp-session-id");
         let session = session.and_then(|id| id.to_str().ok()).map(String::from);
         if status.is_success() && kind.starts_with("text/event-stream") {
-            let mut open = 0;
-            let bounded = response.bytes_stream().map(move |chunk| {
-                let chunk = chunk.map_err(std::io::Error::other)?;
-                // An event ends at a blank line; one without end must not fill the memory.
-                let ended = chunk.windows(2).any(|pair| pair == b"\n\n") || chunk.starts_with(b"\n");
-                open = if ended { 0 } else { open + chunk.len() };
-                if open > MAX_ANSWER {
-                    return Err(std::io::Error::other(format!("an event is longer than {MAX_ANSWER} bytes")));
-                }
-                Ok(chunk)
-            });
-            let events = sse_stream::SseStream::from_bytes_stream(bounded).boxed();
-            return Ok(StreamableHttpPostResponse::Sse(wrap_events(events), session));
+            return Ok(StreamableHttpPostResponse::Sse(wrap_events(web::events(response)), session));
         }
-        let body = read_bounded(response).await?;
+        let body = web::body(response).await.map_err(|error| match error {
+            BodyError::Broken(error) => StreamableHttpError::Client(error),
+            BodyError::TooLong => StreamableHttpError::UnexpectedServerResponse(error.to_string().into()),
+        })?;
         let unreadable = |what: &str| {
             let body = String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
             let kind = if kind.is_empty() { "no content type" } else { kind.as_str() };
@@ -203,20 +184,6 @@ impl VerbatimClient {
             serde_json::from_value(parsed).map_err(|_| unreadable("the answer is no JSON-RPC"))?;
         Ok(StreamableHttpPostResponse::Json(message, session))
     }
-}
-
-async fn read_bounded(response: reqwest::Response) -> Result<Vec<u8>, HttpError> {
-    let mut body = Vec::new();
-    let mut chunks = response.bytes_stream();
-    while let Some(chunk) = chunks.next().await {
-        body.extend_from_slice(&chunk?);
-        if body.len() > MAX_ANSWER {
-            return Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(format!(
-                "the answer is longer than {MAX_ANSWER} bytes"
-            ))));
-        }
-    }
-    Ok(body)
 }
 
 impl StreamableHttpClient for VerbatimClient {

@@ -199,7 +199,11 @@ pub enum AsTask {
 impl Caller {
     /// Whose the jobs of this caller are.
     pub fn owner(&self) -> Owner {
-        Owner { session: self.lasting.then_some(self.session.id), profile: self.session.profile.clone() }
+        Owner {
+            session: self.lasting.then_some(self.session.id),
+            profile: self.session.profile.clone(),
+            local: self.local,
+        }
     }
 }
 
@@ -216,6 +220,8 @@ pub struct Caller {
     pub progress: Option<mpsc::Sender<Value>>,
     /// Whether the session lasts beyond this request.
     pub lasting: bool,
+    /// Whether it is a client of the user of this machine, over stdio or the socket of the shared gateway.
+    pub local: bool,
     /// How its user can be asked.
     pub asking: Asking,
     /// `_meta` that is passed on to servers.

@@ -29,16 +29,15 @@ fn too_long() -> String {
     format!("Invalid Request: longer than {MAX_MESSAGE} bytes")
 }
 
-/// The client's end of stdin and stdout.
+/// The client's end: stdin and stdout, or a socket.
 pub(super) struct ClientLines<R, W> {
     lines: LineReader<R>,
     writer: Arc<Mutex<Option<W>>>,
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> ClientLines<R, W> {
-    pub fn new(reader: R, writer: W) -> Self {
-        let writer = Arc::new(Mutex::new(Some(writer)));
-        Self { lines: LineReader::new(reader, MAX_MESSAGE), writer }
+    pub fn new(lines: LineReader<R>, writer: W) -> Self {
+        Self { lines, writer: Arc::new(Mutex::new(Some(writer))) }
     }
 }
 

@@ -93,7 +93,7 @@ pub fn command(folder: &Path) -> Command {
 
 impl Client {
     /// Runs `nonet` over a folder that holds `servers.toml`.
-    fn over(folder: Arc<TempDir>, arguments: &[&str]) -> Self {
+    pub fn over(folder: Arc<TempDir>, arguments: &[&str]) -> Self {
         let mut child = command(folder.path())
             .args(arguments)
             .env("NONET_LOG", "debug")

@@ -41,6 +41,7 @@ mod reloading;
 mod rules;
 mod server_changes;
 mod server_faults;
+mod sharing;
 mod skills;
 mod stopping;
 mod tasks;

@@ -6,6 +6,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     process::{Child, Stdio},
+    sync::Arc,
 };
 
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ use crate::{
 };
 
 pub struct Site {
-    pub folder: TempDir,
+    pub folder: Arc<TempDir>,
     pub child: Child,
     pub address: String,
 }
@@ -26,7 +27,7 @@ impl Setup {
     /// Runs `nonet serve --http` on a free port.
     pub fn serve(self) -> Site {
         self.write();
-        let folder = self.folder;
+        let folder = Arc::new(self.folder);
         let errors = folder.path().join("stderr");
         let child = command(folder.path())
             .args(["serve", "--http", "127.0.0.1:0"])

@@ -1,0 +1,133 @@
+//! `nonet connect`, and the shared gateway that is behind it.
+
+use std::path::Path;
+
+use anyhow::Context;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::OK;
+use crate::{
+    bridge::{self, Far, Target},
+    config::{self, Loaded},
+};
+
+/// The variable with the bearer token for a gateway behind a URL.
+const TOKEN_VARIABLE: &str = "NONET_TOKEN";
+
+/// Joins the client to a gateway behind a URL.
+pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<u8> {
+    let env = |name: &str| std::env::var(name).ok();
+    let target = Target { url: endpoint(url, profile)?, headers: read_headers(headers, &env)? };
+    bridge::run(Far::Http(target), super::stop_signal()).await?;
+    Ok(OK)
+}
+
+/// Joins the client to the shared gateway of this machine.
+#[cfg(unix)]
+pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow::Result<u8> {
+    use crate::shared::{Hello, Place};
+    let far = Far::Shared(Place::of(config)?, Hello { profile });
+    bridge::run(far, super::stop_signal()).await?;
+    Ok(OK)
+}
+
+/// Is the shared gateway.
+#[cfg(unix)]
+pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
+    let file = loaded.config.file.clone();
+    let Some(owner) = crate::shared::Place::of(&file)?.own().await? else {
+        // Somebody else was quicker, and serves whoever started this one.
+        return Ok(OK);
+    };
+    let gateway = super::gateway(loaded, true);
+    super::watch(&gateway, &file);
+    crate::serve::serve_shared(gateway, owner, super::stop_signal()).await?;
+    Ok(OK)
+}
+
+#[cfg(not(unix))]
+const NOT_HERE: &str = "a gateway that is started on demand is not there on this system yet: run `nonet serve --http 127.0.0.1:8931`, \
+                        and `nonet connect http://127.0.0.1:8931/mcp` in each client";
+
+#[cfg(not(unix))]
+pub(super) async fn to_shared(_config: &Path, _profile: Option<String>) -> anyhow::Result<u8> {
+    anyhow::bail!(NOT_HERE)
+}
+
+#[cfg(not(unix))]
+pub(super) async fn be_shared(_loaded: Loaded) -> anyhow::Result<u8> {
+    anyhow::bail!(NOT_HERE)
+}
+
+/// The address of the MCP endpoint: `/mcp`, or that of the profile, unless the URL says more than the host.
+fn endpoint(url: &str, profile: Option<&str>) -> anyhow::Result<String> {
+    let faulty = || format!("`{url}` is no address of a gateway; give one such as http://127.0.0.1:8931/mcp");
+    let parsed: http::Uri = url.parse().with_context(faulty)?;
+    anyhow::ensure!(matches!(parsed.scheme_str(), Some("http" | "https")), faulty());
+    let base = url.trim_end_matches('/');
+    let base = if parsed.path().trim_matches('/').is_empty() { format!("{base}/mcp") } else { base.into() };
+    Ok(match profile {
+        Some(profile) => format!("{base}/{profile}"),
+        None => base,
+    })
+}
+
+fn read_headers(given: &[String], env: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    if let Some(token) = env(TOKEN_VARIABLE) {
+        let value = HeaderValue::try_from(format!("Bearer {token}"))
+            .with_context(|| format!("the value of {TOKEN_VARIABLE} does not fit into a header"))?;
+        headers.insert(header::AUTHORIZATION, value);
+    }
+    for given in given {
+        // Nothing of the value is told: it may be a secret.
+        let (name, value) = given.split_once(':').context("`--header` wants `Name: value`")?;
+        let value =
+            config::expand(value.trim(), env).map_err(|why| anyhow::anyhow!("`--header {name}`: {why}"))?;
+        let name: HeaderName =
+            name.trim().parse().with_context(|| format!("`{name}` is no name of a header"))?;
+        let value = HeaderValue::try_from(value)
+            .with_context(|| format!("the value of `{name}` does not fit into a header"))?;
+        headers.insert(name, value);
+    }
+    for value in headers.values_mut() {
+        value.set_sensitive(true);
+    }
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_completed() {
+        let check = |url, profile, expected: &str| assert_eq!(endpoint(url, profile).unwrap(), expected);
+        check("http://localhost:8931", None, "http://localhost:8931/mcp");
+        check("http://localhost:8931/", Some("reader"), "http://localhost:8931/mcp/reader");
+        check("https://team.example/tools/mcp", None, "https://team.example/tools/mcp");
+        for faulty in ["localhost:8931", "ftp://x", "", "http://"] {
+            assert!(endpoint(faulty, None).is_err(), "{faulty}");
+        }
+    }
+
+    #[test]
+    fn headers_come_from_arguments_and_the_environment() {
+        let env = |name: &str| match name {
+            "NONET_TOKEN" => Some("t0".to_string()),
+            "KEY" => Some("k1".to_string()),
+            _ => None,
+        };
+        let read =
+            |given: &[&str]| read_headers(&given.iter().map(ToString::to_string).collect::<Vec<_>>(), &env);
+        assert_eq!(read(&[]).unwrap()["authorization"], "Bearer t0");
+        let headers = read(&["X-Key: ${KEY}", "Authorization: Basic x"]).unwrap();
+        assert_eq!(
+            (headers["x-key"].as_bytes(), headers["authorization"].as_bytes()),
+            (&b"k1"[..], &b"Basic x"[..])
+        );
+        for faulty in ["no-colon", "X: ${UNSET}", "a b: c"] {
+            assert!(read(&[faulty]).is_err(), "{faulty}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The one gateway that all clients of a configuration share on this machine: where it is, who runs it, how it is started.
+//!
+//! Each configuration has a [`Place`]: a socket, and two locks. Whoever holds the lock `owner` may listen on the socket; the
+//! system takes it back however the process ends, so that a socket without an owner is known to be stale. Whoever wants to
+//! start a gateway holds the lock `start` meanwhile, so that of two who want it at once one starts it and the other finds it.
+//! What both ends say first is one line each ([`Hello`], [`Welcome`]); after it they speak MCP as over stdio.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt;
+
+use crate::{
+    lines::{Line, LineReader},
+    store,
+};
+
+/// The argument that makes the binary be the shared gateway.
+pub const SHARED_COMMAND: &str = "__shared";
+/// The argument that makes the binary start it and leave, so that it is nobody's child.
+pub const START_COMMAND: &str = "__start_shared";
+/// How long a gateway may take until it listens.
+const START_LIMIT: Duration = Duration::from_secs(15);
+/// How long one may take to leave before the next takes its place.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+/// How often is looked while something is waited for.
+const LOOK: Duration = Duration::from_millis(5);
+/// The longest path of a socket that every system takes, in bytes (`sun_path` of macOS).
+const MAX_SOCKET_PATH: usize = 103;
+/// The longest line of a greeting, in bytes.
+const MAX_GREETING: usize = 64 << 10;
+/// How long a greeting may take.
+const GREETING_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a client says first.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The profile that it is under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+}
+
+/// What the gateway answers.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Its version.
+    pub version: String,
+    /// Why the client cannot stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// Where the shared gateway of one configuration is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    config: PathBuf,
+    folder: PathBuf,
+    name: String,
+    socket: PathBuf,
+}
+
+impl Place {
+    /// The place for a configuration file. Makes the folder, which only its user can look into.
+    pub fn of(config: &Path) -> anyhow::Result<Self> {
+        let config = fs::canonicalize(config).with_context(|| format!("`{}`", config.display()))?;
+        let folder = store::folder().context("there is no home folder for the shared gateway's socket")?;
+        let folder = folder.join("shared");
+        store::private_folder(&folder)
+            .with_context(|| format!("`{}` cannot be made for the shared gateway", folder.display()))?;
+        let digest = Sha256::digest(config.as_os_str().as_encoded_bytes());
+        let name: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let socket = folder.join(format!("{name}.sock"));
+        anyhow::ensure!(
+            socket.as_os_str().len() <= MAX_SOCKET_PATH,
+            "`{}` is too long for a socket (at most {MAX_SOCKET_PATH} bytes): set XDG_STATE_HOME to a shorter path",
+            socket.display()
+        );
+        Ok(Self { config, folder, name, socket })
+    }
+
+    fn file(&self, suffix: &str) -> PathBuf {
+        self.folder.join(format!("{}.{suffix}", self.name))
+    }
+
+    /// The log of a gateway that is started on demand; each day has one of its own.
+    pub fn log(&self) -> PathBuf {
+        self.file("log")
+    }
+
+    fn lock_file(&self, suffix: &str) -> anyhow::Result<File> {
+        let path = self.file(suffix);
+        store::private_file(OpenOptions::new().create(true).truncate(false).write(true))
+            .open(&path)
+            .with_context(|| format!("`{}` cannot be opened", path.display()))
+    }
+
+    /// The right to be the shared gateway, unless another one has it.
+    pub fn try_own(&self) -> anyhow::Result<Option<Owner>> {
+        let file = self.lock_file("owner")?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Owner { _lock: file, socket: self.socket.clone() })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error).context("the shared gateway's lock"),
+        }
+    }
+
+    /// The same, once one that is leaving has left. None if it does not leave.
+    pub async fn own(&self) -> anyhow::Result<Option<Owner>> {
+        let began = Instant::now();
+        loop {
+            if let Some(owner) = self.try_own()? {
+                return Ok(Some(owner));
+            }
+            if began.elapsed() > LEAVE_LIMIT {
+                return Ok(None);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// The right to be the shared gateway of a place; given back when it is dropped.
+#[derive(Debug)]
+pub struct Owner {
+    _lock: File,
+    socket: PathBuf,
+}
+
+#[cfg(unix)]
+mod unix {
+    use tokio::net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    };
+
+    use super::*;
+
+    /// The gateway's end of a connection.
+    pub type Reader = LineReader<OwnedReadHalf>;
+    /// Where lines go.
+    pub type Writer = OwnedWriteHalf;
+
+    impl Owner {
+        /// Listens. What a killed gateway left behind is taken away.
+        pub fn listen(&self) -> io::Result<UnixListener> {
+            match fs::remove_file(&self.socket) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            UnixListener::bind(&self.socket)
+        }
+    }
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.socket);
+        }
+    }
+
+    impl Place {
+        /// Connects to the gateway that is there, and starts one if there is none.
+        pub async fn join(&self, hello: &Hello) -> anyhow::Result<(Reader, Writer)> {
+            if let Some(joined) = self.try_join(hello).await? {
+                return Ok(joined);
+            }
+            let lock = self.lock_file("start")?;
+            let began = Instant::now();
+            let mut started = false;
+            loop {
+                // Somebody else may be starting one; whoever comes first.
+                let mine = started || lock.try_lock().is_ok();
+                if let Some(joined) = self.try_join(hello).await? {
+                    return Ok(joined);
+                }
+                if mine && !started {
+                    self.start()?;
+                    started = true;
+                }
+                if began.elapsed() > START_LIMIT {
+                    let said = fs::read_to_string(self.file("stderr")).unwrap_or_default();
+                    let said = said.trim().lines().last().unwrap_or("nothing on stderr").to_string();
+                    anyhow::bail!(
+                        "the shared gateway did not start within {}: {said}; its log is beside `{}`",
+                        humantime::format_duration(START_LIMIT),
+                        self.log().display()
+                    );
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+
+        /// Connects, if one is there that is not just leaving.
+        async fn try_join(&self, hello: &Hello) -> anyhow::Result<Option<(Reader, Writer)>> {
+            let Ok(stream) = UnixStream::connect(&self.socket).await else { return Ok(None) };
+            let (reader, mut writer) = stream.into_split();
+            let mut reader = LineReader::new(reader, crate::serve::MAX_MESSAGE);
+            let greeted = async {
+                let mut line = serde_json::to_vec(hello).ok()?;
+                line.push(b'\n');
+                writer.write_all(&line).await.ok()?;
+                match reader.next().await? {
+                    Line::Whole(line) => serde_json::from_slice::<Welcome>(&line).ok(),
+                    _ => None,
+                }
+            };
+            match tokio::time::timeout(GREETING_LIMIT, greeted).await {
+                Ok(Some(Welcome { refused: None, version })) => {
+                    if version != env!("CARGO_PKG_VERSION") {
+                        tracing::warn!(%version, own = env!("CARGO_PKG_VERSION"), "the shared gateway is of another version; it is replaced when all its clients have left");
+                    }
+                    Ok(Some((reader, writer)))
+                }
+                Ok(Some(Welcome { refused: Some(why), .. })) => anyhow::bail!(why),
+                // It was leaving.
+                Ok(None) => Ok(None),
+                Err(_) => anyhow::bail!(
+                    "the shared gateway at `{}` does not answer; end it, and the next client starts another",
+                    self.socket.display()
+                ),
+            }
+        }
+
+        /// Starts a gateway that is nobody's child.
+        fn start(&self) -> anyhow::Result<()> {
+            let executable = std::env::current_exe().context("the path of this program is not known")?;
+            let stderr = store::private_file(OpenOptions::new().create(true).truncate(true).write(true))
+                .open(self.file("stderr"))?;
+            let started = Command::new(executable)
+                .arg("--config")
+                .arg(&self.config)
+                .arg("--log-file")
+                .arg(self.log())
+                .arg(START_COMMAND)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(stderr)
+                .status()
+                .context("the shared gateway cannot be started")?;
+            anyhow::ensure!(started.success(), "the shared gateway could not be started ({started})");
+            Ok(())
+        }
+    }
+
+    /// What [`START_COMMAND`] does: starts this program again, as the gateway itself, and leaves.
+    pub fn start_detached() -> anyhow::Result<()> {
+        let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+        for argument in &mut arguments {
+            if argument == START_COMMAND {
+                *argument = SHARED_COMMAND.into();
+            }
+        }
+        Command::new(std::env::current_exe()?).args(arguments).spawn()?;
+        Ok(())
+    }
+
+    /// Leaves the session of whoever started it, and its folder: no terminal and no host ends it with its own.
+    pub fn settle(config: &Path) {
+        if let Err(error) = nix::unistd::setsid() {
+            tracing::debug!(%error, "no session of its own");
+        }
+        if let Some(folder) = config.parent()
+            && let Err(error) = std::env::set_current_dir(folder)
+        {
+            tracing::warn!(%error, folder = %folder.display(), "the folder of the configuration cannot be entered");
+        }
+    }
+
+    /// Reads what a client says first, and answers by what `judge` says of it.
+    pub async fn greet(
+        stream: UnixStream,
+        judge: impl FnOnce(&Hello) -> Option<String>,
+    ) -> io::Result<Option<(Hello, Reader, Writer)>> {
+        let (reader, mut writer) = stream.into_split();
+        let mut reader = LineReader::new(reader, MAX_GREETING);
+        let Ok(Some(Line::Whole(line))) = tokio::time::timeout(GREETING_LIMIT, reader.next()).await else {
+            return Ok(None);
+        };
+        let hello: Hello = serde_json::from_slice(&line)?;
+        let refused = judge(&hello);
+        let welcome = Welcome { version: env!("CARGO_PKG_VERSION").into(), refused };
+        let mut line = serde_json::to_vec(&welcome)?;
+        line.push(b'\n');
+        writer.write_all(&line).await?;
+        reader.allow(crate::serve::MAX_MESSAGE);
+        Ok(welcome.refused.is_none().then_some((hello, reader, writer)))
+    }
+}
+
+#[cfg(unix)]
+pub use unix::{Reader, Writer, greet, settle, start_detached};

@@ -1,0 +1,91 @@
+//! HTTP as a client: one way to make it, and answers and event streams of bounded length.
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream::BoxStream};
+use sse_stream::{Sse, SseStream};
+
+/// The longest answer, and the longest event of a stream, in bytes.
+pub const MAX_ANSWER: usize = 256 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What goes wrong in the middle of a stream.
+pub type EventError = sse_stream::Error;
+
+/// A client that follows no redirect: headers hold secrets, and would go along to wherever it leads.
+pub fn client() -> Result<reqwest::Client, reqwest::Error> {
+    // Fails only if another provider was installed first, which then serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .tcp_nodelay(true)
+        .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
+        .build()
+}
+
+/// The events of a `text/event-stream`. One longer than [`MAX_ANSWER`] breaks the stream.
+pub fn events(response: reqwest::Response) -> BoxStream<'static, Result<Sse, EventError>> {
+    SseStream::from_bytes_stream(bounded(response.bytes_stream(), MAX_ANSWER)).boxed()
+}
+
+/// Breaks a stream of events off where one is longer than `limit` bytes: one without end must not fill the memory.
+fn bounded<E: std::error::Error + Send + Sync + 'static>(
+    chunks: impl Stream<Item = Result<Bytes, E>>,
+    limit: usize,
+) -> impl Stream<Item = io::Result<Bytes>> {
+    let mut open = 0;
+    chunks.map(move |chunk| {
+        let chunk = chunk.map_err(io::Error::other)?;
+        // An event ends at a blank line.
+        let ended = chunk.windows(2).any(|pair| pair == b"\n\n") || chunk.starts_with(b"\n");
+        open = if ended { 0 } else { open + chunk.len() };
+        if open > limit {
+            return Err(io::Error::other(format!("an event is longer than {limit} bytes")));
+        }
+        Ok(chunk)
+    })
+}
+
+/// Why a body was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// It broke off.
+    #[error(transparent)]
+    Broken(#[from] reqwest::Error),
+    /// It is longer than [`MAX_ANSWER`].
+    #[error("the answer is longer than {MAX_ANSWER} bytes")]
+    TooLong,
+}
+
+/// The whole body of an answer, at most [`MAX_ANSWER`] bytes.
+pub async fn body(response: reqwest::Response) -> Result<Vec<u8>, BodyError> {
+    let mut body = Vec::new();
+    let mut chunks = response.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        body.extend_from_slice(&chunk?);
+        if body.len() > MAX_ANSWER {
+            return Err(BodyError::TooLong);
+        }
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_ends_where_an_event_is_too_long() {
+        let check = async |chunks: &[&'static str], expected: usize| {
+            let chunks = chunks.iter().map(|chunk| Ok::<_, io::Error>(Bytes::from_static(chunk.as_bytes())));
+            let read = bounded(futures::stream::iter(chunks.collect::<Vec<_>>()), 10);
+            let good = read.take_while(|chunk| std::future::ready(chunk.is_ok())).count().await;
+            assert_eq!(good, expected);
+        };
+        check(&["data: 1\n\n", "data: 2\n\n", "data: 3\n\n"], 3).await;
+        check(&["data: ", "12", "34\n\n", "data: "], 4).await;
+        check(&["data: ", "1234", "5678"], 2).await;
+    }
+}

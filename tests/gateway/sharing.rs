@@ -1,0 +1,291 @@
+//! One gateway for many clients: `[gateway] shared`, and `nonet connect`.
+
+use std::{collections::BTreeSet, fs, process::Stdio, sync::Arc};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Client, command},
+    setup::{Setup, eventually, json_of, logged},
+    web::Site,
+};
+
+const CLIENTS: usize = 5;
+
+fn tools() -> Value {
+    json!([
+        { "name": "who", "on": { "counter": true } },
+        { "name": "hang", "on": { "hang": true } },
+        { "name": "steps", "on": { "progress": 40, "text": "done" } },
+        { "name": "echo", "on": { "echo": true } },
+    ])
+}
+
+/// Two servers of which each start leaves a line in `starts`.
+fn shop() -> Setup {
+    let setup = Setup::new();
+    let log = setup.path("messages");
+    setup
+        .server(
+            "shop",
+            json!({ "tools": tools(), "message_log": log, "call_log": log.with_extension("calls") }),
+        )
+        .server("bank", json!({ "tools": tools() }))
+}
+
+fn shared() -> Setup {
+    shop().gateway("shared = true\nshared_grace = '200ms'")
+}
+
+/// `nonet` in the folder of another test client, once it has shaken hands.
+fn beside(client: &Client, arguments: &[&str]) -> Client {
+    let mut client = client.beside(arguments);
+    let answer = client.initialize("2025-11-25", json!({}));
+    assert_eq!(answer["result"]["serverInfo"]["name"], "nonet", "{answer}");
+    client
+}
+
+fn pid_of(client: &mut Client, server: &str) -> i32 {
+    client.until_ready(server);
+    let who = json_of(&client.execute(&format!("{server}.who"), json!({})));
+    who["pid"].as_i64().and_then(|pid| pid.try_into().ok()).expect("a process id")
+}
+
+/// The parent of a process.
+fn parent(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
+    let (_, rest) = stat.rsplit_once(") ").expect("a name in brackets");
+    rest.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("a parent")
+}
+
+fn alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// A client of a gateway that serves HTTP.
+fn connected(site: &Site, arguments: &[&str]) -> Client {
+    let url = format!("http://{}", site.address);
+    let all: Vec<&str> = ["connect", &url].iter().chain(arguments).copied().collect();
+    Client::over(site.folder.clone(), &all)
+}
+
+#[test]
+fn five_clients_that_start_at_once_use_one_set_of_servers() {
+    let first = shared().start_silently();
+    let mut clients: Vec<Client> = (1..CLIENTS).map(|_| first.beside(&[])).collect();
+    clients.push(first);
+    for client in &mut clients {
+        client.initialize("2025-06-18", json!({}));
+    }
+    for server in ["shop", "bank"] {
+        let pids: BTreeSet<i32> = clients.iter_mut().map(|client| pid_of(client, server)).collect();
+        assert_eq!(pids.len(), 1, "{server}: {pids:?}");
+    }
+    let starts = logged(&clients[0].folder.path().join("messages"));
+    assert_eq!(starts.iter().filter(|line| line["method"] == "initialize").count(), 1, "{starts:?}");
+    // Each client has answers to its own ids.
+    let calls: Vec<i64> = clients
+        .iter_mut()
+        .enumerate()
+        .map(|(n, client)| client.begin_call("shop__echo", json!({ "n": n })))
+        .collect();
+    for (n, (client, id)) in clients.iter_mut().zip(calls).enumerate() {
+        assert_eq!(json_of(&client.result(id)), json!({ "n": n }));
+    }
+}
+
+#[test]
+fn the_shared_gateway_leaves_after_the_last_client_and_not_before() {
+    let mut first = shared().start();
+    let mut second = beside(&first, &[]);
+    let server = pid_of(&mut first, "shop");
+    let gateway = parent(server);
+    first.leave();
+    assert!(first.ended().success());
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    assert_eq!(pid_of(&mut second, "shop"), server, "it stays for the second one");
+    second.leave();
+    assert!(second.ended().success());
+    eventually("gateway and servers have left", || (!alive(gateway) && !alive(server)).then_some(()));
+    // The next one starts anew.
+    let mut third = beside(&first, &[]);
+    assert_ne!(pid_of(&mut third, "shop"), server);
+}
+
+#[test]
+fn a_background_task_keeps_the_shared_gateway_until_it_has_ended() {
+    let mut client = shared().start();
+    let server = pid_of(&mut client, "shop");
+    let task = client.execute("gateway.background_run", json!({ "name": "shop.hang" }));
+    let task = json_of(&task)["task_id"].clone();
+    client.leave();
+    client.ended();
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    assert!(alive(server));
+    let mut next = beside(&client, &[]);
+    assert_eq!(pid_of(&mut next, "shop"), server);
+    let told = json_of(&next.execute("gateway.background_run", json!({ "task_id": task, "cancel": true })));
+    assert!(told.to_string().contains("cancel"), "{told}");
+}
+
+#[test]
+fn clients_go_on_when_the_shared_gateway_is_killed() {
+    let mut first = shared().start();
+    let mut second = beside(&first, &[]);
+    let server = pid_of(&mut first, "shop");
+    let hanging = second.begin_call("shop__hang", json!({}));
+    let calls = first.folder.path().join("messages.calls");
+    eventually("the call has arrived", || (logged(&calls).len() > 1).then_some(()));
+    kill(Pid::from_raw(parent(server)), Signal::SIGKILL).expect("it can be killed");
+    // What was under way is answered; what comes next works, in the same session.
+    let error = second.finish(hanging);
+    assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("not known")), "{error}");
+    let pids = [pid_of(&mut first, "shop"), pid_of(&mut second, "shop")];
+    assert_eq!(pids[0], pids[1]);
+    assert_ne!(pids[0], server);
+    eventually("the old server has left", || (!alive(server)).then_some(()));
+}
+
+#[test]
+fn a_profile_holds_for_its_client_alone() {
+    let profile = "[profiles.reader]\ncategories = ['bank']";
+    let mut all = shared().toml(profile).start();
+    all.until_ready("bank");
+    all.until_ready("shop");
+    let mut reader = beside(&all, &["--profile", "reader"]);
+    let categories = |client: &mut Client| client.answer("list_categories", json!({})).to_string();
+    assert!(categories(&mut all).contains("shop"));
+    assert!(!categories(&mut reader).contains("shop"));
+    let mut unknown = all.beside(&["--profile", "nobody"]);
+    assert!(!unknown.ended().success());
+}
+
+#[test]
+fn a_gateway_that_serves_http_serves_connect_too() {
+    let site = shop().serve();
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::over(site.folder.clone(), &["connect"])).collect();
+    clients.push(connected(&site, &[]));
+    clients.push(connected(&site, &[]));
+    let mut pids = BTreeSet::new();
+    for client in &mut clients {
+        client.initialize("2025-06-18", json!({}));
+        pids.insert(pid_of(client, "shop"));
+    }
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    let server = *pids.first().expect("one");
+    assert_eq!(parent(server), i32::try_from(site.child.id()).expect("a process id"));
+}
+
+#[test]
+fn everything_of_a_session_passes_over_http() {
+    let site = shop().serve();
+    let mut client = connected(&site, &[]);
+    client.initialize("2025-06-18", json!({ "elicitation": {} }));
+    client.answer_questions(|_| json!({ "action": "accept", "content": { "answer": "blue" } }));
+    client.until_ready("shop");
+    // Questions of the gateway.
+    let told = client.answer("ask_user", json!({ "question": "Which?", "choices": ["red", "blue"] }));
+    assert_eq!(told, json!({ "status": "answered", "answer": "blue" }));
+    // Progress, in order and before the answer.
+    let params = json!({ "name": "shop__steps", "_meta": { "progressToken": "p" } });
+    let answer = client.request("tools/call", params);
+    assert_eq!(answer["result"]["content"][0]["text"], "done", "{answer}");
+    let steps = client.notifications.iter().filter_map(|note| note["params"]["progress"].as_f64());
+    assert_eq!(steps.collect::<Vec<_>>(), (1..=40).map(f64::from).collect::<Vec<_>>());
+    // A cancel.
+    let hanging = client.begin_call("shop__hang", json!({}));
+    let calls = site.folder.path().join("messages.calls");
+    let hangs = || logged(&calls).iter().any(|line| line["params"]["name"] == "hang");
+    eventually("the call has arrived", || hangs().then_some(()));
+    client.send(
+        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
+    );
+    eventually("the server is told", || {
+        logged(&calls).iter().any(|line| line.get("cancelled").is_some()).then_some(())
+    });
+    client.leave();
+    assert!(client.ended().success());
+}
+
+#[test]
+fn the_stateless_era_passes_over_http() {
+    let site = shop().serve();
+    let mut client = connected(&site, &[]);
+    let found = client.modern("server/discover", json!({}), json!({}));
+    assert!(found["result"]["supportedVersions"].to_string().contains("2026-07-28"), "{found}");
+    eventually("`shop` is ready", || {
+        let params = json!({ "name": "execute_tool", "arguments": { "name": "shop.who" } });
+        let answer = client.modern("tools/call", params, json!({}));
+        (answer["result"]["isError"] != true).then_some(())
+    });
+    let params = json!({ "name": "shop__echo", "arguments": { "text": "grüße" } });
+    let answer = client.modern("tools/call", params, json!({}));
+    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+    assert_eq!(json_of(&answer["result"]), json!({ "text": "grüße" }));
+    let unknown = client.modern("no/such", json!({}), json!({}));
+    assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
+    // A cancel closes the request.
+    let params = json!({ "name": "shop__hang", "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    } });
+    let hanging = client.begin("tools/call", params);
+    let calls = site.folder.path().join("messages.calls");
+    let hangs = || logged(&calls).iter().any(|line| line["params"]["name"] == "hang");
+    eventually("the call has arrived", || hangs().then_some(()));
+    client.send(
+        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
+    );
+    eventually("the server is told", || {
+        logged(&calls).iter().any(|line| line.get("cancelled").is_some()).then_some(())
+    });
+}
+
+#[test]
+fn a_client_goes_on_when_the_gateway_behind_the_address_was_started_anew() {
+    let mut site = shop().serve();
+    let mut client = connected(&site, &[]);
+    client.initialize("2025-06-18", json!({}));
+    let server = pid_of(&mut client, "shop");
+    let address = site.address.clone();
+    site.child.kill().expect("it can be killed");
+    site.child.wait().expect("it ends");
+    let id = client.begin_call("list_categories", json!({}));
+    site.child = command(site.folder.path())
+        .args(["serve", "--http", &address])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("nonet starts");
+    // Sent again once the gateway does not know the session: nothing is lost.
+    let answer = client.finish(id);
+    assert!(answer["result"]["content"].is_array(), "{answer}");
+    assert_ne!(pid_of(&mut client, "shop"), server);
+}
+
+#[test]
+fn what_is_no_gateway_is_told_in_the_answer() {
+    let setup = shop();
+    setup.write();
+    let folder = Arc::new(setup.folder);
+    let told = |url: &str, part: &str| {
+        let mut client = Client::over(folder.clone(), &["connect", url]);
+        let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+        let answer = client.request("initialize", params);
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains(part)), "{answer}");
+    };
+    let site = shop().serve();
+    told(&format!("http://{}/nothing/here", site.address), "404");
+    drop(site);
+    told("http://127.0.0.1:1/mcp", "nonet serve --http");
+    let mut faulty = Client::over(folder.clone(), &["connect", "127.0.0.1:8931"]);
+    assert_eq!(faulty.ended().code(), Some(2));
+    assert!(faulty.stderr().contains("such as http://"), "{}", faulty.stderr());
+}
