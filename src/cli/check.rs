@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, UNUSABLE, gateway, show};
+use super::{FAILED, OK, UNUSABLE, gateway, launchers, show};
 use crate::{
     catalog::{GATEWAY, Tool},
     config::{Fault, Loaded, Unusable},
@@ -50,6 +50,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         .collect();
     let gateway = gateway(loaded, true);
     gateway.connect();
+    let launchers = launchers::versions(&gateway.config()).await;
     tokio::select! {
         () = async { if as_json { gateway.settled(limit).await } else { show::starting(&gateway, limit).await } } => {}
         () = super::stop_signal() => {}
@@ -87,6 +88,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
             Ok(backend) => json!({ "backend": backend }),
             Err(error) => json!({ "error": error }),
         };
+        status["launchers"] = json!(launchers);
         status["definitions"] = json!({ "bytes_of_all_tools": whole, "bytes_of_the_nine": nine });
         show::line(&serde_json::to_string_pretty(&status)?.to_string());
         return Ok(code);
@@ -125,6 +127,13 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     }
     for warning in &warnings {
         say!("{}: {}", warning.server, warning.message);
+    }
+    if !launchers.is_empty() {
+        let told = launchers.iter().map(|(program, version)| match version {
+            Some(version) => format!("{program} {version}"),
+            None => format!("{program} (does not run)"),
+        });
+        say!("started by: {}", told.collect::<Vec<_>>().join(", "));
     }
     match backend {
         Ok(backend) => say!("search by meaning: {backend}"),

@@ -397,3 +397,12 @@ fn the_shipped_file_has_no_fault() {
     assert_eq!(loaded.faults, []);
     assert_eq!(loaded.config.servers.len(), 7);
 }
+
+/// Editors complete from it: `#:schema` in the first line of `servers.toml`.
+#[test]
+fn the_schema_for_editors_is_up_to_date() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/servers.schema.json");
+    let kept = std::fs::read_to_string(file).expect("it is there");
+    let now = serde_json::to_string_pretty(&super::schema()).expect("it is JSON");
+    assert!(kept.trim() == now, "write it anew: cargo run -- schema > docs/servers.schema.json");
+}

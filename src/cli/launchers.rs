@@ -1,0 +1,70 @@
+//! The programs that start servers, and which version of each this machine has.
+
+use std::{collections::BTreeMap, path::Path, process::Stdio, time::Duration};
+
+use tokio::{process::Command, time::timeout};
+
+use crate::config::{Config, Transport};
+
+/// How long a program may take to tell its version.
+const LIMIT: Duration = Duration::from_secs(5);
+/// What starts servers, and the program whose version decides whether they run.
+const KNOWN: &[(&str, &str)] = &[
+    ("npx", "node"),
+    ("node", "node"),
+    ("bunx", "bun"),
+    ("bun", "bun"),
+    ("deno", "deno"),
+    ("uvx", "uv"),
+    ("uv", "uv"),
+    ("python", "python"),
+    ("python3", "python3"),
+    ("docker", "docker"),
+];
+
+/// The versions of what starts the servers of a configuration, by program; none for one that does not tell.
+pub async fn versions(config: &Config) -> BTreeMap<&'static str, Option<String>> {
+    let programs: BTreeMap<&str, ()> = config
+        .servers
+        .values()
+        .filter(|server| server.enabled)
+        .filter_map(|server| match &server.transport {
+            Transport::Stdio { command, .. } => program(command),
+            Transport::Http { .. } => None,
+        })
+        .map(|program| (program, ()))
+        .collect();
+    let asked = programs.into_keys().map(async |program| (program, version(program).await));
+    futures::future::join_all(asked).await.into_iter().collect()
+}
+
+/// The program whose version decides, for the `command` of a server.
+fn program(command: &str) -> Option<&'static str> {
+    let name = Path::new(command).file_stem()?.to_str()?;
+    KNOWN.iter().find(|(launcher, _)| *launcher == name).map(|(_, program)| *program)
+}
+
+async fn version(program: &str) -> Option<String> {
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let told = timeout(LIMIT, command.output()).await.ok()?.ok()?;
+    let text = String::from_utf8_lossy(&told.stdout);
+    let line = text.lines().next()?.trim();
+    // Some say their name again.
+    let line = line.split_whitespace().find(|word| word.contains(|c: char| c.is_ascii_digit()))?;
+    Some(line.trim_end_matches(',').to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_are_known_by_name() {
+        let check = |command, expected| assert_eq!(program(command), expected, "{command}");
+        check("npx", Some("node"));
+        check("npx.cmd", Some("node"));
+        check("/opt/homebrew/bin/uvx", Some("uv"));
+        check("my-server", None);
+    }
+}
