@@ -189,6 +189,8 @@ pub struct Gateway {
     approvals: DashMap<ask::Approval, Instant>,
     connected: AtomicBool,
     updates: Mutex<Option<mpsc::Sender<Update>>>,
+    /// Changes with each configuration that is taken up.
+    reloads: watch::Sender<()>,
     stop: CancellationToken,
     tasks: TaskTracker,
     started: Instant,
@@ -238,6 +240,7 @@ impl Gateway {
             approvals: DashMap::new(),
             connected: AtomicBool::new(false),
             updates: Mutex::default(),
+            reloads: watch::Sender::new(()),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             started: Instant::now(),
@@ -323,6 +326,11 @@ impl Gateway {
     /// The configuration that it runs with now.
     pub fn config(&self) -> Arc<Config> {
         self.world.load().config.clone()
+    }
+
+    /// Changes whenever another configuration was taken up.
+    pub fn reloads(&self) -> watch::Receiver<()> {
+        self.reloads.subscribe()
     }
 
     /// The connections as they are now, by server name.

@@ -6,6 +6,7 @@ use std::{borrow::Cow, fmt};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// A text that is never shown: `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -33,6 +34,59 @@ impl fmt::Debug for Secret {
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
+    }
+}
+
+/// A bearer token. Only its digest is kept: nothing can show it, and comparing two tells nothing of either by its time.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub struct Token([u8; 32]);
+
+impl Token {
+    /// The fewest characters of one that is not soon guessed.
+    const SHORTEST: usize = 16;
+
+    /// The token that is written so.
+    pub fn new(text: &str) -> Self {
+        Self(Sha256::digest(text).into())
+    }
+
+    /// Whether a text can be one: long enough, and of characters that a header carries as they are.
+    pub(super) fn check(text: &str) -> Result<(), String> {
+        if text.chars().count() < Self::SHORTEST {
+            return Err(format!(
+                "is shorter than {} characters; `openssl rand -hex 32` makes a good one",
+                Self::SHORTEST
+            ));
+        }
+        match text.chars().all(|c| c.is_ascii_graphic()) {
+            true => Ok(()),
+            false => Err("holds white space or characters outside of ASCII".into()),
+        }
+    }
+}
+
+impl From<String> for Token {
+    fn from(text: String) -> Self {
+        Self::new(&text)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl JsonSchema for Token {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Token".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "bearer-token", "examples": ["${READER_TOKEN}"] })
     }
 }
 

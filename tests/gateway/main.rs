@@ -44,3 +44,4 @@ mod server_faults;
 mod skills;
 mod stopping;
 mod tasks;
+mod tokens;
