@@ -73,20 +73,28 @@ pub struct Snapshot {
     pub generation: u64,
     /// The visible tools, in the order of the documents.
     tools: Arc<[Arc<Tool>]>,
-    /// Which of them each profile lets through, once it was asked for.
-    seen: Arc<DashMap<Option<String>, Arc<[bool]>>>,
+    /// What each profile makes of them, once it was asked for.
+    views: Arc<DashMap<Option<String>, Arc<View>>>,
+}
+
+/// What one profile makes of the tools of a snapshot, by document.
+struct View {
+    /// Which of them it lets through.
+    seen: Box<[bool]>,
+    /// The priorities of those that have one.
+    priorities: Box<[(usize, f32)]>,
 }
 
 impl Snapshot {
     fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
         let tools = catalog.visible().cloned().collect();
-        Snapshot { catalog, index, generation, tools, seen: Arc::default() }
+        Snapshot { catalog, index, generation, tools, views: Arc::default() }
     }
 
     /// The same catalogue with another state of its index.
     fn with_index(&self, index: Arc<Index>) -> Snapshot {
         let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
-        Snapshot { catalog, index, generation: self.generation, tools, seen: self.seen.clone() }
+        Snapshot { catalog, index, generation: self.generation, tools, views: self.views.clone() }
     }
 
     /// The tool that a document of the index stands for.

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Globs, Policy, Token, schema::named, values::time};
+use super::{Globs, Policy, Priorities, Token, schema::named, values::time};
 use crate::name::ServerName;
 
 /// The gateway itself: `[gateway]`.
@@ -25,6 +25,8 @@ pub struct Gateway {
     /// every request over HTTP needs one.
     #[schemars(example = json!(["${ADMIN_TOKEN}"]))]
     pub tokens: Vec<Token>,
+    /// Patterns on full names (`server.tool`) with a number from -10 to 10 that lifts or lowers these tools in searches.
+    pub priorities: Priorities,
     /// Folders of skills; `~/` and paths relative to this file are understood.
     #[schemars(example = json!(["~/.config/nonet/skills"]))]
     pub skills: Vec<PathBuf>,
@@ -62,6 +64,7 @@ impl Default for Gateway {
             context_window: 200_000,
             pinned: Vec::new(),
             tokens: Vec::new(),
+            priorities: Priorities::default(),
             skills: Vec::new(),
             soft_deadline: None,
             max_result_bytes: None,
@@ -134,6 +137,9 @@ pub struct Profile {
     /// Bearer tokens that put a client under this profile over HTTP.
     #[schemars(example = json!(["${READER_TOKEN}"]))]
     pub tokens: Vec<Token>,
+    /// Patterns on full names with a number from -10 to 10 that lifts or lowers these tools in searches; they go before
+    /// `[gateway]`'s.
+    pub priorities: Priorities,
 }
 
 /// What happens when certain tools are called: `[policies.NAME]`. A tool is meant if its name matches one of `tools`, where

@@ -306,6 +306,30 @@ fn a_file_that_asks_for_tokens_is_guarded_whatever_its_faults() {
 }
 
 #[test]
+fn of_several_priorities_the_longest_pattern_holds() {
+    let text =
+        "[profiles.a]\npriorities = { '*' = 0.5, 'files.*' = 2, '{files.read,x}*' = -10, 'web.*' = 3 }\n";
+    let config = loaded(text).config;
+    let priorities = &config.profiles["a"].priorities;
+    for (name, expected) in
+        [("other.x", 0.5), ("files.write", 2.0), ("files.read_it", -10.0), ("web.get", 3.0)]
+    {
+        assert_eq!(priorities.of(name), Some(expected), "{name}");
+    }
+    assert_eq!(config.gateway.priorities.of("files.write"), None);
+    assert!(config.gateway.priorities.is_empty() && !priorities.is_empty());
+    check(
+        "[gateway]\npriorities = { 'a.*' = 11, 'b[' = 1, c = 'x', d = -10.5 }",
+        &[
+            "2: gateway.priorities.\"a.*\": must be at most 10",
+            "2: gateway.priorities.\"b[\": `b[` is no pattern (unclosed character class; missing ']')",
+            "2: gateway.priorities.c: expected a number, found a text",
+            "2: gateway.priorities.d: must be at least -10",
+        ],
+    );
+}
+
+#[test]
 fn steps_in_a_circle_are_found() {
     let app = |steps: &str| format!("[apps.x]\nsteps = [\n{steps}\n]");
     check(&app(r#"{ tool = "t" }, { tool = "t", params = { a = ["{{step1.b}} {{input.c}}"] } }"#), &[]);

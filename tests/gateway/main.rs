@@ -37,6 +37,7 @@ mod page;
 mod parallel;
 mod params;
 mod policies;
+mod profiles;
 mod reloading;
 mod rules;
 mod server_changes;
