@@ -23,7 +23,8 @@
 #   [gateway]
 #   allowed_hosts = ["nonet.example.com", "nonet"]
 #
-# There is no sign-in: publish the port to the loopback address alone, or put a proxy that asks for one in front.
+# Without `tokens` in servers.toml anybody who reaches the port comes in: publish it to the loopback address alone, or list
+# tokens and put a proxy with TLS in front.
 #
 # --init: servers may leave processes behind that somebody has to clear away.
 

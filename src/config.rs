@@ -33,7 +33,7 @@ pub use fault::{Fault, NotFound, Unusable};
 pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
 pub use schema::schema;
 pub use servers::{Policy, Server, ToolOverride, Transport};
-pub use values::{Globs, Secret};
+pub use values::{Globs, Priorities, Secret, Token};
 
 use crate::{name::ServerName, search};
 use expand::Env;
@@ -50,6 +50,9 @@ pub struct Config {
     pub file: PathBuf,
     /// The gateway itself.
     pub gateway: Gateway,
+    /// Whether the file asks for bearer tokens, be it in an entry that is left out for a fault: then nobody comes in over
+    /// HTTP without one.
+    pub guarded: bool,
     /// The sentence embedder and the index.
     pub embedder: search::Settings,
     /// The servers, also those with `enabled = false`.
@@ -122,6 +125,18 @@ pub fn find(explicit: Option<&Path>) -> Result<PathBuf, NotFound> {
     }
 }
 
+/// Whether anything as written asks for bearer tokens. A misspelt key does too: who wrote it wants no open door.
+fn asks_for_tokens(root: &Value) -> bool {
+    let asks = |table: &Value| {
+        let mut members = table.as_object().into_iter().flatten();
+        members.any(|(key, value)| {
+            key.to_lowercase().contains("tok") && value.as_array().is_none_or(|tokens| !tokens.is_empty())
+        })
+    };
+    let profiles = root.get("profiles").and_then(Value::as_object);
+    root.get("gateway").is_some_and(asks) || profiles.into_iter().flatten().any(|(_, profile)| asks(profile))
+}
+
 fn places(env: Env) -> Vec<PathBuf> {
     let configs = env("XDG_CONFIG_HOME")
         .map(PathBuf::from)
@@ -154,6 +169,7 @@ impl Reader<'_> {
         Config {
             file: file.into(),
             gateway,
+            guarded: asks_for_tokens(&self.written.value),
             embedder,
             servers: servers
                 .into_iter()

@@ -73,20 +73,28 @@ pub struct Snapshot {
     pub generation: u64,
     /// The visible tools, in the order of the documents.
     tools: Arc<[Arc<Tool>]>,
-    /// Which of them each profile lets through, once it was asked for.
-    seen: Arc<DashMap<Option<String>, Arc<[bool]>>>,
+    /// What each profile makes of them, once it was asked for.
+    views: Arc<DashMap<Option<String>, Arc<View>>>,
+}
+
+/// What one profile makes of the tools of a snapshot, by document.
+struct View {
+    /// Which of them it lets through.
+    seen: Box<[bool]>,
+    /// The priorities of those that have one.
+    priorities: Box<[(usize, f32)]>,
 }
 
 impl Snapshot {
     fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
         let tools = catalog.visible().cloned().collect();
-        Snapshot { catalog, index, generation, tools, seen: Arc::default() }
+        Snapshot { catalog, index, generation, tools, views: Arc::default() }
     }
 
     /// The same catalogue with another state of its index.
     fn with_index(&self, index: Arc<Index>) -> Snapshot {
         let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
-        Snapshot { catalog, index, generation: self.generation, tools, seen: self.seen.clone() }
+        Snapshot { catalog, index, generation: self.generation, tools, views: self.views.clone() }
     }
 
     /// The tool that a document of the index stands for.
@@ -189,6 +197,8 @@ pub struct Gateway {
     approvals: DashMap<ask::Approval, Instant>,
     connected: AtomicBool,
     updates: Mutex<Option<mpsc::Sender<Update>>>,
+    /// Changes with each configuration that is taken up.
+    reloads: watch::Sender<()>,
     stop: CancellationToken,
     tasks: TaskTracker,
     started: Instant,
@@ -238,6 +248,7 @@ impl Gateway {
             approvals: DashMap::new(),
             connected: AtomicBool::new(false),
             updates: Mutex::default(),
+            reloads: watch::Sender::new(()),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             started: Instant::now(),
@@ -323,6 +334,11 @@ impl Gateway {
     /// The configuration that it runs with now.
     pub fn config(&self) -> Arc<Config> {
         self.world.load().config.clone()
+    }
+
+    /// Changes whenever another configuration was taken up.
+    pub fn reloads(&self) -> watch::Receiver<()> {
+        self.reloads.subscribe()
     }
 
     /// The connections as they are now, by server name.

@@ -116,10 +116,17 @@ pub struct Signals {
     pub letters: f32,
     /// What earlier searches led to, and what the session has loaded.
     pub learned: f32,
+    /// What its priority adds, or takes away.
+    pub priority: f32,
 }
 
 impl Signals {
     fn sum(self) -> f32 {
+        self.fit() + self.priority
+    }
+
+    /// How well it fits, whatever its priority.
+    pub fn fit(self) -> f32 {
         self.found() + self.learned
     }
 
@@ -134,6 +141,7 @@ impl Signals {
             keywords: self.keywords * factor,
             letters: self.letters * factor,
             learned: self.learned * factor,
+            priority: self.priority * factor,
         }
     }
 
@@ -143,12 +151,22 @@ impl Signals {
             keywords: self.keywords + other.keywords,
             letters: self.letters + other.letters,
             learned: self.learned + other.learned,
+            priority: self.priority + other.priority,
         }
     }
 }
 
 /// What is added to the scores of single documents, by their number.
-pub type Boosts = HashMap<usize, f32>;
+pub type Boosts = HashMap<usize, Boost>;
+
+/// What is added to the score of one document. Alone it is no match.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Boost {
+    /// For what earlier searches led to, and for being loaded.
+    pub learned: f32,
+    /// For its priority; below 0 where it is lowered.
+    pub priority: f32,
+}
 
 /// Why a hit stands where it stands.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]

@@ -4,6 +4,7 @@
 //! operations of the gateway and answers with results that stay verbatim. They travel through
 //! rmcp's types under one key of `_meta` and are taken out just before they leave.
 
+mod access;
 mod http;
 mod lines;
 mod page;

@@ -185,6 +185,10 @@ pub fn explained_table(answer: &Value) {
             let learned: Vec<&str> = learned.iter().filter_map(Value::as_str).collect();
             because.push(format!("called after a search for `{}`", learned.join(" ")));
         }
+        if let Some(priority) = why["priority"].as_f64() {
+            let worth = why["signals"]["priority"].as_f64().unwrap_or(0.0);
+            because.push(format!("its priority of {priority} ({worth:+.3})"));
+        }
         table.add_row([
             share(&hit["score"]),
             field(hit, "name").to_owned(),

@@ -24,6 +24,7 @@ pub(super) fn check(written: &Written, earlier: &[Fault]) -> Vec<Fault> {
         checker.server(&pointer, server);
     }
     checker.categories_and_profiles();
+    checker.tokens();
     for (pointer, policy) in checker.entries("policies") {
         if !policy.contains_key("tools") && !policy.contains_key("risk") {
             let remedy = "Give `tools = [\"server.*\"]`, `risk = \"high\"`, or both.";
@@ -104,6 +105,29 @@ impl<'a> Checker<'a> {
         }
         for (pointer, profile) in self.entries("profiles") {
             self.must_exist(&pointer, profile, "categories", "server or category", &known);
+        }
+    }
+
+    /// A token says who a client is, so it stands in one place. Every place of one that stands in several has the fault:
+    /// none of them can be said to be the right one.
+    fn tokens(&mut self) {
+        let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let owners = self.entries("profiles").into_iter().map(|(pointer, _)| pointer);
+        for owner in std::iter::once(join("", "gateway")).chain(owners) {
+            let list = join(&owner, "tokens");
+            let tokens = self.written.value.pointer(&list).and_then(Value::as_array).into_iter().flatten();
+            for (index, token) in tokens.enumerate().filter_map(|(i, token)| Some((i, token.as_str()?))) {
+                let item = join(&list, &index.to_string());
+                if !self.written.is_unknown(&item) {
+                    places.entry(token).or_default().push(item);
+                }
+            }
+        }
+        for same in places.values().filter(|same| same.len() > 1) {
+            for (item, other) in same.iter().zip(same.iter().cycle().skip(1)) {
+                let message = format!("is the same token as {}", quoted(self.written.key(other)));
+                self.fault(item, Place::Value, &message, "Give each place a token of its own.");
+            }
         }
     }
 

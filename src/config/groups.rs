@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Globs, Policy, schema::named, values::time};
+use super::{Globs, Policy, Priorities, Token, schema::named, values::time};
 use crate::name::ServerName;
 
 /// The gateway itself: `[gateway]`.
@@ -21,6 +21,12 @@ pub struct Gateway {
     /// Tools listed beside the meta-tools in any mode.
     #[schemars(example = json!(["filesystem.read_file"]))]
     pub pinned: Vec<String>,
+    /// Bearer tokens of those who may reach everything over HTTP. As soon as there is any token, here or in a profile,
+    /// every request over HTTP needs one.
+    #[schemars(example = json!(["${ADMIN_TOKEN}"]))]
+    pub tokens: Vec<Token>,
+    /// Patterns on full names (`server.tool`) with a number from -10 to 10 that lifts or lowers these tools in searches.
+    pub priorities: Priorities,
     /// Folders of skills; `~/` and paths relative to this file are understood.
     #[schemars(example = json!(["~/.config/nonet/skills"]))]
     pub skills: Vec<PathBuf>,
@@ -64,6 +70,8 @@ impl Default for Gateway {
             tool_injection: ToolInjection::default(),
             context_window: 200_000,
             pinned: Vec::new(),
+            tokens: Vec::new(),
+            priorities: Priorities::default(),
             skills: Vec::new(),
             soft_deadline: None,
             max_result_bytes: None,
@@ -135,6 +143,12 @@ pub struct Profile {
     /// The context window of this client's model, instead of `[gateway]`'s.
     #[schemars(range(min = 1_000, max = 1_000_000_000), example = 200_000)]
     pub context_window: Option<u64>,
+    /// Bearer tokens that put a client under this profile over HTTP.
+    #[schemars(example = json!(["${READER_TOKEN}"]))]
+    pub tokens: Vec<Token>,
+    /// Patterns on full names with a number from -10 to 10 that lifts or lowers these tools in searches; they go before
+    /// `[gateway]`'s.
+    pub priorities: Priorities,
 }
 
 /// What happens when certain tools are called: `[policies.NAME]`. A tool is meant if its name matches one of `tools`, where

@@ -115,8 +115,12 @@ impl Written {
     /// Whether the value may be shown: it stands in the file as it is and is not of a kind that
     /// people keep secrets in.
     pub fn is_showable(&self, pointer: &str) -> bool {
-        let secret = pointer.split('/').nth(1) == Some("servers")
-            && matches!(pointer.split('/').nth(3), Some("env" | "headers" | "args" | "url"));
+        let mut parts = pointer.split('/').skip(1);
+        let secret = match (parts.next(), parts.next(), parts.next()) {
+            (Some("servers"), _, key) => matches!(key, Some("env" | "headers" | "args" | "url")),
+            (Some("profiles"), _, Some("tokens")) | (Some("gateway"), Some("tokens"), _) => true,
+            _ => false,
+        };
         !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == State::Plain)
     }
 

@@ -7,7 +7,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde_json::{Value, json};
 
 use super::{
-    Category, Client, Gateway, Globs, PolicyRule, Profile, apps::AppTable, servers::ServerTable, values::time,
+    Category, Client, Gateway, Globs, PolicyRule, Profile,
+    apps::AppTable,
+    servers::ServerTable,
+    values::{Token, time},
 };
 use crate::{name::ServerName, search};
 
@@ -15,7 +18,7 @@ use crate::{name::ServerName, search};
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 9] = [
+pub(super) const FORMATS: [(&str, Check); 10] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is no pattern ({})", e.kind()))
@@ -34,6 +37,7 @@ pub(super) const FORMATS: [(&str, Check); 9] = [
             .map(drop)
             .map_err(|bad| format!("is not a server name ({}); `{}` would be one", bad.why, bad.nearest))
     }),
+    ("bearer-token", Token::check),
     ("plain-name", plain_name),
     ("step-id", |text| match text {
         "input" => Err("is the app's own input".into()),

@@ -256,6 +256,80 @@ steps = [{ tool = "a.b", after = ["${TOKEN}"] }]
 }
 
 #[test]
+fn tokens_are_long_and_each_stands_in_one_place() {
+    check(
+        "[profiles.a]\ntokens = [\"${NO}\", \"${TOKEN}\", \"with a space in it\", 5]\n[profiles.b]\n",
+        &[
+            "2: profiles.a.tokens[0]: the environment variable `NO` is not set",
+            "2: profiles.a.tokens[1]: this value is shorter than 16 characters; `openssl rand -hex 32` makes a good one",
+            "2: profiles.a.tokens[2]: this value holds white space or characters outside of ASCII",
+            "2: profiles.a.tokens[3]: expected a text in quotes, found a number",
+        ],
+    );
+    let twice = "[gateway]\ntokens = ['0123456789abcdef']\n[profiles.a]\ntokens = ['0123456789abcdef']\n";
+    check(
+        twice,
+        &[
+            "2: gateway.tokens[0]: is the same token as `profiles.a.tokens[0]`",
+            "4: profiles.a.tokens[0]: is the same token as `gateway.tokens[0]`",
+        ],
+    );
+    assert!(parse(twice, Path::new(FILE), &env).is_err(), "nobody can say whose token it is");
+    check(
+        "[gateway]\ntokens = ['${NO}']",
+        &["2: gateway.tokens[0]: the environment variable `NO` is not set"],
+    );
+    assert!(parse("[gateway]\ntokens = ['${NO}']", Path::new(FILE), &env).is_err());
+    let good =
+        loaded("[gateway]\ntokens = ['0123456789abcdef']\n[profiles.a]\ntokens = ['fedcba9876543210']\n")
+            .config;
+    assert!(good.guarded && good.gateway.tokens == [Token::new("0123456789abcdef")]);
+    let shown = format!("{good:?}");
+    assert!(shown.contains("tokens: [***]") && !shown.contains("0123456789abcdef"), "{shown}");
+}
+
+#[test]
+fn a_file_that_asks_for_tokens_is_guarded_whatever_its_faults() {
+    let guarded = |text: &str| loaded(text).config.guarded;
+    for text in [
+        "tokens = ['${NO}']",
+        "tokens = ['short']",
+        "tokens = '0123456789abcdef'",
+        "token = ['0123456789abcdef']",
+        "Tokens = ['0123456789abcdef']",
+    ] {
+        assert!(guarded(&format!("[profiles.a]\n{text}\n")), "{text}");
+    }
+    for text in ["", "tokens = []", "pinned = ['a.b']\ntool_injection = 'auto'"] {
+        assert!(!guarded(&format!("[profiles.a]\n{text}\n")), "{text}");
+    }
+}
+
+#[test]
+fn of_several_priorities_the_longest_pattern_holds() {
+    let text =
+        "[profiles.a]\npriorities = { '*' = 0.5, 'files.*' = 2, '{files.read,x}*' = -10, 'web.*' = 3 }\n";
+    let config = loaded(text).config;
+    let priorities = &config.profiles["a"].priorities;
+    for (name, expected) in
+        [("other.x", 0.5), ("files.write", 2.0), ("files.read_it", -10.0), ("web.get", 3.0)]
+    {
+        assert_eq!(priorities.of(name), Some(expected), "{name}");
+    }
+    assert_eq!(config.gateway.priorities.of("files.write"), None);
+    assert!(config.gateway.priorities.is_empty() && !priorities.is_empty());
+    check(
+        "[gateway]\npriorities = { 'a.*' = 11, 'b[' = 1, c = 'x', d = -10.5 }",
+        &[
+            "2: gateway.priorities.\"a.*\": must be at most 10",
+            "2: gateway.priorities.\"b[\": `b[` is no pattern (unclosed character class; missing ']')",
+            "2: gateway.priorities.c: expected a number, found a text",
+            "2: gateway.priorities.d: must be at least -10",
+        ],
+    );
+}
+
+#[test]
 fn steps_in_a_circle_are_found() {
     let app = |steps: &str| format!("[apps.x]\nsteps = [\n{steps}\n]");
     check(&app(r#"{ tool = "t" }, { tool = "t", params = { a = ["{{step1.b}} {{input.c}}"] } }"#), &[]);

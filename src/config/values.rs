@@ -1,11 +1,14 @@
 //! The small values of a config: times, secrets, globs. Each knows how it is written and what its
 //! JSON Schema is, so that a bad one is a fault with a line long before it is used.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::schema::with_keys;
 
 /// A text that is never shown: `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -33,6 +36,59 @@ impl fmt::Debug for Secret {
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
+    }
+}
+
+/// A bearer token. Only its digest is kept: nothing can show it, and comparing two tells nothing of either by its time.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub struct Token([u8; 32]);
+
+impl Token {
+    /// The fewest characters of one that is not soon guessed.
+    const SHORTEST: usize = 16;
+
+    /// The token that is written so.
+    pub fn new(text: &str) -> Self {
+        Self(Sha256::digest(text).into())
+    }
+
+    /// Whether a text can be one: long enough, and of characters that a header carries as they are.
+    pub(super) fn check(text: &str) -> Result<(), String> {
+        if text.chars().count() < Self::SHORTEST {
+            return Err(format!(
+                "is shorter than {} characters; `openssl rand -hex 32` makes a good one",
+                Self::SHORTEST
+            ));
+        }
+        match text.chars().all(|c| c.is_ascii_graphic()) {
+            true => Ok(()),
+            false => Err("holds white space or characters outside of ASCII".into()),
+        }
+    }
+}
+
+impl From<String> for Token {
+    fn from(text: String) -> Self {
+        Self::new(&text)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl JsonSchema for Token {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Token".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "bearer-token", "examples": ["${READER_TOKEN}"] })
     }
 }
 
@@ -108,6 +164,57 @@ impl JsonSchema for Globs {
             "items": { "type": "string", "format": "glob", "examples": ["read_*"] },
             "examples": [["read_*", "list_*"]],
         })
+    }
+}
+
+/// Numbers from -10 to 10 for names, by pattern. Of several patterns that match a name the longest holds.
+#[derive(Clone, Default, PartialEq, Deserialize)]
+#[serde(try_from = "BTreeMap<String, f32>")]
+pub struct Priorities {
+    /// The longest pattern first.
+    globs: Globs,
+    numbers: Vec<f32>,
+}
+
+impl Priorities {
+    /// The number of a name, if a pattern matches it.
+    pub fn of(&self, name: &str) -> Option<f32> {
+        let first = self.globs.set.matches(name).into_iter().min()?;
+        self.numbers.get(first).copied()
+    }
+
+    /// Whether there is no pattern at all.
+    pub fn is_empty(&self) -> bool {
+        self.globs.is_empty()
+    }
+}
+
+impl TryFrom<BTreeMap<String, f32>> for Priorities {
+    type Error = globset::Error;
+    fn try_from(written: BTreeMap<String, f32>) -> Result<Self, globset::Error> {
+        let mut all: Vec<(String, f32)> = written.into_iter().collect();
+        all.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.chars().count()));
+        let (patterns, numbers) = all.into_iter().unzip();
+        Ok(Self { globs: Globs::new(patterns)?, numbers })
+    }
+}
+
+impl fmt::Debug for Priorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.globs.patterns.iter().zip(&self.numbers)).finish()
+    }
+}
+
+impl JsonSchema for Priorities {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Priorities".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let number = json_schema!({ "type": "number", "minimum": -10, "maximum": 10, "examples": [2] });
+        with_keys("glob", number, serde_json::json!({ "files.*": 2, "legacy.*": -1 }))
     }
 }
 

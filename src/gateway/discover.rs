@@ -4,14 +4,14 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, Snapshot, learn, session::Caller};
+use super::{Gateway, Snapshot, View, learn, session::Caller};
 use crate::{
     catalog::{GATEWAY, Tool},
     config::Risk,
     fault::{Code, Fault},
     name,
     policy::{self, Verdict},
-    search::{self, Boosts, Confidence, Found, Hit, Query},
+    search::{self, Boost, Boosts, Confidence, Found, Hit, Query},
 };
 
 /// How long a description is in a list, in characters.
@@ -22,6 +22,10 @@ const TAIL: usize = 3;
 const POOL: usize = 60;
 /// What a tool that the session has loaded gains in score.
 const LOADED_BONUS: f32 = 0.1;
+/// What a priority of 1 adds to a score: enough among hits that are nearly as good. It grows with the square, so that 10 adds
+/// 2, which is more than any two scores are apart: 1 for meaning, 0.5 for words, 0.05 for letters, 0.3 for what was learned
+/// and loaded.
+const PRIORITY_STEP: f32 = 0.02;
 /// How many tools one `get_tool` describes.
 const MAX_NAMES: usize = 5;
 
@@ -71,6 +75,19 @@ pub struct BrowseArguments {
     pub prefix: Option<String>,
 }
 
+/// What a priority adds to a score, or takes away.
+fn lift(priority: f32) -> f32 {
+    PRIORITY_STEP * priority * priority.abs()
+}
+
+impl View {
+    /// The priority of a tool, if it has one.
+    fn priority(&self, document: usize) -> Option<f32> {
+        let at = self.priorities.binary_search_by_key(&document, |(document, _)| *document).ok()?;
+        Some(self.priorities[at].1)
+    }
+}
+
 impl Gateway {
     /// The `search_tools` meta-tool.
     pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
@@ -94,9 +111,9 @@ impl Gateway {
             None => None,
         };
         let limit = arguments.limit.unwrap_or(5).clamp(1, 50);
-        let seen = self.seen(&snapshot, caller);
+        let view = self.view(&snapshot, caller);
         let allowed = |document: usize| {
-            seen.get(document) == Some(&true)
+            view.seen.get(document) == Some(&true)
                 && snapshot.tool(document).is_some_and(|tool| {
                     policy::within(tool.risk, arguments.max_risk)
                         && members.as_ref().is_none_or(|members| members.contains(&document))
@@ -105,7 +122,7 @@ impl Gateway {
         let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
         let words = search::outcomes::words(query);
         let learned = self.learned(&snapshot, &words);
-        let mut boosts = self.boosts(&snapshot, caller);
+        let mut boosts = self.boosts(&snapshot, &view, caller);
         learn::add(&mut boosts, &learned);
         let pool = POOL.max(limit * 2);
         let found = snapshot.index.search(&request, pool, &allowed, &boosts);
@@ -134,6 +151,9 @@ impl Gateway {
                     if let Some((_, from)) = learned.iter().find(|(document, _)| *document == hit.document) {
                         line["explain"]["learned_from"] = json!(from.words);
                     }
+                    if let Some(priority) = view.priority(hit.document) {
+                        line["explain"]["priority"] = json!(priority);
+                    }
                 }
                 Some(line)
             })
@@ -146,24 +166,36 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// Which tools, by document, a caller may see.
-    fn seen(&self, snapshot: &Snapshot, caller: &Caller) -> Arc<[bool]> {
+    /// Which tools a caller may see, and which of them its profile, or else `[gateway]`, gives a priority.
+    fn view(&self, snapshot: &Snapshot, caller: &Caller) -> Arc<View> {
         let profile = &caller.session.profile;
-        if let Some(seen) = snapshot.seen.get(profile) {
-            return seen.clone();
+        if let Some(view) = snapshot.views.get(profile) {
+            return view.clone();
         }
         let world = self.world();
         let scope = world.scope(&caller.session);
         let see = |tool: &Arc<Tool>| !matches!(policy::check(tool, scope), Verdict::Deny(_));
-        let seen: Arc<[bool]> = snapshot.tools.iter().map(see).collect();
-        snapshot.seen.insert(profile.clone(), seen.clone());
-        seen
+        let (own, of_all) = (scope.map(|scope| &scope.profile.priorities), &world.config.gateway.priorities);
+        let priority = |tool: &Tool| own.and_then(|own| own.of(&tool.full)).or_else(|| of_all.of(&tool.full));
+        let tools = snapshot.tools.iter().enumerate();
+        let view = Arc::new(View {
+            seen: snapshot.tools.iter().map(see).collect(),
+            priorities: tools.filter_map(|(at, tool)| Some((at, priority(tool)?))).collect(),
+        });
+        snapshot.views.insert(profile.clone(), view.clone());
+        view
     }
 
-    /// What the session has loaded ranks higher.
-    fn boosts(&self, snapshot: &Snapshot, caller: &Caller) -> Boosts {
-        let loaded = caller.session.loaded();
-        loaded.iter().filter_map(|full| Some((snapshot.place(full)?, LOADED_BONUS))).collect()
+    /// What the session has loaded ranks higher, and what has a priority higher or lower.
+    fn boosts(&self, snapshot: &Snapshot, view: &View, caller: &Caller) -> Boosts {
+        let boost = |priority: f32| Boost { priority: lift(priority), ..Boost::default() };
+        let priorities = view.priorities.iter();
+        let mut boosts: Boosts =
+            priorities.map(|(document, priority)| (*document, boost(*priority))).collect();
+        for document in caller.session.loaded().iter().filter_map(|full| snapshot.place(full)) {
+            boosts.entry(document).or_default().learned += LOADED_BONUS;
+        }
+        boosts
     }
 
     /// What a model should know about the search that it has just made.
@@ -420,5 +452,23 @@ impl Gateway {
         put("calls", json!(calls));
         put("failures", json!(failures));
         Value::Object(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_priority_of_1_is_little_and_10_is_more_than_any_score() {
+        let check = |priority: f32, expected: f32| {
+            assert!((lift(priority) - expected).abs() < 1e-6, "{priority}: {}", lift(priority));
+            assert_eq!(lift(-priority), -lift(priority));
+        };
+        check(0.0, 0.0);
+        check(1.0, 0.02);
+        check(0.5, 0.005);
+        check(3.0, 0.18);
+        check(10.0, 2.0);
     }
 }

@@ -107,16 +107,22 @@ mod tests {
         let check = |tools: usize, window, expected| {
             assert_eq!(choose(vec![800; tools].into_iter(), window), expected, "{tools} in {window}");
         };
-        check(8, 8_000, ToolInjection::Direct);
-        check(9, 8_000, ToolInjection::CompactDirect);
-        check(53, 8_000, ToolInjection::CompactDirect);
-        check(54, 8_000, ToolInjection::Discovery);
-        check(128, 128_000, ToolInjection::Direct);
-        check(129, 128_000, ToolInjection::CompactDirect);
-        check(200, 200_000, ToolInjection::Direct);
-        check(201, 200_000, ToolInjection::CompactDirect);
-        check(1_333, 200_000, ToolInjection::CompactDirect);
-        check(1_334, 200_000, ToolInjection::Discovery);
+        // The last number of tools that is listed directly, and the last that is listed in one line each.
+        for (window, direct, compact) in [
+            (8_000, 8, 53),
+            (16_000, 16, 106),
+            (32_000, 32, 213),
+            (64_000, 64, 426),
+            (128_000, 128, 853),
+            (200_000, 200, 1_333),
+        ] {
+            check(1, window, ToolInjection::Direct);
+            check(direct, window, ToolInjection::Direct);
+            check(direct + 1, window, ToolInjection::CompactDirect);
+            check(compact, window, ToolInjection::CompactDirect);
+            check(compact + 1, window, ToolInjection::Discovery);
+            check(10 * compact, window, ToolInjection::Discovery);
+        }
         check(0, 8_000, ToolInjection::Direct);
     }
 }

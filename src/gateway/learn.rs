@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 use super::{Gateway, Snapshot, session::Caller};
 use crate::{
     catalog::{GATEWAY, Tool},
-    search::{Boosts, Found, Learned, Outcome, Outcomes},
+    search::{Boosts, Found, Hit, Learned, Outcome, Outcomes},
     store::Store,
 };
 
 /// How long after a search a call still counts as what it led to.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(10 * 60);
-/// The share of the best score from which on a tool counts as found: what is called of the rest was not searched for.
+/// The share of the best fit from which on a tool counts as found: what is called of the rest was not searched for.
 const FITS: f32 = 0.5;
 /// Searches of a session that are remembered; a model searches once per step.
 pub(super) const SEARCHES: usize = 8;
@@ -80,8 +80,10 @@ impl Gateway {
     /// Remembers a search, whose outcome may come.
     pub(super) fn searched(&self, caller: &Caller, snapshot: &Snapshot, words: Vec<String>, found: &Found) {
         if self.config().gateway.learn && caller.lasting && !words.is_empty() {
-            let enough = found.hits.first().map_or(0.0, |first| first.score * FITS);
-            let hits = found.hits.iter().filter(|hit| hit.score >= enough);
+            // What a priority lifted does not fit any better for it.
+            let fit = |hit: &Hit| if hit.exact { 1.0 } else { hit.signals.fit() };
+            let enough = found.hits.iter().map(fit).fold(0.0, f32::max) * FITS;
+            let hits = found.hits.iter().filter(|hit| fit(hit) >= enough);
             let names = hits.filter_map(|hit| Some(snapshot.tool(hit.document)?.full.clone()));
             caller.session.searched(Search { words, found: names.collect(), at: Instant::now() });
         }
@@ -143,7 +145,7 @@ impl Search {
 /// Adds what was learned to other boosts.
 pub(super) fn add(boosts: &mut Boosts, learned: &[(usize, Learned)]) {
     for (document, learned) in learned {
-        *boosts.entry(*document).or_default() += learned.boost;
+        boosts.entry(*document).or_default().learned += learned.boost;
     }
 }
 

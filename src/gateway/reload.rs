@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::{Connections, Gateway, World};
 use crate::{
-    config::{self, Config, Loaded},
+    config::{self, Config, Loaded, Token},
     downstream::{Connection, Update},
 };
 
@@ -83,6 +83,7 @@ impl Gateway {
         }
         changes.needs_restart = needs_restart(&old.config, &config);
         self.world.store(Arc::new(World { config: Arc::new(config), connections: Arc::new(connections) }));
+        self.reloads.send_replace(());
         let updates = self.updates.lock().ok().and_then(|updates| updates.clone());
         if let Some(updates) = updates {
             for connection in &fresh {
@@ -205,10 +206,24 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
         match table {
             "servers" => keep(&mut new.servers, &old.servers, |key| key.as_str() == name),
             "categories" => keep(&mut new.categories, &old.categories, |key| key == name),
-            "profiles" => keep(&mut new.profiles, &old.profiles, |key| key == name),
+            "profiles" => {
+                keep(&mut new.profiles, &old.profiles, |key| key == name);
+                keep_tokens_apart(new, name);
+            }
             "apps" => keep(&mut new.apps, &old.apps, |key| key == name),
             _ => {}
         }
+    }
+}
+
+/// Of the tokens of a profile that stays as it was, those that stand elsewhere now are not its own any more.
+fn keep_tokens_apart(config: &mut Config, kept: &str) {
+    let of_others =
+        config.profiles.iter().filter(|(name, _)| *name != kept).flat_map(|(_, other)| &other.tokens);
+    let taken: Vec<Token> = config.gateway.tokens.iter().chain(of_others).copied().collect();
+    if let Some(profile) = config.profiles.get_mut(kept) {
+        config.guarded |= !profile.tokens.is_empty();
+        profile.tokens.retain(|token| !taken.contains(token));
     }
 }
 
@@ -230,9 +245,6 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         != (&new.gateway.allowed_hosts, &new.gateway.allowed_origins)
     {
         all.push("gateway.allowed_*");
-    }
-    if new.profiles.keys().any(|name| !old.profiles.contains_key(name)) {
-        all.push("addresses of new profiles");
     }
     all
 }

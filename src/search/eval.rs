@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    Boosts, Confidence, Document, Embedder, Found, Graph, Index, Outcomes, Passage, Rule, Settings, outcomes,
+    Boost, Boosts, Confidence, Document, Embedder, Found, Graph, Index, Outcomes, Passage, Rule, Settings,
+    outcomes,
 };
 
 /// Results of a request that `--out` lists.
@@ -286,7 +287,9 @@ async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled
             let learned = outcomes.boosts(&outcomes::words(&query.query), NOW);
             let boosts: Boosts = learned
                 .iter()
-                .filter_map(|(id, learned)| Some((*numbers.get(&**id)?, learned.boost)))
+                .filter_map(|(id, learned)| {
+                    Some((*numbers.get(&**id)?, Boost { learned: learned.boost, ..Boost::default() }))
+                })
                 .collect();
             let found = index.search(&request, DEPTH, &|_| true, &boosts);
             let ranked: Vec<&str> =

@@ -133,7 +133,9 @@ impl<'a> Scoring<'a> {
             return (0..mask.len()).filter(|&document| mask[document]).collect();
         }
         let count = CANDIDATES.max(2 * limit);
-        let mut found: Vec<usize> = pins.keys().chain(self.boosts.keys()).copied().collect();
+        let lifted = self.boosts.iter().filter(|(_, boost)| boost.learned + boost.priority > 0.0);
+        let mut found: Vec<usize> =
+            pins.keys().chain(lifted.map(|(document, _)| document)).copied().collect();
         for text in self.texts() {
             if let (Some(vectors), Some(vector)) = (self.index.vectors(), text.part.vector.as_deref()) {
                 found.extend(vectors.near(vector, count));
@@ -165,7 +167,8 @@ impl<'a> Scoring<'a> {
             signals = signals.times(1.0 - BEST_PART).plus(of_part.times(BEST_PART));
             (part, dense) = (Some(at), dense_of_part);
         }
-        signals.learned = self.boosts.get(&document).copied().unwrap_or(0.0);
+        let boost = self.boosts.get(&document).copied().unwrap_or_default();
+        (signals.learned, signals.priority) = (boost.learned, boost.priority);
         Hit {
             document,
             score: signals.sum(),
@@ -194,6 +197,7 @@ impl<'a> Scoring<'a> {
             keywords: self.weights.0 * keyword,
             letters: self.weights.1 * value(&text.trigram, document),
             learned: 0.0,
+            priority: 0.0,
         };
         (signals, dense)
     }

@@ -280,7 +280,7 @@ mod tests {
     use serde_json::Value;
 
     use super::{
-        super::{Confidence, vectors},
+        super::{Boost, Confidence, vectors},
         *,
     };
 
@@ -429,10 +429,39 @@ mod tests {
         let query = index.parse("write a comment on an issue");
         let plain = index.search(&query, 8, &|_| true, &Boosts::new());
         let last = plain.hits.last().expect("several match").document;
-        let lifted = index.search(&query, 8, &|_| true, &Boosts::from([(last, 2.0)]));
+        let lifted = index.search(
+            &query,
+            8,
+            &|_| true,
+            &Boosts::from([(last, Boost { learned: 2.0, ..Boost::default() })]),
+        );
         assert_eq!(lifted.hits[0].document, last);
         assert!(lifted.hits[0].signals.learned > 0.0);
         assert_eq!(plain.hits[0].signals.learned, 0.0);
+    }
+
+    #[test]
+    fn priorities_lift_and_lower_what_was_found_and_nothing_else() {
+        let index = catalogue();
+        let query = index.parse("write a comment on an issue");
+        let order = |boosts: &Boosts| -> Vec<usize> {
+            index.search(&query, 8, &|_| true, boosts).hits.iter().map(|hit| hit.document).collect()
+        };
+        let plain = order(&Boosts::new());
+        let (first, last) = (plain[0], plain[plain.len() - 1]);
+        let unfound = (0..8).find(|document| !plain.contains(document)).expect("not all match");
+        let with = |priority: f32| Boost { priority, ..Boost::default() };
+        let boosts = Boosts::from([(last, with(2.0)), (first, with(-2.0)), (unfound, with(2.0))]);
+        let changed = order(&boosts);
+        assert_eq!((changed[0], changed.last(), changed.len()), (last, Some(&first), plain.len()));
+        let found = index.search(&query, 8, &|_| true, &boosts);
+        assert_eq!(found.total, plain.len(), "a priority alone is no match");
+        assert!(found.hits[0].signals.priority > 0.0 && found.hits[0].signals.learned == 0.0);
+        assert!(found.hits.iter().all(|hit| (0.0..=1.0).contains(&hit.score)));
+        // Whoever names a tool gets it, whatever its priority.
+        let named = index.parse("github.create_issue");
+        let lowered = Boosts::from([(0, with(-2.0)), (2, with(2.0))]);
+        assert_eq!(index.search(&named, 8, &|_| true, &lowered).hits[0].document, 0);
     }
 
     #[test]

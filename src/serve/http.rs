@@ -1,10 +1,25 @@
-//! Streamable HTTP at `/mcp`, and at `/mcp/PROFILE` for each profile.
+//! Streamable HTTP at `/mcp`, and at `/mcp/PROFILE` for each profile that the configuration has at the time.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use axum::{Router, body::Body, response::Response, serve::ListenerExt};
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, Request, State},
+    response::Response,
+    routing::any,
+    serve::ListenerExt,
+};
 use bytes::Bytes;
-use http::{StatusCode, header::CONTENT_TYPE};
+use http::{
+    HeaderMap, StatusCode,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+};
 use http_body_util::BodyExt;
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
@@ -15,7 +30,11 @@ use serde_json::{json, value::RawValue};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Handler, MAX_MESSAGE, VERBATIM, page};
+use super::{
+    Handler, MAX_MESSAGE, VERBATIM,
+    access::{self, Refusal},
+    page,
+};
 use crate::gateway::Gateway;
 
 /// How long open requests may take to end after the gateway was told to stop.
@@ -57,7 +76,9 @@ pub async fn serve_http(
     if token.is_some() {
         gateway.calls.switch_on();
     }
-    let router = router(&gateway, &options, address, &ending).merge(page::router(&gateway, token));
+    let doors = Arc::new(Doors::new(&gateway, &options, address, &ending));
+    tokio::spawn(doors.clone().follow());
+    let router = router(doors).merge(page::router(&gateway, token));
     gateway.connect();
     ready(Serving { address, page: link });
     let listener = listener.tap_io(|socket| {
@@ -79,42 +100,119 @@ pub async fn serve_http(
     served
 }
 
-fn router(
-    gateway: &Arc<Gateway>,
-    options: &HttpOptions,
-    address: SocketAddr,
-    ending: &CancellationToken,
-) -> Router {
-    let service = |profile: Option<String>| {
-        let gateway = gateway.clone();
-        let settings = &gateway.config().gateway;
+/// The MCP service of one profile, with its sessions.
+struct Door {
+    service: StreamableHttpService<Handler, LocalSessionManager>,
+    /// Ends every session of it.
+    end: CancellationToken,
+}
+
+/// The services of all profiles, each made for the first request to it. The configuration of the moment decides which there
+/// may be.
+struct Doors {
+    gateway: Arc<Gateway>,
+    /// The profile of clients at `/mcp`.
+    default: Option<String>,
+    settings: StreamableHttpServerConfig,
+    ending: CancellationToken,
+    open: Mutex<HashMap<Option<String>, Door>>,
+}
+
+impl Doors {
+    fn new(
+        gateway: &Arc<Gateway>,
+        options: &HttpOptions,
+        address: SocketAddr,
+        ending: &CancellationToken,
+    ) -> Self {
+        let own = &gateway.config().gateway;
         // A page of another site must not reach this address through a name of its own (DNS
         // rebinding), nor with the browser's help: both Host and Origin are checked.
         let mut hosts = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into(), "[::1]".into()];
         if !address.ip().is_unspecified() {
             hosts.push(address.ip().to_string());
         }
-        hosts.extend(settings.allowed_hosts.iter().cloned());
+        hosts.extend(own.allowed_hosts.iter().cloned());
         let mut origins =
             vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
-        origins.extend(settings.allowed_origins.iter().cloned());
-        let config = StreamableHttpServerConfig::default()
+        origins.extend(own.allowed_origins.iter().cloned());
+        let settings = StreamableHttpServerConfig::default()
             .with_allowed_hosts(hosts)
             .with_allowed_origins(origins)
-            .with_max_request_body_bytes(MAX_MESSAGE)
-            .with_cancellation_token(ending.child_token());
-        let sessions = Arc::new(LocalSessionManager::default());
-        StreamableHttpService::new(
-            move || Ok(Handler::new(gateway.clone(), profile.clone(), true)),
-            sessions,
-            config,
-        )
-    };
-    let mut router = Router::new().route_service("/mcp", service(options.profile.clone()));
-    for name in gateway.config().profiles.keys() {
-        router = router.route_service(&format!("/mcp/{name}"), service(Some(name.clone())));
+            .with_max_request_body_bytes(MAX_MESSAGE);
+        let (gateway, default, ending) = (gateway.clone(), options.profile.clone(), ending.clone());
+        Self { gateway, default, settings, ending, open: Mutex::default() }
     }
-    router.layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))
+
+    /// Answers a request to `/mcp`, or to `/mcp/NAME`.
+    async fn enter(&self, named: Option<&str>, mut request: Request) -> Response {
+        match self.service(named, request.headers()) {
+            Ok(service) => {
+                // It has done its work, and goes no further: not into what a session keeps, nor into a log.
+                request.headers_mut().remove(AUTHORIZATION);
+                service.handle(request).await.map(Body::new)
+            }
+            Err(refusal) => {
+                tracing::debug!(?refusal, "a request over HTTP was not let in");
+                refusal.response()
+            }
+        }
+    }
+
+    fn service(
+        &self,
+        named: Option<&str>,
+        headers: &HeaderMap,
+    ) -> Result<StreamableHttpService<Handler, LocalSessionManager>, Refusal> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at under the lock: what `close` has closed is not opened again by an older configuration.
+        let config = self.gateway.config();
+        let profile = access::profile(&config, headers, named, self.default.as_deref())?;
+        let door = open.entry(profile).or_insert_with_key(|profile| {
+            let (gateway, profile) = (self.gateway.clone(), profile.clone());
+            let end = self.ending.child_token();
+            let service = StreamableHttpService::new(
+                move || Ok(Handler::new(gateway.clone(), profile.clone(), true)),
+                Arc::default(),
+                self.settings.clone().with_cancellation_token(end.clone()),
+            );
+            Door { service, end }
+        });
+        Ok(door.service.clone())
+    }
+
+    /// Ends the sessions of profiles that are gone from the configuration.
+    fn close(&self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = self.gateway.config();
+        open.retain(|profile, door| {
+            let stays = profile.as_ref().is_none_or(|name| config.profiles.contains_key(name));
+            if !stays {
+                door.end.cancel();
+            }
+            stays
+        });
+    }
+
+    /// Closes after each change of the configuration, until the end.
+    async fn follow(self: Arc<Self>) {
+        let mut reloads = self.gateway.reloads();
+        while let Some(Ok(())) = self.ending.run_until_cancelled(reloads.changed()).await {
+            self.close();
+        }
+    }
+}
+
+fn router(doors: Arc<Doors>) -> Router {
+    let plain = async |State(doors): State<Arc<Doors>>, request: Request| doors.enter(None, request).await;
+    let named = async |State(doors): State<Arc<Doors>>, Path(name): Path<String>, request: Request| {
+        doors.enter(Some(&name), request).await
+    };
+    Router::new()
+        .route("/mcp", any(plain))
+        .route("/mcp/{profile}", any(named))
+        .with_state(doors)
+        .layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))
 }
 
 /// A body that is no JSON gets a JSON-RPC error, as the specification has it; rmcp says it in text.

@@ -1,7 +1,7 @@
 //! What the HTTP server shows beside MCP: the live page at `/ui` with its figures, `/metrics`, `/healthz` and `/readyz`.
 //!
 //! The page and its figures are for the user of this machine alone: every request under `/ui/api` carries the token that
-//! Nonet prints when it starts.
+//! Nonet prints when it starts. `/metrics` is for whoever may reach everything (`access`).
 
 use std::{
     convert::Infallible,
@@ -19,12 +19,13 @@ use axum::{
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast::error::RecvError;
 
+use super::access;
 use crate::{
     gateway::{Gateway, SearchArguments, session::Caller},
     metrics::{CONTENT_TYPE, Now, ServerNow},
@@ -125,7 +126,10 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     answer(status, &json!({ "ready": starting.is_empty(), "starting": starting }))
 }
 
-async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
+async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+    if let Err(refusal) = access::to_everything(&gateway.config(), &headers) {
+        return refusal.response();
+    }
     let servers = gateway.connections();
     let servers = servers.iter().map(|(name, connection)| {
         let now = ServerNow { state: connection.state().as_str(), calls_running: connection.in_flight() };

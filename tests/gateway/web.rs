@@ -143,30 +143,43 @@ pub struct WebClient {
     pub address: String,
     pub path: String,
     pub session: String,
+    /// The value of `Authorization`; none is sent if it is empty.
+    pub authorization: String,
     last_id: i64,
 }
 
 impl WebClient {
     /// Shakes hands at a path such as `/mcp`.
     pub fn new(address: &str, path: &str) -> Self {
+        Self::with_token(address, path, "")
+    }
+
+    /// The same with a bearer token.
+    pub fn with_token(address: &str, path: &str, token: &str) -> Self {
+        let authorization = if token.is_empty() { String::new() } else { format!("Bearer {token}") };
         let params = json!({
             "protocolVersion": "2025-06-18",
             "capabilities": {},
             "clientInfo": { "name": "test", "version": "1" },
         });
         let message = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-        let reply = http(address, "POST", path, &[], &message.to_string());
+        let sent = Vec::from_iter((!token.is_empty()).then_some(("authorization", authorization.as_str())));
+        let reply = http(address, "POST", path, &sent, &message.to_string());
         assert_eq!(reply.status, 200, "{reply:?}");
         assert_eq!(reply.result()["protocolVersion"], "2025-06-18");
         let session = reply.headers.get("mcp-session-id").expect("a session id").clone();
-        let client = Self { address: address.into(), path: path.into(), session, last_id: 0 };
+        let client = Self { address: address.into(), path: path.into(), session, authorization, last_id: 0 };
         let reply = client.post(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
         assert_eq!(reply.status, 202, "{reply:?}");
         client
     }
 
     pub fn post(&self, message: &Value) -> Reply {
-        let headers = [("mcp-session-id", self.session.as_str()), ("mcp-protocol-version", "2025-06-18")];
+        let mut headers =
+            vec![("mcp-session-id", self.session.as_str()), ("mcp-protocol-version", "2025-06-18")];
+        if !self.authorization.is_empty() {
+            headers.push(("authorization", &self.authorization));
+        }
         http(&self.address, "POST", &self.path, &headers, &message.to_string())
     }
 

@@ -1,0 +1,268 @@
+//! Who may come in over HTTP, and under which profile: bearer tokens.
+//!
+//! Decides on a configuration and the headers of a request; knows nothing of MCP beyond the form of an error.
+
+use axum::{body::Body, response::Response};
+use http::{
+    HeaderMap, HeaderValue, StatusCode,
+    header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE},
+};
+use serde_json::json;
+
+use crate::config::{Config, Token};
+
+/// The code of the JSON-RPC error that a refusal carries: the first of those that servers may choose.
+const REFUSED: i32 = -32000;
+
+/// Why a request is not let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It has no bearer token, and needs one.
+    NoToken,
+    /// Its token is none of the configuration.
+    UnknownToken,
+    /// Its token is for one profile, and it asks for something else.
+    NotWithThisToken,
+    /// There is no such profile; says which there are, where anybody may know.
+    NoProfile {
+        /// The one that was asked for.
+        name: String,
+        /// All of them; none where tokens are asked for.
+        known: Option<Vec<String>>,
+    },
+}
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who<'a> {
+    /// Anybody's: no token is asked for.
+    Anybody,
+    /// That of somebody who may reach everything.
+    Owner,
+    /// That of a client under this profile.
+    Under(&'a str),
+}
+
+/// The profile of a request to `/mcp`, or to `/mcp/NAME` if it is `named`. Who comes to `/mcp` without a profile's token is
+/// under `default`.
+pub(super) fn profile(
+    config: &Config,
+    headers: &HeaderMap,
+    named: Option<&str>,
+    default: Option<&str>,
+) -> Result<Option<String>, Refusal> {
+    let profile = match (who(config, headers)?, named) {
+        (Who::Under(own), None) => Some(own),
+        (Who::Under(own), Some(named)) if own != named => return Err(Refusal::NotWithThisToken),
+        (_, Some(named)) => Some(named),
+        (Who::Anybody | Who::Owner, None) => default,
+    };
+    match profile {
+        Some(name) if !config.profiles.contains_key(name) => {
+            let known = (!config.guarded).then(|| config.profiles.keys().cloned().collect());
+            Err(Refusal::NoProfile { name: name.into(), known })
+        }
+        profile => Ok(profile.map(Into::into)),
+    }
+}
+
+/// Whether a request may see what no profile limits.
+pub(super) fn to_everything(config: &Config, headers: &HeaderMap) -> Result<(), Refusal> {
+    match who(config, headers)? {
+        Who::Anybody | Who::Owner => Ok(()),
+        Who::Under(_) => Err(Refusal::NotWithThisToken),
+    }
+}
+
+fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<Who<'a>, Refusal> {
+    if !config.guarded {
+        return Ok(Who::Anybody);
+    }
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    let only = given.next().filter(|_| given.next().is_none());
+    let token = Token::new(only.and_then(bearer).ok_or(Refusal::NoToken)?);
+    if config.gateway.tokens.contains(&token) {
+        return Ok(Who::Owner);
+    }
+    let profile = config.profiles.iter().find(|(_, profile)| profile.tokens.contains(&token));
+    profile.map(|(name, _)| Who::Under(name)).ok_or(Refusal::UnknownToken)
+}
+
+fn bearer(header: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
+}
+
+impl Refusal {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NoToken | Self::UnknownToken => StatusCode::UNAUTHORIZED,
+            Self::NotWithThisToken => StatusCode::FORBIDDEN,
+            Self::NoProfile { .. } => StatusCode::NOT_FOUND,
+        }
+    }
+
+    /// What `WWW-Authenticate` says (RFC 6750).
+    fn challenge(&self) -> Option<&'static str> {
+        match self {
+            Self::NoToken => Some("Bearer"),
+            Self::UnknownToken => Some("Bearer error=\"invalid_token\""),
+            Self::NotWithThisToken => Some("Bearer error=\"insufficient_scope\""),
+            Self::NoProfile { .. } => None,
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::NoToken => {
+                "this gateway wants a token: send the header `Authorization: Bearer TOKEN` with one of \
+                              `tokens` in its servers.toml"
+                    .into()
+            }
+            Self::UnknownToken => {
+                "the bearer token is not known here: it is none of `tokens` in the gateway's \
+                                   servers.toml, or not any more"
+                    .into()
+            }
+            Self::NotWithThisToken => {
+                "this token is for one profile alone: use the address `/mcp`, or a token of \
+                                       [gateway]"
+                    .into()
+            }
+            Self::NoProfile { name, known: Some(known) } if known.is_empty() => {
+                format!("there is no profile `{name}`, and no other: use the address `/mcp`")
+            }
+            Self::NoProfile { name, known: Some(known) } => {
+                format!("there is no profile `{name}`; there are: {}", known.join(", "))
+            }
+            Self::NoProfile { name, known: None } => format!("there is no profile `{name}`"),
+        }
+    }
+
+    /// The answer: a JSON-RPC error that says what to do.
+    pub(super) fn response(&self) -> Response {
+        let error = json!({ "code": REFUSED, "message": self.message() });
+        let body = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+        let mut response = Response::new(Body::from(body.to_string()));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(challenge) = self.challenge() {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    const OWNER: &str = "owner-0123456789";
+    const READER: &str = "reader-0123456789";
+    const WRITER: &str = "writer-0123456789";
+
+    fn config(text: &str) -> Config {
+        let env = |name: &str| match name {
+            "OWNER" => Some(OWNER.to_string()),
+            "READER" => Some(READER.to_string()),
+            "WRITER" => Some(WRITER.to_string()),
+            _ => None,
+        };
+        config::parse(text, Path::new("servers.toml"), &env).expect("usable").config
+    }
+
+    /// What becomes of a request with this token to `/mcp` or `/mcp/NAME`, where `--profile plain` may be the default.
+    fn check(config: &Config, token: Option<&str>, named: Option<&str>, expected: Result<Option<&str>, u16>) {
+        let mut headers = HeaderMap::new();
+        if let Some(token) = token {
+            headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("bearer  {token}")).unwrap());
+        }
+        let found = profile(config, &headers, named, Some("plain"));
+        let found = found.as_ref().map(Option::as_deref).map_err(|refusal| refusal.status().as_u16());
+        assert_eq!(found, expected, "{token:?} at {named:?}");
+    }
+
+    const PROFILES: &str = "[profiles.plain]\n[profiles.reader]\ntokens = ['${READER}']\n\
+                            [profiles.writer]\ntokens = ['${WRITER}']\n";
+
+    #[test]
+    fn a_token_says_who_comes_in_and_where() {
+        let config = config(&format!("[gateway]\ntokens = ['${{OWNER}}']\n{PROFILES}"));
+        for named in [None, Some("reader"), Some("nothing")] {
+            check(&config, None, named, Err(401));
+            check(&config, Some("reader"), named, Err(401));
+            check(&config, Some("reader-012345678"), named, Err(401));
+        }
+        check(&config, Some(OWNER), None, Ok(Some("plain")));
+        check(&config, Some(OWNER), Some("reader"), Ok(Some("reader")));
+        check(&config, Some(OWNER), Some("nothing"), Err(404));
+        check(&config, Some(READER), None, Ok(Some("reader")));
+        check(&config, Some(READER), Some("reader"), Ok(Some("reader")));
+        check(&config, Some(READER), Some("writer"), Err(403));
+        check(&config, Some(READER), Some("nothing"), Err(403));
+        check(&config, Some(WRITER), None, Ok(Some("writer")));
+    }
+
+    #[test]
+    fn without_tokens_anybody_comes_in() {
+        let config = config("[profiles.plain]\n[profiles.reader]\ntokens = []\n");
+        check(&config, None, None, Ok(Some("plain")));
+        check(&config, Some("whatever"), Some("reader"), Ok(Some("reader")));
+        check(&config, None, Some("nothing"), Err(404));
+        let told = profile(&config, &HeaderMap::new(), Some("nothing"), None).unwrap_err();
+        assert_eq!(told.message(), "there is no profile `nothing`; there are: plain, reader");
+    }
+
+    #[test]
+    fn a_fault_in_a_profile_opens_nothing() {
+        for fault in [
+            "tokens = ['${UNSET}']",
+            "tokens = ['short']",
+            "tokens = 5",
+            "token = ['x']",
+            "tokens = ['${READER}', '${READER}']",
+        ] {
+            let config = config(&format!("[profiles.plain]\n[profiles.reader]\n{fault}\n"));
+            check(&config, None, None, Err(401));
+            check(&config, None, Some("reader"), Err(401));
+            check(&config, None, Some("plain"), Err(401));
+            check(&config, Some(READER), None, Err(401));
+            check(&config, Some("${UNSET}"), None, Err(401));
+        }
+    }
+
+    #[test]
+    fn two_headers_and_other_schemes_are_no_token() {
+        let config = config(PROFILES);
+        let with = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            values.iter().for_each(|value| {
+                headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+            });
+            profile(&config, &headers, None, None)
+        };
+        let good = format!("Bearer {READER}");
+        assert_eq!(with(&[&good]), Ok(Some("reader".into())));
+        for bad in
+            [&[&*good, "Bearer x"][..], &[READER], &[&format!("Basic {READER}")], &["Bearer "], &["Bearer"]]
+        {
+            assert_eq!(with(bad), Err(Refusal::NoToken), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_owner_sees_everything() {
+        let config = config(&format!("[gateway]\ntokens = ['${{OWNER}}']\n{PROFILES}"));
+        let with = |token: &str| {
+            let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+            to_everything(&config, &HeaderMap::from_iter([(AUTHORIZATION, value)]))
+        };
+        assert_eq!(with(OWNER), Ok(()));
+        assert_eq!(with(READER), Err(Refusal::NotWithThisToken));
+        assert_eq!(to_everything(&config, &HeaderMap::new()), Err(Refusal::NoToken));
+    }
+}
