@@ -15,6 +15,7 @@ use crate::{
     config::{Policy, PolicyRule, Risk, Server},
     fault::{Code, Fault},
     name::{self, Wire},
+    passed::{Offer, Passed},
     schema::Schema,
     search::Document,
 };
@@ -107,6 +108,12 @@ pub struct Listing {
     /// Prompt definitions, verbatim.
     #[serde(default)]
     pub prompts: Vec<Value>,
+    /// Resource definitions, verbatim.
+    #[serde(default)]
+    pub resources: Vec<Value>,
+    /// Resource template definitions, verbatim.
+    #[serde(default)]
+    pub templates: Vec<Value>,
     /// The server's instructions or description, from its handshake.
     #[serde(default)]
     pub about: String,
@@ -121,6 +128,10 @@ pub struct ServerEntry {
     pub tools: Vec<Arc<str>>,
     /// Its prompts' definitions, verbatim.
     pub prompts: Vec<Value>,
+    /// Its resources' definitions, verbatim.
+    pub resources: Vec<Value>,
+    /// Its resource templates' definitions, verbatim.
+    pub templates: Vec<Value>,
 }
 
 /// Every tool that is known. A clone shares the tools.
@@ -131,6 +142,7 @@ pub struct Catalog {
     by_fold: HashMap<String, Vec<Arc<str>>>,
     by_bare: HashMap<String, Vec<Arc<str>>>,
     servers: BTreeMap<Arc<str>, ServerEntry>,
+    passed: Arc<Passed>,
 }
 
 impl Catalog {
@@ -148,6 +160,8 @@ impl Catalog {
             let mut entry = ServerEntry {
                 description: about.unwrap_or_else(|| first_sentences(&listing.about)),
                 prompts: listing.prompts.clone(),
+                resources: listing.resources.clone(),
+                templates: listing.templates.clone(),
                 ..ServerEntry::default()
             };
             for definition in &listing.tools {
@@ -171,7 +185,14 @@ impl Catalog {
     }
 
     fn index(tools: BTreeMap<Arc<str>, Tool>, servers: BTreeMap<Arc<str>, ServerEntry>) -> Self {
-        let mut catalog = Self { servers, ..Self::default() };
+        let offers = servers.iter().map(|(server, entry)| Offer {
+            server,
+            prompts: &entry.prompts,
+            resources: &entry.resources,
+            templates: &entry.templates,
+        });
+        let passed = Arc::new(Passed::new(offers));
+        let mut catalog = Self { servers, passed, ..Self::default() };
         for (full, tool) in tools {
             let tool = Arc::new(tool);
             catalog.by_wire.insert(tool.wire.clone(), tool.clone());
@@ -195,6 +216,11 @@ impl Catalog {
     /// Every server with its description and tools, by name.
     pub fn servers(&self) -> &BTreeMap<Arc<str>, ServerEntry> {
         &self.servers
+    }
+
+    /// Prompts and resources of every server.
+    pub fn passed(&self) -> &Arc<Passed> {
+        &self.passed
     }
 
     /// The tool with exactly this full name.

@@ -741,6 +741,10 @@ impl ClientHandler for Handler {
         self.changed.notify_one();
     }
 
+    async fn on_resource_list_changed(&self, _context: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+
     async fn on_logging_message(
         &self,
         params: LoggingMessageNotificationParam,

@@ -17,6 +17,7 @@ mod inject;
 mod keep;
 mod learn;
 mod lists;
+mod passing;
 mod publish;
 mod reload;
 mod run;
@@ -56,6 +57,7 @@ pub use discover::{BrowseArguments, SearchArguments};
 pub use feed::Feed;
 pub use graph::ParallelArguments;
 pub use keep::Known;
+pub use passing::Page;
 pub use reload::Changes;
 use session::Session;
 pub use skills::SkillArguments;
@@ -193,6 +195,7 @@ pub struct Gateway {
     learning: learn::LearningCell,
     kept: keep::KeptCell,
     sessions: DashMap<u64, std::sync::Weak<Session>>,
+    links: Mutex<passing::Links>,
     questions: DashMap<String, ask::Question>,
     approvals: DashMap<ask::Approval, Instant>,
     connected: AtomicBool,
@@ -244,6 +247,7 @@ impl Gateway {
             learning: learn::LearningCell::new(),
             kept: keep::KeptCell::new(),
             sessions: DashMap::new(),
+            links: Mutex::default(),
             questions: DashMap::new(),
             approvals: DashMap::new(),
             connected: AtomicBool::new(false),
@@ -477,7 +481,7 @@ async fn heartbeat(stop: CancellationToken) {
 fn own_listing() -> Listing {
     Listing {
         tools: builtin::definitions(),
-        prompts: Vec::new(),
         about: "Nonet itself: calls in the background, kept results, state of the servers".into(),
+        ..Listing::default()
     }
 }

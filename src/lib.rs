@@ -19,6 +19,7 @@ pub mod memory;
 pub mod meta;
 pub mod metrics;
 pub mod name;
+pub mod passed;
 pub mod policy;
 pub mod results;
 pub mod schema;

@@ -8,6 +8,7 @@ mod access;
 mod http;
 mod lines;
 mod page;
+mod passing;
 #[cfg(unix)]
 mod shared;
 mod tasks;
@@ -26,28 +27,33 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
-        ClientRequest, CustomResult, DiscoverResult, ElicitRequestParams, ElicitationAction, ErrorCode,
-        GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
-        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
-        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ServerCapabilities, ServerConfig,
-        ServerResult, SubscriptionFilter,
+        ClientRequest, CompleteRequestParams, CompleteResult, CustomResult, DiscoverResult,
+        ElicitRequestParams, ElicitationAction, GetPromptRequestParams, GetPromptResponse, GetTaskParams,
+        GetTaskResult, Implementation, InitializeRequestParams, InitializeResult, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
+        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, ServerResult, SubscriptionFilter,
     },
-    service::{NotificationContext, Peer, RequestContext, ServiceRole, SubscriptionContext, serve_server},
+    service::{
+        NotificationContext, Peer, RequestContext, ServiceError, ServiceRole, SubscriptionContext,
+        SubscriptionSendError, serve_server,
+    },
 };
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
 pub use shared::{accept_shared, serve_shared};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::{
     config::{Config, Limits},
     gateway::{
-        Gateway,
+        Gateway, Indexing,
         session::{AsTask, Asking, Caller, Elicit, Reply, Session},
     },
     jobs,
     lines::LineReader,
     meta::{self, Answer},
+    passed::Passed,
 };
 
 /// The key of `_meta` that a verbatim result travels under.
@@ -152,18 +158,7 @@ impl Handler {
             (true, false) => Asking::Live(Arc::new(LiveClient(context.peer.clone()))),
             (true, true) => Asking::Rounds(given_reply(request)),
         };
-        let meta = &context.meta.0;
-        Caller {
-            cancel: context.ct.clone(),
-            progress,
-            asking,
-            as_task,
-            meta: PASSED_ON
-                .iter()
-                .filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone())))
-                .collect(),
-            ..base
-        }
+        Caller { cancel: context.ct.clone(), progress, asking, as_task, meta: passed_on(context), ..base }
     }
 
     /// What a client stands. One client and one configuration nearly always, so the last is remembered.
@@ -179,6 +174,11 @@ impl Handler {
                 limits
             }
         }
+    }
+
+    /// Whose request it is, with what is passed on to a server.
+    fn asker(&self, context: &RequestContext<RoleServer>) -> Caller {
+        Caller { meta: passed_on(context), ..self.who(context) }
     }
 
     /// Whose request it is, without what a call needs.
@@ -197,6 +197,12 @@ impl Handler {
             ..Caller::default()
         }
     }
+}
+
+/// What of a request's `_meta` is passed on to servers.
+fn passed_on(context: &RequestContext<RoleServer>) -> Map<String, Value> {
+    let meta = &context.meta.0;
+    PASSED_ON.iter().filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone()))).collect()
 }
 
 /// Whether a client says that it can show a form. An empty capability means forms (2025-06-18).
@@ -255,7 +261,16 @@ impl Elicit for LiveClient {
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
-        let mut capabilities = ServerCapabilities::builder().enable_tools().enable_tasks().build();
+        // Those of servers that are not there yet included: a client hears of them when they come.
+        let mut capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_tasks()
+            .enable_prompts()
+            .enable_prompts_list_changed()
+            .enable_resources()
+            .enable_resources_list_changed()
+            .enable_completions()
+            .build();
         if self.gateway.list_can_change(&self.session)
             && let Some(tools) = capabilities.tools.as_mut()
         {
@@ -413,40 +428,80 @@ impl ServerHandler for Handler {
 
     async fn list_prompts(
         &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "prompts/list", None))
+        let cursor = request.and_then(|request| request.cursor);
+        let page = self.gateway.prompts(&self.who(&context), cursor.as_deref())?;
+        Ok(passing::prompts(page, is_modern(&context)))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let caller = self.asker(&context);
+        let arguments = request.arguments.unwrap_or_default();
+        let given = self.gateway.get_prompt(&caller, &request.name, arguments).await?;
+        Ok(passing::prompt(given, is_modern(&context))?.into())
     }
 
     async fn list_resources(
         &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "resources/list", None))
+        let cursor = request.and_then(|request| request.cursor);
+        let page = self.gateway.resources(&self.who(&context), cursor.as_deref())?;
+        Ok(passing::resources(page, is_modern(&context)))
     }
 
     async fn list_resource_templates(
         &self,
-        _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "resources/templates/list", None))
+        let cursor = request.and_then(|request| request.cursor);
+        let page = self.gateway.resource_templates(&self.who(&context), cursor.as_deref())?;
+        Ok(passing::templates(page, is_modern(&context)))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let given = self.gateway.read_resource(&self.asker(&context), &request.uri).await?;
+        Ok(passing::resource(given, is_modern(&context))?.into())
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let given = self.gateway.complete(&self.asker(&context), request).await?;
+        passing::completion(given, is_modern(&context))
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        if !self.gateway.list_can_change(&self.session) {
-            return;
-        }
-        let peer = context.peer;
-        let mut indexing = self.gateway.indexing();
-        let mut generation = indexing.borrow().generation;
-        while indexing.changed().await.is_ok() {
-            let now = indexing.borrow_and_update().generation;
-            if std::mem::replace(&mut generation, now) != now
-                && peer.notify_tool_list_changed().await.is_err()
-            {
+        let mut lists = Lists::new(self);
+        while let Some(changed) = lists.changed().await {
+            let peer = &context.peer;
+            let told = async {
+                if changed.tools {
+                    peer.notify_tool_list_changed().await?;
+                }
+                if changed.prompts {
+                    peer.notify_prompt_list_changed().await?;
+                }
+                if changed.resources {
+                    peer.notify_resource_list_changed().await?;
+                }
+                Ok::<(), ServiceError>(())
+            };
+            if told.await.is_err() {
                 return;
             }
         }
@@ -457,29 +512,80 @@ impl ServerHandler for Handler {
         if self.gateway.list_can_change(&self.session) {
             accepted.tools_list_changed = requested.tools_list_changed;
         }
+        accepted.prompts_list_changed = requested.prompts_list_changed;
+        accepted.resources_list_changed = requested.resources_list_changed;
         Some(accepted)
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut indexing = self.gateway.indexing();
-        let mut generation = indexing.borrow().generation;
+        let mut lists = Lists::new(self);
         loop {
-            tokio::select! {
-                changed = indexing.changed() => {
-                    if changed.is_err() {
-                        return Ok(());
-                    }
-                }
+            let changed = tokio::select! {
+                changed = lists.changed() => changed,
                 () = context.cancelled() => return Ok(()),
                 () = self.gateway.stopping().cancelled() => return Ok(()),
-            }
-            let now = indexing.borrow_and_update().generation;
-            if std::mem::replace(&mut generation, now) != now
-                && context.accepted().tools_list_changed == Some(true)
-                && context.sink().notify_tool_list_changed().await.is_err()
-            {
+            };
+            let Some(changed) = changed else { return Ok(()) };
+            let (accepted, sink) = (context.accepted(), context.sink());
+            let told = async {
+                if changed.tools && accepted.tools_list_changed == Some(true) {
+                    sink.notify_tool_list_changed().await?;
+                }
+                if changed.prompts && accepted.prompts_list_changed == Some(true) {
+                    sink.notify_prompt_list_changed().await?;
+                }
+                if changed.resources && accepted.resources_list_changed == Some(true) {
+                    sink.notify_resource_list_changed().await?;
+                }
+                Ok::<(), SubscriptionSendError>(())
+            };
+            if told.await.is_err() {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// What a session was told of the lists, to know what it has yet to be told.
+struct Lists<'a> {
+    handler: &'a Handler,
+    indexing: watch::Receiver<Indexing>,
+    generation: u64,
+    passed: Arc<Passed>,
+}
+
+/// Which lists are not what they were.
+struct Changed {
+    tools: bool,
+    prompts: bool,
+    resources: bool,
+}
+
+impl<'a> Lists<'a> {
+    fn new(handler: &'a Handler) -> Self {
+        let mut indexing = handler.gateway.indexing();
+        let generation = indexing.borrow_and_update().generation;
+        let passed = handler.gateway.snapshot().catalog.passed().clone();
+        Self { handler, indexing, generation, passed }
+    }
+
+    /// Waits for the next change; none when the gateway ends.
+    async fn changed(&mut self) -> Option<Changed> {
+        loop {
+            self.indexing.changed().await.ok()?;
+            let generation = self.indexing.borrow_and_update().generation;
+            if std::mem::replace(&mut self.generation, generation) == generation {
+                continue;
+            }
+            let gateway = &self.handler.gateway;
+            let passed = gateway.snapshot().catalog.passed().clone();
+            let changed = Changed {
+                tools: gateway.list_can_change(&self.handler.session),
+                prompts: !passed.same_prompts(&self.passed),
+                resources: !passed.same_resources(&self.passed),
+            };
+            self.passed = passed;
+            return Some(changed);
         }
     }
 }
@@ -508,6 +614,12 @@ impl Service<RoleServer> for Verbatim {
         let meta = match &mut result {
             ServerResult::CallToolResult(carrier) => carrier.meta.as_mut(),
             ServerResult::ListToolsResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ListPromptsResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::GetPromptResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ListResourcesResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ListResourceTemplatesResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ReadResourceResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::CompleteResult(carrier) => carrier.meta.as_mut(),
             _ => None,
         };
         match meta.and_then(|meta| meta.0.remove(VERBATIM)) {

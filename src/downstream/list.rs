@@ -5,8 +5,8 @@ use std::{collections::HashSet, time::Duration};
 use rmcp::{
     RoleClient,
     model::{
-        ClientRequest, ErrorCode, ListPromptsRequest, ListToolsRequest, PaginatedRequestParams,
-        ServerPeerInfo, ServerResult, SubscriptionFilter,
+        ClientRequest, ErrorCode, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
+        ListToolsRequest, PaginatedRequestParams, ServerPeerInfo, ServerResult, SubscriptionFilter,
     },
     service::{Peer, ServiceError, Subscription},
 };
@@ -24,7 +24,10 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a subscription that ended is left before it is opened again.
 const RELISTEN: Duration = Duration::from_secs(5);
 
-/// All pages of the tools and the prompts.
+/// Makes the request for one page.
+type Request = dyn Fn(Option<PaginatedRequestParams>) -> ClientRequest + Sync;
+
+/// All pages of the tools, and of what else there is.
 pub(super) async fn list(
     peer: &Peer<RoleClient>,
     info: &ServerPeerInfo,
@@ -40,20 +43,44 @@ pub(super) async fn list(
         Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
         other => other.map_err(|error| error.to_string())?,
     };
-    let mut prompts = Vec::new();
-    if info.capabilities.prompts.is_some() {
-        let listed = pages(peer, server, "prompts", |cursor| {
-            let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
-            ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
-        })
-        .await;
-        match listed {
-            Ok(listed) => prompts = listed,
-            Err(error) => tracing::warn!(server, "its prompts could not be listed: {error}"),
+    // What else it has is worth a word in the log where it cannot be read, and no more.
+    let other = async |there: bool, field: &str, request: &Request| {
+        if !there {
+            return Vec::new();
         }
-    }
+        let page = |cursor: Option<String>| {
+            request(cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor))))
+        };
+        match pages(peer, server, field, page).await {
+            Ok(listed) => listed,
+            // Templates have a method of their own, which many servers of resources do not know.
+            Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
+            Err(error) => {
+                tracing::warn!(server, field, "its list could not be read: {error}");
+                Vec::new()
+            }
+        }
+    };
+    let (has_prompts, has_resources) =
+        (info.capabilities.prompts.is_some(), info.capabilities.resources.is_some());
+    let prompts = other(has_prompts, "prompts", &|params| {
+        ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
+    })
+    .await;
+    let resources = other(has_resources, "resources", &|params| {
+        ClientRequest::ListResourcesRequest(ListResourcesRequest {
+            params,
+            ..ListResourcesRequest::default()
+        })
+    })
+    .await;
+    let templates = other(has_resources, "resourceTemplates", &|params| {
+        let request = ListResourceTemplatesRequest { params, ..ListResourceTemplatesRequest::default() };
+        ClientRequest::ListResourceTemplatesRequest(request)
+    })
+    .await;
     let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
-    Ok(Listing { tools, prompts, about: about.unwrap_or_default() })
+    Ok(Listing { tools, prompts, resources, templates, about: about.unwrap_or_default() })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -114,11 +141,17 @@ async fn pages(
 
 /// A modern server tells of changes only to those who listen.
 async fn listen(peer: &Peer<RoleClient>, info: &ServerPeerInfo) -> Option<Subscription> {
-    let tools = info.capabilities.tools.as_ref()?.list_changed?;
-    let filter = SubscriptionFilter::builder().tools_list_changed().prompts_list_changed().build();
-    if !tools {
+    let capabilities = &info.capabilities;
+    let tells = [
+        capabilities.tools.as_ref().and_then(|tools| tools.list_changed),
+        capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed),
+        capabilities.resources.as_ref().and_then(|resources| resources.list_changed),
+    ];
+    if !tells.contains(&Some(true)) {
         return None;
     }
+    let filter = SubscriptionFilter::builder().tools_list_changed().prompts_list_changed();
+    let filter = filter.resources_list_changed().build();
     match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
         Ok(Ok(subscription)) => Some(subscription),
         Ok(Err(error)) => {

@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use rmcp::{
     RoleClient,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientRequest, CustomRequest, GetExtensions, GetMeta,
-        GetPromptRequest, GetPromptRequestParams, ServerResult,
+        CallToolRequest, CallToolRequestParams, ClientRequest, CompleteRequest, CompleteRequestParams,
+        CustomRequest, GetExtensions, GetMeta, GetPromptRequest, GetPromptRequestParams, ReadResourceRequest,
+        ReadResourceRequestParams, ServerResult,
     },
     service::{Peer, PeerRequestOptions, RequestHandle, ServiceError},
 };
@@ -58,6 +59,30 @@ impl Connection {
         let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
         let until = Instant::now() + control.timeout;
         self.request(request, &control, wait, until).await
+    }
+
+    /// Reads a resource.
+    pub async fn read_resource(
+        &self,
+        uri: &str,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
+        let until = Instant::now() + control.timeout;
+        self.request(ClientRequest::ReadResourceRequest(request), &control, wait, until).await
+    }
+
+    /// Completes an argument of a prompt or of a resource template.
+    pub async fn complete(
+        &self,
+        params: CompleteRequestParams,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let until = Instant::now() + control.timeout;
+        self.request(ClientRequest::CompleteRequest(CompleteRequest::new(params)), &control, wait, until)
+            .await
     }
 
     /// How many calls are with the server.

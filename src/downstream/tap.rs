@@ -81,6 +81,10 @@ pub fn is_verbatim(request: &ClientRequest) -> bool {
             | ClientRequest::ListToolsRequest(_)
             | ClientRequest::ListPromptsRequest(_)
             | ClientRequest::GetPromptRequest(_)
+            | ClientRequest::ListResourcesRequest(_)
+            | ClientRequest::ListResourceTemplatesRequest(_)
+            | ClientRequest::ReadResourceRequest(_)
+            | ClientRequest::CompleteRequest(_)
             | ClientRequest::CustomRequest(_)
     )
 }

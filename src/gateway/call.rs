@@ -345,7 +345,11 @@ impl Gateway {
         let as_task = tool.as_task;
         let answer = connection.call_tool(&tool.name, prepared.params, as_task, control, wait).await;
         match answer {
-            Ok(result) if result.get("content").is_some() || result.get("structuredContent").is_some() => {
+            Ok(mut result)
+                if result.get("content").is_some() || result.get("structuredContent").is_some() =>
+            {
+                let blocks = result.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten();
+                self.note_links(&tool.server, blocks);
                 Ok(result)
             }
             Ok(result) if result.get("resultType").and_then(Value::as_str) == Some("input_required") => {

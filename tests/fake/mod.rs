@@ -61,6 +61,8 @@ pub struct Script {
     pub ttl_ms: u64,
     pub prompts: Vec<Prompt>,
     pub resources: Vec<Resource>,
+    /// Resource templates, as they are listed. What begins as one of them can be read, and its text is its URI.
+    pub templates: Vec<Value>,
     /// In the modern era each call first answers `input_required`, then runs as scripted.
     pub modern_needs_input: bool,
     /// Puts `resultType` on every result (true) or on none (false), whatever the era asks for.
@@ -223,6 +225,8 @@ pub struct Prompt {
 pub struct Resource {
     pub uri: String,
     pub text: String,
+    /// Can be read and is not listed.
+    pub unlisted: bool,
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -454,8 +458,9 @@ impl Server {
         let mut capabilities = json!({ "tools": { "listChanged": true }, "logging": {} });
         if !self.script.prompts.is_empty() {
             capabilities["prompts"] = json!({});
+            capabilities["completions"] = json!({});
         }
-        if !self.script.resources.is_empty() {
+        if self.script.has_resources() {
             capabilities["resources"] = json!({});
         }
         capabilities
@@ -513,14 +518,29 @@ impl Server {
                 let prompt = prompt.ok_or_else(|| rpc_error(-32602, &format!("Unknown prompt: {name}")))?;
                 prompt.render(&params["arguments"])?
             }
-            "resources/list" if !script.resources.is_empty() => {
-                json!({ "resources": script.resources.iter().map(Resource::definition).collect::<Vec<_>>() })
+            "resources/list" if script.has_resources() => {
+                let listed = script.resources.iter().filter(|resource| !resource.unlisted);
+                json!({ "resources": listed.map(Resource::definition).collect::<Vec<_>>() })
             }
-            "resources/templates/list" if !script.resources.is_empty() => json!({ "resourceTemplates": [] }),
-            "resources/read" if !script.resources.is_empty() => {
+            "resources/templates/list" if script.has_resources() => {
+                json!({ "resourceTemplates": script.templates })
+            }
+            "completion/complete" if !script.prompts.is_empty() => {
+                let begun = params["argument"]["value"].as_str().unwrap_or_default();
+                let values = [format!("{begun}-one"), params["ref"].to_string()];
+                json!({ "completion": { "values": values, "total": 2, "hasMore": false } })
+            }
+            "resources/read" if script.has_resources() => {
                 let uri = params["uri"].as_str().unwrap_or_default();
                 let code = if wire == Wire::Modern { -32602 } else { -32002 };
+                let made = script.templates.iter().any(|template| {
+                    let head = template["uriTemplate"].as_str().and_then(|text| text.split_once('{'));
+                    head.is_some_and(|(head, _)| uri.starts_with(head))
+                });
+                let made =
+                    made.then(|| Resource { uri: uri.into(), text: uri.into(), ..Resource::default() });
                 let resource = script.resources.iter().find(|resource| resource.uri == uri);
+                let resource = resource.or(made.as_ref());
                 let resource =
                     resource.ok_or_else(|| rpc_error(code, &format!("Unknown resource: {uri}")))?;
                 resource.contents()
@@ -620,6 +640,12 @@ impl Prompt {
         }
         let messages = json!([{ "role": "user", "content": { "type": "text", "text": text } }]);
         Ok(json!({ "description": self.description.as_deref().unwrap_or_default(), "messages": messages }))
+    }
+}
+
+impl Script {
+    fn has_resources(&self) -> bool {
+        !self.resources.is_empty() || !self.templates.is_empty()
     }
 }
 

@@ -36,6 +36,7 @@ mod next_steps;
 mod page;
 mod parallel;
 mod params;
+mod passing;
 mod policies;
 mod profiles;
 mod reloading;

@@ -1,0 +1,242 @@
+//! Prompts, resources and completions of all servers, passed through to clients that ask for them by the protocol's own
+//! methods. What goes wrong is a JSON-RPC error here, as these methods have no other.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
+use serde_json::{Map, Value, json};
+
+use super::{Gateway, session::Caller};
+use crate::{
+    downstream::{CallError, Connection, Control},
+    passed::{Entry, Leads, named_uri},
+};
+
+/// How many links of results are remembered, to know whose they are when they are read.
+const LINKS: usize = 10_000;
+/// How many entries one page of a list has.
+const PAGE: usize = 1_000;
+/// Of the range that JSON-RPC leaves to applications: the server is not there.
+const SERVER_DOWN: ErrorCode = ErrorCode(-31_000);
+
+/// Whose the links of results are.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    of: std::collections::HashMap<String, Vec<Arc<str>>>,
+    order: VecDeque<String>,
+}
+
+impl Links {
+    fn note(&mut self, uri: &str, server: &Arc<str>) {
+        if let Some(servers) = self.of.get_mut(uri) {
+            if !servers.contains(server) {
+                servers.push(server.clone());
+            }
+            return;
+        }
+        if self.order.len() == LINKS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.of.remove(&oldest);
+        }
+        self.order.push_back(uri.into());
+        self.of.insert(uri.into(), vec![server.clone()]);
+    }
+}
+
+/// One page of a list, and where the next one begins.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The definitions.
+    pub entries: Vec<Value>,
+    /// The cursor of the next page.
+    pub next: Option<String>,
+}
+
+impl Gateway {
+    fn shown<'a>(
+        &self,
+        caller: &Caller,
+        entries: impl Iterator<Item = &'a Entry>,
+        cursor: Option<&str>,
+    ) -> Result<Page, ErrorData> {
+        let from = match cursor {
+            None => 0,
+            Some(cursor) => cursor.parse().map_err(|_| {
+                ErrorData::invalid_params(format!("`{cursor}` is no cursor of this list"), None)
+            })?,
+        };
+        let mut seen: std::collections::HashMap<&str, bool> = std::collections::HashMap::new();
+        let mut entries = entries
+            .filter(|entry| *seen.entry(&entry.server).or_insert_with(|| self.may_see(caller, &entry.server)))
+            .skip(from);
+        let page = entries.by_ref().take(PAGE).map(|entry| entry.shown.clone()).collect();
+        let next = entries.next().map(|_| (from + PAGE).to_string());
+        Ok(Page { entries: page, next })
+    }
+
+    /// The prompts that a caller may see.
+    pub fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+        self.shown(caller, self.snapshot().catalog.passed().prompts(), cursor)
+    }
+
+    /// The resources that a caller may see.
+    pub fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+        self.shown(caller, self.snapshot().catalog.passed().resources().iter(), cursor)
+    }
+
+    /// The resource templates that a caller may see.
+    pub fn resource_templates(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+        self.shown(caller, self.snapshot().catalog.passed().templates().iter(), cursor)
+    }
+
+    /// A server's answer to `prompts/get`, verbatim.
+    pub async fn get_prompt(
+        &self,
+        caller: &Caller,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<Value, ErrorData> {
+        let snapshot = self.snapshot();
+        let prompt =
+            snapshot.catalog.passed().prompt(name).filter(|prompt| self.may_see(caller, &prompt.server));
+        let Some(prompt) = prompt else {
+            return Err(ErrorData::invalid_params(format!("there is no prompt `{name}`"), None));
+        };
+        let (connection, control, wait) = self.way(caller, &prompt.server)?;
+        let result = connection.get_prompt(&prompt.own, arguments, control, wait).await;
+        let mut result = result.map_err(|error| told(&prompt.server, error))?;
+        let messages = result.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
+        self.note_links(&prompt.server, messages.filter_map(|message| message.get_mut("content")));
+        Ok(result)
+    }
+
+    /// A server's answer to `resources/read`. URIs in it are those that it was asked by.
+    pub async fn read_resource(&self, caller: &Caller, uri: &str) -> Result<Value, ErrorData> {
+        let (server, own) = self.resource(caller, uri)?;
+        let (connection, control, wait) = self.way(caller, &server)?;
+        let result = connection.read_resource(&own, control, wait).await;
+        let mut result = result.map_err(|error| match error {
+            CallError::Rpc(error) if error.code == ErrorCode::RESOURCE_NOT_FOUND => {
+                not_found(uri, &error.message)
+            }
+            other => told(&server, other),
+        })?;
+        if own != uri {
+            for content in result.get_mut("contents").and_then(Value::as_array_mut).into_iter().flatten() {
+                if let Some(inner) = content.get("uri").and_then(Value::as_str) {
+                    content["uri"] = json!(if inner == own { uri.into() } else { named_uri(&server, inner) });
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    /// The server of a resource, and its URI there.
+    pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
+        let snapshot = self.snapshot();
+        let linked = self.links.lock().ok().and_then(|links| links.of.get(uri).cloned()).unwrap_or_default();
+        let seen = |server: &str| self.may_see(caller, server);
+        match snapshot.catalog.passed().place(uri, &seen, &linked) {
+            Leads::To(server, own) => Ok((server, own)),
+            Leads::Ambiguous(uris) => Err(ErrorData::invalid_params(
+                format!("several servers have `{uri}`; read it by one of: {}", uris.join(", ")),
+                Some(json!({ "uri": uri, "uris": uris })),
+            )),
+            Leads::Nowhere => Err(not_found(uri, "no server lists it, nor has given a link to it")),
+        }
+    }
+
+    /// A server's answer to `completion/complete`, verbatim.
+    pub async fn complete(
+        &self,
+        caller: &Caller,
+        mut params: CompleteRequestParams,
+    ) -> Result<Value, ErrorData> {
+        let snapshot = self.snapshot();
+        let passed = snapshot.catalog.passed();
+        let unknown = |what: &str| ErrorData::invalid_params(format!("there is no {what}"), None);
+        let server = match &mut params.r#ref {
+            Reference::Prompt(prompt) => {
+                let entry = passed.prompt(&prompt.name).ok_or_else(|| unknown("such prompt"))?;
+                prompt.name.clone_from(&entry.own);
+                entry.server.clone()
+            }
+            Reference::Resource(resource) => match passed.template(&resource.uri) {
+                Some(entry) => {
+                    resource.uri.clone_from(&entry.own);
+                    entry.server.clone()
+                }
+                None => {
+                    let (server, own) = self.resource(caller, &resource.uri)?;
+                    resource.uri = own;
+                    server
+                }
+            },
+            _ => return Err(unknown("such reference")),
+        };
+        if !self.may_see(caller, &server) {
+            return Err(unknown("such prompt or resource"));
+        }
+        let (connection, control, wait) = self.way(caller, &server)?;
+        connection.complete(params, control, wait).await.map_err(|error| told(&server, error))
+    }
+
+    /// How a server is asked on behalf of a caller: within half of what the client waits for.
+    fn way(
+        &self,
+        caller: &Caller,
+        server: &Arc<str>,
+    ) -> Result<(Arc<Connection>, Control, Duration), ErrorData> {
+        let connections = self.connections();
+        let Some(connection) = connections.get(server) else {
+            return Err(ErrorData::new(SERVER_DOWN, format!("`{server}` is not configured any more"), None));
+        };
+        let patience = caller.limits.soft_deadline / 2;
+        let control = Control {
+            timeout: connection.settings().timeout.min(patience),
+            cancel: caller.cancel.clone(),
+            progress: None,
+            meta: caller.meta.clone(),
+        };
+        Ok((connection.clone(), control, patience))
+    }
+
+    /// Remembers whose the links in content blocks are, so that they can be read. A link that means something else to
+    /// everybody but its server is made to name it.
+    pub(super) fn note_links<'a>(&self, server: &Arc<str>, blocks: impl Iterator<Item = &'a mut Value>) {
+        let snapshot = self.snapshot();
+        for block in blocks {
+            let link = match block.get("type").and_then(Value::as_str) {
+                Some("resource_link") => Some(block),
+                Some("resource") => block.get_mut("resource"),
+                _ => None,
+            };
+            let Some(link) = link else { continue };
+            let Some(uri) = link.get("uri").and_then(Value::as_str).map(String::from) else { continue };
+            let Ok(mut links) = self.links.lock() else { return };
+            links.note(&uri, server);
+            let linked = links.of.get(&uri).cloned().unwrap_or_default();
+            drop(links);
+            match snapshot.catalog.passed().place(&uri, &|_| true, &linked) {
+                Leads::To(found, _) if found == *server => {}
+                _ => link["uri"] = json!(named_uri(server, &uri)),
+            }
+        }
+    }
+}
+
+fn not_found(uri: &str, why: &str) -> ErrorData {
+    ErrorData::resource_not_found(format!("`{uri}` cannot be read: {why}"), Some(json!({ "uri": uri })))
+}
+
+/// What became of a request, as an error of JSON-RPC. What the server itself said stays as it is.
+fn told(server: &str, error: CallError) -> ErrorData {
+    match error {
+        CallError::Rpc(error) => error,
+        CallError::TimedOut(_) | CallError::Unreadable(_) => {
+            ErrorData::internal_error(format!("`{server}`: {error}"), None)
+        }
+        other => ErrorData::new(SERVER_DOWN, format!("`{server}`: {other}"), None),
+    }
+}

@@ -1,0 +1,306 @@
+//! Prompts and resources of all servers, under names that lead back to one server each.
+//!
+//! A prompt is called `server__prompt`, as a tool is. A resource keeps its URI where only one server has it, so that links in
+//! results can be read as they stand; where several have it, each is `nonet://SERVER/URI`, which always works.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use regex::Regex;
+use serde_json::{Value, json};
+
+use crate::name::{self, Wire};
+
+/// The scheme of URIs that name their server.
+const SCHEME: &str = "nonet://";
+/// The longest template that is matched, in bytes; a longer one is listed and matches nothing.
+const MAX_TEMPLATE: usize = 1_000;
+
+/// One thing of one server.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its server.
+    pub server: Arc<str>,
+    /// Its name or URI at the server.
+    pub own: String,
+    /// Its definition as clients see it.
+    pub shown: Value,
+}
+
+/// What one server offers beside tools: definitions, verbatim.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer<'a> {
+    /// The server.
+    pub server: &'a Arc<str>,
+    /// Its prompts.
+    pub prompts: &'a [Value],
+    /// Its resources.
+    pub resources: &'a [Value],
+    /// Its resource templates.
+    pub templates: &'a [Value],
+}
+
+/// Where a URI leads.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Leads {
+    /// To this server, under this URI.
+    To(Arc<str>, String),
+    /// To any of these, by the URIs that name the server.
+    Ambiguous(Vec<String>),
+    /// Nowhere that is known.
+    Nowhere,
+}
+
+/// What all servers offer beside tools.
+#[derive(Debug, Default)]
+pub struct Passed {
+    prompts: BTreeMap<String, Entry>,
+    resources: Vec<Entry>,
+    templates: Vec<Entry>,
+    /// Who lists a URI, by the server's own URI.
+    owners: HashMap<String, Vec<Arc<str>>>,
+    servers: HashSet<Arc<str>>,
+    patterns: Vec<(Regex, Arc<str>)>,
+}
+
+/// The URI that names its server.
+pub fn named_uri(server: &str, uri: &str) -> String {
+    format!("{SCHEME}{server}/{uri}")
+}
+
+impl Passed {
+    /// Gives everything its name. The result does not depend on the order of the servers.
+    pub fn new<'a>(offers: impl Iterator<Item = Offer<'a>> + Clone) -> Self {
+        let mut passed =
+            Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
+        passed.name_prompts(offers.clone());
+        let mut uses: HashMap<&str, usize> = HashMap::new();
+        for offer in offers.clone() {
+            for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
+                *uses.entry(uri).or_default() += 1;
+            }
+        }
+        for offer in offers.clone() {
+            for (definitions, key, of) in [
+                (offer.resources, "uri", &mut passed.resources),
+                (offer.templates, "uriTemplate", &mut passed.templates),
+            ] {
+                let mut seen = HashSet::new();
+                for definition in definitions {
+                    let Some(own) = definition.get(key).and_then(Value::as_str) else { continue };
+                    if !seen.insert(own) {
+                        continue;
+                    }
+                    let mut shown = definition.clone();
+                    if uses[own] > 1 {
+                        shown[key] = json!(named_uri(offer.server, own));
+                    }
+                    of.push(Entry { server: offer.server.clone(), own: own.into(), shown });
+                }
+            }
+        }
+        for entry in &passed.resources {
+            passed.owners.entry(entry.own.clone()).or_default().push(entry.server.clone());
+        }
+        passed.patterns = passed
+            .templates
+            .iter()
+            .filter_map(|entry| Some((pattern(&entry.own)?, entry.server.clone())))
+            .collect();
+        passed
+    }
+
+    fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = Offer<'a>>) {
+        let mut all: Vec<(Wire, Entry)> = Vec::new();
+        for offer in offers {
+            let mut seen = HashSet::new();
+            for definition in offer.prompts {
+                let Some(own) = definition.get("name").and_then(Value::as_str) else { continue };
+                if seen.insert(own) {
+                    let entry =
+                        Entry { server: offer.server.clone(), own: own.into(), shown: definition.clone() };
+                    all.push((Wire::new(offer.server, own), entry));
+                }
+            }
+        }
+        let mut uses: HashMap<String, usize> = HashMap::new();
+        for (wire, _) in &all {
+            *uses.entry(wire.plain.clone()).or_default() += 1;
+        }
+        for (wire, mut entry) in all {
+            let name = if uses[&wire.plain] == 1 { wire.plain } else { wire.hashed };
+            entry.shown["name"] = json!(name);
+            self.prompts.insert(name, entry);
+        }
+    }
+
+    /// The prompts, by name.
+    pub fn prompts(&self) -> impl Iterator<Item = &Entry> {
+        self.prompts.values()
+    }
+
+    /// The resources, server by server.
+    pub fn resources(&self) -> &[Entry] {
+        &self.resources
+    }
+
+    /// The resource templates, server by server.
+    pub fn templates(&self) -> &[Entry] {
+        &self.templates
+    }
+
+    /// The prompt that is meant by `name`: `server__prompt`, in any of the forms that tools may be named in.
+    pub fn prompt(&self, name: &str) -> Option<&Entry> {
+        self.prompts.get(name).or_else(|| {
+            let folded = name::fold(name);
+            let mut fitting = self.prompts.iter().filter(|(wire, entry)| {
+                name::fold(wire) == folded
+                    || name::fold(&name::full_name(&entry.server, &entry.own)) == folded
+            });
+            let (_, found) = fitting.next()?;
+            fitting.next().is_none().then_some(found)
+        })
+    }
+
+    /// The server's own template behind one that clients see.
+    pub fn template(&self, shown: &str) -> Option<&Entry> {
+        self.templates.iter().find(|entry| entry.shown["uriTemplate"] == shown)
+    }
+
+    /// Where a URI leads, for a caller who may see some of the servers. `linked` is who has lately given a link to it.
+    pub fn place(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: &[Arc<str>]) -> Leads {
+        if let Some((server, own)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) {
+            return match self.servers.get(server).filter(|server| seen(server)) {
+                Some(server) => Leads::To(server.clone(), own.into()),
+                None => Leads::Nowhere,
+            };
+        }
+        let listed = self.owners.get(uri).into_iter().flatten().cloned();
+        let matching = self
+            .patterns
+            .iter()
+            .filter(|(pattern, _)| pattern.is_match(uri))
+            .map(|(_, server)| server.clone());
+        let ways: [Vec<Arc<str>>; 3] = [listed.collect(), linked.to_vec(), matching.collect()];
+        for mut servers in ways {
+            servers.retain(|server| seen(server));
+            servers.sort();
+            servers.dedup();
+            match &servers[..] {
+                [] => {}
+                [one] => return Leads::To(one.clone(), uri.into()),
+                many => return Leads::Ambiguous(many.iter().map(|server| named_uri(server, uri)).collect()),
+            }
+        }
+        Leads::Nowhere
+    }
+
+    /// Whether the two offer the same under the same names.
+    pub fn same_prompts(&self, other: &Self) -> bool {
+        self.prompts.len() == other.prompts.len()
+            && self.prompts.iter().zip(&other.prompts).all(|(a, b)| a.0 == b.0 && a.1.shown == b.1.shown)
+    }
+
+    /// Whether the two offer the same resources and templates.
+    pub fn same_resources(&self, other: &Self) -> bool {
+        let same = |a: &[Entry], b: &[Entry]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.server == b.server && a.shown == b.shown)
+        };
+        same(&self.resources, &other.resources) && same(&self.templates, &other.templates)
+    }
+}
+
+fn texts<'a>(definitions: &'a [Value], key: &'a str) -> impl Iterator<Item = &'a str> {
+    let mut seen = HashSet::new();
+    definitions
+        .iter()
+        .filter_map(move |definition| definition.get(key)?.as_str())
+        .filter(move |text| seen.insert(*text))
+}
+
+/// What fits a URI template (RFC 6570): an expression stands for any text, `{+x}` and `{/x}` also for one with slashes.
+fn pattern(template: &str) -> Option<Regex> {
+    if template.len() > MAX_TEMPLATE {
+        return None;
+    }
+    let mut pattern = String::from("^");
+    let mut rest = template;
+    while let Some((literal, after)) = rest.split_once('{') {
+        pattern.push_str(&regex::escape(literal));
+        let (expression, after) = after.split_once('}')?;
+        pattern.push_str(match expression.chars().next()? {
+            '+' | '#' | '/' | '?' | '&' | ';' | '.' => ".*",
+            _ => "[^/]+",
+        });
+        rest = after;
+    }
+    pattern.push_str(&regex::escape(rest));
+    pattern.push('$');
+    Regex::new(&pattern).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &dyn Fn(&str) -> bool = &|_| true;
+
+    fn passed() -> Passed {
+        let (docs, web): (Arc<str>, Arc<str>) = ("docs".into(), "web".into());
+        let prompts = [json!({ "name": "plan it", "title": "Plan" }), json!({ "name": "plan_it" })];
+        let own = [json!({ "uri": "file:///a", "name": "a" }), json!({ "uri": "shared://x", "name": "x" })];
+        let other = [json!({ "uri": "shared://x", "name": "x" })];
+        let templates = [
+            json!({ "uriTemplate": "web://{host}/page", "name": "page" }),
+            json!({ "uriTemplate": "tree:{+path}" }),
+        ];
+        Passed::new(
+            [
+                Offer { server: &docs, prompts: &prompts, resources: &own, templates: &[] },
+                Offer { server: &web, prompts: &[], resources: &other, templates: &templates },
+            ]
+            .into_iter(),
+        )
+    }
+
+    #[test]
+    fn a_uri_stays_where_one_server_has_it_and_names_the_server_where_several_do() {
+        let passed = passed();
+        let shown: Vec<&str> =
+            passed.resources().iter().filter_map(|entry| entry.shown["uri"].as_str()).collect();
+        assert_eq!(shown, ["file:///a", "nonet://docs/shared://x", "nonet://web/shared://x"]);
+        let to = |server: &str, own: &str| Leads::To(server.into(), own.into());
+        for (uri, leads) in [
+            ("file:///a", to("docs", "file:///a")),
+            ("nonet://docs/file:///a", to("docs", "file:///a")),
+            ("nonet://web/shared://x", to("web", "shared://x")),
+            ("nonet://nobody/x", Leads::Nowhere),
+            (
+                "shared://x",
+                Leads::Ambiguous(vec!["nonet://docs/shared://x".into(), "nonet://web/shared://x".into()]),
+            ),
+            ("web://example.org/page", to("web", "web://example.org/page")),
+            ("web://a/b/page", Leads::Nowhere),
+            ("tree:a/b/c", to("web", "tree:a/b/c")),
+            ("file:///b", Leads::Nowhere),
+        ] {
+            assert_eq!(passed.place(uri, ALL, &[]), leads, "{uri}");
+        }
+        assert_eq!(passed.place("file:///b", ALL, &["docs".into()]), to("docs", "file:///b"));
+        assert_eq!(passed.place("shared://x", &|server| server == "web", &[]), to("web", "shared://x"));
+    }
+
+    #[test]
+    fn prompts_are_named_as_tools_are() {
+        let passed = passed();
+        let names: Vec<&str> = passed.prompts().filter_map(|entry| entry.shown["name"].as_str()).collect();
+        assert_eq!(names.len(), 2);
+        for name in names {
+            assert!(name.starts_with("docs__plan_it_"), "both get the hash: {name}");
+            assert!(passed.prompt(name).is_some());
+        }
+        assert!(passed.prompt("docs.plan_it").is_none(), "it may be either");
+    }
+}
