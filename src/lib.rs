@@ -27,3 +27,4 @@ pub mod serve;
 pub mod skills;
 pub mod store;
 pub mod template;
+pub mod trace;

@@ -42,6 +42,7 @@ use crate::{
     },
     jobs,
     meta::{self, Answer},
+    trace,
 };
 
 /// The key of `_meta` that a verbatim result travels under.
@@ -156,6 +157,7 @@ impl Handler {
                 .iter()
                 .filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone())))
                 .collect(),
+            trace: trace::Parent::of(meta),
             ..base
         }
     }

@@ -44,3 +44,5 @@ mod server_faults;
 mod skills;
 mod stopping;
 mod tasks;
+#[cfg(feature = "otel")]
+mod tracing;
