@@ -9,6 +9,7 @@ mod check;
 mod connect;
 mod hosts;
 mod launchers;
+mod log;
 mod show;
 
 use std::{
@@ -276,8 +277,8 @@ pub fn main() -> ExitCode {
     }
     let serves =
         matches!(cli.command, None | Some(Command::Serve { .. } | Command::Connect { .. } | Command::Shared));
-    // The guard of the log writer: what was logged last is written when it is dropped.
-    let _log = match start_log(&cli, serves) {
+    // What was logged last, and traces that were not sent yet, go out when it is dropped.
+    let _log = match log::start(&cli, serves) {
         Ok(log) => log,
         Err(error) => {
             eprintln!("nonet: {error:#}");
@@ -309,48 +310,6 @@ pub fn main() -> ExitCode {
     // A read of stdin that is still open must not keep the process alive.
     runtime.shutdown_background();
     ExitCode::from(code)
-}
-
-/// How many days of a log file are kept.
-const LOG_FILES: usize = 7;
-
-/// Logs to stderr or a file, from a thread of its own: a client that does not read stderr must not stop the gateway. What it
-/// cannot take is dropped.
-fn start_log(cli: &Cli, serves: bool) -> anyhow::Result<tracing_appender::non_blocking::WorkerGuard> {
-    // rmcp says of its own accord what the state of a server says.
-    let default = if serves { "warn,nonet=info,rmcp::transport=off" } else { "error,rmcp::transport=off" };
-    // A level alone is Nonet's: what libraries say at `debug` shows what goes through them, secrets included.
-    let levels = ["error", "warn", "info", "debug", "trace", "off"];
-    let own = cli.log.as_deref().filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
-    let own = own.map(|level| format!("warn,nonet={level},rmcp::transport=off"));
-    let filter = own.as_deref().or(cli.log.as_deref()).unwrap_or(default);
-    let filter = match filter.parse::<tracing_subscriber::EnvFilter>() {
-        Ok(filter) => filter,
-        Err(error) => {
-            eprintln!("nonet: the log filter `{filter}` is not understood ({error}); using `{default}`");
-            tracing_subscriber::EnvFilter::new(default)
-        }
-    };
-    let (writer, guard) = match &cli.log_file {
-        None => tracing_appender::non_blocking(std::io::stderr()),
-        Some(file) => {
-            let folder =
-                file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let name = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
-            let files = tracing_appender::rolling::Builder::new()
-                .rotation(tracing_appender::rolling::Rotation::DAILY)
-                .filename_prefix(name(file.file_stem()).unwrap_or_else(|| "nonet".into()))
-                .filename_suffix(name(file.extension()).unwrap_or_else(|| "log".into()))
-                .max_log_files(LOG_FILES)
-                .build(folder)
-                .with_context(|| format!("`--log-file {}` cannot be written", file.display()))?;
-            tracing_appender::non_blocking(files)
-        }
-    };
-    let coloured = cli.log_file.is_none() && std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(coloured);
-    let _ = if cli.log_json { log.json().try_init() } else { log.try_init() };
-    Ok(guard)
 }
 
 async fn run(cli: Cli) -> anyhow::Result<u8> {

@@ -30,4 +30,5 @@ pub mod shared;
 pub mod skills;
 pub mod store;
 pub mod template;
+pub mod trace;
 pub mod web;

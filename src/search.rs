@@ -206,6 +206,17 @@ pub enum Confidence {
     Low,
 }
 
+impl Confidence {
+    /// The word for it, as it stands in the answer.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Confidence::High => "high",
+            Confidence::Medium => "medium",
+            Confidence::Low => "low",
+        }
+    }
+}
+
 /// Analyses a request and embeds it, if that is possible. Without an embedder, and when embedding fails, the answer will
 /// come from keywords.
 pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) -> Query {

@@ -54,6 +54,7 @@ use crate::{
     lines::LineReader,
     meta::{self, Answer},
     passed::Passed,
+    trace,
 };
 
 /// The key of `_meta` that a verbatim result travels under.
@@ -158,7 +159,9 @@ impl Handler {
             (true, false) => Asking::Live(Arc::new(LiveClient(context.peer.clone()))),
             (true, true) => Asking::Rounds(given_reply(request)),
         };
-        Caller { cancel: context.ct.clone(), progress, asking, as_task, meta: passed_on(context), ..base }
+        let trace = trace::Parent::of(&context.meta.0);
+        let meta = passed_on(context);
+        Caller { cancel: context.ct.clone(), progress, asking, as_task, meta, trace, ..base }
     }
 
     /// What a client stands. One client and one configuration nearly always, so the last is remembered.

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    call::text_result,
+    call::{Begun, text_result},
     faults::error_of,
     graph::{Action, Ended, Plan, SoFar},
     run::Run,
@@ -135,10 +135,10 @@ impl Gateway {
         let run = Run { progress, began, ..Run::new(format!("app {}", tool.full), cancel) };
         let went_on = run.went_on.clone();
         let work = async move {
-            let bytes_in = json_len(&input);
+            let begun = Begun { at: began, ..Begun::new(&own, &input) };
             let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-            let made = gateway.invoke(&own, prepared, Some(timeout), token, sink).await;
-            gateway.record(&own, &called, began, bytes_in, json_len(&made.result), &made);
+            let made = gateway.invoke(&own, prepared, Some(timeout), token, sink, &begun.span).await;
+            gateway.record(&own, &called, &begun, json_len(&made.result), &made);
             if is_error(&made.result) {
                 return made.result;
             }
@@ -179,7 +179,8 @@ impl Gateway {
             self.find_tool(caller, &action.name).await?;
         }
         let given = BTreeMap::from([(INPUT.to_string(), Arc::new(input))]);
-        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
+        let span = caller.meta_span("call_app");
+        let own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
         let (gateway, token) = (self.clone(), cancel.clone());
         let (id, output) = (id.to_string(), output.cloned());
         let so_far = SoFar::new(&plan);
@@ -198,6 +199,7 @@ impl Gateway {
             let ended = gateway.run_graph(&own, &plan, &given, CONCURRENCY, true, limit, &so_far).await;
             timer.abort();
             let answer = finish(&id, &plan, &ended, &given, output.as_ref(), timeout);
+            span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             gateway.handed_out(&own, answer, &went_on).await
         };
         self.run(caller, run, work).await

@@ -25,6 +25,7 @@ use crate::{
     name,
     policy::{self, Verdict},
     results::{Body, is_error, json_len},
+    trace::{self, Span},
 };
 
 /// How long a call waits for a server that is starting or was lost.
@@ -58,6 +59,24 @@ pub struct Prepared {
     pub repaired: Vec<String>,
 }
 
+/// A call that has begun, until its line is written and its span has ended.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// When.
+    pub at: Instant,
+    /// The size of its params as JSON, in bytes.
+    pub bytes_in: usize,
+    /// Its span.
+    pub span: Span,
+}
+
+impl Begun {
+    /// A call that begins now.
+    pub fn new(caller: &Caller, params: &Value) -> Self {
+        Self { at: Instant::now(), bytes_in: json_len(params), span: caller.span() }
+    }
+}
+
 /// What a call came to.
 #[derive(Debug)]
 pub(super) struct Made {
@@ -72,8 +91,7 @@ pub(super) struct Made {
 impl Gateway {
     /// Makes a call and gives the server's `CallToolResult`, or the handle of a call that goes on.
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
-        let began = Instant::now();
-        let bytes_in = json_len(&request.params);
+        let begun = Begun::new(caller, &request.params);
         let prepared = async {
             let filled = self.fill_references(caller, &request.params).await?;
             self.prepare(caller, &request.name, request.params, filled).await
@@ -82,7 +100,7 @@ impl Gateway {
             Ok(prepared) => prepared,
             Err(interrupt) => {
                 if let Interrupt::Fault(fault) = &interrupt {
-                    self.refused(caller, &request.name, bytes_in, began, fault);
+                    self.refused(caller, &request.name, &begun, fault);
                 }
                 return Err(interrupt);
             }
@@ -98,12 +116,13 @@ impl Gateway {
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, token) = (self.clone(), cancel.clone());
         let (timeout, select) = (request.timeout, request.select);
-        let run = Run { began, progress, background: request.background, ..Run::new(label, cancel) };
+        let run =
+            Run { began: begun.at, progress, background: request.background, ..Run::new(label, cancel) };
         let went_on = run.went_on.clone();
         let work = async move {
-            let made = gateway.invoke(&own, prepared, timeout, token, sink).await;
+            let made = gateway.invoke(&own, prepared, timeout, token, sink, &begun.span).await;
             let bytes_out = json_len(&made.result);
-            gateway.record(&own, &tool, began, bytes_in, bytes_out, &made);
+            gateway.record(&own, &tool, &begun, bytes_out, &made);
             let (result, size) = gateway.filtered(&own, made.result, bytes_out, select.as_deref()).await;
             // What a job gives is kept whole, and shortened when it is handed out.
             if went_on.load(Ordering::Acquire) {
@@ -219,7 +238,7 @@ impl Gateway {
         }
     }
 
-    /// Calls the tool and gives a `CallToolResult` in any case.
+    /// Calls the tool and gives a `CallToolResult` in any case. `call` is the span that the request to a server hangs under.
     pub(super) async fn invoke(
         self: &Arc<Self>,
         caller: &Caller,
@@ -227,23 +246,30 @@ impl Gateway {
         timeout: Option<Duration>,
         cancel: CancellationToken,
         progress: ProgressSink,
+        call: &Span,
     ) -> Made {
         let tool = prepared.tool.clone();
-        let began = Instant::now();
-        let outcome = if &*tool.server == GATEWAY {
+        if &*tool.server == GATEWAY {
             let limit = timeout.unwrap_or(Duration::MAX);
-            tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
+            let answer = tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
                 .await
-                .unwrap_or_else(|_| Err(call_fault(&tool, CallError::TimedOut(limit))))
-        } else {
-            self.call_server(caller, prepared, timeout, cancel, progress).await
-        };
-        let in_server = if &*tool.server == GATEWAY { Duration::ZERO } else { began.elapsed() };
-        match outcome {
+                .unwrap_or_else(|_| Err(call_fault(&tool, CallError::TimedOut(limit))));
+            return self.made(caller, &tool, answer, Duration::ZERO);
+        }
+        let began = Instant::now();
+        let span = Span::request(call, &tool.server, &tool.name);
+        let answer = self.call_server(caller, prepared, timeout, cancel, progress, &span).await;
+        let made = self.made(caller, &tool, answer, began.elapsed());
+        span.ended(made.outcome);
+        made
+    }
+
+    fn made(&self, caller: &Caller, tool: &Tool, answer: Result<Value, Fault>, in_server: Duration) -> Made {
+        match answer {
             Ok(result) => {
                 let outcome = if is_error(&result) { "tool_error" } else { "ok" };
                 if outcome == "ok" {
-                    self.succeeded(caller, &tool);
+                    self.succeeded(caller, tool);
                 }
                 Made { result, outcome, in_server }
             }
@@ -251,17 +277,11 @@ impl Gateway {
         }
     }
 
-    /// Counts a call and writes its line into the log. No params and no content: nothing in the line can be a secret.
-    pub(super) fn record(
-        &self,
-        caller: &Caller,
-        tool: &Tool,
-        began: Instant,
-        bytes_in: usize,
-        bytes_out: usize,
-        made: &Made,
-    ) {
-        let in_gateway = began.elapsed().saturating_sub(made.in_server);
+    /// Counts a call, writes its line into the log and tells its span. No params and no content: nothing in them can be a
+    /// secret.
+    pub(super) fn record(&self, caller: &Caller, tool: &Tool, begun: &Begun, bytes_out: usize, made: &Made) {
+        let bytes_in = begun.bytes_in;
+        let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
         let call = Call {
             server: &tool.server,
             tool: &tool.name,
@@ -300,28 +320,29 @@ impl Gateway {
             outcome = made.outcome,
             "call"
         );
+        begun.span.called(&trace::Call {
+            tool: &tool.full,
+            server: &tool.server,
+            bytes_in,
+            bytes_out,
+            outcome: made.outcome,
+        });
     }
 
     /// The same for a call that no tool was called for.
-    pub(super) fn refused(
-        &self,
-        caller: &Caller,
-        name: &str,
-        bytes_in: usize,
-        began: Instant,
-        fault: &Fault,
-    ) {
+    pub(super) fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
         self.metrics.refused(fault.code.as_str());
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,
             session = caller.session.id,
             tool = %crate::schema::clip(name, 200),
-            bytes_in,
-            gateway_us = micros(began.elapsed()),
+            bytes_in = begun.bytes_in,
+            gateway_us = micros(begun.at.elapsed()),
             outcome = fault.code.as_str(),
             "call"
         );
+        begun.span.refused(name, fault.code.as_str());
     }
 
     async fn call_server(
@@ -331,6 +352,7 @@ impl Gateway {
         timeout: Option<Duration>,
         cancel: CancellationToken,
         progress: ProgressSink,
+        span: &Span,
     ) -> Result<Value, Fault> {
         let tool = &prepared.tool;
         let Some(connection) = self.connections().get(&tool.server).cloned() else {
@@ -340,7 +362,9 @@ impl Gateway {
             ));
         };
         let timeout = timeout.unwrap_or(connection.settings().timeout);
-        let control = Control { timeout, cancel, progress: Some(progress), meta: caller.meta.clone() };
+        let mut meta = caller.meta.clone();
+        span.pass_on(&mut meta);
+        let control = Control { timeout, cancel, progress: Some(progress), meta };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
         let answer = connection.call_tool(&tool.name, prepared.params, as_task, control, wait).await;

@@ -105,9 +105,13 @@ impl Gateway {
             };
         }
         let began = Instant::now();
+        let span = caller.meta_span("search_tools");
         let snapshot = self.snapshot();
         let members = match &arguments.category {
-            Some(category) => Some(self.members(&snapshot, category)?),
+            Some(category) => {
+                let members = self.members(&snapshot, category);
+                Some(members.inspect_err(|fault| span.ended(fault.code.as_str()))?)
+            }
             None => None,
         };
         let limit = arguments.limit.unwrap_or(5).clamp(1, 50);
@@ -160,6 +164,7 @@ impl Gateway {
             .collect();
         let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
         self.metrics.searched(began.elapsed());
+        span.found(results.len(), found.total, found.confidence.as_str());
         if let Some(hint) = self.hint(caller, &snapshot, &request, &found, &arguments) {
             answer["hint"] = json!(hint);
         }

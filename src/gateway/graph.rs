@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    call::text_result,
+    call::{Begun, text_result},
     faults::error_of,
     keep,
     run::Run,
@@ -190,7 +190,9 @@ impl Gateway {
             self.find_tool(caller, &action.name).await?;
         }
         let cancel = CancellationToken::new();
-        let (gateway, own, token) = (self.clone(), caller.clone(), cancel.clone());
+        let span = caller.meta_span("run_parallel");
+        let own = Caller { trace: span.parent(), ..caller.clone() };
+        let (gateway, token) = (self.clone(), cancel.clone());
         let concurrency = arguments.max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
         let plan = Arc::new(plan);
         let so_far = SoFar::new(&plan);
@@ -204,6 +206,7 @@ impl Gateway {
                 .run_graph(&own, &plan, &BTreeMap::new(), concurrency, arguments.fail_fast, token, &so_far)
                 .await;
             let elapsed_ms = millis(began);
+            span.ended("ok");
             text_result(gateway.report(&own, &plan, ended, elapsed_ms).await.to_string())
         };
         let run = Run { progress, began, ..Run::new("run_parallel".into(), cancel) };
@@ -375,16 +378,15 @@ impl Gateway {
         cancel: CancellationToken,
         halt: &CancellationToken,
     ) -> Ended {
-        let began = Instant::now();
-        let bytes_in = json_len(&action.params);
+        let begun = Begun::new(caller, &action.params);
         let not_run = |fault: Fault| {
-            self.refused(caller, &action.name, bytes_in, began, &fault);
+            self.refused(caller, &action.name, &begun, &fault);
             Ended {
                 name: action.name.clone(),
                 result: Arc::new(fault.to_result()),
                 repaired: Vec::new(),
                 ran: false,
-                elapsed_ms: millis(began),
+                elapsed_ms: millis(begun.at),
             }
         };
         let prepared = async {
@@ -433,13 +435,13 @@ impl Gateway {
             None => None,
         };
         let timeout =
-            timeout.map(|timeout| timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1)));
+            timeout.map(|timeout| timeout.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
         let repaired = prepared.repaired.clone();
         let sink = ProgressSink::new(None);
-        let made = self.invoke(caller, prepared, timeout, cancel, sink).await;
-        self.record(caller, &tool, began, bytes_in, json_len(&made.result), &made);
+        let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
+        self.record(caller, &tool, &begun, json_len(&made.result), &made);
         let result = Arc::new(made.result);
-        Ended { name: tool.full.to_string(), result, repaired, ran: true, elapsed_ms: millis(began) }
+        Ended { name: tool.full.to_string(), result, repaired, ran: true, elapsed_ms: millis(begun.at) }
     }
 }
 

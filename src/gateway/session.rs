@@ -15,7 +15,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::learn;
-use crate::{config::Limits, jobs::Owner, results::json_len};
+use crate::{
+    config::Limits,
+    jobs::Owner,
+    results::json_len,
+    trace::{self, Span},
+};
 
 /// How many notices wait for one session; the oldest go first.
 const MAX_NOTICES: usize = 50;
@@ -205,6 +210,18 @@ impl Caller {
             local: self.local,
         }
     }
+
+    /// The span of a call that this caller makes.
+    pub fn span(&self) -> Span {
+        Span::call(&self.trace, &self.client, self.lasting.then_some(self.session.id))
+    }
+
+    /// The same for a meta-tool.
+    pub fn meta_span(&self, name: &'static str) -> Span {
+        let span = self.span();
+        span.of_tool(name);
+        span
+    }
 }
 
 /// One request of a client, as the gateway sees it.
@@ -230,4 +247,6 @@ pub struct Caller {
     pub limits: Limits,
     /// Whether its client takes tasks.
     pub as_task: AsTask,
+    /// What its spans hang under.
+    pub trace: trace::Parent,
 }

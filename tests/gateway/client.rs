@@ -70,8 +70,13 @@ impl Setup {
 
     /// Runs `nonet` with further arguments and says nothing yet.
     pub fn run(self, arguments: &[&str]) -> Client {
+        self.run_with(arguments, &[])
+    }
+
+    /// Runs `nonet` with further arguments and variables of the environment and says nothing yet.
+    pub fn run_with(self, arguments: &[&str], variables: &[(&str, &str)]) -> Client {
         self.write();
-        Client::over(Arc::new(self.folder), arguments)
+        Client::over(Arc::new(self.folder), arguments, variables)
     }
 }
 
@@ -87,16 +92,18 @@ pub fn command(folder: &Path) -> Command {
         .env_remove("XDG_CONFIG_HOME")
         .env_remove("XDG_STATE_HOME")
         .env_remove("NONET_CONFIG")
-        .env_remove("NONET_LOG");
+        .env_remove("NONET_LOG")
+        .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
     command
 }
 
 impl Client {
     /// Runs `nonet` over a folder that holds `servers.toml`.
-    pub fn over(folder: Arc<TempDir>, arguments: &[&str]) -> Self {
+    pub fn over(folder: Arc<TempDir>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = command(folder.path())
             .args(arguments)
             .env("NONET_LOG", "debug")
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(folder.path().join("stderr")).expect("a file for stderr"))
@@ -131,12 +138,12 @@ impl Client {
     pub fn restart(mut self) -> Self {
         self.leave();
         self.ended();
-        Self::over(self.folder.clone(), &[])
+        Self::over(self.folder.clone(), &[], &[])
     }
 
     /// Runs another `nonet` over the same folder beside this one, which says nothing yet.
     pub fn beside(&self, arguments: &[&str]) -> Self {
-        Self::over(self.folder.clone(), arguments)
+        Self::over(self.folder.clone(), arguments, &[])
     }
 
     /// The handshake of the session era; gives the whole answer.

@@ -223,3 +223,15 @@ fn the_man_page_has_every_command() {
         assert!(page.contains(&format!("nonet\\-{command}")), "{command}");
     }
 }
+
+#[cfg(not(feature = "otel"))]
+#[test]
+fn a_build_without_traces_says_so_where_they_are_wanted() {
+    let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")];
+    let mut client = Setup::new().run_with(&[], &variables);
+    client.initialize("2025-06-18", json!({}));
+    client.leave();
+    client.ended();
+    let log = client.stderr();
+    assert_eq!(log.matches("this build is without the feature `otel`").count(), 1, "{log}");
+}

@@ -48,3 +48,5 @@ mod skills;
 mod stopping;
 mod tasks;
 mod tokens;
+#[cfg(feature = "otel")]
+mod tracing;

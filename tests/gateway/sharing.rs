@@ -71,7 +71,7 @@ fn alive(pid: i32) -> bool {
 fn connected(site: &Site, arguments: &[&str]) -> Client {
     let url = format!("http://{}", site.address);
     let all: Vec<&str> = ["connect", &url].iter().chain(arguments).copied().collect();
-    Client::over(site.folder.clone(), &all)
+    Client::over(site.folder.clone(), &all, &[])
 }
 
 #[test]
@@ -145,6 +145,10 @@ fn clients_go_on_when_the_shared_gateway_is_killed() {
     // What was under way is answered; what comes next works, in the same session.
     let error = second.finish(hanging);
     assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("not known")), "{error}");
+    for client in [&mut first, &mut second] {
+        // Also what was sent before the loss was noticed.
+        eventually("it answers again", || client.request("ping", json!({})).get("result").map(|_| ()));
+    }
     let pids = [pid_of(&mut first, "shop"), pid_of(&mut second, "shop")];
     assert_eq!(pids[0], pids[1]);
     assert_ne!(pids[0], server);
@@ -168,7 +172,8 @@ fn a_profile_holds_for_its_client_alone() {
 #[test]
 fn a_gateway_that_serves_http_serves_connect_too() {
     let site = shop().serve();
-    let mut clients: Vec<Client> = (0..3).map(|_| Client::over(site.folder.clone(), &["connect"])).collect();
+    let mut clients: Vec<Client> =
+        (0..3).map(|_| Client::over(site.folder.clone(), &["connect"], &[])).collect();
     clients.push(connected(&site, &[]));
     clients.push(connected(&site, &[]));
     let mut pids = BTreeSet::new();
@@ -271,12 +276,28 @@ fn a_client_goes_on_when_the_gateway_behind_the_address_was_started_anew() {
 }
 
 #[test]
+fn a_token_leads_to_its_profile() {
+    let site =
+        shop().toml("[profiles.reader]\ncategories = ['bank']\ntokens = ['reader-0123456789']").serve();
+    let url = format!("http://{}", site.address);
+    let token = [("NONET_TOKEN", "reader-0123456789")];
+    let mut reader = Client::over(site.folder.clone(), &["connect", &url], &token);
+    reader.initialize("2025-06-18", json!({}));
+    reader.until_ready("bank");
+    let categories = reader.answer("list_categories", json!({})).to_string();
+    assert!(categories.contains("bank") && !categories.contains("shop"), "{categories}");
+    let mut stranger = connected(&site, &[]);
+    let answer = stranger.initialize("2025-06-18", json!({}));
+    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("token")), "{answer}");
+}
+
+#[test]
 fn what_is_no_gateway_is_told_in_the_answer() {
     let setup = shop();
     setup.write();
     let folder = Arc::new(setup.folder);
     let told = |url: &str, part: &str| {
-        let mut client = Client::over(folder.clone(), &["connect", url]);
+        let mut client = Client::over(folder.clone(), &["connect", url], &[]);
         let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
         let answer = client.request("initialize", params);
         assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains(part)), "{answer}");
@@ -285,7 +306,7 @@ fn what_is_no_gateway_is_told_in_the_answer() {
     told(&format!("http://{}/nothing/here", site.address), "404");
     drop(site);
     told("http://127.0.0.1:1/mcp", "nonet serve --http");
-    let mut faulty = Client::over(folder.clone(), &["connect", "127.0.0.1:8931"]);
+    let mut faulty = Client::over(folder.clone(), &["connect", "127.0.0.1:8931"], &[]);
     assert_eq!(faulty.ended().code(), Some(2));
     assert!(faulty.stderr().contains("such as http://"), "{}", faulty.stderr());
 }

@@ -166,9 +166,11 @@ fn a_token_that_moves_to_another_profile_is_that_ones_alone() {
         )
     });
     eventually("the token is the writer's", || {
-        let mut client = WebClient::with_token(&site.address, "/mcp", READER);
-        (profile_of(&mut client) == ["shop"]).then_some(())
+        (knock(&site, "/mcp/writer", READER).status == 200).then_some(())
     });
+    let mut client = WebClient::with_token(&site.address, "/mcp", READER);
+    client.until_ready("shop");
+    assert_eq!(profile_of(&mut client), ["shop"]);
     assert_eq!(knock(&site, "/mcp/reader", READER).status, 403);
 }
 

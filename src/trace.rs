@@ -1,0 +1,68 @@
+//! Spans of calls, requests and searches for OpenTelemetry, where the feature `otel` is built in and
+//! `OTEL_EXPORTER_OTLP_ENDPOINT` says where they go. Otherwise everything here is empty and costs nothing.
+//!
+//! Names are those of the semantic conventions for MCP as far as there are any, and `nonet.*` for the rest. A span
+//! holds names, sizes and codes, never params, results or texts of servers.
+//!
+//! Spans are those of `tracing`, but never entered: what else is logged does not get into them, nor they into the log.
+
+#[cfg(not(feature = "otel"))]
+mod off;
+#[cfg(feature = "otel")]
+mod otel;
+
+#[cfg(not(feature = "otel"))]
+pub use off::{Parent, Span};
+#[cfg(feature = "otel")]
+pub use otel::{Export, Parent, Span, is_ours};
+
+/// The variables that name a collector; the first is for traces alone.
+const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+
+/// What is told of a call of a tool that was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The tool's full name.
+    pub tool: &'a str,
+    /// The tool's server.
+    pub server: &'a str,
+    /// The size of its params as JSON, in bytes.
+    pub bytes_in: usize,
+    /// The size of its result as JSON, in bytes.
+    pub bytes_out: usize,
+    /// `ok`, `tool_error`, or the code of a fault.
+    pub outcome: &'static str,
+}
+
+/// Whether traces are wanted: a collector is named and nothing switches them off. `variable` looks a variable of the
+/// environment up.
+pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let says =
+        |name: &str, value: &str| variable(name).is_some_and(|set| set.trim().eq_ignore_ascii_case(value));
+    ENDPOINTS.iter().any(|name| variable(name).is_some_and(|set| !set.trim().is_empty()))
+        && !says("OTEL_SDK_DISABLED", "true")
+        && !says("OTEL_TRACES_EXPORTER", "none")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traces_are_wanted_where_a_collector_is_named() {
+        let check = |set: &[(&str, &str)], expected| {
+            let find =
+                |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string());
+            assert_eq!(wanted(find), expected, "{set:?}");
+        };
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+        check(&[], false);
+        check(&[("OTEL_SERVICE_NAME", "tools")], false);
+        check(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")], false);
+        check(&[endpoint], true);
+        check(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1/traces")], true);
+        check(&[endpoint, ("OTEL_SDK_DISABLED", "TRUE")], false);
+        check(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")], false);
+        check(&[endpoint, ("OTEL_TRACES_EXPORTER", "otlp")], true);
+    }
+}
