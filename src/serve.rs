@@ -566,9 +566,9 @@ struct Changed {
 
 impl<'a> Lists<'a> {
     fn new(handler: &'a Handler) -> Self {
-        let mut indexing = handler.gateway.indexing();
-        let generation = indexing.borrow_and_update().generation;
-        let passed = handler.gateway.snapshot().catalog.passed().clone();
+        let indexing = handler.gateway.indexing();
+        let snapshot = handler.gateway.snapshot();
+        let (generation, passed) = (snapshot.generation, snapshot.catalog.passed().clone());
         Self { handler, indexing, generation, passed }
     }
 
@@ -576,12 +576,12 @@ impl<'a> Lists<'a> {
     async fn changed(&mut self) -> Option<Changed> {
         loop {
             self.indexing.changed().await.ok()?;
-            let generation = self.indexing.borrow_and_update().generation;
-            if std::mem::replace(&mut self.generation, generation) == generation {
+            let gateway = &self.handler.gateway;
+            let snapshot = gateway.snapshot();
+            if std::mem::replace(&mut self.generation, snapshot.generation) == snapshot.generation {
                 continue;
             }
-            let gateway = &self.handler.gateway;
-            let passed = gateway.snapshot().catalog.passed().clone();
+            let passed = snapshot.catalog.passed().clone();
             let changed = Changed {
                 tools: gateway.list_can_change(&self.handler.session),
                 prompts: !passed.same_prompts(&self.passed),
