@@ -17,6 +17,7 @@ mod list;
 mod request;
 mod tap;
 mod tasks;
+mod wishes;
 
 use std::{
     collections::HashMap,
@@ -34,14 +35,17 @@ use rmcp::{
     RoleClient,
     handler::client::ClientHandler,
     model::{
-        ClientCapabilities, ClientConfig, ErrorData, Implementation, LoggingMessageNotificationParam,
-        ProtocolVersion, ServerPeerInfo,
+        ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
+        ElicitRequestParams, ElicitResult, ErrorData, FormElicitationCapability, Implementation,
+        ListRootsResult, LoggingMessageNotificationParam, ProtocolVersion, ServerPeerInfo,
+        SetLevelRequestParams, UrlElicitationCapability,
     },
     service::{
-        ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, RunningService,
-        serve_client_with_lifecycle_and_ct, serve_directly_with_ct,
+        ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, RequestContext,
+        RunningService, serve_client_with_lifecycle_and_ct, serve_directly_with_ct,
     },
 };
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -50,12 +54,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::tap::ProgressSink;
 use self::{
     child::{Child, Program, Tail, missing_launcher},
     guard::Guard,
     lines::Lines,
     list::{Subscribed, list},
+    wishes::Askers,
+};
+pub use self::{
+    tap::ProgressSink,
+    wishes::{Asker, LogLevel, Replies, Requests, Toward},
 };
 use crate::{
     catalog::Listing,
@@ -72,6 +80,8 @@ const STEADY: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(8);
 /// The shortest value of `env` or `headers` that is masked: shorter ones are words, not secrets.
 const MASKED: usize = 8;
+/// How long a server may take to hear what of its log is wanted.
+const LEVEL_LIMIT: Duration = Duration::from_secs(5);
 /// How long changes are gathered before the lists are read again.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -172,6 +182,8 @@ pub struct Control {
     pub progress: Option<ProgressSink>,
     /// `_meta` of the caller's request that is passed on (trace context and the like).
     pub meta: Map<String, Value>,
+    /// The way to the client, for a server that asks something in the middle of the call.
+    pub asker: Option<Asker>,
 }
 
 /// What the gateway is told, in order.
@@ -227,6 +239,10 @@ pub struct Connection {
     lives: AtomicU64,
     /// What its last process said on stderr.
     tail: Mutex<Option<Tail>>,
+    /// The clients of the calls that are with it.
+    askers: Arc<Askers>,
+    /// What of its log is wanted; none if nobody has said so.
+    log_level: Mutex<Option<LogLevel>>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -282,6 +298,8 @@ impl Connection {
             restart: Notify::new(),
             lives: AtomicU64::new(0),
             tail: Mutex::default(),
+            askers: Arc::default(),
+            log_level: Mutex::default(),
         }
     }
 
@@ -493,6 +511,10 @@ impl Connection {
             let tools = update.as_ref().map_or(0, |listing| listing.tools.len());
             let _ = updates.send(Update::Listed { server: self.name.clone(), listing: update }).await;
             if std::mem::take(&mut first) {
+                let level = self.log_level.lock().map(|level| *level).unwrap_or_default();
+                if let Some(level) = level.filter(|_| link.era == Era::Legacy) {
+                    tell_log_level(&self.name, &peer, level).await;
+                }
                 // Ready only now: whoever waits for it finds the list on its way.
                 self.peer.store(Some(Arc::new(peer.clone())));
                 let version = link.info.protocol_version.to_string();
@@ -568,7 +590,7 @@ impl Connection {
         let closed = CancellationToken::new();
         let mut lines = Lines::new(self.name.clone(), reader, writer, closed.clone().drop_guard());
         let changed = Arc::new(Notify::new());
-        let handler = Handler { server: self.name.clone(), changed: changed.clone() };
+        let handler = self.handler(&changed);
         let known = self.era.lock().map(|era| *era).unwrap_or_default();
         match handshake::greet(&mut lines, known, &client_config(), self.silence()).await {
             Ok((era, info)) => {
@@ -609,7 +631,7 @@ impl Connection {
             modes.into_iter().filter(|(era, _)| known != Some(Era::Legacy) || *era == Era::Legacy)
         {
             let changed = Arc::new(Notify::new());
-            let handler = Handler { server: self.name.clone(), changed: changed.clone() };
+            let handler = self.handler(&changed);
             let closed = CancellationToken::new();
             let transport = http::transport(url, headers.clone(), closed.clone().drop_guard())
                 .map_err(|error| ConnectError::Failed(format!("no HTTP client: {error}")))?;
@@ -643,6 +665,20 @@ impl Connection {
             }
         }
         Err(ConnectError::Failed(failure))
+    }
+
+    fn handler(&self, changed: &Arc<Notify>) -> Handler {
+        Handler { server: self.name.clone(), changed: changed.clone(), askers: self.askers.clone() }
+    }
+
+    /// Says what of the server's log is wanted from now on, also when it is connected anew.
+    pub async fn set_log_level(&self, level: LogLevel) {
+        if let Ok(mut own) = self.log_level.lock() {
+            *own = Some(level);
+        }
+        if let Some(peer) = self.peer.load_full() {
+            tell_log_level(&self.name, &peer, level).await;
+        }
     }
 
     /// How long a server may be silent before it is taken for one of the session era.
@@ -679,9 +715,21 @@ async fn held(enabled: &watch::Sender<bool>) {
 
 /// What Nonet says of itself to a server.
 fn client_config() -> ClientConfig {
-    // A server that answers with a task is followed.
+    // A server that answers with a task is followed. What it asks goes to the client whose call is with it, and is declined
+    // where that client cannot answer; in the stateless era each call says what its client can.
+    let mut capabilities = ClientCapabilities::builder()
+        .enable_tasks()
+        .enable_roots()
+        .enable_sampling()
+        .enable_sampling_tools()
+        .enable_elicitation()
+        .build();
+    if let Some(elicitation) = &mut capabilities.elicitation {
+        elicitation.form = Some(FormElicitationCapability::default());
+        elicitation.url = Some(UrlElicitationCapability::default());
+    }
     ClientConfig::new(
-        ClientCapabilities::builder().enable_tasks().build(),
+        capabilities,
         Implementation::new("nonet", env!("CARGO_PKG_VERSION")).with_title("Nonet MCP gateway"),
     )
     .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
@@ -722,15 +770,59 @@ fn explain(error: &ClientInitializeError, url: &str) -> String {
     clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
 }
 
+/// Tells a server of the session era what of its log is wanted. One that has no log does not mind.
+async fn tell_log_level(server: &str, peer: &Peer<RoleClient>, level: LogLevel) {
+    let has_log = peer.peer_info().is_some_and(|info| info.capabilities.logging.is_some());
+    let old = peer.peer_info().is_some_and(|info| info.protocol_version < ProtocolVersion::V_2026_07_28);
+    if has_log
+        && old
+        && let Ok(Err(error)) =
+            timeout(LEVEL_LIMIT, peer.set_level(SetLevelRequestParams::new(level.into()))).await
+    {
+        tracing::debug!(server, %error, "it did not take the log level");
+    }
+}
+
 /// Nonet as the client of one server.
 struct Handler {
     server: Arc<str>,
     changed: Arc<Notify>,
+    askers: Arc<Askers>,
+}
+
+impl Handler {
+    /// Puts a request of the server to the client that it is about.
+    async fn ask<T: DeserializeOwned>(&self, method: &str, params: impl Serialize) -> Result<T, ErrorData> {
+        let internal = |error: serde_json::Error| ErrorData::internal_error(error.to_string(), None);
+        let params = serde_json::to_value(params).map_err(internal)?;
+        let answer = self.askers.ask(&self.server, method, params).await?;
+        serde_json::from_value(answer).map_err(internal)
+    }
 }
 
 impl ClientHandler for Handler {
     fn get_info(&self) -> ClientConfig {
         client_config()
+    }
+
+    async fn create_elicitation(
+        &self,
+        params: ElicitRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        self.ask(wishes::ELICIT, params).await
+    }
+
+    async fn create_message(
+        &self,
+        params: CreateMessageRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        self.ask(wishes::SAMPLE, params).await
+    }
+
+    async fn list_roots(&self, _context: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+        self.ask(wishes::ROOTS, Map::new()).await
     }
 
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
@@ -751,5 +843,8 @@ impl ClientHandler for Handler {
         _context: NotificationContext<RoleClient>,
     ) {
         tracing::debug!(server = %self.server, "log: {}", clip(&params.data.to_string(), 500));
+        if let Ok(params) = serde_json::to_value(params) {
+            self.askers.log(params);
+        }
     }
 }

@@ -43,7 +43,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
     config::{Config, Globs, Profile},
-    downstream::{Connection, Dial, State, Update, guard::Guard},
+    downstream::{Connection, Dial, LogLevel, State, Update, guard::Guard},
     jobs::Jobs,
     metrics::Metrics,
     policy::Scope,
@@ -196,6 +196,8 @@ pub struct Gateway {
     kept: keep::KeptCell,
     sessions: DashMap<u64, std::sync::Weak<Session>>,
     links: Mutex<passing::Links>,
+    /// What sessions want to hear of servers' logs.
+    log_levels: Mutex<BTreeMap<u64, LogLevel>>,
     questions: DashMap<String, ask::Question>,
     approvals: DashMap<ask::Approval, Instant>,
     connected: AtomicBool,
@@ -248,6 +250,7 @@ impl Gateway {
             kept: keep::KeptCell::new(),
             sessions: DashMap::new(),
             links: Mutex::default(),
+            log_levels: Mutex::default(),
             questions: DashMap::new(),
             approvals: DashMap::new(),
             connected: AtomicBool::new(false),

@@ -4,9 +4,13 @@
 //! operations of the gateway and answers with results that stay verbatim. They travel through
 //! rmcp's types under one key of `_meta` and are taken out just before they leave.
 
+// Logging is deprecated in the newest revision (SEP-2577); clients of older ones still want it.
+#![allow(deprecated)]
+
 mod access;
 mod http;
 mod lines;
+mod open;
 mod page;
 mod passing;
 #[cfg(unix)]
@@ -15,13 +19,11 @@ mod tasks;
 
 use std::{
     future::Future,
-    panic::AssertUnwindSafe,
     pin::Pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use futures::FutureExt;
 pub use http::{HttpOptions, Serving, serve_http};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
@@ -31,8 +33,8 @@ use rmcp::{
         ElicitRequestParams, ElicitationAction, GetPromptRequestParams, GetPromptResponse, GetTaskParams,
         GetTaskResult, Implementation, InitializeRequestParams, InitializeResult, ListPromptsResult,
         ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
-        PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, ServerResult, SubscriptionFilter,
+        PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        ServerCapabilities, ServerConfig, ServerResult, SetLevelRequestParams, SubscriptionFilter,
     },
     service::{
         NotificationContext, Peer, RequestContext, ServiceError, ServiceRole, SubscriptionContext,
@@ -42,15 +44,15 @@ use rmcp::{
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
 pub use shared::{accept_shared, serve_shared};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
+use self::open::{Left, Parking, Wanted, Ways};
 use crate::{
     config::{Config, Limits},
     gateway::{
         Gateway, Indexing,
         session::{AsTask, Asking, Caller, Elicit, Reply, Session},
     },
-    jobs,
     lines::LineReader,
     meta::{self, Answer},
     passed::Passed,
@@ -65,8 +67,6 @@ const ASK: &str = "ask";
 const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// The longest message that is read, in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
-/// How many progress notifications of one call wait for a client.
-const PROGRESS_QUEUE: usize = 4_096;
 /// How long servers wait with starting, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
 
@@ -79,7 +79,7 @@ pub async fn serve_stdio(
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let transport = lines::ClientLines::new(LineReader::new(reader, MAX_MESSAGE), writer);
     connect_soon(&gateway);
-    let handler = Verbatim(Handler::new(gateway.clone(), profile, false));
+    let handler = Verbatim(Handler::new(gateway.clone(), profile, false, Arc::default()));
     tokio::pin!(stop);
     let running = tokio::select! {
         running = serve_server(handler, transport) => running,
@@ -125,20 +125,24 @@ pub struct Handler {
     http: bool,
     /// The client that was seen last, and what it stands by which configuration.
     client: Arc<Mutex<Option<Known>>>,
+    /// Calls that wait for their clients, of all sessions that share it.
+    parking: Arc<Parking>,
+    /// What the client wants to hear of servers' logs.
+    log_level: Wanted,
 }
 
 impl Handler {
     /// A handler with a session of its own.
-    pub fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool) -> Self {
+    fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parking: Arc<Parking>) -> Self {
         let session = gateway.open_session(profile);
-        Self { gateway, session, http, client: Arc::default() }
+        Self { gateway, session, http, client: Arc::default(), parking, log_level: Wanted::default() }
     }
 
     fn caller(
         &self,
         request: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
-        progress: Option<mpsc::Sender<Value>>,
+        ways: &Ways,
     ) -> Caller {
         let modern = is_modern(context);
         let capabilities = context.client_capabilities();
@@ -161,7 +165,9 @@ impl Handler {
         };
         let trace = trace::Parent::of(&context.meta.0);
         let meta = passed_on(context);
-        Caller { cancel: context.ct.clone(), progress, asking, as_task, meta, trace, ..base }
+        let (cancel, progress) = (ways.cancel.clone(), ways.progress.clone());
+        let asker = Some(ways.asker.clone());
+        Caller { cancel, progress, asking, asker, as_task, meta, trace, ..base }
     }
 
     /// What a client stands. One client and one configuration nearly always, so the last is remembered.
@@ -273,6 +279,7 @@ impl ServerHandler for Handler {
             .enable_resources()
             .enable_resources_list_changed()
             .enable_completions()
+            .enable_logging()
             .build();
         if self.gateway.list_can_change(&self.session)
             && let Some(tools) = capabilities.tools.as_mut()
@@ -327,55 +334,35 @@ impl ServerHandler for Handler {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let token = context.meta.get_progress_token();
-        let (sender, mut progress) = match &token {
-            Some(_) => {
-                let (sender, receiver) = mpsc::channel(PROGRESS_QUEUE);
-                (Some(sender), Some(receiver))
-            }
-            None => (None, None),
-        };
-        let caller = self.caller(&request, &context, sender);
-        let arguments = request.arguments.unwrap_or_default();
-        let forward = async |mut params: Value| {
-            params["progressToken"] = json!(token);
-            if let Ok(params) = serde_json::from_value::<ProgressNotificationParam>(params) {
-                let _ = context.peer.notify_progress(params).await;
-            }
-        };
-        let call = AssertUnwindSafe(meta::call(&self.gateway, &caller, &request.name, arguments));
-        let call = call.catch_unwind();
-        tokio::pin!(call);
-        let answer = match &mut progress {
-            None => call.await,
-            Some(progress) => loop {
-                tokio::select! {
-                    Some(params) = progress.recv() => forward(params).await,
-                    answer = &mut call => break answer,
-                }
-            },
-        };
-        let answer = answer.unwrap_or_else(|_| {
-            tracing::error!(tool = %request.name, "a call panicked");
-            Answer::Result(jobs::panicked())
-        });
-        // What came before the answer goes out before it; a flood that goes on is not waited for.
-        if let Some(progress) = &mut progress {
-            progress.close();
-            while let Ok(params) = progress.try_recv() {
-                forward(params).await;
-            }
-        }
         let modern = is_modern(&context);
-        let answer = match answer {
+        let level =
+            if modern { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
+        let profile = self.session.profile.as_deref();
+        let (name, mut caller) = (request.name.clone(), None);
+        let open = match self.parking.resume(&request, profile) {
+            Some(open) => open?,
+            None => {
+                let capabilities = context.client_capabilities();
+                let wants_progress = context.meta.get_progress_token().is_some();
+                let ways = Ways::new(self.session.id, capabilities.as_ref(), wants_progress);
+                let own = self.caller(&request, &context, &ways);
+                caller = Some(own.clone());
+                ways.open(&self.gateway, own, request)
+            }
+        };
+        let answer = match open.run(&self.parking, &context, modern, level).await {
+            Left::Ended(answer) => answer,
+            Left::Asks(asked) => return Ok(CallToolResponse::InputRequired(*asked)),
+        };
+        let answer = match (answer, caller) {
             // A client that wants a task gets one, also for what has ended already.
-            Answer::Result(result) if caller.as_task == AsTask::AtOnce => {
-                match self.gateway.ended_job(&caller, &request.name, result.clone()).await {
+            (Answer::Result(result), Some(caller)) if caller.as_task == AsTask::AtOnce => {
+                match self.gateway.ended_job(&caller, &name, result.clone()).await {
                     Some(job) => Answer::Task(job),
                     None => Answer::Result(result),
                 }
             }
-            answer => answer,
+            (answer, _) => answer,
         };
         Ok(match answer {
             Answer::Task(job) if modern => CallToolResponse::Task(tasks::created(&self.gateway, job)),
@@ -486,6 +473,17 @@ impl ServerHandler for Handler {
     ) -> Result<CompleteResult, ErrorData> {
         let given = self.gateway.complete(&self.asker(&context), request).await?;
         passing::completion(given, is_modern(&context))
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let level = request.level.into();
+        self.log_level.set(level);
+        self.gateway.want_log(self.session.id, level);
+        Ok(())
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {

@@ -1,6 +1,6 @@
 //! Requests to a server that is connected: sent, waited for, and ended in time.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use rmcp::{
     RoleClient,
@@ -15,8 +15,13 @@ use serde_json::{Map, Value, json};
 use tokio::{sync::SemaphorePermit, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{CallError, Connection, Control, State, deepest, tasks};
+use super::{CallError, Connection, Control, Era, State, deepest, tap::Declared, tasks, wishes::Requests};
 use crate::schema::clip;
+
+/// How often a server may ask for input in one call, as in the SDKs.
+const MAX_ROUNDS: usize = 10;
+/// How long a server that asks for nothing but another round is left.
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(200);
 
 impl Connection {
     /// Calls a tool. `wait` is how long a server that is not connected is waited for. `as_task` says that the server takes
@@ -31,19 +36,80 @@ impl Connection {
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
         let _slot = self.slot(&control, until).await?;
+        let _asked = control.asker.clone().map(|asker| self.askers.enter(asker));
+        // Sent again with what the client answered, where the server asks for that.
+        let again = self.may_ask().then(|| arguments.clone());
         let request = if as_task {
             let params = json!({ "name": tool, "arguments": arguments, "task": {} });
             ClientRequest::CustomRequest(CustomRequest::new("tools/call", Some(params)))
         } else {
-            let mut params = CallToolRequestParams::new(tool.to_string());
-            params.arguments = Some(arguments);
-            ClientRequest::CallToolRequest(CallToolRequest::new(params))
+            call_request(tool, arguments, Given::default())
         };
         let result = self.request(request, &control, wait, until).await?;
+        let result = match (tasks::started(&result), again) {
+            (Some(task), _) => return self.follow(task, &control, until).await,
+            (None, None) => result,
+            (None, Some(arguments)) => {
+                let make = |given| call_request(tool, arguments.clone(), given);
+                self.with_input(result, &make, &control, until).await?
+            }
+        };
         match tasks::started(&result) {
             Some(task) => self.follow(task, &control, until).await,
             None => Ok(result),
         }
+    }
+
+    /// Whether the server may answer with requests of its own that want another round.
+    fn may_ask(&self) -> bool {
+        self.era.lock().is_ok_and(|era| *era == Some(Era::Modern))
+    }
+
+    /// Answers the requests in a result until there are none in it (multi round-trip requests, SEP-2322).
+    async fn with_input(
+        &self,
+        mut result: Value,
+        make: &(dyn Fn(Given) -> ClientRequest + Sync),
+        control: &Control,
+        mut until: Instant,
+    ) -> Result<Value, CallError> {
+        for _ in 0..MAX_ROUNDS {
+            if result.get("resultType").and_then(Value::as_str) != Some("input_required") {
+                return Ok(result);
+            }
+            let requests = match result.get_mut("inputRequests").map(Value::take) {
+                Some(Value::Object(requests)) => requests,
+                _ => Requests::new(),
+            };
+            let state = result.get("requestState").and_then(Value::as_str).map(String::from);
+            if requests.is_empty() {
+                // It only wants to be called again, when it has less to do.
+                tokio::time::sleep(BETWEEN_ROUNDS).await;
+            }
+            // A user takes time, which is not the server's.
+            let asked = Instant::now();
+            let responses = self.answers(requests, control).await?;
+            until += asked.elapsed();
+            result = self.request(make(Given { responses, state }), control, Duration::ZERO, until).await?;
+        }
+        Err(CallError::Unreadable(format!("it asked for input more than {MAX_ROUNDS} times")))
+    }
+
+    /// What the client of the call answers to a server's requests.
+    pub(super) async fn answers(
+        &self,
+        requests: Requests,
+        control: &Control,
+    ) -> Result<BTreeMap<String, Value>, CallError> {
+        let Some(asker) = &control.asker else {
+            return Err(CallError::Unreadable("it wants input from a user, and there is none".into()));
+        };
+        let replies = tokio::select! {
+            replies = asker.ask(requests) => replies,
+            () = control.cancel.cancelled() => return Err(CallError::Cancelled),
+        };
+        // An error has no place among the responses: the call cannot go on without it.
+        replies.into_iter().map(|(key, reply)| Ok((key, reply.map_err(CallError::Rpc)?))).collect()
     }
 
     /// Gets a prompt.
@@ -54,11 +120,13 @@ impl Connection {
         control: Control,
         wait: Duration,
     ) -> Result<Value, CallError> {
-        let mut params = GetPromptRequestParams::new(prompt);
-        params.arguments = Some(arguments);
-        let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
-        let until = Instant::now() + control.timeout;
-        self.request(request, &control, wait, until).await
+        let make = |given: Given| {
+            let mut params = GetPromptRequestParams::new(prompt);
+            params.arguments = Some(arguments.clone());
+            (params.input_responses, params.request_state) = given.parts();
+            ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
+        };
+        self.request_with_input(&make, &control, wait).await
     }
 
     /// Reads a resource.
@@ -68,9 +136,24 @@ impl Connection {
         control: Control,
         wait: Duration,
     ) -> Result<Value, CallError> {
-        let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
+        let make = |given: Given| {
+            let mut params = ReadResourceRequestParams::new(uri);
+            (params.input_responses, params.request_state) = given.parts();
+            ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params))
+        };
+        self.request_with_input(&make, &control, wait).await
+    }
+
+    async fn request_with_input(
+        &self,
+        make: &(dyn Fn(Given) -> ClientRequest + Sync),
+        control: &Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
-        self.request(ClientRequest::ReadResourceRequest(request), &control, wait, until).await
+        let _asked = control.asker.clone().map(|asker| self.askers.enter(asker));
+        let result = self.request(make(Given::default()), control, wait, until).await?;
+        self.with_input(result, make, control, until).await
     }
 
     /// Completes an argument of a prompt or of a resource template.
@@ -161,6 +244,9 @@ impl Connection {
         if let Some(progress) = &control.progress {
             request.extensions_mut().insert(progress.clone());
         }
+        if let Some(asker) = &control.asker {
+            request.extensions_mut().insert(Declared(asker.can.clone()));
+        }
         let mut handle = peer
             .send_request_with_option(request, PeerRequestOptions::no_options())
             .await
@@ -197,6 +283,26 @@ impl Connection {
             Ok(Err(error)) => Err(CallError::Unreadable(clip(&error.to_string(), 400))),
         }
     }
+}
+
+/// What the client answered in an earlier round.
+#[derive(Default)]
+struct Given {
+    responses: BTreeMap<String, Value>,
+    state: Option<String>,
+}
+
+impl Given {
+    fn parts(self) -> (Option<BTreeMap<String, Value>>, Option<String>) {
+        ((!self.responses.is_empty()).then_some(self.responses), self.state)
+    }
+}
+
+fn call_request(tool: &str, arguments: Map<String, Value>, given: Given) -> ClientRequest {
+    let mut params = CallToolRequestParams::new(tool.to_string());
+    params.arguments = Some(arguments);
+    (params.input_responses, params.request_state) = given.parts();
+    ClientRequest::CallToolRequest(CallToolRequest::new(params))
 }
 
 /// Tells the server that a request is not wanted any more. Not waited for: a server that does not

@@ -18,7 +18,7 @@ use rmcp::{
     },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
@@ -60,6 +60,14 @@ impl ProgressSink {
         }
     }
 }
+
+/// What the client of a call can do; stands in the `_meta` of the request in the stateless era, where rmcp puts what Nonet can
+/// do. Put into the extensions of an outgoing request.
+#[derive(Clone, Debug)]
+pub struct Declared(pub Arc<Map<String, Value>>);
+
+/// The `_meta` key of a client's capabilities.
+const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// From how many sinks on those are looked for that nobody wants any more.
 const MOST_SINKS: usize = 256;
@@ -104,6 +112,13 @@ impl Tap {
         {
             let token = request.request.get_meta().get_progress_token();
             let sink = request.request.extensions_mut().remove::<ProgressSink>();
+            let declared = request.request.extensions_mut().remove::<Declared>();
+            if let (Some(declared), Some(Value::Object(own))) =
+                (declared, request.request.get_meta_mut().0.get_mut(CAPABILITIES_KEY))
+            {
+                own.retain(|name, _| !matches!(name.as_str(), "elicitation" | "sampling" | "roots"));
+                own.extend(declared.0.iter().map(|(name, can)| (name.clone(), can.clone())));
+            }
             if let (Some(token), Some(sink)) = (token, sink) {
                 if self.sinks.len() >= MOST_SINKS {
                     self.sinks.retain(|_, sink| sink.strong_count() > 0);

@@ -52,7 +52,7 @@ impl Connection {
         until: Instant,
     ) -> Result<Value, CallError> {
         let given_up = tokio::select! {
-            ended = self.ended(&task, control) => return ended,
+            ended = self.ended(&task, control, until) => return ended,
             () = tokio::time::sleep_until(until) => CallError::TimedOut(control.timeout),
             () = control.cancel.cancelled() => CallError::Cancelled,
         };
@@ -63,7 +63,7 @@ impl Connection {
     }
 
     /// The result of a task once it has ended.
-    async fn ended(&self, task: &Started, control: &Control) -> Result<Value, CallError> {
+    async fn ended(&self, task: &Started, control: &Control, until: Instant) -> Result<Value, CallError> {
         let mut poll = task.poll;
         let mut looks = 0_u64;
         loop {
@@ -92,10 +92,20 @@ impl Connection {
                     return Err(CallError::Rpc(serde_json::from_value(error).unwrap_or_else(|_| failed())));
                 }
                 Some("cancelled") => return Err(CallError::Unreadable("it cancelled its task".into())),
+                // It asks by requests of its own while its result is waited for.
+                Some("input_required") if task.legacy => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let params = json!({ "taskId": task.id });
+                    return self.request_of("tasks/result", params, left).await;
+                }
                 Some("input_required") => {
-                    self.ask_of(task, "tasks/cancel").await.ok();
-                    let why = "its task wants input from the user, which does not pass through Nonet yet";
-                    return Err(CallError::Unreadable(why.into()));
+                    let requests = state.get("inputRequests").and_then(Value::as_object).cloned();
+                    let responses = self.answers(requests.unwrap_or_default(), control).await;
+                    if responses.is_err() {
+                        self.ask_of(task, "tasks/cancel").await.ok();
+                    }
+                    let params = json!({ "taskId": task.id, "inputResponses": responses? });
+                    self.request_of("tasks/update", params, LOOK).await?;
                 }
                 other => {
                     return Err(CallError::Unreadable(format!(
@@ -108,10 +118,13 @@ impl Connection {
     }
 
     async fn ask_of(&self, task: &Started, method: &str) -> Result<Value, CallError> {
-        let params = json!({ "taskId": task.id });
+        self.request_of(method, json!({ "taskId": task.id }), LOOK).await
+    }
+
+    async fn request_of(&self, method: &str, params: Value, limit: Duration) -> Result<Value, CallError> {
         let request = ClientRequest::CustomRequest(CustomRequest::new(method, Some(params)));
-        let control = Control { timeout: LOOK, ..Control::default() };
-        self.request(request, &control, LOOK, Instant::now() + LOOK).await
+        let control = Control { timeout: limit, ..Control::default() };
+        self.request(request, &control, LOOK, Instant::now() + limit).await
     }
 }
 

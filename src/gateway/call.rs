@@ -364,7 +364,8 @@ impl Gateway {
         let timeout = timeout.unwrap_or(connection.settings().timeout);
         let mut meta = caller.meta.clone();
         span.pass_on(&mut meta);
-        let control = Control { timeout, cancel, progress: Some(progress), meta };
+        let asker = caller.asker.clone();
+        let control = Control { timeout, cancel, progress: Some(progress), meta, asker };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
         let answer = connection.call_tool(&tool.name, prepared.params, as_task, control, wait).await;
@@ -375,15 +376,6 @@ impl Gateway {
                 let blocks = result.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten();
                 self.note_links(&tool.server, blocks);
                 Ok(result)
-            }
-            Ok(result) if result.get("resultType").and_then(Value::as_str) == Some("input_required") => {
-                Err(Fault::new(
-                    Code::UpstreamError,
-                    format!(
-                        "`{}` wants input from the user in the middle of the call, which does not pass through Nonet yet.",
-                        tool.server
-                    ),
-                ))
             }
             Ok(result) if result.is_object() => Ok(result),
             Ok(other) => Err(Fault::new(

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Gateway, session::Caller};
 use crate::{
-    downstream::{CallError, Connection, Control},
+    downstream::{CallError, Connection, Control, LogLevel},
     passed::{Entry, Leads, named_uri},
 };
 
@@ -198,8 +198,23 @@ impl Gateway {
             cancel: caller.cancel.clone(),
             progress: None,
             meta: caller.meta.clone(),
+            asker: caller.asker.clone(),
         };
         Ok((connection.clone(), control, patience))
+    }
+
+    /// Notes what a session wants to hear of servers' logs, and tells the servers: each has one level for all, so they are
+    /// told the lowest that anybody wants.
+    pub fn want_log(self: &Arc<Self>, session: u64, level: LogLevel) {
+        let lowest = {
+            let Ok(mut wanted) = self.log_levels.lock() else { return };
+            wanted.retain(|id, _| self.sessions.get(id).is_some_and(|session| session.strong_count() > 0));
+            wanted.insert(session, level);
+            wanted.values().min().copied().unwrap_or(level)
+        };
+        for connection in self.connections().values().cloned() {
+            self.tasks.spawn(async move { connection.set_log_level(lowest).await });
+        }
     }
 
     /// Remembers whose the links in content blocks are, so that they can be read. A link that means something else to

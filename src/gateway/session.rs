@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::learn;
 use crate::{
     config::Limits,
+    downstream::Asker,
     jobs::Owner,
     results::json_len,
     trace::{self, Span},
@@ -239,8 +240,10 @@ pub struct Caller {
     pub lasting: bool,
     /// Whether it is a client of the user of this machine, over stdio or the socket of the shared gateway.
     pub local: bool,
-    /// How its user can be asked.
+    /// How its user can be asked by Nonet itself.
     pub asking: Asking,
+    /// How servers can ask it while the request is open.
+    pub asker: Option<Asker>,
     /// `_meta` that is passed on to servers.
     pub meta: Map<String, Value>,
     /// What its client stands.

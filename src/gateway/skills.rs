@@ -120,6 +120,7 @@ impl Gateway {
             cancel: CancellationToken::clone(&caller.cancel),
             progress: None,
             meta: Map::new(),
+            asker: caller.asker.clone(),
         };
         let answer = connection.get_prompt(prompt, arguments, control, patience).await.map_err(|error| {
             let code = match &error {

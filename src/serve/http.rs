@@ -169,10 +169,10 @@ impl Doors {
         let config = self.gateway.config();
         let profile = access::profile(&config, headers, named, self.default.as_deref())?;
         let door = open.entry(profile).or_insert_with_key(|profile| {
-            let (gateway, profile) = (self.gateway.clone(), profile.clone());
+            let (gateway, profile, parking) = (self.gateway.clone(), profile.clone(), Arc::default());
             let end = self.ending.child_token();
             let service = StreamableHttpService::new(
-                move || Ok(Handler::new(gateway.clone(), profile.clone(), true)),
+                move || Ok(Handler::new(gateway.clone(), profile.clone(), true, Arc::clone(&parking))),
                 Arc::default(),
                 self.settings.clone().with_cancellation_token(end.clone()),
             );

@@ -62,10 +62,6 @@ pub(super) fn templates(page: Page, modern: bool) -> ListResourceTemplatesResult
 
 /// A server's answer that has to be an object with this field.
 fn has(given: Value, field: &str) -> Result<Value, ErrorData> {
-    if given.get("resultType").and_then(Value::as_str) == Some("input_required") {
-        let why = "the server wants input from the user here, which does not pass through Nonet yet";
-        return Err(ErrorData::internal_error(why, None));
-    }
     match given.get(field) {
         Some(_) => Ok(given),
         None => Err(ErrorData::internal_error(format!("the server's answer has no `{field}`"), None)),

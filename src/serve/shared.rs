@@ -131,7 +131,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream) {
             return;
         }
     };
-    let handler = Verbatim(Handler::new(gateway.clone(), hello.profile, false));
+    let handler = Verbatim(Handler::new(gateway.clone(), hello.profile, false, Arc::default()));
     let serving = async {
         match serve_server(handler, ClientLines::new(reader, writer)).await {
             Ok(running) => drop(running.waiting().await),

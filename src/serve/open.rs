@@ -1,0 +1,303 @@
+//! A call while it is open: what goes to its client meanwhile, and what comes back.
+//!
+//! A client of the session era is asked by requests of our own while its request is open. One of the stateless era gets an
+//! unfinished result and sends the call again with the answers (SEP-2322); until then the call is parked here, under a handle
+//! that is good once, for the same tool and profile.
+
+use std::{
+    collections::HashMap,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{
+        CallToolRequestParams, ClientCapabilities, InputRequiredResult, LoggingMessageNotificationParam,
+        ProgressNotificationParam, ServerRequest,
+    },
+    service::{Peer, RequestContext, ServiceError},
+};
+use serde_json::{Map, Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    downstream::{Asker, LogLevel, Replies, Requests, Toward},
+    gateway::{Gateway, session::Caller},
+    jobs,
+    meta::{self, Answer},
+};
+
+/// How many progress notifications of one call wait for a client.
+const PROGRESS_QUEUE: usize = 4_096;
+/// How many requests and log messages of servers wait for one.
+const TOWARD_QUEUE: usize = 256;
+/// How long a parked call waits for its client.
+const PARKED_FOR: Duration = Duration::from_secs(600);
+/// How many calls are parked at the same time; above it requests of servers are declined.
+const MAX_PARKED: usize = 1_000;
+/// What the handle of a parked call begins with.
+const HANDLE: &str = "parked-";
+
+type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// A call and its ways to the client.
+pub(super) struct Open {
+    tool: String,
+    profile: Option<String>,
+    call: Running,
+    progress: Option<mpsc::Receiver<Value>>,
+    toward: mpsc::Receiver<Toward>,
+    /// Ends the call if whoever holds it is dropped before its end.
+    cancel: DropGuard,
+}
+
+/// Calls that wait for what their clients answer.
+#[derive(Default)]
+pub(super) struct Parking(Mutex<HashMap<String, Parked>>);
+
+struct Parked {
+    open: Open,
+    reply: oneshot::Sender<Replies>,
+    asked: Vec<String>,
+}
+
+/// How a call left the hands of one request.
+pub(super) enum Left {
+    /// It has ended.
+    Ended(Answer),
+    /// Its client has to answer first.
+    Asks(Box<InputRequiredResult>),
+}
+
+/// What goes with a call to its client.
+pub(super) struct Ways {
+    /// Where its progress goes, if the client wants it.
+    pub progress: Option<mpsc::Sender<Value>>,
+    /// How servers ask it.
+    pub asker: Asker,
+    /// Ends the call.
+    pub cancel: CancellationToken,
+    receivers: (Option<mpsc::Receiver<Value>>, mpsc::Receiver<Toward>),
+}
+
+impl Ways {
+    /// The ways to a client that can do this.
+    pub fn new(session: u64, capabilities: Option<&ClientCapabilities>, wants_progress: bool) -> Self {
+        let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
+        let (to, toward) = mpsc::channel(TOWARD_QUEUE);
+        let asker = Asker { session, to, can: Arc::new(can(capabilities)), declined: Arc::default() };
+        let cancel = CancellationToken::new();
+        Self { progress, asker, cancel, receivers: (from_progress, toward) }
+    }
+
+    /// The call, not begun yet.
+    pub fn open(self, gateway: &Arc<Gateway>, caller: Caller, request: CallToolRequestParams) -> Open {
+        let (gateway, tool) = (gateway.clone(), request.name.to_string());
+        let (profile, name) = (caller.session.profile.clone(), tool.clone());
+        let call = async move {
+            let arguments = request.arguments.unwrap_or_default();
+            let call = AssertUnwindSafe(meta::call(&gateway, &caller, &name, arguments)).catch_unwind();
+            call.await.unwrap_or_else(|_| {
+                tracing::error!(tool = %name, "a call panicked");
+                Answer::Result(jobs::panicked())
+            })
+        };
+        let (progress, toward) = self.receivers;
+        Open { tool, profile, call: Box::pin(call), progress, toward, cancel: self.cancel.drop_guard() }
+    }
+}
+
+/// What a client says that it can do for servers.
+fn can(capabilities: Option<&ClientCapabilities>) -> Map<String, Value> {
+    let Some(Ok(Value::Object(mut all))) = capabilities.map(serde_json::to_value) else { return Map::new() };
+    all.retain(|name, _| matches!(name.as_str(), "elicitation" | "sampling" | "roots"));
+    all
+}
+
+impl Open {
+    /// Goes on with the call until it ends, or its client has to answer.
+    pub async fn run(
+        mut self,
+        parking: &Arc<Parking>,
+        context: &RequestContext<RoleServer>,
+        modern: bool,
+        level: Option<LogLevel>,
+    ) -> Left {
+        let (token, peer) = (context.meta.get_progress_token(), &context.peer);
+        let forward = async |mut params: Value| {
+            params["progressToken"] = json!(token);
+            if let Ok(params) = serde_json::from_value::<ProgressNotificationParam>(params) {
+                let _ = peer.notify_progress(params).await;
+            }
+        };
+        // Polled here and not in a task of their own: rmcp sends a request on the stream of the one that is being handled.
+        let mut asking: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
+        let mut cancelled = false;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut self.call => break answer,
+                Some(params) = next(&mut self.progress) => forward(params).await,
+                Some(toward) = self.toward.recv() => match toward {
+                    Toward::Log(params) => tell(peer, params, level).await,
+                    Toward::Ask(requests, reply) if modern => match parking.park(self, requests, reply) {
+                        Ok(asked) => return Left::Asks(asked),
+                        Err(open) => self = open,
+                    },
+                    Toward::Ask(requests, reply) => asking.push(ask(peer, requests, reply).boxed()),
+                },
+                Some(()) = asking.next(), if !asking.is_empty() => {}
+                () = context.ct.cancelled(), if !cancelled => {
+                    cancelled = true;
+                    self.cancel = cancel(self.cancel);
+                }
+            }
+        };
+        // What came before the answer goes out before it; a flood that goes on is not waited for.
+        if let Some(mut progress) = self.progress {
+            progress.close();
+            while let Ok(params) = progress.try_recv() {
+                forward(params).await;
+            }
+        }
+        self.toward.close();
+        while let Ok(toward) = self.toward.try_recv() {
+            if let Toward::Log(params) = toward {
+                tell(peer, params, level).await;
+            }
+        }
+        Left::Ended(answer)
+    }
+}
+
+/// Ends a call and keeps its guard.
+fn cancel(guard: DropGuard) -> DropGuard {
+    let token = guard.disarm();
+    token.cancel();
+    token.drop_guard()
+}
+
+async fn next(progress: &mut Option<mpsc::Receiver<Value>>) -> Option<Value> {
+    match progress {
+        Some(progress) => progress.recv().await,
+        None => None,
+    }
+}
+
+/// Puts a server's requests to a client of the session era, one after the other.
+async fn ask(peer: &Peer<RoleServer>, requests: Requests, reply: oneshot::Sender<Replies>) {
+    let mut replies = Replies::new();
+    for (key, request) in requests {
+        let answer = match serde_json::from_value::<ServerRequest>(request) {
+            Ok(request) => match peer.send_request(request).await {
+                Ok(result) => serde_json::to_value(result)
+                    .map_err(|error| ErrorData::internal_error(error.to_string(), None)),
+                Err(ServiceError::McpError(error)) => Err(error),
+                Err(error) => {
+                    Err(ErrorData::internal_error(format!("the client did not answer: {error}"), None))
+                }
+            },
+            Err(error) => {
+                Err(ErrorData::invalid_params(format!("not a request that a client knows: {error}"), None))
+            }
+        };
+        replies.insert(key, answer);
+    }
+    let _ = reply.send(replies);
+}
+
+/// Hands a log message of a server on, if the client wants to hear of it.
+async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
+    let Some(level) = level else { return };
+    if let Ok(params) = serde_json::from_value::<LoggingMessageNotificationParam>(params)
+        && LogLevel::from(params.level) >= level
+    {
+        let _ = peer.notify_logging_message(params).await;
+    }
+}
+
+impl Parking {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Parked>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a call until its client answers; gives it back where it cannot be kept.
+    fn park(
+        self: &Arc<Self>,
+        open: Open,
+        requests: Requests,
+        reply: oneshot::Sender<Replies>,
+    ) -> Result<Box<InputRequiredResult>, Open> {
+        let asked: Vec<String> = requests.keys().cloned().collect();
+        let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
+        let unfinished =
+            json!({ "resultType": "input_required", "inputRequests": requests, "requestState": handle });
+        let unfinished = match serde_json::from_value(unfinished) {
+            Ok(unfinished) if self.all().len() < MAX_PARKED => unfinished,
+            Ok(_) => {
+                tracing::warn!("too many calls wait for their clients; a server's request was declined");
+                return Err(open);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a server's request cannot be put to the client and was declined");
+                return Err(open);
+            }
+        };
+        // It goes on by itself: a progress notification, a limit.
+        let Open { tool, profile, call, progress, toward, cancel } = open;
+        let running = tokio::spawn(call);
+        let call = async move { running.await.unwrap_or_else(|_| Answer::Result(jobs::panicked())) };
+        let open = Open { tool, profile, call: Box::pin(call), progress, toward, cancel };
+        self.all().insert(handle.clone(), Parked { open, reply, asked });
+        let parking = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(PARKED_FOR).await;
+            parking.all().remove(&handle);
+        });
+        Ok(Box::new(unfinished))
+    }
+
+    /// The parked call that a request goes on with, once its answers have been handed in. `None`: it is a new call.
+    pub fn resume(
+        &self,
+        request: &CallToolRequestParams,
+        profile: Option<&str>,
+    ) -> Option<Result<Open, ErrorData>> {
+        let handle = request.request_state.as_deref().filter(|state| state.starts_with(HANDLE))?;
+        let mut all = self.all();
+        let fits = all.get(handle).is_some_and(|parked| {
+            parked.open.tool == *request.name && parked.open.profile.as_deref() == profile
+        });
+        let Some(parked) = fits.then(|| all.remove(handle)).flatten() else {
+            let why = "this call does not wait for an answer any more: it was answered before, or too long ago; make it anew";
+            return Some(Err(ErrorData::invalid_params(why, None)));
+        };
+        let given = request.input_responses.as_ref();
+        let answer = |key: &String| Some((key.clone(), Ok(given?.get(key)?.clone())));
+        let _ = parked.reply.send(parked.asked.iter().filter_map(answer).collect());
+        Some(Ok(parked.open))
+    }
+}
+
+/// The level of a client's wishes for the log, shared by its requests.
+#[derive(Clone, Default)]
+pub(super) struct Wanted(Arc<Mutex<Option<LogLevel>>>);
+
+impl Wanted {
+    /// Sets it.
+    pub fn set(&self, level: LogLevel) {
+        if let Ok(mut own) = self.0.lock() {
+            *own = Some(level);
+        }
+    }
+
+    /// What is wanted; everything that a server says by itself, if the client has not said so.
+    pub fn get(&self) -> LogLevel {
+        self.0.lock().ok().and_then(|own| *own).unwrap_or(LogLevel::Debug)
+    }
+}
