@@ -312,11 +312,23 @@ impl Gateway {
         fault: &Fault,
     ) {
         self.metrics.refused(fault.code.as_str());
+        let tool = crate::schema::clip(name, 200);
+        self.calls.push(|| {
+            json!({
+                "at": since_1970_ms(),
+                "client": &*caller.client,
+                "session": caller.session.id,
+                "tool": &*tool,
+                "outcome": fault.code.as_str(),
+                "bytes_in": bytes_in,
+                "gateway_us": micros(began.elapsed()),
+            })
+        });
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,
             session = caller.session.id,
-            tool = %crate::schema::clip(name, 200),
+            %tool,
             bytes_in,
             gateway_us = micros(began.elapsed()),
             outcome = fault.code.as_str(),
