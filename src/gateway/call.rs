@@ -332,11 +332,23 @@ impl Gateway {
     /// The same for a call that no tool was called for.
     pub(super) fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
         self.metrics.refused(fault.code.as_str());
+        let tool = crate::schema::clip(name, 200);
+        self.calls.push(|| {
+            json!({
+                "at": since_1970_ms(),
+                "client": &*caller.client,
+                "session": caller.session.id,
+                "tool": &*tool,
+                "outcome": fault.code.as_str(),
+                "bytes_in": begun.bytes_in,
+                "gateway_us": micros(begun.at.elapsed()),
+            })
+        });
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,
             session = caller.session.id,
-            tool = %crate::schema::clip(name, 200),
+            %tool,
             bytes_in = begun.bytes_in,
             gateway_us = micros(begun.at.elapsed()),
             outcome = fault.code.as_str(),

@@ -16,6 +16,7 @@ mod approving;
 mod apps;
 mod asking;
 mod background;
+mod bridging;
 mod calls;
 mod cancelling;
 mod check;

@@ -1,9 +1,12 @@
-//! Nonet with servers and clients that we did not write, and its search quality on recorded lists.
+//! Nonet with servers, clients and a browser that we did not write, and its search quality on recorded lists.
 //!
 //! The servers and clients are installed by `.ci/run`, which sets NONET_REAL to the folder that they
 //! are in. Without it these tests have nothing to talk to: they say so and end.
 
+mod page;
+
 use std::{
+    ffi::OsStr,
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -21,6 +24,13 @@ fn installed() -> Option<PathBuf> {
         eprintln!("skipped: NONET_REAL is not set; `.ci/run` installs the real servers and sets it");
     }
     folder
+}
+
+/// A program that has its home in a folder, so that nothing is learned from tests elsewhere.
+fn at_home(program: impl AsRef<OsStr>, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("HOME", home).env_remove("XDG_STATE_HOME");
+    command
 }
 
 /// A folder with files, a git repository and a configuration of five real servers.
@@ -79,11 +89,8 @@ impl Place {
         self.folder.path().join(inside)
     }
 
-    /// A program that has its home here, so that nothing is learned from tests elsewhere.
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(program);
-        command.env("HOME", self.folder.path()).env_remove("XDG_STATE_HOME");
-        command
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        at_home(program, self.folder.path())
     }
 
     fn nonet(&self, arguments: &[&str]) -> Output {
@@ -137,30 +144,31 @@ impl Place {
 struct HttpGateway {
     process: Child,
     url: String,
+    /// The live page, with its token.
+    page: String,
 }
 
 impl HttpGateway {
-    fn start(place: &Place) -> Self {
-        let mut process = place
-            .command(NONET)
+    /// Serves what the folder's `servers.toml` says.
+    fn start(folder: &Path) -> Self {
+        let mut process = at_home(NONET, folder)
             .arg("--config")
-            .arg(place.path("servers.toml"))
+            .arg(folder.join("servers.toml"))
             .args(["serve", "--http", "127.0.0.1:0"])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        let url = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find_map(|line| {
-                let from = line.find("http://")?;
-                line[from..].split_whitespace().next().map(String::from)
-            })
-            .expect("the address is printed");
+        let mut address = |before: &str| {
+            let mut said = lines.by_ref().map_while(Result::ok);
+            let found =
+                said.find_map(|line| line.split_once(before)?.1.split_whitespace().next().map(String::from));
+            found.expect("the address is printed")
+        };
+        let (url, page) = (address("serving MCP at "), address("live page at "));
         // Whoever does not read the log stops the gateway at a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { process, url }
+        Self { process, url, page }
     }
 }
 
@@ -236,7 +244,7 @@ fn the_python_sdk_lists_searches_and_calls_in_both_eras_over_both_transports() {
     let place = Place::new(real);
     let config = place.path("servers.toml").display().to_string();
     let stdio = ["--", NONET, "--config", &config];
-    let gateway = HttpGateway::start(&place);
+    let gateway = HttpGateway::start(place.folder.path());
     let http = ["--url", &gateway.url];
     for (mode, version) in [("legacy", "2025-11-25"), ("auto", "2026-07-28")] {
         for to in [&stdio[..], &http] {
@@ -252,7 +260,7 @@ fn the_inspector_lists_and_calls_over_both_transports() {
     let Some(real) = installed() else { return };
     let place = Place::new(real);
     let config = place.path("servers.toml").display().to_string();
-    let gateway = HttpGateway::start(&place);
+    let gateway = HttpGateway::start(place.folder.path());
     let stdio = ["--", NONET, "--config", &config];
     let http = [gateway.url.as_str(), "--transport", "http"];
     let run = |method: &[&str]| {

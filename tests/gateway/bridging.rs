@@ -1,0 +1,232 @@
+//! What a server asks in the middle of a call reaches the client of that call and no other, between all pairs of eras.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::Client,
+    setup::{Setup, eventually, json_of, logged},
+};
+
+fn form() -> Value {
+    json!({ "message": "Which colour?", "requestedSchema": {
+        "type": "object", "properties": { "colour": { "type": "string" } }, "required": ["colour"],
+    } })
+}
+
+fn tools() -> Value {
+    json!([
+        { "name": "form", "on": { "elicit": form() } },
+        { "name": "page", "on": { "elicit": { "mode": "url", "message": "Sign in", "url": "https://example.org/", "elicitationId": "e1" } } },
+        { "name": "model", "on": { "sampling": true } },
+        { "name": "roots", "on": { "roots": true } },
+        { "name": "hang", "on": { "hang": true } },
+        { "name": "loud", "on": { "log": "what I do", "text": "done" } },
+    ])
+}
+
+fn shop(era: &str) -> Setup {
+    let setup = Setup::new();
+    let log = setup.path("messages");
+    setup.server("shop", json!({ "tools": tools(), "era": era, "message_log": log }))
+}
+
+fn everything() -> Value {
+    json!({ "elicitation": { "form": {}, "url": {} }, "sampling": { "tools": {} }, "roots": {} })
+}
+
+/// What the clients of these tests answer.
+fn reply(params: &Value) -> Value {
+    if params.get("messages").is_some() {
+        return json!({ "role": "assistant", "content": { "type": "text", "text": "Hello." }, "model": "m1", "stopReason": "endTurn" });
+    }
+    match params.get("mode").and_then(Value::as_str) {
+        Some("url") => json!({ "action": "accept" }),
+        _ if params.get("message").is_some() => json!({ "action": "accept", "content": { "colour": "red" } }),
+        _ => json!({ "roots": [{ "uri": "file:///work", "name": "work" }] }),
+    }
+}
+
+fn check_answers(answers: impl Fn(&str) -> Value) {
+    assert_eq!(answers("form"), json!({ "action": "accept", "content": { "colour": "red" } }));
+    assert_eq!(answers("page")["action"], "accept");
+    let model = answers("model");
+    assert_eq!((&model["model"], &model["content"]["text"]), (&json!("m1"), &json!("Hello.")), "{model}");
+    assert_eq!(answers("roots")["roots"][0]["uri"], "file:///work");
+}
+
+/// A client of the session era, which is asked while its request is open.
+fn asks_live(era: &str) {
+    let mut client = shop(era).start_with(everything());
+    client.answer_questions(reply);
+    client.until_ready("shop");
+    let client = std::cell::RefCell::new(client);
+    check_answers(|tool| json_of(&client.borrow_mut().execute(&format!("shop.{tool}"), json!({}))));
+    let asked = client.borrow().asked.clone();
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    assert_eq!(asked[0]["requestedSchema"], form()["requestedSchema"]);
+}
+
+#[test]
+fn a_server_of_the_session_era_asks_a_client_of_the_session_era() {
+    asks_live("legacy");
+}
+
+#[test]
+fn a_stateless_server_asks_a_client_of_the_session_era() {
+    asks_live("modern");
+}
+
+fn until_ready(client: &mut Client) {
+    eventually("`shop` is ready", || {
+        let params = json!({ "name": "execute_tool", "arguments": { "name": "gateway.status" } });
+        let answer = client.modern("tools/call", params, json!({}));
+        let status = json_of(&answer["result"]);
+        (status["servers"][0]["state"] == "ready" && status["servers"][0]["tools"] != 0).then_some(())
+    });
+}
+
+/// A stateless client, which gets an unfinished result and sends the call again with the answers.
+fn asks_by_rounds(era: &str) {
+    let mut client = shop(era).start_silently();
+    until_ready(&mut client);
+    let client = std::cell::RefCell::new(client);
+    check_answers(|tool| {
+        let client = &mut *client.borrow_mut();
+        let mut params = json!({ "name": "execute_tool", "arguments": { "name": format!("shop.{tool}") } });
+        let asked = client.modern("tools/call", params.clone(), everything())["result"].take();
+        assert_eq!(asked["resultType"], "input_required", "{asked}");
+        let requests = asked["inputRequests"].as_object().expect("requests");
+        let answers: serde_json::Map<String, Value> =
+            requests.iter().map(|(key, request)| (key.clone(), reply(&request["params"]))).collect();
+        params["inputResponses"] = Value::Object(answers);
+        params["requestState"] = asked["requestState"].clone();
+        let done = client.modern("tools/call", params.clone(), everything())["result"].take();
+        assert_eq!(done["resultType"], "complete", "{done}");
+        // An answer is good once.
+        let again = client.modern("tools/call", params, everything());
+        assert_eq!(again["error"]["code"], -32602, "{again}");
+        json_of(&done)
+    });
+}
+
+#[test]
+fn a_server_of_the_session_era_asks_a_stateless_client() {
+    asks_by_rounds("legacy");
+}
+
+#[test]
+fn a_stateless_server_asks_a_stateless_client() {
+    asks_by_rounds("modern");
+}
+
+#[test]
+fn what_a_client_cannot_answer_is_declined() {
+    let mut client = shop("legacy").start();
+    client.until_ready("shop");
+    assert_eq!(json_of(&client.execute("shop.form", json!({}))), json!({ "action": "decline" }));
+    let model = client.execute("shop.model", json!({})).to_string();
+    assert!(model.contains("declined"), "{model}");
+    assert!(client.asked.is_empty());
+    // A client of forms alone is not sent to a page.
+    let mut client = shop("legacy").start_with(json!({ "elicitation": {} }));
+    client.answer_questions(reply);
+    client.until_ready("shop");
+    assert_eq!(json_of(&client.execute("shop.page", json!({}))), json!({ "action": "decline" }));
+    assert_eq!(json_of(&client.execute("shop.form", json!({})))["action"], "accept");
+    // A stateless server is told beforehand, and says so itself.
+    let mut client = shop("modern").start();
+    client.until_ready("shop");
+    let lacks = client.execute("shop.form", json!({})).to_string();
+    assert!(lacks.contains("lacks the capability"), "{lacks}");
+}
+
+#[test]
+fn no_client_is_asked_on_behalf_of_another() {
+    let site = shop("legacy").serve();
+    let url = format!("http://{}", site.address);
+    let connected = || {
+        let mut client = Client::over(site.folder.clone(), &["connect", &url], &[]);
+        client.initialize("2025-11-25", everything());
+        client.answer_questions(reply);
+        client.until_ready("shop");
+        client
+    };
+    let (mut first, mut second) = (connected(), connected());
+    assert_eq!(json_of(&first.execute("shop.form", json!({})))["action"], "accept");
+    // While a call of the second is with the server nobody can tell whose question it is.
+    let hanging = second.begin_call("shop__hang", json!({}));
+    let messages = site.folder.path().join("messages");
+    eventually("the call has arrived", || {
+        logged(&messages).iter().any(|line| line["params"]["name"] == "hang").then_some(())
+    });
+    assert_eq!(json_of(&first.execute("shop.form", json!({}))), json!({ "action": "decline" }));
+    second.send(
+        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
+    );
+    eventually("the first is asked again", || {
+        (json_of(&first.execute("shop.form", json!({})))["action"] == "accept").then_some(())
+    });
+    assert!(second.asked.is_empty(), "{:?}", second.asked);
+    assert!(first.asked.len() >= 2);
+}
+
+#[test]
+fn an_answer_is_for_the_call_and_the_profile_that_asked() {
+    let site = shop("legacy").toml("[profiles.other]").serve();
+    let url = format!("http://{}", site.address);
+    let mut client = Client::over(site.folder.clone(), &["connect", &url], &[]);
+    until_ready(&mut client);
+    let params = json!({ "name": "shop__form", "arguments": {} });
+    let asked = client.modern("tools/call", params.clone(), everything())["result"].take();
+    let mut again = params;
+    let key =
+        asked["inputRequests"].as_object().and_then(|all| all.keys().next()).expect("a request").clone();
+    again["inputResponses"] = json!({ key: reply(&form()) });
+    again["requestState"] = asked["requestState"].clone();
+    let mut other = Client::over(site.folder.clone(), &["connect", &url, "--profile", "other"], &[]);
+    let refused = other.modern("tools/call", again.clone(), everything());
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    let mut elsewhere = again.clone();
+    elsewhere["name"] = json!("shop__page");
+    assert_eq!(client.modern("tools/call", elsewhere, everything())["error"]["code"], -32602);
+    let done = client.modern("tools/call", again, everything());
+    assert_eq!(json_of(&done["result"])["action"], "accept", "{done}");
+}
+
+#[test]
+fn a_server_may_ask_while_it_gives_a_prompt() {
+    let prompts = json!([{ "name": "plan", "text": "Plan." }]);
+    let mut client = Setup::new()
+        .server(
+            "shop",
+            json!({ "tools": tools(), "prompts": prompts, "era": "modern", "modern_needs_input": true }),
+        )
+        .start_with(everything());
+    client.answer_questions(|_| json!({ "action": "accept", "content": { "name": "Ann" } }));
+    client.until_ready("shop");
+    let result = client.execute("shop.loud", json!({}));
+    assert_eq!(result["content"][0]["text"], "done", "{result}");
+    assert_eq!(client.asked.len(), 1);
+}
+
+#[test]
+fn log_messages_reach_the_client_as_it_wants_them() {
+    let mut client = shop("legacy").start();
+    client.until_ready("shop");
+    let mut heard = |client: &mut Client| {
+        client.notifications.clear();
+        client.execute("shop.loud", json!({}));
+        client.notifications.iter().filter(|note| note["method"] == "notifications/message").count()
+    };
+    assert_eq!(heard(&mut client), 1);
+    let set = client.request("logging/setLevel", json!({ "level": "emergency" }));
+    assert!(set.get("result").is_some(), "{set}");
+    assert_eq!(heard(&mut client), 0);
+    let messages = client.folder.path().join("messages");
+    eventually("the server is told", || {
+        logged(&messages).iter().any(|line| line["method"] == "logging/setLevel").then_some(())
+    });
+    let _: Arc<_> = client.folder.clone();
+}

@@ -1,0 +1,302 @@
+// Drives the live page of a running gateway in Chromium.
+//
+//     page.mjs LINK CHROMIUM                      checks it; exits with 1 when a check fails
+//     page.mjs LINK CHROMIUM --pictures FOLDER    page.png and page-dark.png, of what it shows now
+//
+// LINK is the page's address with its token. playwright-core and axe-core are in $NONET_REAL/node. Starts
+// nothing but the browser; the gateway has the servers that `page.rs` writes: `weather` is down, and
+// `time.get_current_time` takes 30 ms and answers with the id of its process, `time.convert_time` fails.
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import path from "node:path";
+
+const require = createRequire(path.join(process.env.NONET_REAL, "node", "here.js"));
+const { chromium } = require("playwright-core");
+const axe = require("axe-core").source;
+
+const [link, executablePath, option, folder] = process.argv.slice(2);
+const { origin } = new URL(link);
+const PATIENCE_MS = 120_000;
+
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+/** Looks until there is something. */
+async function until(what, look) {
+  const end = Date.now() + PATIENCE_MS;
+  for (;;) {
+    const found = await look();
+    if (found) return found;
+    assert(Date.now() < end, `this did not happen: ${what}`);
+    await pause(30);
+  }
+}
+
+// --- a client of the gateway ---
+
+/** Shakes hands; the function it gives calls a tool and answers with the JSON of the result's text. */
+async function client(name) {
+  let [session, id] = ["", 0];
+  async function post(method, params) {
+    const headers = { "content-type": "application/json", accept: "application/json, text/event-stream" };
+    if (session) Object.assign(headers, { "mcp-session-id": session, "mcp-protocol-version": "2025-06-18" });
+    const message = { jsonrpc: "2.0", method, params, ...(method.startsWith("notifications/") ? {} : { id: ++id }) };
+    const answer = await fetch(`${origin}/mcp`, { method: "POST", headers, body: JSON.stringify(message) });
+    session ||= answer.headers.get("mcp-session-id");
+    const text = await answer.text();
+    const messages = text.startsWith("{") ? [text] : [...text.matchAll(/^data: ?(\{.*)$/gm)].map(([, data]) => data);
+    return messages.map(JSON.parse).find((one) => "result" in one)?.result;
+  }
+  await post("initialize", { protocolVersion: "2025-06-18", capabilities: {}, clientInfo: { name, version: "1" } });
+  await post("notifications/initialized", {});
+  return async (tool, params) => {
+    const result = await post("tools/call", { name: "execute_tool", arguments: { name: tool, params } });
+    try { return JSON.parse(result.content[0].text); } catch { return result; }
+  };
+}
+
+// --- the browser ---
+
+const browser = await chromium.launch({ executablePath });
+
+/** A page with nobody's cookies. `faults` gets what goes wrong on it, `asked` each address it asks for. */
+async function open(address, look = {}) {
+  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, reducedMotion: "reduce", ...look });
+  const page = await context.newPage();
+  const [faults, asked] = [[], []];
+  page.on("console", (said) => { if (["error", "warning"].includes(said.type())) faults.push(said.text()); });
+  page.on("pageerror", (error) => faults.push(String(error)));
+  context.on("request", (request) => asked.push(request.url()));
+  await page.addInitScript(() => addEventListener("securitypolicyviolation", (event) => console.error(`CSP: ${event.violatedDirective} ${event.blockedURI}`)));
+  page.setDefaultTimeout(PATIENCE_MS);
+  await page.goto(address);
+  return { page, faults, asked };
+}
+
+if (option === "--pictures") {
+  for (const [colorScheme, file] of [["light", "page.png"], ["dark", "page-dark.png"]]) {
+    const { page } = await open(link, { colorScheme });
+    await until("calls are shown", () => page.locator(".call:visible").count());
+    await page.locator("#query").fill("read a file");
+    await until("something is found", () => page.locator(".hit:visible").count());
+    await page.keyboard.press("ArrowDown");
+    await until("the rate is drawn", () => page.locator(".rate .all").count());
+    await page.screenshot({ path: path.join(folder, file) });
+  }
+  await browser.close();
+  process.exit();
+}
+
+const { page, faults, asked } = await open(link);
+const call = await client("browser-test");
+const text = (selector) => page.locator(selector).textContent();
+const focused = (selector) => page.evaluate((selector) => document.activeElement.matches(selector), selector);
+const row = (name) => page.locator("#server-table tbody").filter({ has: page.getByRole("rowheader", { name, exact: true }) });
+const stateOf = (name) => row(name).locator(".state").textContent();
+const button = (name) => page.getByRole("button", { name, exact: true });
+
+/** By keyboard, as all of it. A second press within a third of a second is taken for a double click. */
+async function pressTwice(label, name) {
+  await button(`${label} ${name}`).focus();
+  await page.keyboard.press("Enter");
+  await until("it asks for a second press", () => focused(`[aria-label="Press again to ${label.toLowerCase()} ${name}"]`));
+  await pause(400);
+  await page.keyboard.press("Enter");
+}
+
+/** Nothing that keeps somebody from reading or using the page, as axe sees it. */
+async function accessible(where, on = page) {
+  await on.evaluate(axe);
+  const { violations } = await on.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  const grave = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));
+  const told = grave.map(({ id, help, nodes }) => `${where}: ${id}, ${help}: ${nodes.map((node) => `${node.target} ${node.failureSummary}`).join("\n  ")}`);
+  assert.deepEqual(told, []);
+}
+
+const CHECKS = {
+  async "its first view is small"() {
+    await until("servers are shown", () => row("time").count());
+    const loaded = await page.evaluate(() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+      .reduce((sum, entry) => sum + entry.transferSize, 0));
+    assert(loaded > 10_000 && loaded < 150_000, `${loaded} bytes`);
+  },
+
+  async "the token leaves the address bar"() {
+    assert.equal(page.url(), `${origin}/ui`);
+  },
+
+  async "servers are shown with their state"() {
+    for (const name of ["filesystem", "git", "github", "memory", "notion", "time"]) {
+      await until(`${name} is ready`, async () => (await stateOf(name)) === "ready");
+    }
+    await until("the others are counted", async () => (await text("#ready")) === "6 of 7 servers ready");
+    assert.equal(await row("git").locator(".tools-count").textContent(), "12");
+  },
+
+  async "a server that is down tells why, in its own last words"() {
+    await until("weather is down", async () => (await stateOf("weather")) === "down");
+    assert.match(await row("weather").locator(".error").textContent(), /exit code 3/);
+    await button("weather down").click();
+    assert.match(await row("weather").locator(".details").textContent(), /Last error: .*exit code 3/);
+    const tail = await row("weather").locator("pre").textContent();
+    // What a server says is text.
+    assert(tail.startsWith("reading stations.json\n<img src=//example.com/x onerror=alert(1)>no station answers"), tail);
+  },
+
+  async "search as you type shows what is found, and why each ranks"() {
+    await until("everything is indexed", async () => (await text("#fact-indexed")) === "everything is indexed");
+    assert.equal(await text("#fact-search"), "by meaning");
+    await page.keyboard.press("/");
+    assert(await focused("#query"), "/ goes to the search");
+    await page.keyboard.type("read");
+    const before = await until("the first word finds something", async () => (await page.locator(".hit:visible").count()) && text("#found"));
+    assert.match(before, /^\d+ tools of \d+; confidence \w+/);
+    await page.keyboard.type(" a text file");
+    await until("the words count that came later", async () => /text/.test(await text("#hit-0 .because")));
+    assert.match(await text("#hit-0 .name"), /^filesystem\.read_/);
+    for (const hit of await page.locator(".hit:visible").all()) {
+      const why = await hit.locator(".because").textContent();
+      assert.match(why, /(meaning|words|letters|learned) \d\.\d\d/);
+      assert((await hit.locator(".why i").count()) > 0, why);
+    }
+    assert.match(await text("#hit-0 .because"), /meaning \d\.\d\d/);
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("ArrowDown");
+    assert.equal(await page.locator("[aria-selected=true] .name").textContent(), await text("#hit-1 .name"));
+    assert.equal(await page.locator("#query").getAttribute("aria-activedescendant"), "hit-1");
+  },
+
+  async "a call is shown as it happens, with its times"() {
+    await until("the stream is open", async () => (await text("#stream-state")) === "live");
+    const before = await page.locator(".call").count();
+    await call("time.get_current_time", { timezone: "Asia/Tokyo" });
+    await until("the call is there", async () => (await page.locator(".call").count()) === before + 1);
+    const shown = page.locator(".call").first();
+    assert.equal(await shown.locator(".tool").textContent(), "time.get_current_time");
+    const under = await shown.locator(".under").textContent();
+    assert.match(under, /^okbrowser-test\d+ B → \d+ BNonet [\d.,]+ (µs|ms), server [\d.]+ ms$/);
+    const server = Number(/server ([\d.]+) ms/.exec(under)[1]);
+    assert(server >= 30 && server < 5_000, `its server takes 30 ms: ${under}`);
+    await call("time.convert_time", { source_timezone: "UTC", time: "12:00", target_timezone: "Mars/Olympus" });
+    await until("a failure is there too", async () => (await page.locator(".call .state.bad").allTextContents()).join() === "tool_error");
+    await call("time.get_current_time", {});
+    await until("so is a call that no tool was called for", async () => /^invalid_paramsbrowser-test\d+ BNonet /.test(await page.locator(".call .under").first().textContent()));
+    await until("the client has its name", async () => /browser-test/.test(await text("#clients")));
+  },
+
+  async "single keys pause and filter the calls"() {
+    await page.keyboard.press("Escape"); // empties the search
+    await page.keyboard.press("Escape"); // leaves it
+    await page.keyboard.press("p");
+    await call("time.get_current_time", { timezone: "UTC" });
+    await until("the call waits", async () => (await text("#stream-state")) === "paused, 1 waiting");
+    await page.keyboard.press("p");
+    await until("it goes on", async () => (await text("#stream-state")) === "live");
+    await page.keyboard.press("f");
+    await page.keyboard.type("-ok");
+    await until("the others go", async () => (await page.locator(".call:visible .tool").allTextContents()).join() === "time.get_current_time,time.convert_time");
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("s");
+    assert(await focused("#server-table button.more"), "s goes to the servers");
+    await page.keyboard.press("?");
+    assert(await page.locator("dialog#keys").isVisible(), "? shows the keys");
+    await accessible("the keys");
+    await page.keyboard.press("Escape");
+    assert(!(await page.locator("dialog#keys").isVisible()), "Esc takes them away");
+  },
+
+  async "Tab reaches everything, in the order of the page, and shows where it is"() {
+    await page.evaluate(() => {
+      globalThis.reached = [];
+      // From the top.
+      document.body.tabIndex = -1;
+      document.body.focus();
+      document.body.removeAttribute("tabindex");
+    });
+    for (let count = 0; count < 200; count++) {
+      await page.keyboard.press("Tab");
+      const again = await page.evaluate(() => {
+        const node = document.activeElement;
+        if (node === document.body || globalThis.reached.includes(node)) return true;
+        if (getComputedStyle(node).outlineStyle === "none") throw new Error(`no outline: ${node.outerHTML}`);
+        globalThis.reached.push(node);
+        return false;
+      });
+      if (again) break;
+    }
+    const { missing, disorder } = await page.evaluate(() => {
+      const { reached } = globalThis;
+      const all = [...document.querySelectorAll("a[href], button, input, [tabindex='0']")].filter((node) => node.checkVisibility() && node.getClientRects().length);
+      const behind = (node, at) => at > 0 && !(reached[at - 1].compareDocumentPosition(node) & Node.DOCUMENT_POSITION_FOLLOWING);
+      const tell = (nodes) => nodes.map((node) => node.outerHTML.slice(0, 120));
+      return { missing: tell(all.filter((node) => !reached.includes(node))), disorder: tell(reached.filter(behind)) };
+    });
+    assert.deepEqual([missing, disorder], [[], []]);
+  },
+
+  async "a server is restarted, held and let go"() {
+    const process = async () => (await call("time.get_current_time", { timezone: "UTC" })).pid;
+    const before = await process();
+    assert(before > 0);
+    await pressTwice("Restart", "time");
+    await until("another process answers", async () => ![before, undefined].includes(await process()));
+    await pressTwice("Disable", "time");
+    await until("it is held", async () => (await stateOf("time")) === "disabled");
+    const fault = await call("time.get_current_time", { timezone: "UTC" });
+    assert.equal(fault.error?.code, "server_down");
+    await button("Enable time").focus();
+    await page.keyboard.press("Enter");
+    await until("it is ready again", async () => (await stateOf("time")) === "ready");
+    assert((await process()) > 0);
+  },
+
+  async "light and dark are both readable"() {
+    await page.keyboard.press("/");
+    await page.keyboard.type("read a file");
+    await until("something is found", () => page.locator(".hit:visible").count());
+    await page.keyboard.press("ArrowDown");
+    const paper = {};
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+      paper[colorScheme] = await page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+      await accessible(colorScheme);
+    }
+    assert.notEqual(paper.light, paper.dark);
+  },
+
+  async "nothing sticks out on a small screen"() {
+    await page.setViewportSize({ width: 360, height: 740 });
+    const width = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert(width <= 360, `${width} pixels of 360`);
+    await accessible("a small screen");
+  },
+
+  async "it asks nobody but its gateway, and nothing goes wrong on it"() {
+    assert.deepEqual(asked.filter((url) => !url.startsWith(`${origin}/ui`) && !url.startsWith("data:")), []);
+    assert.deepEqual(faults, []);
+  },
+
+  async "a wrong token shows the way in"() {
+    const { page } = await open(`${origin}/ui#token=guess`);
+    await page.locator("#gate").waitFor();
+    assert(!(await page.locator("#live").isVisible()));
+    await accessible("the gate", page);
+    await page.locator("#gate-token").fill(link);
+    await page.keyboard.press("Enter");
+    await page.locator("#live").waitFor();
+  },
+};
+
+let failed = 0;
+for (const [name, check] of Object.entries(CHECKS)) {
+  try {
+    await check();
+    console.log(`ok      ${name}`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAILED  ${name}\n${error.stack}`);
+  }
+}
+await browser.close();
+process.exitCode = failed ? 1 : 0;

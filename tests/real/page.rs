@@ -1,0 +1,77 @@
+//! The live page in a real browser: Chromium, driven by `page.mjs`, before a gateway with scripted servers.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+
+use crate::{HttpGateway, NONET, installed};
+
+/// The browser; `None` where there is none.
+fn chromium() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs = ["chromium", "google-chrome"].iter();
+    let found = programs
+        .flat_map(|name| std::env::split_paths(&path).map(move |folder| folder.join(name)))
+        .find(|program| program.is_file());
+    if found.is_none() {
+        eprintln!("skipped: there is no Chromium on the PATH; `.ci/run` installs it where it can");
+    }
+    found
+}
+
+/// The recorded tools of a server, scripted: each answers after 30 ms with the id of its process.
+fn scripted(server: &str) -> Value {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tools.jsonl");
+    let text = fs::read_to_string(data).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let tools = lines.filter(|tool| tool["server"] == server).map(|tool| {
+        let on = match tool["name"].as_str() {
+            Some("convert_time") => json!({ "error": "there is no such zone" }),
+            _ => json!({ "counter": true, "delay_ms": 30 }),
+        };
+        let (name, description, schema) = (&tool["name"], &tool["description"], &tool["input_schema"]);
+        json!({ "name": name, "description": description, "input_schema": schema, "on": on })
+    });
+    json!({ "tools": tools.collect::<Vec<_>>() })
+}
+
+/// Six servers that work and one that is down, whose last words are markup.
+fn write_servers(folder: &Path) {
+    let fake = Path::new(NONET).with_file_name("examples").join("fake_server");
+    assert!(fake.exists(), "{} is missing: run `cargo build --examples`", fake.display());
+    let mut config = format!("[embedder]\ncache = {:?}\n", folder.join("cache"));
+    let mut add = |name: &str, script: Value| {
+        let file = folder.join(format!("{name}.json"));
+        fs::write(&file, script.to_string()).unwrap();
+        config += &format!("[servers.{name}]\ncommand = {fake:?}\nargs = [\"--script-file\", {file:?}]\n");
+    };
+    for name in ["filesystem", "git", "github", "memory", "notion", "time"] {
+        add(name, scripted(name));
+    }
+    let said = ["reading stations.json", "<img src=//example.com/x onerror=alert(1)>no station answers"];
+    add("weather", json!({ "exit_at_start": 3, "stderr_lines": said }));
+    fs::write(folder.join("servers.toml"), config).unwrap();
+}
+
+#[test]
+fn the_live_page_works_in_a_browser() {
+    let Some(real) = installed() else { return };
+    let Some(chromium) = chromium() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    write_servers(folder.path());
+    let gateway = HttpGateway::start(folder.path());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/page.mjs");
+    let output = Command::new("node")
+        .arg(script)
+        .arg(&gateway.page)
+        .arg(chromium)
+        .env("NONET_REAL", real)
+        .output()
+        .unwrap();
+    let told = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&told));
+}
