@@ -9,6 +9,7 @@
 
 pub mod cause;
 mod child;
+mod follow;
 pub mod guard;
 mod handshake;
 mod http;
@@ -37,8 +38,8 @@ use rmcp::{
     model::{
         ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
         ElicitRequestParams, ElicitResult, ErrorData, FormElicitationCapability, Implementation,
-        ListRootsResult, LoggingMessageNotificationParam, ProtocolVersion, ServerPeerInfo,
-        SetLevelRequestParams, UrlElicitationCapability,
+        ListRootsResult, LoggingMessageNotificationParam, ProtocolVersion, ResourceUpdatedNotificationParam,
+        ServerPeerInfo, SetLevelRequestParams, UrlElicitationCapability,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, NotificationContext, Peer, RequestContext,
@@ -56,12 +57,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     child::{Child, Program, Tail, missing_launcher},
+    follow::Followed,
     guard::Guard,
     lines::Lines,
     list::{Subscribed, list},
     wishes::Askers,
 };
 pub use self::{
+    follow::Following,
     tap::ProgressSink,
     wishes::{Asker, LogLevel, Replies, Requests, Toward},
 };
@@ -243,6 +246,8 @@ pub struct Connection {
     askers: Arc<Askers>,
     /// What of its log is wanted; none if nobody has said so.
     log_level: Mutex<Option<LogLevel>>,
+    /// Resources whose changes somebody wants to hear of.
+    followed: Arc<Followed>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -300,6 +305,7 @@ impl Connection {
             tail: Mutex::default(),
             askers: Arc::default(),
             log_level: Mutex::default(),
+            followed: Arc::default(),
         }
     }
 
@@ -515,6 +521,9 @@ impl Connection {
                 if let Some(level) = level.filter(|_| link.era == Era::Legacy) {
                     tell_log_level(&self.name, &peer, level).await;
                 }
+                if link.era == Era::Legacy {
+                    self.followed.follow_again(&self.name, &peer).await;
+                }
                 // Ready only now: whoever waits for it finds the list on its way.
                 self.peer.store(Some(Arc::new(peer.clone())));
                 let version = link.info.protocol_version.to_string();
@@ -532,7 +541,7 @@ impl Connection {
                 () = self.restart.notified() => return "it was restarted on request".into(),
                 () = held(&self.enabled) => return "it was disabled on request".into(),
                 () = link.changed.notified() => {}
-                () = subscription.changed(&peer, link) => {}
+                () = subscription.changed(&peer, link, &self.followed) => {}
             }
             // Servers tell of many changes at once; one new list answers them all.
             tokio::time::sleep(SETTLE).await;
@@ -668,7 +677,12 @@ impl Connection {
     }
 
     fn handler(&self, changed: &Arc<Notify>) -> Handler {
-        Handler { server: self.name.clone(), changed: changed.clone(), askers: self.askers.clone() }
+        Handler {
+            server: self.name.clone(),
+            changed: changed.clone(),
+            askers: self.askers.clone(),
+            followed: self.followed.clone(),
+        }
     }
 
     /// Says what of the server's log is wanted from now on, also when it is connected anew.
@@ -788,6 +802,7 @@ struct Handler {
     server: Arc<str>,
     changed: Arc<Notify>,
     askers: Arc<Askers>,
+    followed: Arc<Followed>,
 }
 
 impl Handler {
@@ -835,6 +850,14 @@ impl ClientHandler for Handler {
 
     async fn on_resource_list_changed(&self, _context: NotificationContext<RoleClient>) {
         self.changed.notify_one();
+    }
+
+    async fn on_resource_updated(
+        &self,
+        params: ResourceUpdatedNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        self.followed.tell(params.uri);
     }
 
     async fn on_logging_message(

@@ -42,7 +42,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
-    config::{Config, Globs, Profile},
+    config::{Config, Globs, Profile, Scope as Scoped},
     downstream::{Connection, Dial, LogLevel, State, Update, guard::Guard},
     jobs::Jobs,
     metrics::Metrics,
@@ -351,6 +351,25 @@ impl Gateway {
     /// The connections as they are now, by server name.
     pub fn connections(&self) -> Arc<Connections> {
         self.world.load().connections.clone()
+    }
+
+    /// The connection that a caller's requests to a server go over: the one that all clients share, or its session's own
+    /// where the server is started per client.
+    fn connection_for(&self, caller: &session::Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
+        let shared = self.connections().get(server).cloned()?;
+        let settings = shared.settings();
+        if settings.scope == Scoped::Shared || !caller.lasting || shared.is_held() {
+            return Some(shared);
+        }
+        let begin = || {
+            let own =
+                Arc::new(Connection::new(server.clone(), (*settings).clone(), self.guard.clone(), None));
+            // What it lists is what the shared one lists.
+            let (updates, _) = mpsc::channel(1);
+            self.supervise(&own, &updates);
+            own
+        };
+        Some(caller.session.connection(server, &settings, begin))
     }
 
     /// The bytes of JSON that the definitions of all tools take, and those of the nine.

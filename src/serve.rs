@@ -18,6 +18,7 @@ mod shared;
 mod tasks;
 
 use std::{
+    collections::HashMap,
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex},
@@ -31,10 +32,11 @@ use rmcp::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
         ClientRequest, CompleteRequestParams, CompleteResult, CustomResult, DiscoverResult,
         ElicitRequestParams, ElicitationAction, GetPromptRequestParams, GetPromptResponse, GetTaskParams,
-        GetTaskResult, Implementation, InitializeRequestParams, InitializeResult, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
-        PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ServerCapabilities, ServerConfig, ServerResult, SetLevelRequestParams, SubscriptionFilter,
+        GetTaskResult, Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult,
+        InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+        MetaObject, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, ServerResult,
+        SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
     },
     service::{
         NotificationContext, Peer, RequestContext, ServiceError, ServiceRole, SubscriptionContext,
@@ -44,9 +46,13 @@ use rmcp::{
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
 pub use shared::{accept_shared, serve_shared};
-use tokio::sync::watch;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::task::AbortOnDropHandle;
 
-use self::open::{Left, Parking, Wanted, Ways};
+use self::open::{Done, Left, Parking, Wanted, Ways};
 use crate::{
     config::{Config, Limits},
     gateway::{
@@ -67,6 +73,8 @@ const ASK: &str = "ask";
 const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// The longest message that is read, in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
+/// How many changes of resources wait for a client that is slow to hear of them.
+const UPDATES_QUEUE: usize = 64;
 /// How long servers wait with starting, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
 
@@ -129,13 +137,23 @@ pub struct Handler {
     parking: Arc<Parking>,
     /// What the client wants to hear of servers' logs.
     log_level: Wanted,
+    /// Resources that it follows, by the URI that it calls them by.
+    followed: Arc<Mutex<HashMap<String, AbortOnDropHandle<()>>>>,
 }
 
 impl Handler {
     /// A handler with a session of its own.
     fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parking: Arc<Parking>) -> Self {
         let session = gateway.open_session(profile);
-        Self { gateway, session, http, client: Arc::default(), parking, log_level: Wanted::default() }
+        Self {
+            gateway,
+            session,
+            http,
+            client: Arc::default(),
+            parking,
+            log_level: Wanted::default(),
+            followed: Arc::default(),
+        }
     }
 
     fn caller(
@@ -182,6 +200,32 @@ impl Handler {
                 *known = Some((client.into(), config, limits));
                 limits
             }
+        }
+    }
+
+    /// Passes a request through to a server that may ask its client meanwhile: what came of it, or what the client has to
+    /// answer first. `given` is what it answered in an earlier round.
+    async fn pass<W: Future<Output = Result<Value, ErrorData>> + Send + 'static>(
+        &self,
+        what: String,
+        given: (Option<&str>, Option<&InputResponses>),
+        context: &RequestContext<RoleServer>,
+        work: impl FnOnce(Arc<Gateway>, Caller) -> W,
+    ) -> Result<Result<Value, Box<InputRequiredResult>>, ErrorData> {
+        let profile = self.session.profile.clone();
+        let open = match self.parking.resume(&what, profile.as_deref(), given.0, given.1) {
+            Some(open) => open?,
+            None => {
+                let ways = Ways::new(self.session.id, context.client_capabilities().as_ref(), false);
+                let asker = Some(ways.asker.clone());
+                let caller = Caller { asker, cancel: ways.cancel.clone(), ..self.asker(context) };
+                ways.pass(what, profile, work(self.gateway.clone(), caller))
+            }
+        };
+        match open.run(&self.parking, context, is_modern(context), None).await {
+            Left::Ended(Done::Passed(passed)) => passed.map(Ok),
+            Left::Ended(Done::Called(_)) => Err(ErrorData::internal_error("no answer of this request", None)),
+            Left::Asks(asked) => Ok(Err(asked)),
         }
     }
 
@@ -278,6 +322,7 @@ impl ServerHandler for Handler {
             .enable_prompts_list_changed()
             .enable_resources()
             .enable_resources_list_changed()
+            .enable_resources_subscribe()
             .enable_completions()
             .enable_logging()
             .build();
@@ -339,7 +384,8 @@ impl ServerHandler for Handler {
             if modern { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
         let profile = self.session.profile.as_deref();
         let (name, mut caller) = (request.name.clone(), None);
-        let open = match self.parking.resume(&request, profile) {
+        let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
+        let open = match self.parking.resume(&open::called(&request.name), profile, state, given) {
             Some(open) => open?,
             None => {
                 let capabilities = context.client_capabilities();
@@ -347,11 +393,14 @@ impl ServerHandler for Handler {
                 let ways = Ways::new(self.session.id, capabilities.as_ref(), wants_progress);
                 let own = self.caller(&request, &context, &ways);
                 caller = Some(own.clone());
-                ways.open(&self.gateway, own, request)
+                ways.call(&self.gateway, own, request)
             }
         };
         let answer = match open.run(&self.parking, &context, modern, level).await {
-            Left::Ended(answer) => answer,
+            Left::Ended(Done::Called(answer)) => answer,
+            Left::Ended(Done::Passed(_)) => {
+                return Err(ErrorData::internal_error("no answer of a call", None));
+            }
             Left::Asks(asked) => return Ok(CallToolResponse::InputRequired(*asked)),
         };
         let answer = match (answer, caller) {
@@ -431,10 +480,16 @@ impl ServerHandler for Handler {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let caller = self.asker(&context);
-        let arguments = request.arguments.unwrap_or_default();
-        let given = self.gateway.get_prompt(&caller, &request.name, arguments).await?;
-        Ok(passing::prompt(given, is_modern(&context))?.into())
+        let (name, arguments) = (request.name, request.arguments.unwrap_or_default());
+        let what = format!("prompts/get {name}");
+        let get = |gateway: Arc<Gateway>, caller| async move {
+            gateway.get_prompt(&caller, &name, arguments).await
+        };
+        let given = (request.request_state.as_deref(), request.input_responses.as_ref());
+        Ok(match self.pass(what, given, &context, get).await? {
+            Ok(prompt) => passing::prompt(prompt, is_modern(&context))?.into(),
+            Err(asked) => GetPromptResponse::InputRequired(*asked),
+        })
     }
 
     async fn list_resources(
@@ -462,8 +517,47 @@ impl ServerHandler for Handler {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let given = self.gateway.read_resource(&self.asker(&context), &request.uri).await?;
-        Ok(passing::resource(given, is_modern(&context))?.into())
+        let uri = request.uri;
+        let what = format!("resources/read {uri}");
+        let read = |gateway: Arc<Gateway>, caller| async move { gateway.read_resource(&caller, &uri).await };
+        let given = (request.request_state.as_deref(), request.input_responses.as_ref());
+        Ok(match self.pass(what, given, &context, read).await? {
+            Ok(resource) => passing::resource(resource, is_modern(&context))?.into(),
+            Err(asked) => ReadResourceResponse::InputRequired(*asked),
+        })
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let mut following = self.gateway.follow_resource(&self.asker(&context), &request.uri).await?;
+        let (uri, peer) = (request.uri.clone(), context.peer.clone());
+        let telling = tokio::spawn(async move {
+            loop {
+                following.updated().await;
+                let update = ResourceUpdatedNotificationParam::new(uri.clone());
+                if peer.notify_resource_updated(update).await.is_err() {
+                    return;
+                }
+            }
+        });
+        if let Ok(mut followed) = self.followed.lock() {
+            followed.insert(request.uri, AbortOnDropHandle::new(telling));
+        }
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if let Ok(mut followed) = self.followed.lock() {
+            followed.remove(&request.uri);
+        }
+        Ok(())
     }
 
     async fn complete(
@@ -515,14 +609,40 @@ impl ServerHandler for Handler {
         }
         accepted.prompts_list_changed = requested.prompts_list_changed;
         accepted.resources_list_changed = requested.resources_list_changed;
+        accepted.resource_subscriptions.clone_from(&requested.resource_subscriptions);
         Some(accepted)
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let mut lists = Lists::new(self);
+        let (updated, mut updates) = mpsc::channel(UPDATES_QUEUE);
+        let mut following = JoinSet::new();
+        let caller = Caller { session: self.session.clone(), ..Caller::default() };
+        for uri in context.accepted().resource_subscriptions.iter().flatten() {
+            match self.gateway.follow_resource(&caller, uri).await {
+                Ok(mut one) => {
+                    let (uri, updated) = (uri.clone(), updated.clone());
+                    following.spawn(async move {
+                        loop {
+                            one.updated().await;
+                            if updated.send(uri.clone()).await.is_err() {
+                                return;
+                            }
+                        }
+                    });
+                }
+                Err(error) => tracing::info!(%error, "a resource cannot be followed"),
+            }
+        }
         loop {
             let changed = tokio::select! {
                 changed = lists.changed() => changed,
+                Some(uri) = updates.recv() => {
+                    if context.sink().notify_resource_updated(uri).await.is_err() {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 () = context.cancelled() => return Ok(()),
                 () = self.gateway.stopping().cancelled() => return Ok(()),
             };

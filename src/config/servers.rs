@@ -41,6 +41,8 @@ pub struct Server {
     pub parallel: bool,
     /// How many calls may be with the server at the same time; further ones wait.
     pub max_concurrency: usize,
+    /// Whose process or connection it is.
+    pub scope: Scope,
     /// What single tools have of their own, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
 }
@@ -95,6 +97,17 @@ pub enum Policy {
     Approve,
     /// It never runs.
     Deny,
+}
+
+/// How many of a server there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// One for all clients.
+    #[default]
+    Shared,
+    /// One for each client, started with its first call and ended with its session, and one for the lists.
+    Client,
 }
 
 /// The transport by its name in the file. Left out, it is told from `command` or `url`.
@@ -160,6 +173,9 @@ pub(super) struct ServerTable {
     /// How many calls may be with the server at the same time; further ones wait for their turn.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: usize,
+    /// Whether one of it serves all clients, or each client has its own. A client without a session (2026-07-28 over HTTP)
+    /// uses the shared one.
+    pub scope: Scope,
     /// Single tools, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
 }
@@ -184,6 +200,7 @@ impl Default for ServerTable {
             policy: None,
             parallel: false,
             max_concurrency: 64,
+            scope: Scope::default(),
             tools: BTreeMap::new(),
         }
     }
@@ -213,6 +230,7 @@ impl ServerTable {
             policy: self.policy,
             parallel: self.parallel,
             max_concurrency: self.max_concurrency,
+            scope: self.scope,
             tools: self.tools,
         }
     }

@@ -6,14 +6,15 @@ use rmcp::{
     RoleClient,
     model::{
         ClientRequest, ErrorCode, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
-        ListToolsRequest, PaginatedRequestParams, ServerPeerInfo, ServerResult, SubscriptionFilter,
+        ListToolsRequest, PaginatedRequestParams, ServerNotification, ServerPeerInfo, ServerResult,
+        SubscriptionFilter,
     },
     service::{Peer, ServiceError, Subscription},
 };
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{Era, Link, deepest};
+use super::{Era, Link, deepest, follow::Followed};
 use crate::catalog::Listing;
 
 /// How many pages of a list are read, and how many entries; what lies beyond is not shown.
@@ -140,29 +141,37 @@ async fn pages(
 }
 
 /// A modern server tells of changes only to those who listen.
-async fn listen(peer: &Peer<RoleClient>, info: &ServerPeerInfo) -> Option<Subscription> {
+async fn listen(
+    peer: &Peer<RoleClient>,
+    info: &ServerPeerInfo,
+    followed: Vec<String>,
+) -> Option<Subscription> {
     let capabilities = &info.capabilities;
     let tells = [
         capabilities.tools.as_ref().and_then(|tools| tools.list_changed),
         capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed),
         capabilities.resources.as_ref().and_then(|resources| resources.list_changed),
     ];
-    if !tells.contains(&Some(true)) {
+    if !tells.contains(&Some(true)) && followed.is_empty() {
         return None;
     }
-    let filter = SubscriptionFilter::builder().tools_list_changed().prompts_list_changed();
-    let filter = filter.resources_list_changed().build();
+    let mut filter = SubscriptionFilter::builder()
+        .tools_list_changed()
+        .prompts_list_changed()
+        .resources_list_changed()
+        .build();
+    filter.resource_subscriptions = (!followed.is_empty()).then_some(followed);
     match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
         Ok(Ok(subscription)) => Some(subscription),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "no subscription to list changes");
+            tracing::debug!(%error, "no subscription to changes");
             None
         }
         Err(_) => None,
     }
 }
 
-/// The subscription to list changes of a modern server.
+/// The subscription to changes of a modern server.
 #[derive(Default)]
 pub(super) struct Subscribed {
     open: Option<Subscription>,
@@ -170,20 +179,42 @@ pub(super) struct Subscribed {
 }
 
 impl Subscribed {
-    /// Waits for the next change that the server tells of; for ever where there is nothing to listen
-    /// to. A stream that ends while the server lives (a proxy's idle limit) is opened again, and counts
-    /// as a change, since one may have been missed.
-    pub(super) async fn changed(&mut self, peer: &Peer<RoleClient>, link: &Link) {
+    /// Waits for the next change of a list that the server tells of; for ever where there is nothing to listen to. A stream
+    /// that ends while the server lives (a proxy's idle limit) is opened again, and counts as a change, since one may have
+    /// been missed.
+    pub(super) async fn changed(&mut self, peer: &Peer<RoleClient>, link: &Link, followed: &Followed) {
         if link.era == Era::Legacy {
             return std::future::pending().await;
         }
         if !std::mem::replace(&mut self.tried, true) {
-            self.open = listen(peer, &link.info).await;
+            self.open = listen(peer, &link.info, followed.uris()).await;
         }
-        let Some(open) = &mut self.open else { return std::future::pending().await };
-        if !matches!(open.next().await, Ok(Some(_))) {
-            tokio::time::sleep(RELISTEN).await;
-            self.open = listen(peer, &link.info).await;
+        loop {
+            let news = async {
+                match &mut self.open {
+                    Some(open) => open.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let news = tokio::select! {
+                news = news => news,
+                // Another filter takes another stream.
+                () = followed.changed() => {
+                    self.open = listen(peer, &link.info, followed.uris()).await;
+                    continue;
+                }
+            };
+            match news {
+                Ok(Some(ServerNotification::ResourceUpdatedNotification(update))) => {
+                    followed.tell(update.params.uri);
+                }
+                Ok(Some(_)) => return,
+                _ => {
+                    tokio::time::sleep(RELISTEN).await;
+                    self.open = listen(peer, &link.info, followed.uris()).await;
+                    return;
+                }
+            }
         }
     }
 }

@@ -367,7 +367,7 @@ impl Gateway {
         span: &Span,
     ) -> Result<Value, Fault> {
         let tool = &prepared.tool;
-        let Some(connection) = self.connections().get(&tool.server).cloned() else {
+        let Some(connection) = self.connection_for(caller, &tool.server) else {
             return Err(Fault::new(
                 Code::ServerDown,
                 format!("`{}` is not configured any more.", tool.server),

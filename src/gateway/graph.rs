@@ -416,7 +416,7 @@ impl Gateway {
         };
         let tool = prepared.tool.clone();
         let alone = !tool.read_only && !tool.parallel && &*tool.server != GATEWAY;
-        let connection = self.connections().get(&tool.server).filter(|_| alone).cloned();
+        let connection = self.connection_for(caller, &tool.server).filter(|_| alone);
         let timeout = action.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
         let held = |why: &str| {
             not_run(Fault::new(Code::Cancelled, format!("Not run: {why} while it waited for its turn.")))

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Gateway, session::Caller};
 use crate::{
-    downstream::{CallError, Connection, Control, LogLevel},
+    downstream::{CallError, Connection, Control, Following, LogLevel},
     passed::{Entry, Leads, named_uri},
 };
 
@@ -147,6 +147,13 @@ impl Gateway {
         }
     }
 
+    /// Follows a resource for a caller until what is returned is dropped.
+    pub async fn follow_resource(&self, caller: &Caller, uri: &str) -> Result<Following, ErrorData> {
+        let (server, own) = self.resource(caller, uri)?;
+        let (connection, ..) = self.way(caller, &server)?;
+        connection.follow_resource(own).await.map_err(|error| told(&server, error))
+    }
+
     /// A server's answer to `completion/complete`, verbatim.
     pub async fn complete(
         &self,
@@ -188,8 +195,7 @@ impl Gateway {
         caller: &Caller,
         server: &Arc<str>,
     ) -> Result<(Arc<Connection>, Control, Duration), ErrorData> {
-        let connections = self.connections();
-        let Some(connection) = connections.get(server) else {
+        let Some(connection) = self.connection_for(caller, server) else {
             return Err(ErrorData::new(SERVER_DOWN, format!("`{server}` is not configured any more"), None));
         };
         let patience = caller.limits.soft_deadline / 2;
@@ -200,7 +206,7 @@ impl Gateway {
             meta: caller.meta.clone(),
             asker: caller.asker.clone(),
         };
-        Ok((connection.clone(), control, patience))
+        Ok((connection, control, patience))
     }
 
     /// Notes what a session wants to hear of servers' logs, and tells the servers: each has one level for all, so they are

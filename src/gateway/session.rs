@@ -1,11 +1,11 @@
 //! One client's session: who it is, what it may see, what it has yet to be told.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::learn;
 use crate::{
-    config::Limits,
-    downstream::Asker,
+    config::{Limits, Server},
+    downstream::{Asker, Connection},
     jobs::Owner,
     results::json_len,
     trace::{self, Span},
@@ -50,6 +50,18 @@ pub struct Session {
     loaded: Mutex<HashSet<Arc<str>>>,
     /// Its last searches, whose outcome is awaited.
     searches: Mutex<VecDeque<learn::Search>>,
+    /// Servers that were started for it alone; they end with it.
+    own: Mutex<HashMap<Arc<str>, OwnConnection>>,
+}
+
+/// A connection that is retired with its session.
+#[derive(Debug)]
+struct OwnConnection(Arc<Connection>);
+
+impl Drop for OwnConnection {
+    fn drop(&mut self) {
+        self.0.retired().cancel();
+    }
 }
 
 impl Session {
@@ -68,6 +80,24 @@ impl Session {
             }
             notices.waiting.push_back(notice);
         }
+    }
+
+    /// The session's own connection to a server, which `begin` starts if there is none that is reached by these settings.
+    pub(super) fn connection(
+        &self,
+        server: &Arc<str>,
+        settings: &Server,
+        begin: impl FnOnce() -> Arc<Connection>,
+    ) -> Arc<Connection> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(OwnConnection(connection)) = own.get(server)
+            && connection.is_reached_by(settings)
+        {
+            return connection.clone();
+        }
+        let connection = begin();
+        own.insert(server.clone(), OwnConnection(connection.clone()));
+        connection
     }
 
     /// Notes which client it is, by the name that it gives of itself.

@@ -92,7 +92,7 @@ impl Gateway {
         first: Option<String>,
         arguments: Option<Value>,
     ) -> Result<Value, Interrupt> {
-        let Some(connection) = self.connections().get(server).cloned() else {
+        let Some(connection) = self.connection_for(caller, server) else {
             return Err(
                 Fault::new(Code::ServerDown, format!("`{server}` is not configured any more.")).into()
             );

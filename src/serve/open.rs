@@ -16,8 +16,8 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered}
 use rmcp::{
     ErrorData, RoleServer,
     model::{
-        CallToolRequestParams, ClientCapabilities, InputRequiredResult, LoggingMessageNotificationParam,
-        ProgressNotificationParam, ServerRequest,
+        CallToolRequestParams, ClientCapabilities, InputRequiredResult, InputResponses,
+        LoggingMessageNotificationParam, ProgressNotificationParam, ServerRequest,
     },
     service::{Peer, RequestContext, ServiceError},
 };
@@ -43,11 +43,20 @@ const MAX_PARKED: usize = 1_000;
 /// What the handle of a parked call begins with.
 const HANDLE: &str = "parked-";
 
-type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
+/// What a request comes to.
+pub(super) enum Done {
+    /// A call.
+    Called(Answer),
+    /// A prompt or a resource.
+    Passed(Result<Value, ErrorData>),
+}
 
-/// A call and its ways to the client.
+type Running = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// A request and its ways to the client.
 pub(super) struct Open {
-    tool: String,
+    /// The method and what it is about: the answers of the client are good for the same alone.
+    what: String,
     profile: Option<String>,
     call: Running,
     progress: Option<mpsc::Receiver<Value>>,
@@ -69,7 +78,7 @@ struct Parked {
 /// How a call left the hands of one request.
 pub(super) enum Left {
     /// It has ended.
-    Ended(Answer),
+    Ended(Done),
     /// Its client has to answer first.
     Asks(Box<InputRequiredResult>),
 }
@@ -95,21 +104,51 @@ impl Ways {
         Self { progress, asker, cancel, receivers: (from_progress, toward) }
     }
 
-    /// The call, not begun yet.
-    pub fn open(self, gateway: &Arc<Gateway>, caller: Caller, request: CallToolRequestParams) -> Open {
-        let (gateway, tool) = (gateway.clone(), request.name.to_string());
-        let (profile, name) = (caller.session.profile.clone(), tool.clone());
+    /// The call of a tool, not begun yet.
+    pub fn call(self, gateway: &Arc<Gateway>, caller: Caller, request: CallToolRequestParams) -> Open {
+        let (what, profile) = (called(&request.name), caller.session.profile.clone());
+        let gateway = gateway.clone();
         let call = async move {
             let arguments = request.arguments.unwrap_or_default();
-            let call = AssertUnwindSafe(meta::call(&gateway, &caller, &name, arguments)).catch_unwind();
-            call.await.unwrap_or_else(|_| {
-                tracing::error!(tool = %name, "a call panicked");
+            let call =
+                AssertUnwindSafe(meta::call(&gateway, &caller, &request.name, arguments)).catch_unwind();
+            Done::Called(call.await.unwrap_or_else(|_| {
+                tracing::error!(tool = %request.name, "a call panicked");
                 Answer::Result(jobs::panicked())
-            })
+            }))
         };
-        let (progress, toward) = self.receivers;
-        Open { tool, profile, call: Box::pin(call), progress, toward, cancel: self.cancel.drop_guard() }
+        self.open(what, profile, call)
     }
+
+    /// Something that is passed through, not begun yet.
+    pub fn pass(
+        self,
+        what: String,
+        profile: Option<String>,
+        work: impl Future<Output = Result<Value, ErrorData>> + Send + 'static,
+    ) -> Open {
+        let work = AssertUnwindSafe(work).catch_unwind();
+        self.open(what, profile, async move {
+            let failed =
+                |_| Err(ErrorData::internal_error("Nonet itself failed; the log has the reason", None));
+            Done::Passed(work.await.unwrap_or_else(failed))
+        })
+    }
+
+    fn open(
+        self,
+        what: String,
+        profile: Option<String>,
+        work: impl Future<Output = Done> + Send + 'static,
+    ) -> Open {
+        let (progress, toward) = self.receivers;
+        Open { what, profile, call: Box::pin(work), progress, toward, cancel: self.cancel.drop_guard() }
+    }
+}
+
+/// What the call of a tool is about.
+pub(super) fn called(tool: &str) -> String {
+    format!("tools/call {tool}")
 }
 
 /// What a client says that it can do for servers.
@@ -249,10 +288,11 @@ impl Parking {
             }
         };
         // It goes on by itself: a progress notification, a limit.
-        let Open { tool, profile, call, progress, toward, cancel } = open;
+        let Open { what, profile, call, progress, toward, cancel } = open;
         let running = tokio::spawn(call);
-        let call = async move { running.await.unwrap_or_else(|_| Answer::Result(jobs::panicked())) };
-        let open = Open { tool, profile, call: Box::pin(call), progress, toward, cancel };
+        let call =
+            async move { running.await.unwrap_or_else(|_| Done::Called(Answer::Result(jobs::panicked()))) };
+        let open = Open { what, profile, call: Box::pin(call), progress, toward, cancel };
         self.all().insert(handle.clone(), Parked { open, reply, asked });
         let parking = self.clone();
         tokio::spawn(async move {
@@ -262,22 +302,22 @@ impl Parking {
         Ok(Box::new(unfinished))
     }
 
-    /// The parked call that a request goes on with, once its answers have been handed in. `None`: it is a new call.
+    /// The parked request that one goes on with, once its answers have been handed in. `None`: it is a new one.
     pub fn resume(
         &self,
-        request: &CallToolRequestParams,
+        what: &str,
         profile: Option<&str>,
+        state: Option<&str>,
+        given: Option<&InputResponses>,
     ) -> Option<Result<Open, ErrorData>> {
-        let handle = request.request_state.as_deref().filter(|state| state.starts_with(HANDLE))?;
+        let handle = state.filter(|state| state.starts_with(HANDLE))?;
         let mut all = self.all();
-        let fits = all.get(handle).is_some_and(|parked| {
-            parked.open.tool == *request.name && parked.open.profile.as_deref() == profile
-        });
+        let fits = |parked: &Parked| parked.open.what == what && parked.open.profile.as_deref() == profile;
+        let fits = all.get(handle).is_some_and(fits);
         let Some(parked) = fits.then(|| all.remove(handle)).flatten() else {
-            let why = "this call does not wait for an answer any more: it was answered before, or too long ago; make it anew";
+            let why = "this does not wait for an answer any more: it was answered before, or too long ago; begin anew";
             return Some(Err(ErrorData::invalid_params(why, None)));
         };
-        let given = request.input_responses.as_ref();
         let answer = |key: &String| Some((key.clone(), Ok(given?.get(key)?.clone())));
         let _ = parked.reply.send(parked.asked.iter().filter_map(answer).collect());
         Some(Ok(parked.open))

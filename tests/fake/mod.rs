@@ -6,7 +6,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of this module")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -187,6 +187,8 @@ pub struct On {
     pub grow: Option<String>,
     /// Changes the tool's own description and announces it.
     pub rug_pull: bool,
+    /// Tells those who follow this resource that it has changed.
+    pub touch: Option<String>,
     /// Asks the client with these params of `elicitation/create`, answers with what came back.
     pub elicit: Option<Value>,
     /// Asks the client's model: `true`, or the params of `sampling/createMessage`.
@@ -348,6 +350,8 @@ struct Server {
     calls_by_tool: Mutex<HashMap<String, usize>>,
     /// Modern `subscriptions/listen` requests: where to write, and their ids.
     listeners: Mutex<Vec<(Out, Value)>>,
+    /// Resources that are followed: those of the session era, and those in the filters of listeners.
+    followed: Mutex<BTreeSet<String>>,
     /// Tasks, by their id.
     tasks: Mutex<HashMap<String, FakeTask>>,
     /// Raised when a crash is due.
@@ -396,6 +400,7 @@ impl Server {
             calls: AtomicU64::new(0),
             calls_by_tool: Mutex::default(),
             listeners: Mutex::default(),
+            followed: Mutex::default(),
             tasks: Mutex::default(),
             gone: Notify::new(),
             logging: Mutex::default(),
@@ -461,7 +466,7 @@ impl Server {
             capabilities["completions"] = json!({});
         }
         if self.script.has_resources() {
-            capabilities["resources"] = json!({});
+            capabilities["resources"] = json!({ "subscribe": true });
         }
         capabilities
     }
@@ -508,6 +513,18 @@ impl Server {
                 result
             }
             "ping" | "logging/setLevel" if wire == Wire::Legacy => json!({}),
+            "resources/subscribe" | "resources/unsubscribe"
+                if wire == Wire::Legacy && script.has_resources() =>
+            {
+                let uri = params["uri"].as_str().unwrap_or_default().to_string();
+                let mut followed = self.followed.lock().unwrap();
+                let _ = if method == "resources/subscribe" {
+                    followed.insert(uri)
+                } else {
+                    followed.remove(&uri)
+                };
+                json!({})
+            }
             "tools/list" => self.list_tools(params)?,
             "prompts/list" if !script.prompts.is_empty() => {
                 json!({ "prompts": script.prompts.iter().map(Prompt::definition).collect::<Vec<_>>() })
@@ -601,6 +618,22 @@ impl Server {
             result["nextCursor"] = json!(format!("page-{}", from + size));
         }
         Ok(result)
+    }
+
+    /// Tells everyone who follows a resource that it changed.
+    async fn announce_resource(&self, uri: &str, wire: Wire, out: &Out) {
+        if !self.followed.lock().unwrap().contains(uri) {
+            return;
+        }
+        let method = "notifications/resources/updated";
+        if wire == Wire::Legacy {
+            out.send(json!({ "jsonrpc": "2.0", "method": method, "params": { "uri": uri } })).await;
+        }
+        let listeners = self.listeners.lock().unwrap().clone();
+        for (out, id) in listeners {
+            let params = json!({ "uri": uri, "_meta": { SUBSCRIPTION_KEY: id } });
+            out.send(json!({ "jsonrpc": "2.0", "method": method, "params": params })).await;
+        }
     }
 
     /// Tells everyone who can hear it that the tools changed.
@@ -732,12 +765,19 @@ impl Session {
         match method {
             "tools/call" => self.start_call(id, message, wire, out),
             "subscriptions/listen" if wire == Wire::Modern => {
-                let accepted = if params["notifications"]["toolsListChanged"] == true {
+                let wanted = &params["notifications"];
+                let mut accepted = json!({});
+                if wanted["toolsListChanged"] == true {
+                    accepted["toolsListChanged"] = json!(true);
+                }
+                if let Some(uris) = wanted["resourceSubscriptions"].as_array() {
+                    accepted["resourceSubscriptions"] = json!(uris);
+                    let uris = uris.iter().filter_map(|uri| uri.as_str().map(String::from));
+                    self.server.followed.lock().unwrap().extend(uris);
+                }
+                if accepted != json!({}) {
                     self.server.listeners.lock().unwrap().push((out.clone(), id.clone()));
-                    json!({ "toolsListChanged": true })
-                } else {
-                    json!({})
-                };
+                }
                 out.send(json!({
                     "jsonrpc": "2.0",
                     "method": "notifications/subscriptions/acknowledged",
@@ -913,6 +953,9 @@ impl Session {
                 ..Tool::default()
             });
             self.server.announce_tools(wire, out).await;
+        }
+        if let Some(uri) = &on.touch {
+            self.server.announce_resource(uri, wire, out).await;
         }
         if on.rug_pull {
             for tool in self.server.tools.lock().unwrap().iter_mut().filter(|tool| tool.name == name) {

@@ -183,3 +183,90 @@ fn clients_are_told_when_lists_change() {
     });
     until_listed(&mut client);
 }
+
+fn changing(era: &str) -> Setup {
+    let setup = Setup::new();
+    let log = setup.path("messages");
+    setup.server(
+        "docs",
+        json!({
+            "era": era,
+            "message_log": log,
+            "resources": [{ "uri": "note://a", "text": "a" }, { "uri": "note://b", "text": "b" }],
+            "tools": [
+                { "name": "touch_a", "on": { "touch": "note://a", "text": "done" } },
+                { "name": "touch_b", "on": { "touch": "note://b", "text": "done" } },
+            ],
+        }),
+    )
+}
+
+/// The URIs that a client was told of since the last look.
+fn updated(client: &mut Client) -> Vec<String> {
+    client.request("ping", json!({}));
+    let notes = std::mem::take(&mut client.notifications);
+    let uris = notes.iter().filter(|note| note["method"] == "notifications/resources/updated");
+    uris.filter_map(|note| note["params"]["uri"].as_str().map(String::from)).collect()
+}
+
+fn follows(era: &str) {
+    let mut client = changing(era).start();
+    client.until_ready("docs");
+    let taken = client.request("resources/subscribe", json!({ "uri": "note://a" }));
+    assert!(taken.get("result").is_some(), "{taken}");
+    eventually("the client is told", || {
+        client.execute("docs.touch_b", json!({}));
+        client.execute("docs.touch_a", json!({}));
+        let told = updated(&mut client);
+        assert!(!told.contains(&"note://b".to_string()), "it follows one alone: {told:?}");
+        told.contains(&"note://a".to_string()).then_some(())
+    });
+    client.request("resources/unsubscribe", json!({ "uri": "note://a" }));
+    updated(&mut client);
+    client.execute("docs.touch_a", json!({}));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(updated(&mut client), Vec::<String>::new());
+    let unknown = client.request("resources/subscribe", json!({ "uri": "note://nothing" }));
+    assert_eq!(unknown["error"]["code"], -32002, "{unknown}");
+}
+
+#[test]
+fn a_client_hears_of_changes_at_a_server_of_the_session_era() {
+    follows("legacy");
+}
+
+#[test]
+fn a_client_hears_of_changes_at_a_stateless_server() {
+    follows("modern");
+}
+
+#[test]
+fn a_stateless_client_hears_of_changes_by_its_subscription() {
+    let mut client = changing("legacy").start_silently();
+    let call = |client: &mut Client, tool: &str| {
+        client.modern(
+            "tools/call",
+            json!({ "name": "execute_tool", "arguments": { "name": tool } }),
+            json!({}),
+        )
+    };
+    eventually("`docs` is ready", || {
+        (call(&mut client, "docs.touch_b")["result"]["isError"] != true).then_some(())
+    });
+    let params = json!({
+        "notifications": { "resourceSubscriptions": ["note://a"] },
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    });
+    client.begin("subscriptions/listen", params);
+    eventually("the client is told", || {
+        call(&mut client, "docs.touch_a");
+        let told = |note: &Value| {
+            note["method"] == "notifications/resources/updated" && note["params"]["uri"] == "note://a"
+        };
+        client.notifications.iter().any(told).then_some(())
+    });
+}

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     client::{Client, command},
     setup::{Setup, eventually, json_of, logged},
-    web::Site,
+    web::{Site, WebClient},
 };
 
 const CLIENTS: usize = 5;
@@ -309,4 +309,51 @@ fn what_is_no_gateway_is_told_in_the_answer() {
     let mut faulty = Client::over(folder.clone(), &["connect", "127.0.0.1:8931"], &[]);
     assert_eq!(faulty.ended().code(), Some(2));
     assert!(faulty.stderr().contains("such as http://"), "{}", faulty.stderr());
+}
+
+#[test]
+fn a_server_per_client_is_started_for_each_and_ends_with_it() {
+    let setup = Setup::new()
+        .server_with("own", json!({ "tools": tools() }), "scope = 'client'")
+        .server("all", json!({ "tools": tools() }));
+    let site = setup.serve();
+    let connected = || {
+        let mut client = connected(&site, &[]);
+        client.initialize("2025-11-25", json!({}));
+        client
+    };
+    let (mut first, mut second) = (connected(), connected());
+    let own = [pid_of(&mut first, "own"), pid_of(&mut second, "own")];
+    assert_ne!(own[0], own[1]);
+    assert_eq!(pid_of(&mut first, "own"), own[0], "it stays for the session");
+    assert_eq!(pid_of(&mut first, "all"), pid_of(&mut second, "all"));
+    first.leave();
+    assert!(first.ended().success());
+    eventually("its server has left", || (!alive(own[0])).then_some(()));
+    assert_eq!(pid_of(&mut second, "own"), own[1]);
+}
+
+/// Each with its own session and its own numbers in flight.
+#[test]
+fn two_hundred_clients_at_once_get_their_own_answers() {
+    const WEB_CLIENTS: usize = 200;
+    let site = shop().serve();
+    let mut first = WebClient::new(&site.address, "/mcp");
+    first.until_ready("shop");
+    let threads: Vec<_> = (0..WEB_CLIENTS)
+        .map(|n| {
+            let address = site.address.clone();
+            std::thread::spawn(move || {
+                let mut client = WebClient::new(&address, "/mcp");
+                for call in 0..5 {
+                    let params = json!({ "client": n, "call": call });
+                    let answer = client.call("shop__echo", params.clone());
+                    assert_eq!(json_of(&answer), params);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("no crossed answer");
+    }
 }
