@@ -21,7 +21,7 @@ use std::{
     collections::HashMap,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -50,7 +50,10 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::AbortOnDropHandle,
+};
 
 use self::open::{Done, Left, Parking, Wanted, Ways};
 use crate::{
@@ -139,12 +142,16 @@ pub struct Handler {
     log_level: Wanted,
     /// Resources that it follows, by the URI that it calls them by.
     followed: Arc<Mutex<HashMap<String, AbortOnDropHandle<()>>>>,
+    /// Cancelled when the session ends.
+    ended: CancellationToken,
+    _ends: Arc<DropGuard>,
 }
 
 impl Handler {
     /// A handler with a session of its own.
     fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parking: Arc<Parking>) -> Self {
         let session = gateway.open_session(profile);
+        let ended = CancellationToken::new();
         Self {
             gateway,
             session,
@@ -153,6 +160,8 @@ impl Handler {
             parking,
             log_level: Wanted::default(),
             followed: Arc::default(),
+            _ends: Arc::new(ended.clone().drop_guard()),
+            ended,
         }
     }
 
@@ -582,24 +591,15 @@ impl ServerHandler for Handler {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let mut lists = Lists::new(self);
-        while let Some(changed) = lists.changed().await {
-            let peer = &context.peer;
-            let told = async {
-                if changed.tools {
-                    peer.notify_tool_list_changed().await?;
+        // In a task of its own that does not hold the session: what this handler holds lives as long as it runs.
+        let ended = self.ended.clone();
+        tokio::spawn(ended.run_until_cancelled_owned(async move {
+            while let Some(changed) = lists.changed().await {
+                if tell_changed(&context.peer, &changed).await.is_err() {
+                    return;
                 }
-                if changed.prompts {
-                    peer.notify_prompt_list_changed().await?;
-                }
-                if changed.resources {
-                    peer.notify_resource_list_changed().await?;
-                }
-                Ok::<(), ServiceError>(())
-            };
-            if told.await.is_err() {
-                return;
             }
-        }
+        }));
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
@@ -667,9 +667,24 @@ impl ServerHandler for Handler {
     }
 }
 
+/// Tells a client of the session era which lists are not what they were.
+async fn tell_changed(peer: &Peer<RoleServer>, changed: &Changed) -> Result<(), ServiceError> {
+    if changed.tools {
+        peer.notify_tool_list_changed().await?;
+    }
+    if changed.prompts {
+        peer.notify_prompt_list_changed().await?;
+    }
+    if changed.resources {
+        peer.notify_resource_list_changed().await?;
+    }
+    Ok(())
+}
+
 /// What a session was told of the lists, to know what it has yet to be told.
-struct Lists<'a> {
-    handler: &'a Handler,
+struct Lists {
+    gateway: Arc<Gateway>,
+    session: Weak<Session>,
     indexing: watch::Receiver<Indexing>,
     generation: u64,
     passed: Arc<Passed>,
@@ -682,26 +697,25 @@ struct Changed {
     resources: bool,
 }
 
-impl<'a> Lists<'a> {
-    fn new(handler: &'a Handler) -> Self {
-        let indexing = handler.gateway.indexing();
-        let snapshot = handler.gateway.snapshot();
+impl Lists {
+    fn new(handler: &Handler) -> Self {
+        let gateway = handler.gateway.clone();
+        let (indexing, snapshot) = (gateway.indexing(), gateway.snapshot());
         let (generation, passed) = (snapshot.generation, snapshot.catalog.passed().clone());
-        Self { handler, indexing, generation, passed }
+        Self { gateway, session: Arc::downgrade(&handler.session), indexing, generation, passed }
     }
 
-    /// Waits for the next change; none when the gateway ends.
+    /// Waits for the next change; none when the gateway or the session ends.
     async fn changed(&mut self) -> Option<Changed> {
         loop {
             self.indexing.changed().await.ok()?;
-            let gateway = &self.handler.gateway;
-            let snapshot = gateway.snapshot();
+            let snapshot = self.gateway.snapshot();
             if std::mem::replace(&mut self.generation, snapshot.generation) == snapshot.generation {
                 continue;
             }
             let passed = snapshot.catalog.passed().clone();
             let changed = Changed {
-                tools: gateway.list_can_change(&self.handler.session),
+                tools: self.gateway.list_can_change(&*self.session.upgrade()?),
                 prompts: !passed.same_prompts(&self.passed),
                 resources: !passed.same_resources(&self.passed),
             };
