@@ -105,7 +105,7 @@ impl Gateway {
                 return Err(interrupt);
             }
         };
-        let notes = repair_note(&prepared);
+        let mut notes: Vec<Value> = repair_note(&prepared).into_iter().collect();
         let tool = prepared.tool.clone();
         let label = tool.full.to_string();
         let cancel = CancellationToken::new();
@@ -124,18 +124,19 @@ impl Gateway {
             let bytes_out = json_len(&made.result);
             gateway.record(&own, &tool, &begun, bytes_out, &made);
             let (result, size) = gateway.filtered(&own, made.result, bytes_out, select.as_deref()).await;
+            notes.extend(declined_note(&own, &tool));
             // What a job gives is kept whole, and shortened when it is handed out.
             if went_on.load(Ordering::Acquire) {
-                if let Some(note) = notes {
+                for note in notes {
                     own.session.notify(note);
                 }
                 return result;
             }
             let mut result = gateway.fit(&own, result, size, own.limits.max_result_bytes).await;
-            if let (Some(note), Some(content)) =
-                (notes, result.get_mut("content").and_then(Value::as_array_mut))
+            if !notes.is_empty()
+                && let Some(content) = result.get_mut("content").and_then(Value::as_array_mut)
             {
-                let text = json!({ "notices": [note] }).to_string();
+                let text = json!({ "notices": notes }).to_string();
                 content.push(json!({ "type": "text", "text": text }));
             }
             result
@@ -461,6 +462,19 @@ pub(super) fn background_call(params: Value) -> Value {
 /// A `CallToolResult` of one text block.
 pub fn text_result(text: String) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
+}
+
+/// What the server asked of the client in vain.
+fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
+    let methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    (!methods.is_empty()).then(|| {
+        json!({
+            "kind": "request_declined",
+            "tool": &*tool.full,
+            "methods": methods,
+            "message": "The server asked for this during the call, and the client could not answer it.",
+        })
+    })
 }
 
 fn repair_note(prepared: &Prepared) -> Option<Value> {

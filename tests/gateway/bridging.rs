@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::Client,
-    setup::{Setup, eventually, json_of, logged},
+    setup::{Setup, eventually, json_of, logged, notices_of},
 };
 
 fn form() -> Value {
@@ -123,7 +123,13 @@ fn a_stateless_server_asks_a_stateless_client() {
 fn what_a_client_cannot_answer_is_declined() {
     let mut client = shop("legacy").start();
     client.until_ready("shop");
-    assert_eq!(json_of(&client.execute("shop.form", json!({}))), json!({ "action": "decline" }));
+    let form = client.execute("shop.form", json!({}));
+    assert_eq!(json_of(&form), json!({ "action": "decline" }));
+    let notes = notices_of(&form);
+    assert_eq!(
+        (&notes[0]["kind"], &notes[0]["methods"]),
+        (&json!("request_declined"), &json!(["elicitation/create"]))
+    );
     let model = client.execute("shop.model", json!({})).to_string();
     assert!(model.contains("declined"), "{model}");
     assert!(client.asked.is_empty());
