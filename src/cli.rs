@@ -7,6 +7,7 @@ macro_rules! say {
 
 mod check;
 mod hosts;
+mod secret;
 mod show;
 
 use std::{
@@ -25,9 +26,11 @@ use clap::{
 use serde_json::{Value, json};
 
 use crate::{
-    config::{self, Loaded},
+    config::{self, Loaded, Sources},
     downstream::guard,
     gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request},
+    hosts::Manner,
+    keyring::{self, Keyring},
     results,
     search::{self, Rule, eval::Measure},
     select::{self, SELECT_COMMAND},
@@ -166,6 +169,9 @@ enum Command {
         /// Replace servers of the same name that are reached otherwise
         #[arg(long)]
         replace: bool,
+        /// Put secrets into the keyring of this system; without it they become variables to set
+        #[arg(long)]
+        keyring: bool,
         /// Show what would be written, and write nothing
         #[arg(long)]
         dry_run: bool,
@@ -197,6 +203,11 @@ enum Command {
         /// Show what would be written, and write nothing
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Keep secrets in the keyring of this system, for `${keyring:NAME}` in servers.toml
+    Secret {
+        #[command(subcommand)]
+        action: secret::Action,
     },
     /// Forget what searches have led to, kept results and ended tasks, on this machine
     Forget,
@@ -328,9 +339,12 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             return Ok(OK);
         }
         Some(Command::Forget) => return forget(),
-        Some(Command::Import { source, replace, dry_run, json }) => {
-            return hosts::import(source.as_deref(), cli.config.as_deref(), replace, dry_run, json);
+        Some(Command::Import { source, replace, keyring, dry_run, json }) => {
+            let keyring = keyring.then(|| Keyring::system(keyring::ATTENDED));
+            let manner = Manner { replace, keyring: keyring.as_ref() };
+            return hosts::import(source.as_deref(), cli.config.as_deref(), manner, dry_run, json);
         }
+        Some(Command::Secret { action }) => return secret::run(&action),
         Some(Command::Install { client, project, replace, dry_run }) => {
             return hosts::install(&client, cli.config.as_deref(), project, replace, dry_run);
         }
@@ -348,7 +362,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         _ => {}
     }
     let file = config::find(cli.config.as_deref())?;
-    let loaded = match config::load(&file, &|name| std::env::var(name).ok()) {
+    let loaded = match load(&file) {
         Ok(loaded) => loaded,
         Err(unusable) => {
             if let Some(Command::Check { json: true }) = cli.command {
@@ -382,6 +396,13 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     }
 }
 
+/// Reads a configuration with the environment of this process and the keyring of this system.
+fn load(file: &Path) -> Result<Loaded, config::Unusable> {
+    let keyring = Keyring::system(keyring::UNATTENDED);
+    let sources = Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) };
+    config::load(file, sources)
+}
+
 fn or_none(names: &[&str]) -> String {
     if names.is_empty() { "none".into() } else { names.join(", ") }
 }
@@ -403,11 +424,7 @@ async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>)
     let file = loaded.config.file.clone();
     let gateway = gateway(loaded, true);
     let watched = file.clone();
-    tokio::spawn(
-        gateway
-            .clone()
-            .watch(watched.clone(), move || config::load(&watched, &|name| std::env::var(name).ok())),
-    );
+    tokio::spawn(gateway.clone().watch(watched.clone(), move || load(&watched)));
     match http {
         Some(address) => {
             let mut addresses = tokio::net::lookup_host(&address).await.with_context(|| {
@@ -585,7 +602,7 @@ async fn eval(
 ) -> anyhow::Result<u8> {
     // Only the embedder's settings matter here, and only if a configuration was named.
     let mut settings = match config {
-        Some(file) => config::load(file, &|name| std::env::var(name).ok())?.config.embedder,
+        Some(file) => load(file)?.config.embedder,
         None => search::Settings::default(),
     };
     settings.rules = without.iter().fold(settings.rules, |rules, rule| rules.without(*rule));
@@ -609,9 +626,20 @@ mod tests {
     fn help_is_as_promised() {
         Cli::command().debug_assert();
         let mut help = Cli::command().render_long_help().to_string();
-        for command in
-            ["serve", "search", "tools", "get", "call", "check", "eval", "forget", "schema", "completions"]
-        {
+        for command in [
+            "serve",
+            "search",
+            "tools",
+            "get",
+            "call",
+            "check",
+            "import",
+            "secret",
+            "eval",
+            "forget",
+            "schema",
+            "completions",
+        ] {
             let mut all = Cli::command();
             all.build();
             let sub = all.find_subcommand_mut(command).expect("a command of section 7");

@@ -39,6 +39,7 @@ mod params;
 mod policies;
 mod reloading;
 mod rules;
+mod secrets;
 mod server_changes;
 mod server_faults;
 mod skills;
