@@ -10,6 +10,7 @@ mod connect;
 mod hosts;
 mod launchers;
 mod log;
+mod secret;
 mod show;
 
 use std::{
@@ -28,9 +29,11 @@ use clap::{
 use serde_json::{Value, json};
 
 use crate::{
-    config::{self, Loaded},
+    config::{self, Loaded, Sources},
     downstream::guard,
     gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request},
+    hosts::Manner,
+    keyring::{self, Keyring},
     results,
     search::{self, Rule, eval::Measure},
     select::{self, SELECT_COMMAND},
@@ -179,6 +182,9 @@ enum Command {
         /// Replace servers of the same name that are reached otherwise
         #[arg(long)]
         replace: bool,
+        /// Put secrets into the keyring of this system; without it they become variables to set
+        #[arg(long)]
+        keyring: bool,
         /// Show what would be written, and write nothing
         #[arg(long)]
         dry_run: bool,
@@ -210,6 +216,11 @@ enum Command {
         /// Show what would be written, and write nothing
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Keep secrets in the keyring of this system, for `${keyring:NAME}` in servers.toml
+    Secret {
+        #[command(subcommand)]
+        action: secret::Action,
     },
     /// Forget what searches have led to, kept results and ended tasks, on this machine
     Forget,
@@ -328,9 +339,12 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Some(Command::Connect { url: Some(url), header }) => {
             return connect::to_url(&url, &header, cli.profile.as_deref()).await;
         }
-        Some(Command::Import { source, replace, dry_run, json }) => {
-            return hosts::import(source.as_deref(), cli.config.as_deref(), replace, dry_run, json);
+        Some(Command::Import { source, replace, keyring, dry_run, json }) => {
+            let keyring = keyring.then(|| Keyring::system(keyring::ATTENDED));
+            let manner = Manner { replace, keyring: keyring.as_ref() };
+            return hosts::import(source.as_deref(), cli.config.as_deref(), manner, dry_run, json);
         }
+        Some(Command::Secret { action }) => return secret::run(&action),
         Some(Command::Install { client, project, replace, dry_run }) => {
             return hosts::install(&client, cli.config.as_deref(), project, replace, dry_run);
         }
@@ -348,7 +362,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         _ => {}
     }
     let file = config::find(cli.config.as_deref())?;
-    let loaded = match config::load(&file, &|name| std::env::var(name).ok()) {
+    let loaded = match load(&file) {
         Ok(loaded) => loaded,
         Err(unusable) => {
             if let Some(Command::Check { json: true }) = cli.command {
@@ -382,6 +396,13 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Check { json } => check::run(loaded, json).await,
         other => ask(loaded, cli.profile, other).await,
     }
+}
+
+/// Reads a configuration with the environment of this process and the keyring of this system.
+fn load(file: &Path) -> Result<Loaded, config::Unusable> {
+    let keyring = Keyring::system(keyring::UNATTENDED);
+    let sources = Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) };
+    config::load(file, sources)
 }
 
 fn or_none(names: &[&str]) -> String {
@@ -440,7 +461,7 @@ async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>)
 fn watch(gateway: &Arc<Gateway>, file: &Path) {
     let file = file.to_path_buf();
     let read = file.clone();
-    tokio::spawn(gateway.clone().watch(file, move || config::load(&read, &|name| std::env::var(name).ok())));
+    tokio::spawn(gateway.clone().watch(file, move || load(&read)));
 }
 
 /// Serves the clients of this machine too, those of `nonet connect` and of `[gateway] shared`, if no other gateway does.
@@ -604,7 +625,7 @@ async fn eval(
 ) -> anyhow::Result<u8> {
     // Only the embedder's settings matter here, and only if a configuration was named.
     let mut settings = match config {
-        Some(file) => config::load(file, &|name| std::env::var(name).ok())?.config.embedder,
+        Some(file) => load(file)?.config.embedder,
         None => search::Settings::default(),
     };
     settings.rules = without.iter().fold(settings.rules, |rules, rule| rules.without(*rule));

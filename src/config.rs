@@ -2,8 +2,8 @@
 //!
 //! The types are the truth. Their JSON Schema (also printed by `nonet schema`) is what a file is
 //! validated against; serde reads what is left of it. One road: `read` (TOML to JSON, remembering
-//! lines; `${VAR}`) -> `explain` and `check` (faults) -> faulty entries taken out -> types.
-//! This room touches the file and nothing else: no network, no process.
+//! lines; `${VAR}`, `${keyring:NAME}`) -> `explain` and `check` (faults) -> faulty entries taken out -> types.
+//! This room touches the file and nothing else: no network, no process. The keyring is the caller's.
 
 mod apps;
 mod check;
@@ -29,6 +29,7 @@ use serde_json::{Map, Value};
 
 pub use apps::{App, AppKind, Step};
 pub use clients::{Client, Limits};
+pub use expand::Sources;
 pub use fault::{Fault, NotFound, Unusable};
 pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
 pub use schema::schema;
@@ -78,22 +79,23 @@ pub struct Loaded {
     pub faults: Vec<Fault>,
 }
 
-/// Reads and checks a file. `env` answers for the environment.
-pub fn load(file: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Unusable> {
+/// Reads and checks a file. `sources` answer for the environment and the keyring.
+pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
     let unreadable = |source| Unusable::Unreadable { file: file.into(), source };
     let bytes = std::fs::read(file).map_err(unreadable)?;
     let text = String::from_utf8(bytes)
         .map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
-    parse(&text, file, env)
+    parse(&text, file, sources)
 }
 
 /// Checks a text as if it were in `file`, which need not exist.
-pub fn parse(text: &str, file: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Unusable> {
-    let mut written = read::read(text, file, env)?;
+pub fn parse(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
+    let mut written = read::read(text, file, sources)?;
     let mut faults = std::mem::take(&mut written.faults);
     faults.extend(explain::check(&written));
     faults.extend(check::check(&written, &faults));
-    let config = Reader { paths: Paths::new(file, env), written: &written, faults: &mut faults }.config(file);
+    let config =
+        Reader { paths: Paths::new(file, sources.env), written: &written, faults: &mut faults }.config(file);
     faults.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
     // A policy that is left out would let through what it is there to stop.
     let fatal = |fault: &Fault| fault.entry.as_deref().is_none_or(|entry| entry.starts_with("policies."));
@@ -104,8 +106,8 @@ pub fn parse(text: &str, file: &Path, env: &dyn Fn(&str) -> Option<String>) -> R
 }
 
 /// A text with its `${VAR}`s filled in, or why not, and what to do.
-pub fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
-    expand::expand(text, env).map_err(|troubles| {
+pub fn expand(text: &str, sources: Sources) -> Result<String, String> {
+    expand::expand(text, sources).map_err(|troubles| {
         let told: Vec<String> =
             troubles.iter().map(|trouble| format!("{trouble}. {}", trouble.remedy())).collect();
         told.join(" ")
@@ -174,7 +176,8 @@ impl Reader<'_> {
             servers: servers
                 .into_iter()
                 .filter_map(|(name, table)| {
-                    Some((ServerName::new(&name).ok()?, table.into_server(&self.paths)))
+                    let secrets = self.written.secrets(&join("/servers", &name)).map(Secret::new).collect();
+                    Some((ServerName::new(&name).ok()?, table.into_server(&self.paths, secrets)))
                 })
                 .collect(),
             categories: self.entries("categories"),

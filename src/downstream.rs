@@ -81,7 +81,7 @@ const STEADY: Duration = Duration::from_secs(30);
 /// How long a silent server is waited for before it is also greeted in the way of the session era.
 /// Launchers that download first take longer; over stdio both answers are then understood.
 const SILENCE: Duration = Duration::from_secs(8);
-/// The shortest value of `env` or `headers` that is masked: shorter ones are words, not secrets.
+/// The shortest value of `env`, `headers` or the keyring that is masked: shorter ones are words, not secrets.
 const MASKED: usize = 8;
 /// How long a server may take to hear what of its log is wanted.
 const LEVEL_LIMIT: Duration = Duration::from_secs(5);
@@ -283,7 +283,8 @@ impl Connection {
             Transport::Stdio { env, .. } => env,
             Transport::Http { headers, .. } => headers,
         };
-        let secrets = hidden.values().map(|value| value.expose().trim_start_matches("Bearer ").to_string());
+        let hidden = hidden.values().chain(&settings.secrets);
+        let secrets = hidden.map(|value| value.expose().trim_start_matches("Bearer ").to_string());
         let secrets = secrets.filter(|value| value.len() >= MASKED).collect();
         Self {
             name,
@@ -700,7 +701,7 @@ impl Connection {
         SILENCE.min(self.settings().start_timeout / 2)
     }
 
-    /// A text without the values of the server's `env` and `headers`.
+    /// A text without the values of the server's `env` and `headers`, and without what it has from the keyring.
     fn mask(&self, text: &str) -> String {
         mask(&self.secrets, text)
     }

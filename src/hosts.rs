@@ -2,8 +2,9 @@
 //!
 //! [`import`] brings servers from such a file into servers.toml; [`install`] puts Nonet into a
 //! host's file, [`uninstall`] takes it out again. Each works out a [`Change`] first, to be shown
-//! or applied. This room knows files and text: it touches no network, starts no process, and asks
-//! a [`Machine`] for everything that differs from one computer to the next.
+//! or applied. This room knows files and text, and the keyring that it is given: it touches no
+//! network, starts no process, and asks a [`Machine`] for everything that differs from one computer
+//! to the next.
 
 mod change;
 mod edit;
@@ -26,7 +27,7 @@ use std::{
 };
 
 pub use change::{Applied, Change};
-pub use import::{Done, Imported, Origin, Row, Source, Variable, import};
+pub use import::{Done, Imported, Kept, Manner, Origin, Row, Source, Variable, import};
 pub use install::{Launch, install, uninstall};
 
 use crate::name;

@@ -14,6 +14,7 @@ pub mod fault;
 pub mod gateway;
 pub mod hosts;
 pub mod jobs;
+pub mod keyring;
 pub mod lines;
 pub mod memory;
 pub mod meta;

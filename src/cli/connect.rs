@@ -8,7 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use super::OK;
 use crate::{
     bridge::{self, Far, Target},
-    config::{self, Loaded},
+    config::{self, Loaded, Sources},
+    keyring::{self, Keyring},
 };
 
 /// The variable with the bearer token for a gateway behind a URL.
@@ -16,8 +17,9 @@ const TOKEN_VARIABLE: &str = "NONET_TOKEN";
 
 /// Joins the client to a gateway behind a URL.
 pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<u8> {
-    let env = |name: &str| std::env::var(name).ok();
-    let target = Target { url: endpoint(url, profile)?, headers: read_headers(headers, &env)? };
+    let keyring = Keyring::system(keyring::UNATTENDED);
+    let sources = Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) };
+    let target = Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? };
     bridge::run(Far::Http(target), super::stop_signal()).await?;
     Ok(OK)
 }
@@ -72,9 +74,9 @@ fn endpoint(url: &str, profile: Option<&str>) -> anyhow::Result<String> {
     })
 }
 
-fn read_headers(given: &[String], env: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<HeaderMap> {
+fn read_headers(given: &[String], sources: Sources) -> anyhow::Result<HeaderMap> {
     let mut headers = HeaderMap::new();
-    if let Some(token) = env(TOKEN_VARIABLE) {
+    if let Some(token) = (sources.env)(TOKEN_VARIABLE) {
         let value = HeaderValue::try_from(format!("Bearer {token}"))
             .with_context(|| format!("the value of {TOKEN_VARIABLE} does not fit into a header"))?;
         headers.insert(header::AUTHORIZATION, value);
@@ -82,8 +84,8 @@ fn read_headers(given: &[String], env: &dyn Fn(&str) -> Option<String>) -> anyho
     for given in given {
         // Nothing of the value is told: it may be a secret.
         let (name, value) = given.split_once(':').context("`--header` wants `Name: value`")?;
-        let value =
-            config::expand(value.trim(), env).map_err(|why| anyhow::anyhow!("`--header {name}`: {why}"))?;
+        let value = config::expand(value.trim(), sources)
+            .map_err(|why| anyhow::anyhow!("`--header {name}`: {why}"))?;
         let name: HeaderName =
             name.trim().parse().with_context(|| format!("`{name}` is no name of a header"))?;
         let value = HeaderValue::try_from(value)
@@ -118,8 +120,10 @@ mod tests {
             "KEY" => Some("k1".to_string()),
             _ => None,
         };
-        let read =
-            |given: &[&str]| read_headers(&given.iter().map(ToString::to_string).collect::<Vec<_>>(), &env);
+        let sources = Sources { env: &env, ..Sources::NONE };
+        let read = |given: &[&str]| {
+            read_headers(&given.iter().map(ToString::to_string).collect::<Vec<_>>(), sources)
+        };
         assert_eq!(read(&[]).unwrap()["authorization"], "Bearer t0");
         let headers = read(&["X-Key: ${KEY}", "Authorization: Basic x"]).unwrap();
         assert_eq!(

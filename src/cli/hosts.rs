@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{FAILED, OK, show};
 use crate::{
     config,
-    hosts::{self, Change, Done, Imported, Launch, Machine, Scope, Source},
+    hosts::{self, Change, Done, Imported, Launch, Machine, Manner, Scope, Source},
 };
 
 /// The `servers.toml` that is written to: the one that would be used, else the user's own.
@@ -28,7 +28,7 @@ fn target(config: Option<&Path>, machine: &Machine) -> PathBuf {
 pub fn import(
     source: Option<&str>,
     config: Option<&Path>,
-    replace: bool,
+    manner: Manner<'_>,
     dry_run: bool,
     json: bool,
 ) -> anyhow::Result<u8> {
@@ -37,9 +37,9 @@ pub fn import(
     let mut all = Vec::new();
     match source {
         Some(name) if Path::new(name).exists() => {
-            all.push(take(Source::File(Path::new(name)), &target, replace, dry_run, &machine)?);
+            all.push(take(Source::File(Path::new(name)), &target, manner, dry_run, &machine)?);
         }
-        Some(name) => all.push(take(Source::Host(hosts::find(name)?), &target, replace, dry_run, &machine)?),
+        Some(name) => all.push(take(Source::Host(hosts::find(name)?), &target, manner, dry_run, &machine)?),
         None => {
             let there = |host: &&hosts::Host| {
                 let files =
@@ -47,7 +47,7 @@ pub fn import(
                 files.into_iter().any(|file| file.exists())
             };
             for host in hosts::HOSTS.iter().filter(there) {
-                all.push(take(Source::Host(host), &target, replace, dry_run, &machine)?);
+                all.push(take(Source::Host(host), &target, manner, dry_run, &machine)?);
             }
             anyhow::ensure!(
                 !all.is_empty(),
@@ -58,7 +58,11 @@ pub fn import(
     if json {
         let rows: Vec<_> = all.iter().flat_map(|imported| &imported.rows).collect();
         let variables: Vec<_> = all.iter().flat_map(|imported| &imported.variables).collect();
-        let answer = json!({ "file": target, "servers": rows, "variables": variables, "dry_run": dry_run });
+        let mut answer =
+            json!({ "file": target, "servers": rows, "variables": variables, "dry_run": dry_run });
+        if manner.keyring.is_some() {
+            answer["secrets"] = json!(all.iter().flat_map(|imported| &imported.secrets).collect::<Vec<_>>());
+        }
         show::line(&serde_json::to_string_pretty(&answer)?);
         return Ok(OK);
     }
@@ -84,6 +88,14 @@ pub fn import(
             show::line(&format!("  {}  ({})", variable.hint, variable.what));
         }
     }
+    let secrets: Vec<_> = all.iter().flat_map(|imported| &imported.secrets).collect();
+    if !secrets.is_empty() {
+        show::line(if dry_run { "\nFor the keyring:" } else { "\nIn the keyring:" });
+        for secret in secrets {
+            let there = if secret.there { "; it was there" } else { "" };
+            show::line(&format!("  {}  (for {}{there})", secret.name, secret.servers.join(", ")));
+        }
+    }
     if dry_run {
         for imported in &all {
             show::line(&imported.change.diff());
@@ -99,13 +111,13 @@ pub fn import(
 fn take(
     source: Source<'_>,
     target: &Path,
-    replace: bool,
+    manner: Manner<'_>,
     dry_run: bool,
     machine: &Machine,
 ) -> anyhow::Result<Imported> {
-    let imported = hosts::import(source, target, replace, machine)?;
+    let imported = hosts::import(source, target, manner, machine)?;
     if !dry_run {
-        imported.change.apply()?;
+        imported.apply()?;
     }
     Ok(imported)
 }
@@ -123,7 +135,8 @@ pub fn install(
     let scope = if project { Scope::Project } else { Scope::User };
     let target = target(config, &machine);
     let carried = if replace {
-        hosts::import(Source::Host(host), &target, false, &machine)?.carried(host, scope, &machine)
+        hosts::import(Source::Host(host), &target, Manner::default(), &machine)?
+            .carried(host, scope, &machine)
     } else {
         Vec::new()
     };

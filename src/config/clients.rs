@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::LazyLock, time::Duration};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Config, Globs, read, values::time};
+use super::{Config, Globs, Sources, read, values::time};
 
 /// When a call that is still running becomes a task, for a client that nothing is known of: most give up at 60 s.
 pub const SOFT_DEADLINE: Duration = Duration::from_secs(45);
@@ -83,7 +83,7 @@ impl Default for Limits {
 
 static BUILT_IN: LazyLock<BTreeMap<String, Client>> = LazyLock::new(|| {
     let file = Path::new("clients.toml");
-    let written = read::read(include_str!("clients.toml"), file, &|_| None);
+    let written = read::read(include_str!("clients.toml"), file, Sources::NONE);
     let written = written.expect("the built-in table is TOML; a test reads it");
     serde_json::from_value(written.value["clients"].clone())
         .expect("the built-in table fits; a test reads it")
@@ -135,7 +135,7 @@ mod tests {
     use crate::config;
 
     fn limits(toml: &str, client: &str) -> Limits {
-        let loaded = config::parse(toml, Path::new("servers.toml"), &|_| None).expect("usable");
+        let loaded = config::parse(toml, Path::new("servers.toml"), Sources::NONE).expect("usable");
         assert_eq!(loaded.faults, []);
         loaded.config.limits(client)
     }

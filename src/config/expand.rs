@@ -1,7 +1,27 @@
-//! `${VAR}`, `${VAR:-default}` and the escape `$${` in the texts of a config.
+//! `${VAR}`, `${VAR:-default}`, `${keyring:NAME}` and the escape `$${` in the texts of a config.
+
+use crate::keyring;
 
 /// What answers for the environment.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What stands before the name of a secret in the keyring.
+const KEYRING: &str = "keyring:";
+
+/// Where values come from that do not stand in the file.
+#[derive(Clone, Copy)]
+pub struct Sources<'a> {
+    /// The environment: what a variable holds, if it is set.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// The keyring. It is asked for what `${keyring:NAME}` names, and for nothing else.
+    pub keyring: &'a dyn Fn(&str) -> Result<String, keyring::Error>,
+}
+
+impl Sources<'_> {
+    /// Nothing is set, and there is no keyring.
+    pub const NONE: Sources<'static> =
+        Sources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
+}
 
 /// How deep `${A:-${B:-...}}` may go.
 const MAX_NESTING: usize = 16;
@@ -11,6 +31,8 @@ const MAX_NESTING: usize = 16;
 pub(super) enum Trouble {
     #[error("the environment variable `{0}` is not set")]
     Unset(String),
+    #[error("{error}")]
+    Keyring { name: String, error: keyring::Error },
     #[error("a `${{` that is not a variable")]
     Malformed,
 }
@@ -20,8 +42,19 @@ impl Trouble {
     pub fn remedy(&self) -> String {
         match self {
             Self::Unset(name) => format!("Set it, or give a default: `${{{name}:-default}}`."),
+            Self::Keyring { name, error: error @ keyring::Error::Missing(_) } => {
+                format!("{} Or use a variable: `${{{name}}}`.", error.remedy())
+            }
+            Self::Keyring { name, error: keyring::Error::Locked(_) } => {
+                format!(
+                    "Unlock it and let Nonet in; `nonet secret test {name}` asks again and waits for you."
+                )
+            }
+            Self::Keyring { error, .. } => error.remedy(),
             Self::Malformed => {
-                "Write `${NAME}` or `${NAME:-default}`; for the characters themselves write `$${`.".into()
+                "Write `${NAME}`, `${NAME:-default}` or `${keyring:NAME}`; for the characters \
+                                themselves write `$${`."
+                    .into()
             }
         }
     }
@@ -29,13 +62,13 @@ impl Trouble {
 
 /// The text with its variables filled in, or every reason why not. A default counts when the
 /// variable is empty or not set, as in a shell. What a variable holds is not expanded again.
-pub(super) fn expand(text: &str, env: Env) -> Result<String, Vec<Trouble>> {
+pub(super) fn expand(text: &str, sources: Sources) -> Result<String, Vec<Trouble>> {
     let mut troubles = Vec::new();
-    let expanded = fill(text, env, MAX_NESTING, &mut troubles);
+    let expanded = fill(text, sources, MAX_NESTING, &mut troubles);
     if troubles.is_empty() { Ok(expanded) } else { Err(troubles) }
 }
 
-fn fill(text: &str, env: Env, nesting: usize, troubles: &mut Vec<Trouble>) -> String {
+fn fill(text: &str, sources: Sources, nesting: usize, troubles: &mut Vec<Trouble>) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -44,15 +77,21 @@ fn fill(text: &str, env: Env, nesting: usize, troubles: &mut Vec<Trouble>) -> St
         if let Some(after) = rest.strip_prefix("$${") {
             out.push_str("${");
             rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix("${").and_then(secret) {
+            match (sources.keyring)(name) {
+                Ok(value) => out.push_str(&value),
+                Err(error) => troubles.push(Trouble::Keyring { name: name.into(), error }),
+            }
+            rest = after;
         } else if let Some(inside) = rest.strip_prefix("${") {
             let Some(variable) = Variable::parse(inside).filter(|_| nesting > 0) else {
                 troubles.push(Trouble::Malformed);
                 return out;
             };
-            match (env(variable.name), variable.default) {
+            match ((sources.env)(variable.name), variable.default) {
                 (Some(value), None) => out.push_str(&value),
                 (Some(value), Some(_)) if !value.is_empty() => out.push_str(&value),
-                (_, Some(default)) => out.push_str(&fill(default, env, nesting - 1, troubles)),
+                (_, Some(default)) => out.push_str(&fill(default, sources, nesting - 1, troubles)),
                 (None, None) => troubles.push(Trouble::Unset(variable.name.into())),
             }
             rest = variable.rest;
@@ -63,6 +102,12 @@ fn fill(text: &str, env: Env, nesting: usize, troubles: &mut Vec<Trouble>) -> St
     }
     out.push_str(rest);
     out
+}
+
+/// The secret that is named behind `${`, and what follows its `}`.
+fn secret(inside: &str) -> Option<(&str, &str)> {
+    let (name, after) = inside.strip_prefix(KEYRING)?.split_once('}')?;
+    keyring::is_name(name).then_some((name, after))
 }
 
 /// What follows `${`.
@@ -115,7 +160,12 @@ mod tests {
             "DOLLAR" => Some("${A}".to_string()),
             _ => None,
         };
-        let result = expand(text, &env)
+        let keyring = |name: &str| match name {
+            "A" => Ok("${A}".to_string()),
+            "SHUT" => Err(keyring::Error::Locked("asleep".into())),
+            name => Err(keyring::Error::NoSecret(name.into())),
+        };
+        let result = expand(text, Sources { env: &env, keyring: &keyring })
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
         assert_eq!(result.as_deref().map_err(String::as_str), expected, "{text}");
     }
@@ -133,13 +183,46 @@ mod tests {
     }
 
     #[test]
+    fn secrets_come_from_the_keyring_when_they_are_needed() {
+        check("Bearer ${keyring:A}!", Ok("Bearer ${A}!"));
+        check("$${keyring:A}", Ok("${keyring:A}"));
+        check("${NO:-${keyring:A}}", Ok("${A}"));
+        check("${A:-${keyring:SHUT}}", Ok("a"));
+        check("${keyring}", Err("the environment variable `keyring` is not set"));
+        check(
+            "${keyring:NO}${keyring:SHUT}",
+            Err("the keyring has no secret `NO`; the keyring is locked or refuses (asleep)"),
+        );
+        let trouble = |error| Trouble::Keyring { name: "X".into(), error };
+        assert_eq!(
+            trouble(keyring::Error::NoSecret("X".into())).remedy(),
+            "Store it with `nonet secret set X`."
+        );
+        assert!(trouble(keyring::Error::Missing("?".into())).remedy().ends_with("variable: `${X}`."));
+        assert!(trouble(keyring::Error::Locked("?".into())).remedy().contains("`nonet secret test X`"));
+    }
+
+    #[test]
     fn what_cannot_be_filled_in_is_told() {
         let malformed = "a `${` that is not a variable";
         check(
             "${NO} ${NO2}",
             Err("the environment variable `NO` is not set; the environment variable `NO2` is not set"),
         );
-        for text in ["${", "${}", "${A", "${1}", "${A-b}", "${A:-", "${a b}", "${é}"] {
+        for text in [
+            "${",
+            "${}",
+            "${A",
+            "${1}",
+            "${A-b}",
+            "${A:-",
+            "${a b}",
+            "${é}",
+            "${keyring:}",
+            "${keyring:a-b}",
+            "${keyring:A:-b}",
+            "${keyring:A",
+        ] {
             check(text, Err(malformed));
         }
         check(&"${NO:-".repeat(10_000), Err(malformed));

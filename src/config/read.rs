@@ -1,9 +1,10 @@
-//! TOML text to JSON, remembering where each key and value stood, with `${VAR}` expanded.
+//! TOML text to JSON, remembering where each key and value stood, with `${VAR}` and `${keyring:NAME}` expanded.
 //!
 //! Knows nothing about servers; places are named by JSON pointers.
 
 use std::{
-    collections::HashMap,
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -13,9 +14,10 @@ use toml_edit::{Document, Item, TableLike, Value as Toml};
 
 use super::{
     Fault, Unusable,
-    expand::{Env, Trouble, expand},
+    expand::{Sources, Trouble, expand},
     explain::quoted,
 };
+use crate::keyring;
 
 /// The tables whose entries can be left out one by one.
 const TABLES_OF_ENTRIES: [&str; 4] = ["servers", "categories", "profiles", "apps"];
@@ -27,6 +29,8 @@ pub(super) struct Written {
     pub value: Value,
     /// What was wrong with single values: variables that are not set, and the like.
     pub faults: Vec<Fault>,
+    /// What came from the keyring, by the pointer of the entry that it is in.
+    secrets: BTreeMap<String, BTreeSet<String>>,
     spots: HashMap<String, Spot>,
 }
 
@@ -46,7 +50,7 @@ type At = (usize, usize);
 enum State {
     /// As it stands in the file.
     Plain,
-    /// In part from the environment, so it may be a secret.
+    /// In part from the environment or the keyring, so it may be a secret.
     Expanded,
     /// It could not be read, so nothing more is said about it.
     Unknown,
@@ -60,7 +64,7 @@ pub(super) enum Place {
 }
 
 /// Reads a text; `Err` when it is no TOML.
-pub(super) fn read(text: &str, file: &Path, env: Env) -> Result<Written, Unusable> {
+pub(super) fn read(text: &str, file: &Path, sources: Sources) -> Result<Written, Unusable> {
     let lines = Lines::new(text);
     let document = Document::parse(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
@@ -77,9 +81,14 @@ pub(super) fn read(text: &str, file: &Path, env: Env) -> Result<Written, Unusabl
         let (file, key) = (file.into(), String::new());
         Unusable::Faults(vec![Fault { file, line, column, key, message, remedy, entry: None }])
     })?;
-    let written =
-        Written { file: file.into(), value: Value::Null, faults: Vec::new(), spots: HashMap::new() };
-    let mut walk = Walk { written, lines, env, unset: Vec::new() };
+    let written = Written {
+        file: file.into(),
+        value: Value::Null,
+        faults: Vec::new(),
+        secrets: BTreeMap::new(),
+        spots: HashMap::new(),
+    };
+    let mut walk = Walk { written, lines, sources, unset: Vec::new(), is_off: false };
     let root = Spot { key: String::new(), key_at: (1, 1), value_at: (1, 1), state: State::Plain };
     walk.written.spots.insert(String::new(), root);
     walk.written.value = walk.table("", document.as_table());
@@ -124,6 +133,11 @@ impl Written {
         !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == State::Plain)
     }
 
+    /// What an entry has from the keyring.
+    pub fn secrets(&self, entry: &str) -> impl Iterator<Item = &str> {
+        self.secrets.get(entry).into_iter().flatten().map(String::as_str)
+    }
+
     /// Whether the value has a fault already that leaves nothing to be said about it.
     pub fn is_unknown(&self, pointer: &str) -> bool {
         self.spots.get(pointer).is_some_and(|spot| spot.state == State::Unknown)
@@ -155,21 +169,28 @@ pub(super) fn written_key(key: &str) -> String {
 struct Walk<'a> {
     written: Written,
     lines: Lines<'a>,
-    env: Env<'a>,
-    /// Faults for variables that are not set, by pointer.
+    sources: Sources<'a>,
+    /// Faults for variables that are not set and secrets that are not there, by pointer.
     unset: Vec<(String, Fault)>,
+    /// Whether this is inside of an entry that is switched off. The keyring is left alone for it.
+    is_off: bool,
 }
 
 impl Walk<'_> {
     fn table(&mut self, pointer: &str, table: &dyn TableLike) -> Value {
         let mut members = Map::new();
         let path = self.written.key(pointer).to_string();
+        let outside = self.is_off;
+        if self.written.entry_pointer(pointer) == Some(pointer) {
+            self.is_off = table.get("enabled").and_then(Item::as_bool) == Some(false);
+        }
         for (name, item) in table.iter() {
             let dot = if path.is_empty() { "" } else { "." };
             let key = format!("{path}{dot}{}", written_key(name));
             let at = table.key(name).and_then(|key| key.span());
             members.insert(name.into(), self.item(join(pointer, name), key, at, item));
         }
+        self.is_off = outside;
         Value::Object(members)
     }
 
@@ -222,7 +243,20 @@ impl Walk<'_> {
     }
 
     fn text(&mut self, pointer: &str, text: &str) -> Value {
-        match expand(text, self.env) {
+        let found = RefCell::new(BTreeSet::new());
+        let keyring = |name: &str| {
+            if self.is_off {
+                return Err(keyring::Error::NoSecret(name.into()));
+            }
+            (self.sources.keyring)(name).inspect(|value| {
+                found.borrow_mut().insert(value.clone());
+            })
+        };
+        let expanded = expand(text, Sources { env: self.sources.env, keyring: &keyring });
+        if let Some(entry) = self.written.entry_pointer(pointer) {
+            self.written.secrets.entry(entry.into()).or_default().append(&mut found.borrow_mut());
+        }
+        match expanded {
             Ok(expanded) => {
                 if expanded != text {
                     self.mark(pointer, State::Expanded);
@@ -236,7 +270,7 @@ impl Walk<'_> {
                         pointer,
                         trouble.to_string(),
                         remedy,
-                        matches!(trouble, Trouble::Unset(_)),
+                        matches!(trouble, Trouble::Unset(_) | Trouble::Keyring { .. }),
                     );
                 }
                 text.into()

@@ -45,6 +45,8 @@ pub struct Server {
     pub scope: Scope,
     /// What single tools have of their own, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
+    /// What the keyring gave for any of its texts; hidden wherever it turns up.
+    pub secrets: Vec<Secret>,
 }
 
 /// How a server is reached.
@@ -208,7 +210,7 @@ impl Default for ServerTable {
 
 impl ServerTable {
     /// The checked form. `shape` has already seen to it that `command` and `url` exclude each other.
-    pub fn into_server(self, paths: &Paths) -> Server {
+    pub fn into_server(self, paths: &Paths, secrets: Vec<Secret>) -> Server {
         let transport = match self.url {
             Some(url) => Transport::Http { url, headers: self.headers },
             None => Transport::Stdio {
@@ -232,6 +234,7 @@ impl ServerTable {
             max_concurrency: self.max_concurrency,
             scope: self.scope,
             tools: self.tools,
+            secrets,
         }
     }
 }

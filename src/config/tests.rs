@@ -5,6 +5,7 @@ use std::path::Path;
 use insta::{assert_debug_snapshot, assert_snapshot};
 
 use super::*;
+use crate::keyring;
 
 const FILE: &str = "/etc/nonet/servers.toml";
 
@@ -18,13 +19,26 @@ fn env(name: &str) -> Option<String> {
     }
 }
 
+fn keyring(name: &str) -> Result<String, keyring::Error> {
+    match name {
+        "TOKEN" => Ok("k3yr1ng".into()),
+        "SHUT" => Err(keyring::Error::Locked("asleep".into())),
+        "NOWHERE" => Err(keyring::Error::Missing("no bus".into())),
+        name => Err(keyring::Error::NoSecret(name.into())),
+    }
+}
+
+fn here() -> Sources<'static> {
+    Sources { env: &env, keyring: &keyring }
+}
+
 fn loaded(text: &str) -> Loaded {
-    parse(text, Path::new(FILE), &env).unwrap_or_else(|unusable| panic!("{unusable}"))
+    parse(text, Path::new(FILE), here()).unwrap_or_else(|unusable| panic!("{unusable}"))
 }
 
 /// Every fault of a text, as `line: key: message`.
 fn faults(text: &str) -> Vec<String> {
-    let faults = match parse(text, Path::new("f"), &env) {
+    let faults = match parse(text, Path::new("f"), here()) {
         Ok(loaded) => loaded.faults,
         Err(unusable) => unusable.faults().to_vec(),
     };
@@ -157,15 +171,15 @@ command = "npx"
 [servers.files]
 comand = "npx"
 "#;
-    let unusable = parse(text, Path::new("servers.toml"), &env).unwrap_err();
+    let unusable = parse(text, Path::new("servers.toml"), here()).unwrap_err();
     assert_snapshot!(unusable);
 }
 
 #[test]
 fn a_text_that_is_no_toml_is_fatal_with_its_line() {
-    let unusable = parse("[servers.a]\ncommand = npx\n", Path::new("servers.toml"), &env).unwrap_err();
+    let unusable = parse("[servers.a]\ncommand = npx\n", Path::new("servers.toml"), here()).unwrap_err();
     assert_snapshot!(unusable);
-    let twice = parse("[servers.a]\nurl = \"http://a\"\n[servers.a]\n", Path::new("servers.toml"), &env);
+    let twice = parse("[servers.a]\nurl = \"http://a\"\n[servers.a]\n", Path::new("servers.toml"), here());
     assert_snapshot!(twice.unwrap_err());
 }
 
@@ -234,6 +248,57 @@ fn a_variable_that_is_not_set_costs_its_own_entry() {
 }
 
 #[test]
+fn a_secret_that_the_keyring_does_not_give_costs_its_own_entry() {
+    let text = r#"
+[servers.none]
+url = "https://a.example"
+headers = { A = "Bearer ${keyring:NONE}" }
+[servers.shut]
+command = "${keyring:SHUT}"
+[servers.nowhere]
+command = "x"
+env = { A = "${keyring:NOWHERE}" }
+[servers.good]
+command = "x"
+args = ["--token=${keyring:TOKEN}"]
+[servers.off]
+enabled = false
+command = "${keyring:NONE}"
+"#;
+    let Loaded { config, faults } = loaded(text);
+    let told: Vec<_> =
+        faults.iter().map(|fault| format!("{}: {}. {}", fault.key, fault.message, fault.remedy)).collect();
+    assert_snapshot!(told.join("\n"));
+    let servers: Vec<_> = config.servers.keys().map(ServerName::as_str).collect();
+    assert_eq!(servers, ["good", "off"]);
+    let good = &config.servers[&ServerName::new("good").unwrap()];
+    assert_eq!(good.secrets, [Secret::new("k3yr1ng")]);
+    assert!(matches!(&good.transport, Transport::Stdio { args, .. } if args == &["--token=k3yr1ng"]));
+}
+
+#[test]
+fn the_keyring_is_asked_for_what_is_needed_alone() {
+    let asked = std::cell::RefCell::new(Vec::new());
+    let keyring = |name: &str| {
+        asked.borrow_mut().push(name.to_string());
+        Ok("x".to_string())
+    };
+    let text = r#"
+[servers.off]
+enabled = false
+command = "${keyring:OFF}"
+[servers.off.env]
+A = "${keyring:OFF}"
+[servers.a]
+command = "$${keyring:ESCAPED}"
+args = ["${TOKEN:-${keyring:DEFAULT}}", "${NO:-${keyring:NEEDED}}"]
+"#;
+    let sources = Sources { env: &env, keyring: &keyring };
+    assert_eq!(parse(text, Path::new(FILE), sources).unwrap().faults, []);
+    assert_eq!(*asked.borrow(), ["NEEDED"]);
+}
+
+#[test]
 fn secrets_are_never_quoted() {
     let text = r#"
 [servers.a]
@@ -241,6 +306,7 @@ url = "${BAD_URL}"
 headers = { A = "${BAD_TOKEN}", B = "s3cr3t\u0000" }
 policy = "${TOKEN}"
 timeout = "${TOKEN}"
+start_timeout = "${keyring:TOKEN}"
 [servers.b]
 command = "x"
 args = ["s3cr3t", 5]
@@ -251,8 +317,9 @@ categories = ["${TOKEN}"]
 steps = [{ tool = "a.b", after = ["${TOKEN}"] }]
 "#;
     let faults = faults(text);
-    assert_eq!(faults.len(), 10, "{faults:#?}");
-    assert!(!faults.join("\n").contains("s3cr3t"), "{faults:#?}");
+    assert_eq!(faults.len(), 11, "{faults:#?}");
+    let told = faults.join("\n");
+    assert!(!told.contains("s3cr3t") && !told.contains("k3yr1ng"), "{faults:#?}");
 }
 
 #[test]
@@ -447,16 +514,16 @@ fn the_file_is_found_where_it_is_said_to_be() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("servers.toml");
     assert_eq!(find(Some(&missing)).unwrap_err().looked_at[0], missing);
-    assert!(matches!(load(&missing, &env), Err(Unusable::Unreadable { .. })));
+    assert!(matches!(load(&missing, here()), Err(Unusable::Unreadable { .. })));
     std::fs::write(&missing, "[servers.a]\ncommand = \"./a\"\n").unwrap();
     assert_eq!(find(Some(&missing)).unwrap(), missing);
-    let config = load(&missing, &env).unwrap().config;
+    let config = load(&missing, here()).unwrap().config;
     let Transport::Stdio { command, .. } = &config.servers.values().next().unwrap().transport else {
         panic!()
     };
     assert_eq!(Path::new(command), folder.path().join("a"));
     std::fs::write(&missing, b"\xff").unwrap();
-    assert!(matches!(load(&missing, &env), Err(Unusable::Unreadable { .. })));
+    assert!(matches!(load(&missing, here()), Err(Unusable::Unreadable { .. })));
 
     assert_eq!(places(&env), [Path::new("servers.toml"), Path::new("/home/ann/.config/nonet/servers.toml")]);
     let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "/x".to_string());
@@ -467,7 +534,7 @@ fn the_file_is_found_where_it_is_said_to_be() {
 #[test]
 fn the_shipped_file_has_no_fault() {
     let text = include_str!("../../servers.toml");
-    let loaded = parse(text, Path::new(FILE), &|_| None).unwrap();
+    let loaded = parse(text, Path::new(FILE), Sources::NONE).unwrap();
     assert_eq!(loaded.faults, []);
     assert_eq!(loaded.config.servers.len(), 7);
 }

@@ -19,6 +19,7 @@ use super::{Connections, Gateway, World};
 use crate::{
     config::{self, Config, Loaded, Token},
     downstream::{Connection, Update},
+    keyring,
 };
 
 /// How long calls on a server that is no longer wanted may go on.
@@ -103,7 +104,7 @@ impl Gateway {
         changes
     }
 
-    /// Takes the file up whenever it changes, until the gateway stops. `read` reads it anew.
+    /// Takes the file up whenever it changes, or a keyring has been unlocked that it waits for, until the gateway stops. `read` reads it anew.
     pub async fn watch(
         self: Arc<Self>,
         file: PathBuf,
@@ -138,6 +139,8 @@ impl Gateway {
         loop {
             tokio::select! {
                 event = events.recv() => if event.is_none() { return },
+                // What was left out for want of a secret may come in now.
+                () = keyring::answered_late() => {}
                 () = self.stop.cancelled() => return,
             }
             while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}

@@ -329,7 +329,7 @@ impl<'a> Reading<'a> {
                 text.chars().all(|c| matches!(c, ' '..='~'))
             }
             Part::Variable { name, .. } => super::parts::is_variable_name(name),
-            Part::Asked { .. } => true,
+            Part::Asked { .. } | Part::Keyring(_) => true,
         };
         let why = if OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
             "Nonet sets it itself"

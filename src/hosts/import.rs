@@ -10,17 +10,21 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Change, Fault, HOSTS, Host, Machine, Os, Scope,
+    Applied, Change, Fault, HOSTS, Host, Machine, Os, Scope,
     entry::{self, Context, Entry, Server},
     listed,
-    names::Names,
+    names::{Held, Names, Reference},
     parts::Part,
     read,
-    servers::{Newcomer, ServersToml, held, variables},
+    servers::{Newcomer, ServersToml, held, references},
     shortened,
     text::{self, Text},
 };
-use crate::name::{MAX_SERVER, ServerName};
+use crate::{
+    config::Secret,
+    keyring::{self, Keyring},
+    name::{MAX_SERVER, ServerName},
+};
 
 /// Where servers are taken from.
 #[derive(Clone, Copy, Debug)]
@@ -31,16 +35,28 @@ pub enum Source<'a> {
     File(&'a Path),
 }
 
+/// How servers are taken over.
+#[derive(Clone, Copy, Default)]
+pub struct Manner<'a> {
+    /// Servers of the same name that are reached otherwise are replaced.
+    pub replace: bool,
+    /// Where secrets go, if they are not to become variables that the user sets.
+    pub keyring: Option<&'a Keyring>,
+}
+
 /// What an import found, and what it makes of servers.toml.
 pub struct Imported {
     /// One row for each server that was found, in the order of the files.
     pub rows: Vec<Row>,
     /// The variables that the servers need, by name.
     pub variables: Vec<Variable>,
+    /// The secrets that servers.toml takes from the keyring, by name.
+    pub secrets: Vec<Kept>,
     /// What is not about a single server.
     pub notes: Vec<String>,
     /// The new servers.toml.
     pub change: Change,
+    keyring: Option<Keyring>,
 }
 
 /// What became of one server.
@@ -143,7 +159,50 @@ pub struct Variable {
     pub hint: String,
 }
 
+/// A secret in the keyring.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kept {
+    /// Its name.
+    pub name: String,
+    /// The servers that need it, by their names in servers.toml.
+    pub servers: Vec<String>,
+    /// Whether the keyring has it already.
+    pub there: bool,
+    #[serde(skip)]
+    value: Secret,
+}
+
 impl Imported {
+    /// Stores the secrets, then writes servers.toml. If one of them fails, neither is done.
+    pub fn apply(&self) -> Result<Applied, Fault> {
+        let mut stored = Vec::new();
+        let applied = self.store(&mut stored).and_then(|()| self.change.apply());
+        if applied.is_err()
+            && let Some(keyring) = &self.keyring
+        {
+            stored.into_iter().for_each(|name| drop(keyring.remove(name)));
+        }
+        applied
+    }
+
+    fn store<'s>(&'s self, stored: &mut Vec<&'s str>) -> Result<(), Fault> {
+        let Some(keyring) = &self.keyring else { return Ok(()) };
+        for Kept { name, value, .. } in self.secrets.iter().filter(|kept| !kept.there) {
+            match keyring.get(name) {
+                Err(keyring::Error::NoSecret(_)) => {}
+                Ok(there) if there == value.expose() => continue,
+                Ok(_) => {
+                    let message = format!("the keyring has just got another secret `{name}`");
+                    return Err(Fault::new(message, "Nothing was written; try again.".into()));
+                }
+                Err(error) => return Err(unusable(&error)),
+            }
+            keyring.set(name, value.expose()).map_err(|error| unusable(&error))?;
+            stored.push(name);
+        }
+        Ok(())
+    }
+
     /// The servers of one table that servers.toml has now, by their names in the host's file:
     /// what [`install`](super::install) may take out of it.
     pub fn carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<String> {
@@ -161,32 +220,43 @@ impl Imported {
 /// `github-2`; with `replace` the one that was there before the import is replaced instead. Two
 /// servers are the same if they are reached in the same way; what servers.toml says besides
 /// (tags, rules, times) does not matter, and stays.
+///
+/// Secrets become variables, or go into the keyring. One that the keyring has under the same name
+/// with another value stays, and the new one gets another name.
 pub fn import(
     source: Source,
     servers_toml: &Path,
-    replace: bool,
+    manner: Manner,
     machine: &Machine,
 ) -> Result<Imported, Fault> {
+    if let Some(keyring) = manner.keyring {
+        usable(keyring)?;
+    }
     let found = find(source, machine)?;
     let before = text::bytes(servers_toml)?;
     let text = Text::new(before.as_deref(), servers_toml)?;
     let doc = ServersToml::new(text.plain(), servers_toml)?;
     let mut joining = Joining {
         doc,
-        names: Names::new(machine),
+        names: Names::new(machine, manner.keyring),
         machine,
-        replace,
+        replace: manner.replace,
         mine: BTreeSet::new(),
         variables: Vec::new(),
+        secrets: Vec::new(),
     };
-    for name in joining.doc.variables() {
-        joining.names.reserve(&name);
+    for reference in joining.doc.references() {
+        joining.names.reserve(reference);
     }
-    for name in found.entries.iter().flat_map(|found| named(&found.entry)) {
-        joining.names.reserve(&name);
+    for reference in found.entries.iter().flat_map(|found| named(&found.entry)) {
+        joining.names.reserve(reference);
     }
     let rows: Vec<_> = found.entries.iter().map(|found| joining.join(found)).collect();
-    let Joining { doc, mine, mut variables, .. } = joining;
+    if let Some(error) = joining.names.trouble() {
+        return Err(unusable(&error));
+    }
+    let Joining { doc, mine, mut variables, mut secrets, .. } = joining;
+    secrets.sort_by(|a, b| a.name.cmp(&b.name));
     variables.sort_by(|a, b| a.name.cmp(&b.name));
     let added = rows.iter().any(|row| !matches!(row.done, Done::AlreadyThere { .. } | Done::Skipped { .. }));
     let after = match added {
@@ -205,7 +275,21 @@ pub fn import(
                 .into(),
         );
     }
-    Ok(Imported { rows, variables, notes, change })
+    Ok(Imported { rows, variables, secrets, notes, change, keyring: manner.keyring.cloned() })
+}
+
+/// A keyring that cannot be used is told before anything else is done.
+fn usable(keyring: &Keyring) -> Result<(), Fault> {
+    match keyring.get("NONET_IMPORT") {
+        Ok(_) | Err(keyring::Error::NoSecret(_)) => Ok(()),
+        Err(error) => Err(unusable(&error)),
+    }
+}
+
+fn unusable(error: &keyring::Error) -> Fault {
+    let remedy =
+        format!("{} Nothing was changed; without `--keyring` secrets become variables.", error.remedy());
+    Fault::new(error.to_string(), remedy)
 }
 
 /// What the files hold.
@@ -330,12 +414,12 @@ impl Found {
 }
 
 /// The variables that an entry names itself.
-fn named(entry: &Entry) -> Vec<String> {
-    let mut names = Vec::new();
+fn named(entry: &Entry) -> Vec<Reference> {
+    let mut found = Vec::new();
     if let Entry::Server(server, _) = entry {
-        server.texts().into_iter().for_each(|(_, parts)| variables(parts, &mut names));
+        server.texts().into_iter().for_each(|(_, parts)| references(parts, &mut found));
     }
-    names
+    found
 }
 
 /// Puts servers into servers.toml, one after the other.
@@ -347,6 +431,7 @@ struct Joining<'a> {
     /// The names that this import has used; these are never replaced.
     mine: BTreeSet<String>,
     variables: Vec<Variable>,
+    secrets: Vec<Kept>,
 }
 
 impl Joining<'_> {
@@ -371,26 +456,20 @@ impl Joining<'_> {
         let name = loop {
             let name = numbered(&wanted, number);
             let newcomer = Newcomer { server, file: &found.from.file, name: &name };
-            if let Some(held) = self.doc.same(&name, &newcomer, &self.names) {
-                let unseen: Vec<_> = held
-                    .iter()
-                    .map(|(name, _)| name)
-                    .filter(|name| !self.names.is_known(name))
-                    .cloned()
-                    .collect();
-                let note = (!unseen.is_empty())
-                    .then(|| format!("{} not set here, so secrets were not compared", listed(&unseen)));
-                held.into_iter().for_each(|(name, held)| self.names.hold(&name, held));
-                self.mine.insert(name.clone());
-                self.note_variables(found, server, &name);
-                return (Done::AlreadyThere { server: name }, note);
-            }
             let replaceable =
                 self.replace && number == 1 && self.doc.has(&name) && !self.mine.contains(&name);
+            let same = self.doc.same(&name, &newcomer, &self.names);
+            if let Some(held) = same.filter(|held| !(replaceable && self.is_for_keyring(server, held))) {
+                let note = self.not_compared(&held);
+                self.mine.insert(name.clone());
+                self.note_references(found, server, &name, Some(&held));
+                held.into_iter().for_each(|(reference, held)| self.names.hold(reference, held));
+                return (Done::AlreadyThere { server: name }, note);
+            }
             if replaceable {
                 self.doc.replace(&newcomer, &mut self.names);
                 self.mine.insert(name.clone());
-                self.note_variables(found, server, &name);
+                self.note_references(found, server, &name, None);
                 return (Done::Replaced { server: name }, None);
             }
             if !self.doc.has(&name) && !self.doc.is_category(&name) {
@@ -404,21 +483,50 @@ impl Joining<'_> {
             .map(|twin| format!("servers.toml has the same server as `{twin}`; one of the two is enough"));
         self.doc.add(&newcomer, &mut self.names);
         self.mine.insert(name.clone());
-        self.note_variables(found, server, &name);
+        self.note_references(found, server, &name, None);
         let done =
             if name == found.name { Done::Added { server: name } } else { Done::AddedAs { server: name } };
         (done, note)
     }
 
-    /// Records what the server needs from its environment.
-    fn note_variables(&mut self, found: &FoundEntry, server: &Server, name: &str) {
+    /// Says of which secrets nobody here knows whether they are the same.
+    fn not_compared(&self, held: &[(Reference, Held)]) -> Option<String> {
+        let unseen = held.iter().map(|(reference, _)| reference);
+        let unseen: Vec<_> = unseen.filter(|reference| !self.names.is_known(reference)).collect();
+        let in_keyring = unseen.iter().all(|reference| matches!(reference, Reference::Keyring(_)));
+        let why = match in_keyring && !self.names.has_keyring() {
+            true => "in the keyring",
+            false => "not set here",
+        };
+        let unseen: Vec<_> = unseen.into_iter().map(Reference::name).collect();
+        (!unseen.is_empty()).then(|| format!("{} {why}, so secrets were not compared", listed(&unseen)))
+    }
+
+    /// Whether some secret of a server that is there is to go into the keyring and is not in it.
+    fn is_for_keyring(&self, server: &Server, held: &[(Reference, Held)]) -> bool {
+        let texts = server.texts();
+        let secrets = texts.iter().flat_map(|(_, parts)| parts.iter());
+        let secrets = secrets.filter(|part| matches!(part, Part::Secret { .. })).count();
+        let kept = held.iter().filter(|(reference, _)| matches!(reference, Reference::Keyring(_))).count();
+        self.names.has_keyring() && kept < secrets
+    }
+
+    /// Records what the server needs from its environment and from the keyring. `there` is what
+    /// servers.toml has for it already.
+    fn note_references(
+        &mut self,
+        found: &FoundEntry,
+        server: &Server,
+        name: &str,
+        there: Option<&[(Reference, Held)]>,
+    ) {
         for (place, parts) in server.texts() {
             let table =
                 if found.from.table.is_empty() { String::new() } else { format!("{}.", found.from.table) };
             let place = format!("{}: {table}{}.{place}", found.from.file.display(), found.name);
             for part in parts {
                 match part {
-                    Part::Plain(_) => {}
+                    Part::Plain(_) | Part::Keyring(_) => {}
                     Part::Variable { default: Some(_), .. } => {}
                     Part::Variable { name: variable, .. } => {
                         let what = "the host's file names it".to_string();
@@ -429,15 +537,41 @@ impl Joining<'_> {
                             Part::Asked { what, .. } => what.clone(),
                             _ => "a secret of the host's file".into(),
                         };
-                        // None if servers.toml has the secret itself.
-                        let variable = held(part, &found.from.file).and_then(|held| self.names.find(&held));
-                        if let Some(variable) = variable {
-                            self.note_variable(variable, what, name, &place);
+                        let Some(held) = held(part, &found.from.file) else { continue };
+                        let reference = match there {
+                            // None if servers.toml has the secret itself.
+                            Some(there) => {
+                                there.iter().find(|(_, other)| *other == held).map(|(there, _)| there.clone())
+                            }
+                            None => self.names.find(&held),
+                        };
+                        match (reference, held) {
+                            (Some(Reference::Variable(variable)), _) => {
+                                self.note_variable(variable, what, name, &place);
+                            }
+                            (Some(Reference::Keyring(secret)), Held::Value { value, .. }) => {
+                                self.note_secret(secret, value, name);
+                            }
+                            _ => {}
                         }
                     }
                 }
             }
         }
+    }
+
+    fn note_secret(&mut self, name: String, value: String, server: &str) {
+        if !self.names.has_keyring() {
+            return;
+        }
+        if let Some(known) = self.secrets.iter_mut().find(|known| known.name == name) {
+            if !known.servers.iter().any(|known| known == server) {
+                known.servers.push(server.into());
+            }
+            return;
+        }
+        let there = self.names.is_set(&Reference::Keyring(name.clone()));
+        self.secrets.push(Kept { name, servers: vec![server.into()], there, value: Secret::new(value) });
     }
 
     fn note_variable(&mut self, name: String, what: String, server: &str, place: &str) {
@@ -454,7 +588,7 @@ impl Joining<'_> {
             Os::Windows => format!("setx {name} \"...\""),
             _ => format!("export {name}='...'"),
         };
-        let set = self.names.is_set(&name);
+        let set = self.names.is_set(&Reference::Variable(name.clone()));
         let (servers, places) = (vec![server.into()], vec![place.into()]);
         self.variables.push(Variable { name, what: shortened_words(&what), servers, places, set, hint });
     }

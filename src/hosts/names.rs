@@ -1,16 +1,47 @@
 //! Names for secrets: one name never stands for two values.
 
-use std::collections::BTreeMap;
+use std::{cell::RefCell, collections::BTreeMap, fmt};
 
 use super::{
     Machine,
     parts::{Key, is_variable_name},
 };
+use crate::keyring::{self, Keyring};
 
-/// The variables that servers.toml names, or will.
+/// The names that servers.toml has for what does not stand in it, or will have.
 pub(super) struct Names<'a> {
     machine: &'a Machine,
-    held: BTreeMap<String, Held>,
+    /// Where secrets go; into variables if it is none.
+    keyring: Option<&'a Keyring>,
+    /// Why the keyring could not be asked.
+    trouble: RefCell<Option<keyring::Error>>,
+    held: BTreeMap<Reference, Held>,
+}
+
+/// What servers.toml writes in the place of a value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reference {
+    /// An environment variable.
+    Variable(String),
+    /// A secret in the keyring.
+    Keyring(String),
+}
+
+impl Reference {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Variable(name) | Self::Keyring(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(name) => write!(f, "${{{name}}}"),
+            Self::Keyring(name) => write!(f, "${{keyring:{name}}}"),
+        }
+    }
 }
 
 /// What a name stands for.
@@ -25,71 +56,109 @@ pub(super) enum Held {
 }
 
 impl<'a> Names<'a> {
-    pub fn new(machine: &'a Machine) -> Self {
-        Self { machine, held: BTreeMap::new() }
+    pub fn new(machine: &'a Machine, keyring: Option<&'a Keyring>) -> Self {
+        Self { machine, keyring, trouble: RefCell::default(), held: BTreeMap::new() }
     }
 
     /// Keeps a name that a file mentions from being used for anything else.
-    pub fn reserve(&mut self, name: &str) {
-        self.held.entry(name.into()).or_insert(Held::Unknown);
+    pub fn reserve(&mut self, reference: Reference) {
+        self.held.entry(reference).or_insert(Held::Unknown);
     }
 
     /// Records what a name stands for.
-    pub fn hold(&mut self, name: &str, held: Held) {
-        self.held.insert(name.into(), held);
+    pub fn hold(&mut self, reference: Reference, held: Held) {
+        self.held.insert(reference, held);
     }
 
-    /// The name that stands for this already.
-    pub fn find(&self, held: &Held) -> Option<String> {
-        self.held.iter().find(|(_, other)| *other == held).map(|(name, _)| name.clone())
+    /// The name that stands for this already, where it would be put.
+    pub fn find(&self, held: &Held) -> Option<Reference> {
+        let kind = self.reference(held, String::new());
+        let same = |(reference, other): &(&Reference, &Held)| {
+            *other == held && std::mem::discriminant(*reference) == std::mem::discriminant(&kind)
+        };
+        self.held.iter().find(same).map(|(reference, _)| reference.clone())
     }
 
     /// The name for a secret of a server: that of an equal secret, else a new one.
-    pub fn name(&mut self, server: &str, held: Held) -> String {
-        if let Some(name) = self.find(&held) {
-            return name;
+    pub fn name(&mut self, server: &str, held: Held) -> Reference {
+        if let Some(reference) = self.find(&held) {
+            return reference;
         }
         let mut number = 1;
-        let name = loop {
-            let free = |name: &String| self.is_free(name, &held);
-            if let Some(name) = candidates(server, &held, number).into_iter().find(free) {
-                break name;
+        let reference = loop {
+            let free = |reference: &Reference| self.is_free(reference, &held);
+            let candidates = candidates(server, &held, number).into_iter();
+            if let Some(reference) = candidates.map(|name| self.reference(&held, name)).find(free) {
+                break reference;
             }
             number += 1;
         };
-        self.hold(&name, held);
-        name
+        self.hold(reference.clone(), held);
+        reference
     }
 
     /// Whether a name that servers.toml has already may stand for this secret of the server.
-    pub fn may_be(&self, name: &str, server: &str, held: &Held) -> bool {
+    pub fn may_be(&self, reference: &Reference, server: &str, held: &Held) -> bool {
+        let fits = |name: &String| name == reference.name();
         let Held::Value { value, .. } = held else {
-            return candidates(server, held, 1).iter().any(|candidate| candidate == name)
-                && !matches!(self.held.get(name), Some(other) if *other != Held::Unknown && other != held);
+            return candidates(server, held, 1).iter().any(fits)
+                && !matches!(self.held.get(reference), Some(other) if *other != Held::Unknown && other != held);
         };
-        match (self.held.get(name), self.machine.var(name)) {
+        match (self.held.get(reference), self.value(reference)) {
             (Some(Held::Value { value: other, .. }), _) => other == value,
-            (_, Some(set)) => set == value,
-            _ => (1..=9)
-                .any(|number| candidates(server, held, number).iter().any(|candidate| candidate == name)),
+            (_, Some(set)) => set == *value,
+            _ => (1..=9).any(|number| candidates(server, held, number).iter().any(fits)),
         }
     }
 
     /// Whether anybody here knows what the name stands for.
-    pub fn is_known(&self, name: &str) -> bool {
-        self.is_set(name) || !matches!(self.held.get(name), None | Some(Held::Unknown))
+    pub fn is_known(&self, reference: &Reference) -> bool {
+        self.is_set(reference) || !matches!(self.held.get(reference), None | Some(Held::Unknown))
     }
 
-    /// Whether the variable is set where Nonet was asked.
-    pub fn is_set(&self, name: &str) -> bool {
-        self.machine.var(name).is_some()
+    /// Whether the variable is set where Nonet was asked, or the secret is in the keyring that it may ask.
+    pub fn is_set(&self, reference: &Reference) -> bool {
+        self.value(reference).is_some()
     }
 
-    fn is_free(&self, name: &str, held: &Held) -> bool {
-        let Held::Value { value, .. } = held else { return !self.held.contains_key(name) };
-        match (self.held.get(name), self.machine.var(name)) {
+    /// Whether secrets go into the keyring.
+    pub fn has_keyring(&self) -> bool {
+        self.keyring.is_some()
+    }
+
+    /// Why the keyring could not be asked, if it was asked and could not.
+    pub fn trouble(&self) -> Option<keyring::Error> {
+        self.trouble.borrow().clone()
+    }
+
+    /// How servers.toml would name it: secrets whose value is known may go into the keyring.
+    fn reference(&self, held: &Held, name: String) -> Reference {
+        match held {
+            Held::Value { .. } if self.has_keyring() => Reference::Keyring(name),
+            _ => Reference::Variable(name),
+        }
+    }
+
+    fn value(&self, reference: &Reference) -> Option<String> {
+        let name = match reference {
+            Reference::Variable(name) => return self.machine.var(name).map(Into::into),
+            Reference::Keyring(name) => name,
+        };
+        match self.keyring?.get(name) {
+            Ok(value) => Some(value),
+            Err(keyring::Error::NoSecret(_)) => None,
+            Err(error) => {
+                self.trouble.borrow_mut().get_or_insert(error);
+                None
+            }
+        }
+    }
+
+    fn is_free(&self, reference: &Reference, held: &Held) -> bool {
+        let Held::Value { value, .. } = held else { return !self.held.contains_key(reference) };
+        match (self.held.get(reference), self.value(reference)) {
             (Some(Held::Value { value: other, .. }), _) => other == value,
-            (_, Some(set)) => set == value,
+            (_, Some(set)) => set == *value,
             (None, None) => true,
             (Some(_), None) => false,
         }
@@ -150,10 +219,11 @@ mod tests {
             env: [("SET".to_string(), "a".to_string())].into(),
             now: SystemTime::UNIX_EPOCH,
         };
-        let mut names = Names::new(&machine);
-        names.reserve("USED");
+        let mut names = Names::new(&machine, None);
+        names.reserve(Reference::Variable("USED".into()));
         let mut check = |server: &str, key: Key, value: &str, expected: &str| {
-            assert_eq!(names.name(server, Held::Value { value: value.into(), key }), expected);
+            let name = names.name(server, Held::Value { value: value.into(), key });
+            assert_eq!(name, Reference::Variable(expected.into()));
         };
         let own = |name: &str| Key::Own(name.into());
         let kind = |name: &str| Key::Kind(name.into());
@@ -168,8 +238,9 @@ mod tests {
         check("a", own("SET"), "b", "A_SET");
         check("a", own("USED"), "c", "A_USED");
         check("9-lives", kind("API_KEY"), "d", "_9_LIVES_API_KEY");
-        assert_eq!(names.name("p", Held::Asked("f\napi-key".into())), "API_KEY");
-        assert_eq!(names.name("p", Held::Asked("f\napi-key".into())), "API_KEY");
-        assert_eq!(names.name("p", Held::Asked("g\napi-key".into())), "P_API_KEY");
+        let mut asked = |id: &str| names.name("p", Held::Asked(id.into())).to_string();
+        assert_eq!(asked("f\napi-key"), "${API_KEY}");
+        assert_eq!(asked("f\napi-key"), "${API_KEY}");
+        assert_eq!(asked("g\napi-key"), "${P_API_KEY}");
     }
 }

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use crate::keyring;
+
 /// A text, in order. Two pieces of plain text never follow each other.
 pub(super) type Parts = Vec<Part>;
 
@@ -17,6 +19,8 @@ pub(super) enum Part {
         /// What holds without it; may name variables in turn, as servers.toml writes them.
         default: Option<String>,
     },
+    /// A secret in the keyring, as servers.toml names it.
+    Keyring(String),
     /// What the host gets elsewhere: by asking, from a file, from a command.
     Asked {
         /// What the host calls it.
@@ -137,7 +141,10 @@ pub(super) fn own(text: &str) -> Parts {
         }
         let braced = rest.strip_prefix("${").and_then(|inside| {
             let end = closing_brace(inside)?;
-            Some((variable(&inside[..end])?, &inside[end + 1..]))
+            let content = &inside[..end];
+            let secret = content.strip_prefix("keyring:").filter(|name| keyring::is_name(name));
+            let part = secret.map(|name| Part::Keyring(name.into())).or_else(|| variable(content))?;
+            Some((part, &inside[end + 1..]))
         });
         match braced {
             Some((part, after)) => {
@@ -187,9 +194,7 @@ pub(super) fn beginning(parts: &[Part]) -> &str {
 
 /// A name that can stand in `${...}`.
 pub(super) fn is_variable_name(name: &str) -> bool {
-    !name.is_empty()
-        && !name.starts_with(|c: char| c.is_ascii_digit())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    keyring::is_name(name)
 }
 
 /// `NAME` or `NAME:-default`.
@@ -231,6 +236,7 @@ mod tests {
             Part::Plain(text) => text.clone(),
             Part::Variable { name, default: None } => format!("<{name}>"),
             Part::Variable { name, default: Some(default) } => format!("<{name}|{default}>"),
+            Part::Keyring(name) => format!("<!{name}>"),
             Part::Asked { id, .. } => format!("<?{id}>"),
             Part::Secret { .. } => "<*>".into(),
         };
@@ -265,5 +271,10 @@ mod tests {
             assert_eq!(shown(&own(&escaped(text))), text);
         }
         assert_eq!(shown(&own("${A}$${B}${C:-d}")), "<A>${B}<C|d>");
+        assert_eq!(
+            shown(&own("a ${keyring:B}${C:-${keyring:D}}${keyring:}")),
+            "a <!B><C|${keyring:D}>${keyring:}"
+        );
+        check("${keyring:B}", false, "${keyring:B}");
     }
 }

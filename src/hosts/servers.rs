@@ -7,13 +7,14 @@ use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 use super::{
     Fault,
     entry::{Server, Transport},
-    names::{Held, Names},
+    names::{Held, Names, Reference},
     parts::{Part, Parts, escaped, own},
     read,
 };
 
 const HEADER: &str = "\
-# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` stand for environment variables.
+# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` stand for environment variables,
+# `${keyring:NAME}` for a secret of the keyring (`nonet secret set NAME`).
 # `nonet check` tells every fault, with its line; `nonet schema` prints every key with what it means.
 ";
 /// Longer lines are broken up.
@@ -74,11 +75,11 @@ impl ServersToml {
         }
     }
 
-    /// Every variable that some text of the file names.
-    pub fn variables(&self) -> Vec<String> {
-        let mut names = Vec::new();
-        texts(&read::toml_value(self.document.as_item()), &mut |text| variables(&own(text), &mut names));
-        names
+    /// Every variable and every secret that some text of the file names.
+    pub fn references(&self) -> Vec<Reference> {
+        let mut found = Vec::new();
+        texts(&read::toml_value(self.document.as_item()), &mut |text| references(&own(text), &mut found));
+        found
     }
 
     /// Whether there is a server of that name.
@@ -94,8 +95,8 @@ impl ServersToml {
 
     /// Whether the server of that name is reached in the same way: by the same program with the
     /// same arguments and variables, or at the same address with the same headers. If so, what
-    /// the variables in the file stand for.
-    pub fn same(&self, name: &str, newcomer: &Newcomer, names: &Names) -> Option<Vec<(String, Held)>> {
+    /// the variables and secrets in the file stand for.
+    pub fn same(&self, name: &str, newcomer: &Newcomer, names: &Names) -> Option<Vec<(Reference, Held)>> {
         let there = self.servers()?.get(name)?.as_table_like()?;
         let mut comparison = Comparison { newcomer, name, names, found: Vec::new() };
         comparison.is_same(there).then_some(comparison.found)
@@ -266,7 +267,7 @@ fn written(parts: &Parts, newcomer: &Newcomer, names: &mut Names) -> String {
             Part::Variable { name, default: Some(default) } => text.extend(["${", name, ":-", default, "}"]),
             part => {
                 if let Some(held) = held(part, newcomer.file) {
-                    text.extend(["${", &names.name(newcomer.name, held), "}"]);
+                    text.push_str(&names.name(newcomer.name, held).to_string());
                 }
             }
         }
@@ -284,14 +285,16 @@ pub(super) fn held(part: &Part, file: &Path) -> Option<Held> {
     }
 }
 
-/// The variables that a text names, also in defaults.
-pub(super) fn variables(parts: &[Part], names: &mut Vec<String>) {
+/// The variables and secrets that a text names, also in defaults.
+pub(super) fn references(parts: &[Part], found: &mut Vec<Reference>) {
     for part in parts {
-        if let Part::Variable { name, default } = part {
-            if !names.contains(name) {
-                names.push(name.clone());
+        match part {
+            Part::Variable { name, default } => {
+                found.push(Reference::Variable(name.clone()));
+                references(&own(default.as_deref().unwrap_or_default()), found);
             }
-            variables(&own(default.as_deref().unwrap_or_default()), names);
+            Part::Keyring(name) => found.push(Reference::Keyring(name.clone())),
+            _ => {}
         }
     }
 }
@@ -311,8 +314,8 @@ struct Comparison<'a> {
     /// The name of the one that is there.
     name: &'a str,
     names: &'a Names<'a>,
-    /// What its variables stand for, if the two are the same.
-    found: Vec<(String, Held)>,
+    /// What its variables and secrets stand for, if the two are the same.
+    found: Vec<(Reference, Held)>,
 }
 
 impl Comparison<'_> {
@@ -390,12 +393,16 @@ impl Comparison<'_> {
         if there == part {
             return true;
         }
-        let Part::Variable { name, default: None } = there else { return false };
+        let reference = match there {
+            Part::Variable { name, default: None } => Reference::Variable(name.clone()),
+            Part::Keyring(name) => Reference::Keyring(name.clone()),
+            _ => return false,
+        };
         let Some(held) = held(part, self.newcomer.file) else { return false };
-        let fits = self.names.may_be(name, self.name, &held)
-            && self.found.iter().all(|(known, other)| known != name || *other == held);
+        let fits = self.names.may_be(&reference, self.name, &held)
+            && self.found.iter().all(|(known, other)| *known != reference || *other == held);
         if fits {
-            self.found.push((name.clone(), held));
+            self.found.push((reference, held));
         }
         fits
     }

@@ -88,6 +88,7 @@ pub fn command(folder: &Path) -> Command {
         .arg(folder.join("servers.toml"))
         .current_dir(folder)
         .env("HOME", folder)
+        .env("NONET_KEYRING", "off")
         .env_remove("XDG_CACHE_HOME")
         .env_remove("XDG_CONFIG_HOME")
         .env_remove("XDG_STATE_HOME")

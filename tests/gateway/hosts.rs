@@ -32,6 +32,7 @@ fn nonet(home: &TempDir, arguments: &[&str]) -> Output {
         .args(arguments)
         .current_dir(home.path())
         .env("HOME", home.path())
+        .env("NONET_KEYRING", "off")
         .env_remove("XDG_CONFIG_HOME")
         .env_remove("NONET_CONFIG")
         .output()

@@ -36,7 +36,8 @@ impl Setup {
     pub fn open_at_once(self) -> Inside {
         let text = self.text(|_, _| "command = 'true'".into());
         let file = self.path("servers.toml");
-        let loaded = config::parse(&text, &file, &|_| None).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let loaded = config::parse(&text, &file, config::Sources::NONE)
+            .unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
         let mut options = Options { without_embedder: !self.embeds(), ..Options::default() };
         for server in self.servers {

@@ -42,6 +42,7 @@ mod policies;
 mod profiles;
 mod reloading;
 mod rules;
+mod secrets;
 mod server_changes;
 mod server_faults;
 mod sharing;
