@@ -1,7 +1,8 @@
 //! Prompts and resources of all servers, under names that lead back to one server each.
 //!
-//! A prompt is called `server__prompt`, as a tool is. A resource keeps its URI where only one server has it, so that links in
-//! results can be read as they stand; where several have it, each is `nonet://SERVER/URI`, which always works.
+//! A prompt is called `server__prompt`, as a tool is. A resource keeps its URI where only one server has it; where several have
+//! it, each is listed as `nonet://SERVER/URI`, which always works. A link in a result stays as it is and leads to the server
+//! that gave it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -169,8 +170,8 @@ impl Passed {
         self.templates.iter().find(|entry| entry.shown["uriTemplate"] == shown)
     }
 
-    /// Where a URI leads, for a caller who may see some of the servers. `linked` is who has lately given a link to it.
-    pub fn place(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: &[Arc<str>]) -> Leads {
+    /// Where a URI leads, for a caller who may see some of the servers. `linked` is who has given the caller a link to it.
+    pub fn place(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: Option<Arc<str>>) -> Leads {
         if let Some((server, own)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) {
             return match self.servers.get(server).filter(|server| seen(server)) {
                 Some(server) => Leads::To(server.clone(), own.into()),
@@ -183,7 +184,7 @@ impl Passed {
             .iter()
             .filter(|(pattern, _)| pattern.is_match(uri))
             .map(|(_, server)| server.clone());
-        let ways: [Vec<Arc<str>>; 3] = [listed.collect(), linked.to_vec(), matching.collect()];
+        let ways: [Vec<Arc<str>>; 3] = [linked.into_iter().collect(), listed.collect(), matching.collect()];
         for mut servers in ways {
             servers.retain(|server| seen(server));
             servers.sort();
@@ -286,10 +287,11 @@ mod tests {
             ("tree:a/b/c", to("web", "tree:a/b/c")),
             ("file:///b", Leads::Nowhere),
         ] {
-            assert_eq!(passed.place(uri, ALL, &[]), leads, "{uri}");
+            assert_eq!(passed.place(uri, ALL, None), leads, "{uri}");
         }
-        assert_eq!(passed.place("file:///b", ALL, &["docs".into()]), to("docs", "file:///b"));
-        assert_eq!(passed.place("shared://x", &|server| server == "web", &[]), to("web", "shared://x"));
+        assert_eq!(passed.place("file:///b", ALL, Some("docs".into())), to("docs", "file:///b"));
+        assert_eq!(passed.place("shared://x", ALL, Some("web".into())), to("web", "shared://x"));
+        assert_eq!(passed.place("shared://x", &|server| server == "web", None), to("web", "shared://x"));
     }
 
     #[test]

@@ -383,11 +383,9 @@ impl Gateway {
         let as_task = tool.as_task;
         let answer = connection.call_tool(&tool.name, prepared.params, as_task, control, wait).await;
         match answer {
-            Ok(mut result)
-                if result.get("content").is_some() || result.get("structuredContent").is_some() =>
-            {
-                let blocks = result.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten();
-                self.note_links(&tool.server, blocks);
+            Ok(result) if result.get("content").is_some() || result.get("structuredContent").is_some() => {
+                let blocks = result.get("content").and_then(Value::as_array).into_iter().flatten();
+                self.note_links(caller, &tool.server, blocks);
                 Ok(result)
             }
             Ok(result) if result.is_object() => Ok(result),

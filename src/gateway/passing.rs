@@ -1,7 +1,11 @@
 //! Prompts, resources and completions of all servers, passed through to clients that ask for them by the protocol's own
 //! methods. What goes wrong is a JSON-RPC error here, as these methods have no other.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
@@ -12,26 +16,23 @@ use crate::{
     passed::{Entry, Leads, named_uri},
 };
 
-/// How many links of results are remembered, to know whose they are when they are read.
-const LINKS: usize = 10_000;
+/// How many links of results are remembered for a session, to know whose they are when they are read.
+const LINKS: usize = 1_000;
 /// How many entries one page of a list has.
 const PAGE: usize = 1_000;
 /// Of the range that JSON-RPC leaves to applications: the server is not there.
 const SERVER_DOWN: ErrorCode = ErrorCode(-31_000);
 
-/// Whose the links of results are.
+/// Whose the links of results are: the server that gave one last.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    of: std::collections::HashMap<String, Vec<Arc<str>>>,
+    of: HashMap<String, Arc<str>>,
     order: VecDeque<String>,
 }
 
 impl Links {
     fn note(&mut self, uri: &str, server: &Arc<str>) {
-        if let Some(servers) = self.of.get_mut(uri) {
-            if !servers.contains(server) {
-                servers.push(server.clone());
-            }
+        if self.of.insert(uri.into(), server.clone()).is_some() {
             return;
         }
         if self.order.len() == LINKS
@@ -40,7 +41,10 @@ impl Links {
             self.of.remove(&oldest);
         }
         self.order.push_back(uri.into());
-        self.of.insert(uri.into(), vec![server.clone()]);
+    }
+
+    fn of(&self, uri: &str) -> Option<Arc<str>> {
+        self.of.get(uri).cloned()
     }
 }
 
@@ -66,7 +70,7 @@ impl Gateway {
                 ErrorData::invalid_params(format!("`{cursor}` is no cursor of this list"), None)
             })?,
         };
-        let mut seen: std::collections::HashMap<&str, bool> = std::collections::HashMap::new();
+        let mut seen: HashMap<&str, bool> = HashMap::new();
         let mut entries = entries
             .filter(|entry| *seen.entry(&entry.server).or_insert_with(|| self.may_see(caller, &entry.server)))
             .skip(from);
@@ -105,9 +109,9 @@ impl Gateway {
         };
         let (connection, control, wait) = self.way(caller, &prompt.server)?;
         let result = connection.get_prompt(&prompt.own, arguments, control, wait).await;
-        let mut result = result.map_err(|error| told(&prompt.server, error))?;
-        let messages = result.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
-        self.note_links(&prompt.server, messages.filter_map(|message| message.get_mut("content")));
+        let result = result.map_err(|error| told(&prompt.server, error))?;
+        let messages = result.get("messages").and_then(Value::as_array).into_iter().flatten();
+        self.note_links(caller, &prompt.server, messages.filter_map(|message| message.get("content")));
         Ok(result)
     }
 
@@ -135,9 +139,9 @@ impl Gateway {
     /// The server of a resource, and its URI there.
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
         let snapshot = self.snapshot();
-        let linked = self.links.lock().ok().and_then(|links| links.of.get(uri).cloned()).unwrap_or_default();
+        let linked = self.links(caller).lock().ok().and_then(|links| links.of(uri));
         let seen = |server: &str| self.may_see(caller, server);
-        match snapshot.catalog.passed().place(uri, &seen, &linked) {
+        match snapshot.catalog.passed().place(uri, &seen, linked) {
             Leads::To(server, own) => Ok((server, own)),
             Leads::Ambiguous(uris) => Err(ErrorData::invalid_params(
                 format!("several servers have `{uri}`; read it by one of: {}", uris.join(", ")),
@@ -223,25 +227,28 @@ impl Gateway {
         }
     }
 
-    /// Remembers whose the links in content blocks are, so that they can be read. A link that means something else to
-    /// everybody but its server is made to name it.
-    pub(super) fn note_links<'a>(&self, server: &Arc<str>, blocks: impl Iterator<Item = &'a mut Value>) {
-        let snapshot = self.snapshot();
+    /// What is remembered of links: for the session, or for all requests that belong to none.
+    fn links<'a>(&'a self, caller: &'a Caller) -> &'a Mutex<Links> {
+        if caller.lasting { &caller.session.links } else { &self.links }
+    }
+
+    /// Remembers whose the links in content blocks are, so that they can be read. The blocks stay as they are.
+    pub(super) fn note_links<'a>(
+        &self,
+        caller: &Caller,
+        server: &Arc<str>,
+        blocks: impl Iterator<Item = &'a Value>,
+    ) {
         for block in blocks {
             let link = match block.get("type").and_then(Value::as_str) {
                 Some("resource_link") => Some(block),
-                Some("resource") => block.get_mut("resource"),
+                Some("resource") => block.get("resource"),
                 _ => None,
             };
-            let Some(link) = link else { continue };
-            let Some(uri) = link.get("uri").and_then(Value::as_str).map(String::from) else { continue };
-            let Ok(mut links) = self.links.lock() else { return };
-            links.note(&uri, server);
-            let linked = links.of.get(&uri).cloned().unwrap_or_default();
-            drop(links);
-            match snapshot.catalog.passed().place(&uri, &|_| true, &linked) {
-                Leads::To(found, _) if found == *server => {}
-                _ => link["uri"] = json!(named_uri(server, &uri)),
+            if let Some(uri) = link.and_then(|link| link.get("uri")?.as_str())
+                && let Ok(mut links) = self.links(caller).lock()
+            {
+                links.note(uri, server);
             }
         }
     }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::learn;
+use super::{learn, passing::Links};
 use crate::{
     config::{Limits, Server},
     downstream::{Asker, Connection},
@@ -52,6 +52,8 @@ pub struct Session {
     searches: Mutex<VecDeque<learn::Search>>,
     /// Servers that were started for it alone; they end with it.
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
+    /// Whose the links in its results are.
+    pub(super) links: Mutex<Links>,
 }
 
 /// A connection that is retired with its session.
