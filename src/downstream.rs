@@ -12,9 +12,11 @@ mod child;
 pub mod guard;
 mod handshake;
 mod http;
+mod inbox;
 mod lines;
 mod list;
 mod request;
+mod sse;
 mod tap;
 mod tasks;
 
@@ -22,7 +24,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -54,8 +56,10 @@ pub use self::tap::ProgressSink;
 use self::{
     child::{Child, Program, Tail, missing_launcher},
     guard::Guard,
+    handshake::HandshakeError,
     lines::Lines,
     list::{Subscribed, list},
+    sse::{Events, SseError},
 };
 use crate::{
     catalog::Listing,
@@ -213,6 +217,8 @@ pub struct Connection {
     peer: ArcSwapOption<Peer<RoleClient>>,
     /// The era that it spoke last time.
     era: Mutex<Option<Era>>,
+    /// Whether it was found to speak the old HTTP+SSE transport.
+    speaks_sse: AtomicBool,
     last_end: Mutex<String>,
     kick: Notify,
     guard: Arc<Guard>,
@@ -272,6 +278,7 @@ impl Connection {
             state: watch::Sender::new(State::Starting),
             peer: ArcSwapOption::empty(),
             era: Mutex::default(),
+            speaks_sse: AtomicBool::new(false),
             last_end: Mutex::default(),
             kick: Notify::new(),
             guard,
@@ -546,7 +553,7 @@ impl Connection {
                 }
                 self.greet(Box::new(stdout), Box::new(stdin), Some(child)).await
             }
-            Transport::Http { url, headers } => {
+            Transport::Http { url, headers, sse } => {
                 let headers = headers
                     .iter()
                     .filter_map(|(name, value)| {
@@ -554,7 +561,11 @@ impl Connection {
                         Some((name, HeaderValue::try_from(value.expose()).ok()?))
                     })
                     .collect();
-                self.connect_http(url, headers).await
+                if *sse {
+                    self.connect_sse(url, headers).await.map_err(|error| refused(&error, url))
+                } else {
+                    self.connect_http(url, headers).await
+                }
             }
         }
     }
@@ -600,11 +611,18 @@ impl Connection {
         url: &str,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<Link, ConnectError> {
+        if self.speaks_sse.load(Ordering::Relaxed) {
+            let connected = self.connect_sse(url, headers).await;
+            // It may be another server by now: the next try begins anew.
+            self.speaks_sse.store(connected.is_ok(), Ordering::Relaxed);
+            return connected.map_err(|error| refused(&error, url));
+        }
         let known = self.era.lock().map(|era| *era).unwrap_or_default();
         let modern =
             ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
         let modes = [(Era::Modern, modern), (Era::Legacy, ClientLifecycleMode::Initialize)];
         let mut failure = String::new();
+        let mut refuses_post = false;
         for (era, mode) in
             modes.into_iter().filter(|(era, _)| known != Some(Era::Legacy) || *era == Era::Legacy)
         {
@@ -619,6 +637,7 @@ impl Connection {
             let patience = if era == Era::Modern { self.silence() } else { self.settings().start_timeout };
             let Ok(greeted) = timeout(patience, greeting).await else {
                 failure = format!("no answer within {patience:?}");
+                refuses_post = false;
                 continue;
             };
             match greeted {
@@ -634,6 +653,7 @@ impl Connection {
                     ));
                 }
                 Err(error) => {
+                    refuses_post = is_post_refused(&error);
                     failure = explain(&error, url);
                     // Servers that say it without a challenge.
                     if failure.contains("401 Unauthorized") {
@@ -642,7 +662,49 @@ impl Connection {
                 }
             }
         }
+        if refuses_post {
+            return self.find_sse(url, headers, failure).await;
+        }
         Err(ConnectError::Failed(failure))
+    }
+
+    /// Tries the old HTTP+SSE transport on a server that takes no POST, as the specification asks. `failure` is what is
+    /// told of one that does not speak it either.
+    async fn find_sse(
+        &self,
+        url: &str,
+        headers: HashMap<HeaderName, HeaderValue>,
+        failure: String,
+    ) -> Result<Link, ConnectError> {
+        match timeout(self.silence(), self.connect_sse(url, headers)).await {
+            Ok(Ok(link)) => {
+                self.speaks_sse.store(true, Ordering::Relaxed);
+                tracing::debug!(server = %self.name, "speaks the old HTTP+SSE transport");
+                Ok(link)
+            }
+            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Refused(_)))) => {
+                Err(ConnectError::Failed(failure))
+            }
+            Ok(Err(error)) => Err(refused(&error, url)),
+        }
+    }
+
+    /// Connects over the old HTTP+SSE transport. Its servers are of the session era.
+    async fn connect_sse(
+        &self,
+        url: &str,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<Link, HandshakeError> {
+        let closed = CancellationToken::new();
+        let headers = headers.into_iter().collect();
+        let mut events = Events::open(self.name.clone(), url, headers, closed.clone()).await?;
+        let (era, info) =
+            handshake::greet(&mut events, Some(Era::Legacy), &client_config(), self.silence()).await?;
+        let changed = Arc::new(Notify::new());
+        let handler = Handler { server: self.name.clone(), changed: changed.clone() };
+        let token = CancellationToken::new();
+        let running = serve_directly_with_ct(handler, events, Some(info.clone()), token);
+        Ok(Link { running, child: None, era, info, changed, closed })
     }
 
     /// How long a server may be silent before it is taken for one of the session era.
@@ -713,13 +775,42 @@ fn explain(error: &ClientInitializeError, url: &str) -> String {
         ClientInitializeError::TransportError { error, .. } => deepest(error.error.as_ref()),
         other => other.to_string(),
     };
-    // Keys stand in queries and before an `@`; neither belongs into a message.
+    let place = place(url);
+    clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
+}
+
+/// An address as it may be shown: keys stand in queries and before an `@`.
+fn place(url: &str) -> String {
     let place = url.split(['?', '#']).next().unwrap_or_default();
-    let place = match (place.split_once("://"), place.rsplit_once('@')) {
+    match (place.split_once("://"), place.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
         _ => place.to_string(),
-    };
-    clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
+    }
+}
+
+/// Whether a server behind a URL does not take the POST of streamable HTTP, which is where one of the old HTTP+SSE
+/// transport may be. rmcp keeps the status in words only, and not at all where the body is JSON-RPC.
+fn is_post_refused(error: &ClientInitializeError) -> bool {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => {
+            let text = deepest(error.error.as_ref());
+            ["HTTP 400", "HTTP 404", "HTTP 405"].iter().any(|status| text.contains(status))
+        }
+        ClientInitializeError::JsonRpcError(_) | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Why a server of the old HTTP+SSE transport could not be reached.
+fn refused(error: &HandshakeError, url: &str) -> ConnectError {
+    match error {
+        HandshakeError::NotTaken(SseError::AuthRequired(challenge)) => {
+            ConnectError::AuthRequired(challenge.www_authenticate_header.clone())
+        }
+        other => ConnectError::Failed(clip(&format!("{}: {}", place(url), deepest(other)), 600)),
+    }
 }
 
 /// Nonet as the client of one server.
