@@ -186,8 +186,11 @@ async fn refusal(mut response: Response) -> SseError {
     }
     let body =
         timeout(REFUSAL, response.chunk()).await.ok().and_then(Result::ok).flatten().unwrap_or_default();
-    let body = clip(&String::from_utf8_lossy(&body), 300);
-    SseError::Refused(format!("HTTP {status}: {body}"))
+    let said = match String::from_utf8_lossy(&body).trim() {
+        "" => format!("HTTP {status}"),
+        body => format!("HTTP {status}: {}", clip(body, 300)),
+    };
+    SseError::Refused(said)
 }
 
 impl Transport<RoleClient> for Events {
