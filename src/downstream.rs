@@ -13,9 +13,11 @@ mod follow;
 pub mod guard;
 mod handshake;
 mod http;
+mod inbox;
 mod lines;
 mod list;
 mod request;
+mod sse;
 mod tap;
 mod tasks;
 mod wishes;
@@ -24,7 +26,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -59,8 +61,10 @@ use self::{
     child::{Child, Program, Tail, missing_launcher},
     follow::Followed,
     guard::Guard,
+    handshake::HandshakeError,
     lines::Lines,
     list::{Subscribed, list},
+    sse::{Events, SseError},
     wishes::Askers,
 };
 pub use self::{
@@ -228,6 +232,8 @@ pub struct Connection {
     peer: ArcSwapOption<Peer<RoleClient>>,
     /// The era that it spoke last time.
     era: Mutex<Option<Era>>,
+    /// Whether it was found to speak the old HTTP+SSE transport.
+    speaks_sse: AtomicBool,
     last_end: Mutex<String>,
     kick: Notify,
     guard: Arc<Guard>,
@@ -294,6 +300,7 @@ impl Connection {
             state: watch::Sender::new(State::Starting),
             peer: ArcSwapOption::empty(),
             era: Mutex::default(),
+            speaks_sse: AtomicBool::new(false),
             last_end: Mutex::default(),
             kick: Notify::new(),
             guard,
@@ -578,7 +585,7 @@ impl Connection {
                 }
                 self.greet(Box::new(stdout), Box::new(stdin), Some(child)).await
             }
-            Transport::Http { url, headers } => {
+            Transport::Http { url, headers, sse } => {
                 let headers = headers
                     .iter()
                     .filter_map(|(name, value)| {
@@ -586,7 +593,11 @@ impl Connection {
                         Some((name, HeaderValue::try_from(value.expose()).ok()?))
                     })
                     .collect();
-                self.connect_http(url, headers).await
+                if *sse {
+                    self.connect_sse(url, headers).await.map_err(|error| refused(&error, url))
+                } else {
+                    self.connect_http(url, headers).await
+                }
             }
         }
     }
@@ -632,11 +643,18 @@ impl Connection {
         url: &str,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<Link, ConnectError> {
+        if self.speaks_sse.load(Ordering::Relaxed) {
+            let connected = self.connect_sse(url, headers).await;
+            // It may be another server by now: the next try begins anew.
+            self.speaks_sse.store(connected.is_ok(), Ordering::Relaxed);
+            return connected.map_err(|error| refused(&error, url));
+        }
         let known = self.era.lock().map(|era| *era).unwrap_or_default();
         let modern =
             ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
         let modes = [(Era::Modern, modern), (Era::Legacy, ClientLifecycleMode::Initialize)];
         let mut failure = String::new();
+        let mut refuses_post = false;
         for (era, mode) in
             modes.into_iter().filter(|(era, _)| known != Some(Era::Legacy) || *era == Era::Legacy)
         {
@@ -651,6 +669,7 @@ impl Connection {
             let patience = if era == Era::Modern { self.silence() } else { self.settings().start_timeout };
             let Ok(greeted) = timeout(patience, greeting).await else {
                 failure = format!("no answer within {patience:?}");
+                refuses_post = false;
                 continue;
             };
             match greeted {
@@ -666,6 +685,7 @@ impl Connection {
                     ));
                 }
                 Err(error) => {
+                    refuses_post = is_post_refused(&error);
                     failure = explain(&error, url);
                     // Servers that say it without a challenge.
                     if failure.contains("401 Unauthorized") {
@@ -674,7 +694,49 @@ impl Connection {
                 }
             }
         }
+        if refuses_post {
+            return self.find_sse(url, headers, failure).await;
+        }
         Err(ConnectError::Failed(failure))
+    }
+
+    /// Tries the old HTTP+SSE transport on a server that takes no POST, as the specification asks. `failure` is what is
+    /// told of one that does not speak it either.
+    async fn find_sse(
+        &self,
+        url: &str,
+        headers: HashMap<HeaderName, HeaderValue>,
+        failure: String,
+    ) -> Result<Link, ConnectError> {
+        match timeout(self.silence(), self.connect_sse(url, headers)).await {
+            Ok(Ok(link)) => {
+                self.speaks_sse.store(true, Ordering::Relaxed);
+                tracing::debug!(server = %self.name, "speaks the old HTTP+SSE transport");
+                Ok(link)
+            }
+            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Refused(_)))) => {
+                Err(ConnectError::Failed(failure))
+            }
+            Ok(Err(error)) => Err(refused(&error, url)),
+        }
+    }
+
+    /// Connects over the old HTTP+SSE transport. Its servers are of the session era.
+    async fn connect_sse(
+        &self,
+        url: &str,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<Link, HandshakeError> {
+        let closed = CancellationToken::new();
+        let headers = headers.into_iter().collect();
+        let mut events = Events::open(self.name.clone(), url, headers, closed.clone()).await?;
+        let (era, info) =
+            handshake::greet(&mut events, Some(Era::Legacy), &client_config(), self.silence()).await?;
+        let changed = Arc::new(Notify::new());
+        let handler = self.handler(&changed);
+        let token = CancellationToken::new();
+        let running = serve_directly_with_ct(handler, events, Some(info.clone()), token);
+        Ok(Link { running, child: None, era, info, changed, closed })
     }
 
     fn handler(&self, changed: &Arc<Notify>) -> Handler {
@@ -776,13 +838,42 @@ fn explain(error: &ClientInitializeError, url: &str) -> String {
         ClientInitializeError::TransportError { error, .. } => deepest(error.error.as_ref()),
         other => other.to_string(),
     };
-    // Keys stand in queries and before an `@`; neither belongs into a message.
+    let place = place(url);
+    clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
+}
+
+/// An address as it may be shown: keys stand in queries and before an `@`.
+fn place(url: &str) -> String {
     let place = url.split(['?', '#']).next().unwrap_or_default();
-    let place = match (place.split_once("://"), place.rsplit_once('@')) {
+    match (place.split_once("://"), place.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
         _ => place.to_string(),
-    };
-    clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
+    }
+}
+
+/// Whether a server behind a URL does not take the POST of streamable HTTP, which is where one of the old HTTP+SSE
+/// transport may be. rmcp keeps the status in words only, and not at all where the body is JSON-RPC.
+fn is_post_refused(error: &ClientInitializeError) -> bool {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => {
+            let text = deepest(error.error.as_ref());
+            ["HTTP 400", "HTTP 404", "HTTP 405"].iter().any(|status| text.contains(status))
+        }
+        ClientInitializeError::JsonRpcError(_) | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Why a server of the old HTTP+SSE transport could not be reached.
+fn refused(error: &HandshakeError, url: &str) -> ConnectError {
+    match error {
+        HandshakeError::NotTaken(SseError::AuthRequired(challenge)) => {
+            ConnectError::AuthRequired(challenge.www_authenticate_header.clone())
+        }
+        other => ConnectError::Failed(clip(&format!("{}: {}", place(url), deepest(other)), 600)),
+    }
 }
 
 /// Tells a server of the session era what of its log is wanted. One that has no log does not mind.

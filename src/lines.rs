@@ -48,6 +48,16 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     /// dropped before it is done.
     pub async fn next(&mut self) -> Option<Line> {
         loop {
+            match self.next_or_empty().await? {
+                Line::Whole(line) if line.is_empty() => {}
+                line => return Some(line),
+            }
+        }
+    }
+
+    /// The same, with lines that are empty or white space, which come as empty ones.
+    pub async fn next_or_empty(&mut self) -> Option<Line> {
+        loop {
             if let Some(at) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') {
                 let mut line = self.buffer.split_to(self.scanned + at + 1);
                 self.scanned = 0;
@@ -62,9 +72,6 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                     return Some(Line::TooLongEnd(String::from_utf8_lossy(tail).into_owned()));
                 }
                 line.truncate(line.trim_ascii_end().len());
-                if line.trim_ascii_start().is_empty() {
-                    continue;
-                }
                 return Some(Line::Whole(line));
             }
             self.scanned = self.buffer.len();

@@ -64,10 +64,10 @@ impl<'a> Checker<'a> {
             ),
             (true, false) => {
                 self.only_with(pointer, server, &["headers"], "url", "command");
-                if transport == Some("http") {
+                if let Some(transport @ ("http" | "sse")) = transport {
                     let remedy = "Give a `url` instead, or take `transport` out.";
-                    let message = "`http` needs `url`, and this server has `command`";
-                    self.fault(&join(pointer, "transport"), Place::Value, message, remedy);
+                    let message = format!("`{transport}` needs `url`, and this server has `command`");
+                    self.fault(&join(pointer, "transport"), Place::Value, &message, remedy);
                 }
             }
             (false, true) => {

@@ -69,12 +69,6 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Fa
             at(Place::Value, format!("{shown} {why}"), like(pointer, node, written))
         }
         Kind::Enum { options } => {
-            if pointer.ends_with("/transport") && error.instance().as_str() == Some("sse") {
-                let message = "legacy HTTP+SSE servers are not supported yet".into();
-                let remedy = "Most of them serve streamable HTTP too: try `transport = \"http\"` with \
-                              `/mcp` at the end of the url instead of `/sse`.";
-                return at(Place::Value, message, remedy.into());
-            }
             let options: Vec<_> =
                 options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             let text = error.instance().as_str().unwrap_or_default();

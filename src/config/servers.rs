@@ -63,12 +63,14 @@ pub enum Transport {
         /// The folder it runs in, made absolute.
         cwd: Option<PathBuf>,
     },
-    /// An address that speaks streamable HTTP.
+    /// An address that speaks streamable HTTP, or the old HTTP+SSE.
     Http {
         /// An `http` or `https` address; checked.
         url: String,
         /// Headers of each request; names and values are well-formed.
         headers: BTreeMap<String, Secret>,
+        /// Whether the old HTTP+SSE is spoken from the start; else that is found out.
+        sse: bool,
     },
 }
 
@@ -118,15 +120,18 @@ pub enum Scope {
 pub(super) enum TransportName {
     /// A child process.
     Stdio,
-    /// Streamable HTTP.
+    /// Streamable HTTP; the old HTTP+SSE with a server that speaks only that.
     Http,
+    /// The old HTTP+SSE (MCP 2024-11-05).
+    Sse,
 }
 
 /// A server as written: a program (`command`) or an address (`url`).
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServerTable {
-    /// `stdio` or `http`; left out, it is told from `command` or `url`.
+    /// `stdio` or `http`; left out, it is told from `command` or `url`. `sse` is the old HTTP+SSE, which `http` finds
+    /// out by itself where a server speaks only that.
     #[schemars(example = &"stdio")]
     pub transport: Option<TransportName>,
     /// The program to start: a name found through PATH, or a path (`~/` and paths relative to this
@@ -142,7 +147,7 @@ pub(super) struct ServerTable {
     /// The folder the program runs in; relative to this file.
     #[schemars(length(min = 1), example = &"~/projects")]
     pub cwd: Option<String>,
-    /// The server's address, for streamable HTTP.
+    /// The server's address, for streamable HTTP or the old HTTP+SSE.
     #[schemars(extend("format" = "http-url"), example = &"https://example.com/mcp")]
     pub url: Option<String>,
     /// Headers sent with each request to `url`.
@@ -211,8 +216,9 @@ impl Default for ServerTable {
 impl ServerTable {
     /// The checked form. `shape` has already seen to it that `command` and `url` exclude each other.
     pub fn into_server(self, paths: &Paths, secrets: Vec<Secret>) -> Server {
+        let sse = self.transport == Some(TransportName::Sse);
         let transport = match self.url {
-            Some(url) => Transport::Http { url, headers: self.headers },
+            Some(url) => Transport::Http { url, headers: self.headers, sse },
             None => Transport::Stdio {
                 command: paths.program(&self.command.unwrap_or_default()),
                 args: self.args,

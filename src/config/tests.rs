@@ -74,7 +74,7 @@ url = "${BAD_URL}"
 headers = { "a b" = "x", Authorization = "Bearer s3cr3t\n" }
 
 [servers.old]
-transport = "sse"
+transport = "ssse"
 url = "https://example.com/sse"
 
 [servers.both]

@@ -1,4 +1,4 @@
-//! The beginning of a conversation over byte streams: which era the server speaks.
+//! The beginning of a conversation over byte streams, or over an event stream: which era the server speaks.
 //!
 //! Own code because rmcp's automatic mode gives the probe ten seconds and then starts over on the
 //! same stream, which a server behind a slow launcher does not survive. Here `server/discover` is
@@ -11,7 +11,11 @@ use rmcp::model::{ClientConfig, ProtocolVersion, ServerPeerInfo};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Era, lines::Lines};
+use super::{
+    Era,
+    lines::Lines,
+    sse::{Events, SseError},
+};
 
 const DISCOVER: &str = "nonet-discover";
 const INITIALIZE: &str = "nonet-initialize";
@@ -25,12 +29,43 @@ pub enum HandshakeError {
     /// It answered, but not with a handshake.
     #[error("it refused the handshake: {0}")]
     Refused(String),
+    /// It did not take a message of the handshake.
+    #[error(transparent)]
+    NotTaken(#[from] SseError),
+}
+
+/// A transport that the handshake is made over.
+pub trait Wire {
+    /// Sends one message.
+    async fn write(&mut self, message: &Value) -> Result<(), HandshakeError>;
+    /// The next message, `None` at the end.
+    async fn read(&mut self) -> Option<Value>;
+}
+
+impl Wire for Lines {
+    async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
+        Lines::write(self, message).await.map_err(|_| HandshakeError::Closed)
+    }
+
+    async fn read(&mut self) -> Option<Value> {
+        Lines::read(self).await
+    }
+}
+
+impl Wire for Events {
+    async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
+        Ok(self.post(serde_json::to_vec(message)).await?)
+    }
+
+    async fn read(&mut self) -> Option<Value> {
+        Events::read(self).await
+    }
 }
 
 /// Greets the server. `known` is the era that it spoke last time; `silence` is how long it may say
 /// nothing before it is also sent `initialize`.
 pub async fn greet(
-    lines: &mut Lines,
+    wire: &mut impl Wire,
     known: Option<Era>,
     client: &ClientConfig,
     silence: Duration,
@@ -39,22 +74,22 @@ pub async fn greet(
     let mut discovering = known != Some(Era::Legacy);
     let silence = Instant::now() + silence;
     if discovering {
-        send(lines, &discover(client)).await?;
+        wire.write(&discover(client)).await?;
     } else {
-        send(lines, &initialize(client)).await?;
+        wire.write(&initialize(client)).await?;
         initialized = true;
     }
     loop {
         let message = tokio::select! {
-            message = lines.read() => message.ok_or(HandshakeError::Closed)?,
+            message = wire.read() => message.ok_or(HandshakeError::Closed)?,
             () = sleep_until(silence), if !initialized => {
-                send(lines, &initialize(client)).await?;
+                wire.write(&initialize(client)).await?;
                 initialized = true;
                 continue;
             }
         };
         let (Some(id), None) = (message.get("id"), message.get("method")) else {
-            answer_ping(lines, &message).await?;
+            answer_ping(wire, &message).await?;
             continue;
         };
         match (id.as_str(), message.get("result")) {
@@ -65,7 +100,7 @@ pub async fn greet(
                 // Refused, or only older revisions: a server of the session era.
                 discovering = false;
                 if !initialized {
-                    send(lines, &initialize(client)).await?;
+                    wire.write(&initialize(client)).await?;
                     initialized = true;
                 }
             }
@@ -74,7 +109,7 @@ pub async fn greet(
                 let version = serde_json::from_value(version)
                     .map_err(|_| HandshakeError::Refused("no protocolVersion in its answer".into()))?;
                 let info = peer_info(result, &version);
-                send(lines, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
+                wire.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
                 return Ok((Era::Legacy, info));
             }
             (Some(INITIALIZE), None) if !discovering => {
@@ -88,16 +123,12 @@ pub async fn greet(
     }
 }
 
-async fn send(lines: &mut Lines, message: &Value) -> Result<(), HandshakeError> {
-    lines.write(message).await.map_err(|_| HandshakeError::Closed)
-}
-
 /// A legacy server may ping before it is initialized; anything else has to wait.
-async fn answer_ping(lines: &mut Lines, message: &Value) -> Result<(), HandshakeError> {
+async fn answer_ping(wire: &mut impl Wire, message: &Value) -> Result<(), HandshakeError> {
     if message.get("method").and_then(Value::as_str) == Some("ping")
         && let Some(id) = message.get("id")
     {
-        send(lines, &json!({"jsonrpc": "2.0", "id": id, "result": {}})).await?;
+        wire.write(&json!({"jsonrpc": "2.0", "id": id, "result": {}})).await?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! end, answers that are no JSON-RPC. None of it ends the connection, and no request that such a
 //! line answered is left waiting.
 
-use std::{collections::VecDeque, future::Future, io, sync::Arc};
+use std::{future::Future, io, sync::Arc};
 
 use rmcp::{
     RoleClient,
@@ -13,37 +13,25 @@ use rmcp::{
     transport::Transport,
 };
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     sync::Mutex,
 };
 use tokio_util::sync::DropGuard;
 
-use super::tap::Tap;
-use crate::{
-    lines::{Line, LineReader, id_at_end, id_in},
-    schema::clip,
-};
+use super::{inbox::Inbox, tap::Tap};
+use crate::lines::{Line, LineReader};
 
 /// The longest line that is read, in bytes. A longer one is skipped and its request fails.
 pub const MAX_LINE: usize = 256 << 20;
-const TOO_LONG: &str = "the answer is longer than the limit and was dropped";
-/// How many lines of noise are logged; the rest are counted.
-const LOGGED_NOISE: u64 = 5;
-/// How much of a line is looked at to tell what it was, in bytes.
-const HEAD: usize = 512;
 
 type Writer = Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>;
 
 /// One connection over byte streams.
 pub struct Lines {
-    server: Arc<str>,
     lines: LineReader<Box<dyn AsyncRead + Send + Unpin>>,
-    ready: VecDeque<Value>,
-    /// Whose answer was too long, while the rest of it is thrown away.
-    told: Option<Value>,
-    noise: u64,
+    inbox: Inbox,
     writer: Writer,
     tap: Tap,
     /// Tells the connection that this transport is gone, by being dropped with it.
@@ -69,11 +57,8 @@ impl Lines {
         limit: usize,
     ) -> Self {
         Self {
-            server,
             lines: LineReader::new(reader, limit),
-            ready: VecDeque::new(),
-            told: None,
-            noise: 0,
+            inbox: Inbox::new(server, "a line of stdout"),
             writer: Arc::new(Mutex::new(Some(writer))),
             tap: Tap::default(),
             _open: open,
@@ -107,58 +92,16 @@ impl Lines {
     /// dropped before it is done.
     pub async fn read(&mut self) -> Option<Value> {
         loop {
-            if let Some(message) = self.ready.pop_front() {
+            if let Some(message) = self.inbox.pop() {
                 return Some(message);
             }
             match self.lines.next().await? {
-                Line::Whole(line) => self.take(&line),
-                Line::TooLong(head) => {
-                    tracing::warn!(server = %self.server, "a line is longer than the limit and was dropped");
-                    self.told = id_in(&head);
-                    let answer = self.told.as_ref().map(|id| unreadable(id, TOO_LONG));
-                    self.ready.extend(answer);
-                }
-                Line::TooLongEnd(tail) => {
-                    if self.told.take().is_none() {
-                        self.ready.extend(id_at_end(&tail).map(|id| unreadable(&id, TOO_LONG)));
-                    }
-                }
+                Line::Whole(line) => self.inbox.take(&line),
+                Line::TooLong(head) => self.inbox.too_long(head.as_bytes()),
+                Line::TooLongEnd(tail) => self.inbox.too_long_end(&tail),
             }
         }
     }
-
-    fn take(&mut self, line: &[u8]) {
-        match serde_json::from_slice(line) {
-            Ok(Value::Array(batch)) => self.ready.extend(batch),
-            Ok(message) => self.ready.push_back(message),
-            Err(error) => {
-                let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]).into_owned();
-                // Almost JSON (a lone surrogate, NaN, too deep) that answers a request fails it now.
-                if head.starts_with('{')
-                    && !head.contains("\"method\"")
-                    && let Some(id) = id_in(&String::from_utf8_lossy(line))
-                {
-                    self.ready.push_back(unreadable(&id, &format!("the answer is no JSON: {error}")));
-                }
-                self.note_noise(&head);
-            }
-        }
-    }
-
-    fn note_noise(&mut self, line: &str) {
-        self.noise += 1;
-        if self.noise <= LOGGED_NOISE {
-            tracing::warn!(server = %self.server, line = %clip(line, 200), "stdout holds a line that is no JSON-RPC; skipped");
-        }
-        if self.noise == LOGGED_NOISE {
-            tracing::warn!(server = %self.server, "further lines of this kind are skipped without a word");
-        }
-    }
-}
-
-/// The answer to a request whose own answer cannot be used.
-fn unreadable(id: &Value, message: &str) -> Value {
-    json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": message}})
 }
 
 /// A call as it is written. rmcp would turn its arguments into a tree of values first, once for each layer.
@@ -177,6 +120,18 @@ struct CallParams<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<&'a Map<String, Value>>,
+}
+
+/// A message as it is sent.
+pub fn to_json(message: &TxJsonRpcMessage<RoleClient>) -> serde_json::Result<Vec<u8>> {
+    let call = match message {
+        JsonRpcMessage::Request(request) => as_call(request),
+        _ => None,
+    };
+    match call {
+        Some(call) => serde_json::to_vec(&call),
+        None => serde_json::to_vec(message),
+    }
 }
 
 /// A request as a call that can be written at once.
@@ -202,14 +157,7 @@ impl Transport<RoleClient> for Lines {
         mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         self.tap.outgoing(&mut message);
-        let call = match &message {
-            JsonRpcMessage::Request(request) => as_call(request),
-            _ => None,
-        };
-        match call {
-            Some(call) => self.write_line(serde_json::to_vec(&call)),
-            None => self.write_line(serde_json::to_vec(&message)),
-        }
+        self.write_line(to_json(&message))
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
@@ -218,7 +166,7 @@ impl Transport<RoleClient> for Lines {
             match self.tap.incoming(message) {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
-                Err(fault) => self.note_noise(&format!("no JSON-RPC message: {fault}")),
+                Err(fault) => self.inbox.note_noise(&format!("no JSON-RPC message: {fault}")),
             }
         }
     }
@@ -232,6 +180,8 @@ impl Transport<RoleClient> for Lines {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     async fn read_all(text: &[u8], max: usize) -> Vec<Value> {

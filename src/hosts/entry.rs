@@ -23,8 +23,18 @@ pub(super) struct Server {
 }
 
 pub(super) enum Transport {
-    Program { command: Parts, args: Vec<Parts>, env: Vec<(String, Parts)>, cwd: Option<Parts> },
-    Address { url: Parts, headers: Vec<(String, Parts)> },
+    Program {
+        command: Parts,
+        args: Vec<Parts>,
+        env: Vec<(String, Parts)>,
+        cwd: Option<Parts>,
+    },
+    /// `sse` says that the host speaks the old HTTP+SSE with it.
+    Address {
+        url: Parts,
+        headers: Vec<(String, Parts)>,
+        sse: bool,
+    },
 }
 
 impl Server {
@@ -36,7 +46,7 @@ impl Server {
                 .chain(env.iter().map(|(name, text)| (format!("env.{name}"), text)))
                 .chain(cwd.iter().map(|text| ("cwd".into(), text)))
                 .collect(),
-            Transport::Address { url, headers } => std::iter::once(("url".into(), url))
+            Transport::Address { url, headers, .. } => std::iter::once(("url".into(), url))
                 .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
                 .collect(),
         }
@@ -169,13 +179,9 @@ impl<'a> Reading<'a> {
         let url = ["url", "serverUrl", "httpUrl"].into_iter().filter_map(|key| self.text(key)).next_back();
         let kind = ["type", "transport", "transportType"].into_iter().find_map(|key| self.text(key));
         let kind = kind.unwrap_or_default().to_lowercase().replace(['-', '_', ' '], "");
-        let http = matches!(kind.as_str(), "http" | "streamablehttp" | "httpstream" | "remote");
+        let sse = kind == "sse";
+        let http = sse || matches!(kind.as_str(), "http" | "streamablehttp" | "httpstream" | "remote");
         let transport = match (command.filter(|command| !command.trim().is_empty()), url) {
-            _ if kind == "sse" => {
-                Err("it speaks the old HTTP+SSE, which servers.toml does not know yet; many \
-                 such servers have a newer address as well, often ending in /mcp"
-                    .into())
-            }
             _ if !http && !matches!(kind.as_str(), "" | "stdio" | "local") => {
                 Err(format!("`{}` is no transport that servers.toml knows", shortened(&kind)))
             }
@@ -188,7 +194,7 @@ impl<'a> Reading<'a> {
                 }
                 Ok(self.program(command, inner))
             }
-            (_, Some(url)) => self.address(url, http),
+            (_, Some(url)) => self.address(url, sse),
             (_, None) => Err("it has neither a command nor an address".into()),
         };
         let transport = match transport {
@@ -267,7 +273,7 @@ impl<'a> Reading<'a> {
         Transport::Program { command, args, env, cwd }
     }
 
-    fn address(&mut self, url: &str, told_http: bool) -> Result<Transport, String> {
+    fn address(&mut self, url: &str, sse: bool) -> Result<Transport, String> {
         self.taken.extend([
             "headers",
             "http_headers",
@@ -292,14 +298,6 @@ impl<'a> Reading<'a> {
         if start.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return Err("there are spaces in its address".into());
         }
-        let path = url.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
-        if path.ends_with("/sse") && !told_http {
-            return Err(
-                "its address ends in /sse: the old HTTP+SSE, which servers.toml does not know yet; look \
-                 for a newer address, often one that ends in /mcp"
-                    .into(),
-            );
-        }
         let mut headers = Vec::new();
         for key in ["headers", "http_headers"] {
             for (name, value) in self.entry.get(key).and_then(Value::as_object).into_iter().flatten() {
@@ -318,7 +316,7 @@ impl<'a> Reading<'a> {
             let token = Part::Variable { name: name.into(), default: None };
             self.header("Authorization", Some(vec![Part::Plain("Bearer ".into()), token]), &mut headers);
         }
-        Ok(Transport::Address { url: mark(parts, Place::Url), headers })
+        Ok(Transport::Address { url: mark(parts, Place::Url), headers, sse })
     }
 
     /// One header that servers.toml does not take would cost the whole server.
@@ -513,7 +511,9 @@ mod tests {
             Transport::Program { command, args, .. } => {
                 format!("{} {}", as_plain(command).unwrap_or("?"), args.len())
             }
-            Transport::Address { url, .. } => as_plain(url).unwrap_or("?").into(),
+            Transport::Address { url, sse, .. } => {
+                format!("{}{}", as_plain(url).unwrap_or("?"), if *sse { " sse" } else { "" })
+            }
         }
     }
 
@@ -563,6 +563,8 @@ mod tests {
         );
         check(None, json!({"type": "http", "url": "https://h/mcp"}), "https://h/mcp");
         check(None, json!({"type": "streamableHttp", "url": "https://h/sse"}), "https://h/sse");
+        check(None, json!({"type": "sse", "url": "https://h/x"}), "https://h/x sse");
+        check(None, json!({"url": "https://h/v1/sse/"}), "https://h/v1/sse/");
         check(None, json!({"serverUrl": "https://h/mcp"}), "https://h/mcp");
         check(None, json!({"url": "https://h/sse", "httpUrl": "https://h/mcp"}), "https://h/mcp");
         check(None, json!({"command": "x", "disabled": true}), "x 0, off");
@@ -592,8 +594,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_carried_over_is_told() {
-        check(None, json!({"type": "sse", "url": "https://h/x"}), "left: it speaks the old HTTP+SSE");
-        check(None, json!({"url": "https://h/v1/sse/?a=b"}), "left: its address ends in /sse");
+        check(None, json!({"type": "sse"}), "left: it has neither");
         check(None, json!({"type": "ws", "url": "ws://h"}), "left: `ws` is no transport");
         check(
             None,

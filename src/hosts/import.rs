@@ -208,7 +208,8 @@ impl Imported {
     pub fn carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<String> {
         let file = host.file(scope, machine);
         let is_from = |from: &Origin| Some(&from.file) == file.as_ref() && from.table == host.table;
-        let rows = self.rows.iter().filter(|row| is_from(&row.from) && row.done.server().is_some());
+        let has = |row: &&Row| is_from(&row.from) && matches!(row.done, Done::AlreadyThere { .. });
+        let rows = self.rows.iter().filter(has);
         rows.map(|row| row.name.clone()).collect()
     }
 }

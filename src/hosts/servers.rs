@@ -195,7 +195,10 @@ fn items(newcomer: &Newcomer, names: &mut Names) -> Vec<(&'static str, Item)> {
                 items.push(("cwd", value(text(cwd))));
             }
         }
-        Transport::Address { url, headers } => {
+        Transport::Address { url, headers, sse } => {
+            if *sse {
+                items.push(("transport", Item::Value(Value::from("sse"))));
+            }
             items.push(("url", value(text(url))));
             if !headers.is_empty() {
                 items.push((
@@ -328,7 +331,8 @@ impl Comparison<'_> {
                     && self.table(there, "env", env)
                     && !there.contains_key("url")
             }
-            Transport::Address { url, headers } => {
+            // Where `transport` is left out, it is found out.
+            Transport::Address { url, headers, .. } => {
                 self.text(there, "url", Some(url))
                     && self.table(there, "headers", headers)
                     && !there.contains_key("command")

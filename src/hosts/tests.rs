@@ -497,8 +497,10 @@ fn after_other_edits_only_nonet_comes_out() {
         let host = find(name).unwrap();
         let world = World::new(Os::Linux);
         let file = world.host_file(name, sample(name));
+        // What is only planned may not be taken out of the host's file.
         let imported = world.import_host(name);
-        let carried = imported.carried(host, Scope::User, &world.machine);
+        assert!(imported.carried(host, Scope::User, &world.machine).is_empty());
+        let carried = world.import_host(name).carried(host, Scope::User, &world.machine);
         assert!(!carried.is_empty());
         install(host, Scope::User, &launch(), &carried, &world.machine).unwrap().apply().unwrap();
         let mark = if name == "codex" { "# edited\n" } else { "// edited\n" };

@@ -99,17 +99,23 @@ pub struct Script {
     /// Gets every message that was received, one JSON line each.
     pub message_log: Option<PathBuf>,
 
+    /// HTTP: gets the method and the path of each request, one JSON line each.
+    pub request_log: Option<PathBuf>,
     /// HTTP: answers are event streams. Progress and questions to the client need this.
     pub sse: bool,
     /// HTTP: speaks the old HTTP+SSE transport at `/sse` instead; `/mcp` answers 405.
     pub legacy_sse: bool,
+    /// HTTP+SSE: the address that the `endpoint` event names, before the `?` and the session.
+    pub sse_endpoint: Option<String>,
+    /// HTTP+SSE: a stream breaks off after this many messages.
+    pub sse_breaks_after: Option<u64>,
     /// HTTP: answers with this status ...
     pub http_status: Option<u16>,
     /// ... for the first so many requests only.
     pub http_status_times: Option<u64>,
     /// HTTP: 401 for a request without this bearer token.
     pub require_bearer: Option<String>,
-    /// HTTP: a legacy session is forgotten (404) after this many requests.
+    /// HTTP: a legacy session is forgotten (404) after this many requests. The stream of HTTP+SSE stays open.
     pub session_expires_after: Option<u64>,
 }
 
@@ -1221,7 +1227,7 @@ async fn flood_stderr(bytes: usize) {
 
 // ---- HTTP ----
 
-/// Serves streamable HTTP at `/mcp` (or the older HTTP+SSE at `/sse`) until a scripted crash.
+/// Serves streamable HTTP at `/mcp` and `/sse` (or the older HTTP+SSE at `/sse`) until a scripted crash.
 /// Returns the exit code a program would leave with.
 pub async fn serve_http(script: Script, listener: TcpListener) -> i32 {
     let server = Server::new(script);
@@ -1279,6 +1285,8 @@ impl Site {
     ) -> io::Result<()> {
         let script = &self.server.script;
         let hits = self.hits.fetch_add(1, SeqCst) + 1;
+        let line = json!({ "method": request.method, "path": request.path });
+        self.server.log(script.request_log.as_deref(), &line);
         if let Some(status) = script.http_status
             && script.http_status_times.is_none_or(|times| hits <= times)
         {
@@ -1291,8 +1299,8 @@ impl Site {
         }
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         match (request.method.as_str(), path) {
-            ("POST", "/mcp") if !script.legacy_sse => self.post(request, reader, writer).await,
-            ("DELETE", "/mcp") if !script.legacy_sse => {
+            ("POST", "/mcp" | "/sse") if !script.legacy_sse => self.post(request, reader, writer).await,
+            ("DELETE", "/mcp" | "/sse") if !script.legacy_sse => {
                 let id = request.headers.get("mcp-session-id").map(String::as_str).unwrap_or_default();
                 let known = self.sessions.lock().unwrap().remove(id).is_some();
                 write_status(writer, if known { 200 } else { 404 }, "session").await
@@ -1304,7 +1312,13 @@ impl Site {
                     (None, _) => write_status(writer, 404, "unknown session").await,
                     (_, Err(_)) => write_status(writer, 400, "not JSON").await,
                     (Some((session, out)), Ok(message)) => {
-                        session.receive(message, &out.expect("old sessions have a stream")).await;
+                        let requests = session.requests.fetch_add(1, SeqCst);
+                        if script.session_expires_after.is_some_and(|most| requests >= most) {
+                            return write_status(writer, 404, "expired session").await;
+                        }
+                        let out = out.expect("old sessions have a stream");
+                        let out = Out { headers: Arc::new(request.headers), ..out };
+                        session.receive(message, &out).await;
                         write_status(writer, 202, "").await
                     }
                 }
@@ -1476,12 +1490,17 @@ impl Site {
         let session = Session::new(self.server.clone());
         self.sessions.lock().unwrap().insert(id.clone(), (session, Some(out)));
         write_stream_head(writer, "text/event-stream", "").await?;
-        write_chunk(writer, format!("event: endpoint\ndata: /messages?{id}\n\n").as_bytes()).await?;
+        let endpoint = self.server.script.sse_endpoint.as_deref().unwrap_or("/messages");
+        write_chunk(writer, format!("event: endpoint\ndata: {endpoint}?{id}\n\n").as_bytes()).await?;
+        let mut messages = 0;
         loop {
             let item = tokio::select! {
                 item = items.recv() => item,
                 _ = reader.fill_buf() => None,
             };
+            let item =
+                item.filter(|_| self.server.script.sse_breaks_after.is_none_or(|most| messages < most));
+            messages += 1;
             let written = match item {
                 Some(Item::Message(message)) => {
                     write_chunk(writer, format!("event: message\ndata: {message}\n\n").as_bytes()).await

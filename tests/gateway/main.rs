@@ -47,6 +47,7 @@ mod server_changes;
 mod server_faults;
 mod sharing;
 mod skills;
+mod sse_servers;
 mod stopping;
 mod tasks;
 mod tokens;
