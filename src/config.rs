@@ -32,7 +32,7 @@ pub use clients::{Client, Limits};
 pub use fault::{Fault, NotFound, Unusable};
 pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
 pub use schema::schema;
-pub use servers::{Policy, Server, ToolOverride, Transport};
+pub use servers::{Expose, Policy, Server, ToolOverride, Transport};
 pub use values::{Globs, Priorities, Secret, Token};
 
 use crate::{name::ServerName, search};

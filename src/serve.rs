@@ -32,7 +32,7 @@ use rmcp::{
         GetTaskResult, Implementation, InitializeRequestParams, InitializeResult, ListPromptsResult,
         ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
         PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, ServerResult, SubscriptionFilter,
+        ReadResourceResponse, ServerCapabilities, ServerConfig, ServerResult, SubscriptionFilter, Tool,
     },
     service::{
         NotificationContext, Peer, RequestContext, ServiceError, ServiceRole, SubscriptionContext,
@@ -310,8 +310,7 @@ impl ServerHandler for Handler {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let mut tools = meta::definitions();
-        tools.extend(self.gateway.injected(&self.session, &self.who(&context).limits));
+        let tools = self.gateway.listed_tools(&self.session, &self.who(&context).limits);
         let mut list = json!({ "tools": tools });
         if is_modern(&context) {
             let constant = !self.gateway.list_can_change(&self.session);
@@ -320,6 +319,11 @@ impl ServerHandler for Handler {
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
         }
         Ok(ListToolsResult { meta: Some(wrap(list)), ..ListToolsResult::default() })
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let schema = self.gateway.mirrored_schema(name)?;
+        Some(Tool::new(name.to_string(), "", schema))
     }
 
     async fn call_tool(
@@ -378,6 +382,7 @@ impl ServerHandler for Handler {
             answer => answer,
         };
         Ok(match answer {
+            Answer::Refused(error) => return Err(*error),
             Answer::Task(job) if modern => CallToolResponse::Task(tasks::created(&self.gateway, job)),
             Answer::Task(job) => {
                 let mut carrier = CallToolResult::default();

@@ -41,6 +41,8 @@ pub struct Server {
     pub parallel: bool,
     /// How many calls may be with the server at the same time; further ones wait.
     pub max_concurrency: usize,
+    /// Under which names clients are given what it offers.
+    pub expose: Expose,
     /// What single tools have of their own, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
 }
@@ -95,6 +97,17 @@ pub enum Policy {
     Approve,
     /// It never runs.
     Deny,
+}
+
+/// Under which names clients are given what a server offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Expose {
+    /// Under names that begin with the server's; tools are found by searching, or listed as `tool_injection` says.
+    #[default]
+    Prefixed,
+    /// Under its own names: its tools are listed before the nine, as the server defines them.
+    Verbatim,
 }
 
 /// The transport by its name in the file. Left out, it is told from `command` or `url`.
@@ -160,6 +173,8 @@ pub(super) struct ServerTable {
     /// How many calls may be with the server at the same time; further ones wait for their turn.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: usize,
+    /// `verbatim`: its tools are listed before the nine, and they and its prompts keep the names that it gives them.
+    pub expose: Expose,
     /// Single tools, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
 }
@@ -184,6 +199,7 @@ impl Default for ServerTable {
             policy: None,
             parallel: false,
             max_concurrency: 64,
+            expose: Expose::default(),
             tools: BTreeMap::new(),
         }
     }
@@ -213,6 +229,7 @@ impl ServerTable {
             policy: self.policy,
             parallel: self.parallel,
             max_concurrency: self.max_concurrency,
+            expose: self.expose,
             tools: self.tools,
         }
     }
