@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::{Policy, PolicyRule, Risk, Server},
+    config::{Expose, Policy, PolicyRule, Risk, Server},
     fault::{Code, Fault},
     name::{self, Wire},
     passed::{Offer, Passed},
@@ -38,6 +38,10 @@ pub struct Tool {
     pub full: Arc<str>,
     /// `server__tool`, fit for the strictest API.
     pub wire: Arc<str>,
+    /// Whether its server is exposed under its own names: then it is listed as the server defines it.
+    pub verbatim: bool,
+    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28).
+    pub mirrored: bool,
     /// Its title, if it has one.
     pub title: String,
     /// Its description, whole.
@@ -124,6 +128,8 @@ pub struct Listing {
 pub struct ServerEntry {
     /// What it is for: from the configuration, else from the server.
     pub description: String,
+    /// Whether it is exposed under its own names.
+    pub verbatim: bool,
     /// Its visible tools' full names, in order.
     pub tools: Vec<Arc<str>>,
     /// Its prompts' definitions, verbatim.
@@ -139,6 +145,10 @@ pub struct ServerEntry {
 pub struct Catalog {
     tools: BTreeMap<Arc<str>, Arc<Tool>>,
     by_wire: HashMap<Arc<str>, Arc<Tool>>,
+    /// Tools of verbatim servers by their own names, where those are theirs alone or theirs first.
+    by_own: HashMap<Arc<str>, Arc<Tool>>,
+    /// Verbatim tools without their own name, by full name, with the server that has it.
+    clashes: BTreeMap<Arc<str>, Arc<str>>,
     by_fold: HashMap<String, Vec<Arc<str>>>,
     by_bare: HashMap<String, Vec<Arc<str>>>,
     servers: BTreeMap<Arc<str>, ServerEntry>,
@@ -159,6 +169,7 @@ impl Catalog {
             let about = settings.and_then(|s| s.description.clone());
             let mut entry = ServerEntry {
                 description: about.unwrap_or_else(|| first_sentences(&listing.about)),
+                verbatim: settings.is_some_and(|s| s.expose == Expose::Verbatim),
                 prompts: listing.prompts.clone(),
                 resources: listing.resources.clone(),
                 templates: listing.templates.clone(),
@@ -187,6 +198,7 @@ impl Catalog {
     fn index(tools: BTreeMap<Arc<str>, Tool>, servers: BTreeMap<Arc<str>, ServerEntry>) -> Self {
         let offers = servers.iter().map(|(server, entry)| Offer {
             server,
+            verbatim: entry.verbatim,
             prompts: &entry.prompts,
             resources: &entry.resources,
             templates: &entry.templates,
@@ -205,7 +217,38 @@ impl Catalog {
             catalog.by_bare.entry(name::fold(&tool.name)).or_default().push(full.clone());
             catalog.tools.insert(full, tool);
         }
+        catalog.give_own_names();
         catalog
+    }
+
+    /// Gives verbatim tools their own names. The first by server name keeps a name; none takes one that leads elsewhere.
+    fn give_own_names(&mut self) {
+        let mut tools: Vec<Arc<Tool>> = self.visible().filter(|tool| tool.verbatim).cloned().collect();
+        tools.sort_by(|a, b| (&a.server, &a.name).cmp(&(&b.server, &b.name)));
+        for tool in tools {
+            let name = &tool.name;
+            let holder = if name::META_TOOLS.contains(&&**name) {
+                Some("Nonet".into())
+            } else {
+                let maps = [&self.by_wire, &self.by_own];
+                let other = self.tools.get(name).or_else(|| maps.iter().find_map(|map| map.get(name)));
+                other.map(|other| other.server.clone())
+            };
+            match holder {
+                Some(holder) => drop(self.clashes.insert(tool.full.clone(), holder)),
+                None => drop(self.by_own.insert(name.clone(), tool)),
+            }
+        }
+    }
+
+    /// Warns of verbatim tools whose name is taken, unless that was so `before`.
+    pub fn warn_of_clashes(&self, before: &Self) {
+        for (full, holder) in &self.clashes {
+            if before.clashes.get(full) != Some(holder) {
+                let listed = &self.tools[full].wire;
+                tracing::warn!(tool = %full, %holder, %listed, "the tool's own name is taken; it is listed under its wire name");
+            }
+        }
     }
 
     /// The tools that may be seen, by full name.
@@ -233,6 +276,19 @@ impl Catalog {
         self.by_wire.get(wire)
     }
 
+    /// The name that a tool is listed under: its own if its server is verbatim and the name is not taken, else its wire name.
+    pub fn listed_name<'a>(&self, tool: &'a Tool) -> &'a Arc<str> {
+        match self.by_own.get(&tool.name) {
+            Some(own) if own.full == tool.full => &tool.name,
+            _ => &tool.wire,
+        }
+    }
+
+    /// The verbatim tool that is listed under exactly this name.
+    pub fn by_own_name(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.by_own.get(name)
+    }
+
     /// The tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a
     /// bare `b`, in any case, `-` and `_` alike. Never a guess: two candidates are a fault.
     pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
@@ -245,6 +301,9 @@ impl Catalog {
         let seen = |tool: &Tool| tool.blocked.is_none() && seen(tool);
         // A tool's own name may begin or end with white space.
         if let Some(tool) = self.tools.get(given) {
+            return Ok(tool);
+        }
+        if let Some(tool) = self.by_own.get(given).filter(|tool| seen(tool)) {
             return Ok(tool);
         }
         let given = given.trim();
@@ -376,6 +435,8 @@ fn build(
     Some(Tool {
         server: server.clone(),
         wire: "".into(),
+        verbatim: settings.is_some_and(|s| s.expose == Expose::Verbatim),
+        mirrored: schema.raw().to_string().contains("\"x-mcp-header\""),
         title,
         description: text("description"),
         risk,

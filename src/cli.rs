@@ -561,6 +561,7 @@ async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyho
                     Ok(result) => result,
                     Err(Interrupt::Fault(fault)) => fault.to_result(),
                     Err(Interrupt::Task(job)) => job.summary(),
+                    Err(Interrupt::Refused(error)) => json!({ "error": error }),
                     Err(Interrupt::Ask { message, .. }) => json!({
                         "content": [{ "type": "text", "text": message }], "isError": true,
                     }),

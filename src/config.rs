@@ -33,7 +33,7 @@ pub use expand::Sources;
 pub use fault::{Fault, NotFound, Unusable};
 pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
 pub use schema::schema;
-pub use servers::{Policy, Scope, Server, ToolOverride, Transport};
+pub use servers::{Expose, Policy, Scope, Server, ToolOverride, Transport};
 pub use values::{Globs, Priorities, Secret, Token};
 
 use crate::{name::ServerName, search};

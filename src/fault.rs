@@ -2,6 +2,7 @@
 //!
 //! The codes are a closed list. A fault says what happened, where, and the call to make next.
 
+use rmcp::model::ErrorData;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -116,6 +117,9 @@ pub struct Fault {
     /// What else the model needs: the parameter list, the server's error data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<Value>>,
+    /// The server's own JSON-RPC error, if it refused the call with one.
+    #[serde(skip)]
+    pub refusal: Option<Box<ErrorData>>,
 }
 
 impl Fault {
@@ -129,6 +133,7 @@ impl Fault {
             next_step: None,
             did_you_mean: Vec::new(),
             details: None,
+            refusal: None,
         }
     }
 

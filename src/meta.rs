@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use rmcp::model::ErrorData;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -49,6 +50,8 @@ pub enum Answer {
     },
     /// It goes on as a task, which the client follows.
     Task(Arc<Job>),
+    /// The server's own error, where its answer is passed on as it is.
+    Refused(Box<ErrorData>),
 }
 
 struct MetaTool {
@@ -120,11 +123,13 @@ pub async fn call(
     arguments: Map<String, Value>,
 ) -> Answer {
     let mut notes = Vec::new();
-    let outcome = match NAMES.iter().position(|known| *known == name) {
+    let at = NAMES.iter().position(|known| *known == name);
+    let verbatim = at.is_none() && gateway.is_verbatim(caller, name);
+    let outcome = match at {
         Some(at) => meta_call(gateway, caller, at, arguments, &mut notes).await,
         None => {
-            let request =
-                Request { name: name.into(), params: Value::Object(arguments), ..Request::default() };
+            let params = Value::Object(arguments);
+            let request = Request { name: name.into(), params, verbatim, ..Request::default() };
             gateway.execute(caller, request).await
         }
     };
@@ -133,9 +138,10 @@ pub async fn call(
         Err(Interrupt::Fault(fault)) => fault.to_result(),
         Err(Interrupt::Ask { message, schema, state }) => return Answer::Ask { message, schema, state },
         Err(Interrupt::Task(job)) => return Answer::Task(job),
+        Err(Interrupt::Refused(error)) => return Answer::Refused(error),
     };
     // An answer to a cancelled request is not read by anybody.
-    if !caller.cancel.is_cancelled() {
+    if !caller.cancel.is_cancelled() && !verbatim {
         caller.session.attach_notices(&mut result, notes);
     }
     Answer::Result(result)
@@ -191,6 +197,7 @@ async fn meta_call(
                 timeout: wanted.timeout_ms.map(|ms| Duration::from_millis(ms.max(1))),
                 background: wanted.background,
                 select: wanted.select,
+                verbatim: false,
             };
             gateway.execute(caller, request).await?
         }

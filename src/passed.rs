@@ -2,7 +2,8 @@
 //!
 //! A prompt is called `server__prompt`, as a tool is. A resource keeps its URI where only one server has it; where several have
 //! it, each is listed as `nonet://SERVER/URI`, which always works. A link in a result stays as it is and leads to the server
-//! that gave it.
+//! that gave it. A server that is exposed verbatim keeps its own names and URIs; of several such servers the
+//! first by name does.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -35,6 +36,8 @@ pub struct Entry {
 pub struct Offer<'a> {
     /// The server.
     pub server: &'a Arc<str>,
+    /// Whether it is exposed under its own names.
+    pub verbatim: bool,
     /// Its prompts.
     pub prompts: &'a [Value],
     /// Its resources.
@@ -62,6 +65,8 @@ pub struct Passed {
     templates: Vec<Entry>,
     /// Who lists a URI, by the server's own URI.
     owners: HashMap<String, Vec<Arc<str>>>,
+    /// The verbatim server that keeps a URI or template which others have as well.
+    keepers: HashMap<String, Arc<str>>,
     servers: HashSet<Arc<str>>,
     patterns: Vec<(Regex, Arc<str>)>,
 }
@@ -83,6 +88,15 @@ impl Passed {
                 *uses.entry(uri).or_default() += 1;
             }
         }
+        let mut verbatim: Vec<Offer<'_>> = offers.clone().filter(|offer| offer.verbatim).collect();
+        verbatim.sort_by_key(|offer| offer.server);
+        for offer in verbatim {
+            for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
+                if uses[uri] > 1 {
+                    passed.keepers.entry(uri.into()).or_insert_with(|| offer.server.clone());
+                }
+            }
+        }
         for offer in offers.clone() {
             for (definitions, key, of) in [
                 (offer.resources, "uri", &mut passed.resources),
@@ -95,7 +109,7 @@ impl Passed {
                         continue;
                     }
                     let mut shown = definition.clone();
-                    if uses[own] > 1 {
+                    if uses[own] > 1 && passed.keepers.get(own) != Some(offer.server) {
                         shown[key] = json!(named_uri(offer.server, own));
                     }
                     of.push(Entry { server: offer.server.clone(), own: own.into(), shown });
@@ -108,13 +122,14 @@ impl Passed {
         passed.patterns = passed
             .templates
             .iter()
+            .filter(|entry| passed.keepers.get(&entry.own).is_none_or(|keeper| *keeper == entry.server))
             .filter_map(|entry| Some((pattern(&entry.own)?, entry.server.clone())))
             .collect();
         passed
     }
 
     fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = Offer<'a>>) {
-        let mut all: Vec<(Wire, Entry)> = Vec::new();
+        let mut all: Vec<(Wire, Entry, bool)> = Vec::new();
         for offer in offers {
             let mut seen = HashSet::new();
             for definition in offer.prompts {
@@ -122,16 +137,29 @@ impl Passed {
                 if seen.insert(own) {
                     let entry =
                         Entry { server: offer.server.clone(), own: own.into(), shown: definition.clone() };
-                    all.push((Wire::new(offer.server, own), entry));
+                    all.push((Wire::new(offer.server, own), entry, offer.verbatim));
                 }
             }
         }
         let mut uses: HashMap<String, usize> = HashMap::new();
-        for (wire, _) in &all {
+        for (wire, ..) in &all {
             *uses.entry(wire.plain.clone()).or_default() += 1;
         }
-        for (wire, mut entry) in all {
+        let mut verbatim: Vec<(String, Entry)> = Vec::new();
+        for (wire, mut entry, own) in all {
             let name = if uses[&wire.plain] == 1 { wire.plain } else { wire.hashed };
+            entry.shown["name"] = json!(name);
+            if own {
+                verbatim.push((name, entry));
+            } else {
+                self.prompts.insert(name, entry);
+            }
+        }
+        verbatim.sort_by(|(_, a), (_, b)| (&a.server, &a.own).cmp(&(&b.server, &b.own)));
+        let wires: HashSet<String> = verbatim.iter().map(|(wire, _)| wire.clone()).collect();
+        for (wire, mut entry) in verbatim {
+            let taken = self.prompts.contains_key(&entry.own) || wires.contains(&entry.own);
+            let name = if taken { wire } else { entry.own.clone() };
             entry.shown["name"] = json!(name);
             self.prompts.insert(name, entry);
         }
@@ -177,6 +205,9 @@ impl Passed {
                 Some(server) => Leads::To(server.clone(), own.into()),
                 None => Leads::Nowhere,
             };
+        }
+        if let Some(keeper) = self.keepers.get(uri).filter(|keeper| seen(keeper)) {
+            return Leads::To(keeper.clone(), uri.into());
         }
         let listed = self.owners.get(uri).into_iter().flatten().cloned();
         let matching = self
@@ -259,11 +290,50 @@ mod tests {
         ];
         Passed::new(
             [
-                Offer { server: &docs, prompts: &prompts, resources: &own, templates: &[] },
-                Offer { server: &web, prompts: &[], resources: &other, templates: &templates },
+                Offer { server: &docs, verbatim: false, prompts: &prompts, resources: &own, templates: &[] },
+                Offer {
+                    server: &web,
+                    verbatim: false,
+                    prompts: &[],
+                    resources: &other,
+                    templates: &templates,
+                },
             ]
             .into_iter(),
         )
+    }
+
+    #[test]
+    fn a_verbatim_server_keeps_its_names_and_uris_and_the_first_of_several_does() {
+        let (a, b, c): (Arc<str>, Arc<str>, Arc<str>) = ("a".into(), "b".into(), "c".into());
+        let prompts = [json!({ "name": "plan" })];
+        let more = [json!({ "name": "plan" }), json!({ "name": "write it" })];
+        let shared = [json!({ "uri": "shared://x" })];
+        let templates = [json!({ "uriTemplate": "page://{name}" })];
+        let offer = |server, verbatim, prompts| Offer {
+            server,
+            verbatim,
+            prompts,
+            resources: &shared,
+            templates: &templates,
+        };
+        let passed = Passed::new(
+            [offer(&c, true, &more[..]), offer(&a, false, &prompts[..]), offer(&b, true, &prompts[..])]
+                .into_iter(),
+        );
+        let names: Vec<(&str, &str)> = passed
+            .prompts()
+            .map(|entry| (&*entry.server, entry.shown["name"].as_str().expect("a name")))
+            .collect();
+        assert_eq!(names, [("a", "a__plan"), ("c", "c__plan"), ("b", "plan"), ("c", "write it")]);
+        assert_eq!(passed.prompt("b__plan").map(|entry| &*entry.server), Some("b"));
+        let to = |server: &str, own: &str| Leads::To(server.into(), own.into());
+        assert_eq!(passed.place("shared://x", ALL, &[]), to("b", "shared://x"));
+        assert_eq!(passed.place("nonet://c/shared://x", ALL, &[]), to("c", "shared://x"));
+        assert_eq!(passed.place("page://one", ALL, &[]), to("b", "page://one"));
+        assert_eq!(passed.place("shared://x", &|server| server == "a", &[]), to("a", "shared://x"));
+        let uris: Vec<&str> = passed.resources().iter().filter_map(|e| e.shown["uri"].as_str()).collect();
+        assert_eq!(uris, ["nonet://c/shared://x", "nonet://a/shared://x", "shared://x"]);
     }
 
     #[test]

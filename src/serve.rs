@@ -36,7 +36,7 @@ use rmcp::{
         InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
         MetaObject, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
         ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, ServerResult,
-        SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
+        SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
     },
     service::{
         NotificationContext, Peer, RequestContext, ServiceError, ServiceRole, SubscriptionContext,
@@ -371,8 +371,7 @@ impl ServerHandler for Handler {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let mut tools = meta::definitions();
-        tools.extend(self.gateway.injected(&self.session, &self.who(&context).limits));
+        let tools = self.gateway.listed_tools(&self.session, &self.who(&context).limits);
         let mut list = json!({ "tools": tools });
         if is_modern(&context) {
             let constant = !self.gateway.list_can_change(&self.session);
@@ -381,6 +380,11 @@ impl ServerHandler for Handler {
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
         }
         Ok(ListToolsResult { meta: Some(wrap(list)), ..ListToolsResult::default() })
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let schema = self.gateway.mirrored_schema(name)?;
+        Some(Tool::new(name.to_string(), "", schema))
     }
 
     async fn call_tool(
@@ -423,6 +427,7 @@ impl ServerHandler for Handler {
             (answer, _) => answer,
         };
         Ok(match answer {
+            Answer::Refused(error) => return Err(*error),
             Answer::Task(job) if modern => CallToolResponse::Task(tasks::created(&self.gateway, job)),
             Answer::Task(job) => {
                 let mut carrier = CallToolResult::default();

@@ -43,6 +43,8 @@ pub struct Server {
     pub max_concurrency: usize,
     /// Whose process or connection it is.
     pub scope: Scope,
+    /// Under which names clients are given what it offers.
+    pub expose: Expose,
     /// What single tools have of their own, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
     /// What the keyring gave for any of its texts; hidden wherever it turns up.
@@ -114,6 +116,17 @@ pub enum Scope {
     Client,
 }
 
+/// Under which names clients are given what a server offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Expose {
+    /// Under names that begin with the server's; tools are found by searching, or listed as `tool_injection` says.
+    #[default]
+    Prefixed,
+    /// Under its own names: its tools are listed before the nine, as the server defines them.
+    Verbatim,
+}
+
 /// The transport by its name in the file. Left out, it is told from `command` or `url`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -183,6 +196,8 @@ pub(super) struct ServerTable {
     /// Whether one of it serves all clients, or each client has its own. A client without a session (2026-07-28 over HTTP)
     /// uses the shared one.
     pub scope: Scope,
+    /// `verbatim`: its tools are listed before the nine, and they and its prompts keep the names that it gives them.
+    pub expose: Expose,
     /// Single tools, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
 }
@@ -208,6 +223,7 @@ impl Default for ServerTable {
             parallel: false,
             max_concurrency: 64,
             scope: Scope::default(),
+            expose: Expose::default(),
             tools: BTreeMap::new(),
         }
     }
@@ -239,6 +255,7 @@ impl ServerTable {
             parallel: self.parallel,
             max_concurrency: self.max_concurrency,
             scope: self.scope,
+            expose: self.expose,
             tools: self.tools,
             secrets,
         }

@@ -3,13 +3,21 @@
 //! rmcp's worker parses answers into its own types. This client hands it each verbatim result
 //! wrapped under one key, so that it passes as an unknown result, and unwraps it on the way out.
 
-use std::{borrow::Cow, collections::HashMap, future::Future, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    future::Future,
+    sync::Arc,
+};
 
 use futures::{StreamExt, stream::BoxStream};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use rmcp::{
     RoleClient,
-    model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage, ServerNotification, ServerResult},
+    model::{
+        ClientJsonRpcMessage, ClientRequest, CustomResult, JsonRpcMessage, ServerJsonRpcMessage,
+        ServerNotification, ServerResult,
+    },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::{
         StreamableHttpClientTransport, Transport,
@@ -74,7 +82,9 @@ impl Transport<RoleClient> for HttpTransport {
                 }
                 JsonRpcMessage::Response(response) => {
                     self.tap.answered(&response.id);
-                    if let ServerResult::CustomResult(custom) = &mut response.result
+                    if let Some(listed) = listed_tools(&mut response.result) {
+                        response.result = ServerResult::CustomResult(CustomResult::new(listed));
+                    } else if let ServerResult::CustomResult(custom) = &mut response.result
                         && let Some(inner) = custom.0.get_mut(WRAP)
                     {
                         custom.0 = inner.take();
@@ -109,12 +119,39 @@ fn wrap(mut message: Value) -> Value {
     message
 }
 
+/// Wraps a list of tools so that rmcp reads names and schemas: it leaves out those whose schema asks for headers that cannot
+/// be, and sends such headers with calls of the others (`x-mcp-header`, 2026-07-28).
+fn wrap_tools(mut message: Value) -> Value {
+    let Some(result) = message.get_mut("result").filter(|result| result["tools"].is_array()) else {
+        return wrap(message);
+    };
+    let inner = result.take();
+    let tools = inner["tools"].as_array().into_iter().flatten().filter_map(|tool| {
+        let schema = tool.get("inputSchema").filter(|schema| schema.is_object());
+        Some(json!({ "name": tool.get("name")?.as_str()?, "inputSchema": schema.unwrap_or(&json!({})) }))
+    });
+    *result = json!({ "tools": tools.collect::<Vec<_>>(), "_meta": { WRAP: inner } });
+    message
+}
+
+/// Takes such a list out again, without the tools that were left out.
+fn listed_tools(result: &mut ServerResult) -> Option<Value> {
+    let ServerResult::ListToolsResult(carrier) = result else { return None };
+    let mut list = carrier.meta.as_mut()?.0.remove(WRAP)?;
+    let names: HashSet<&str> = carrier.tools.iter().map(|tool| &*tool.name).collect();
+    if let Some(tools) = list["tools"].as_array_mut() {
+        tools.retain(|tool| tool["name"].as_str().is_none_or(|name| names.contains(name)));
+    }
+    Some(list)
+}
+
 /// Wraps the result in each event of a stream that is a response.
 fn wrap_events(
     events: BoxStream<'static, Result<Sse, SseError>>,
+    wrap: fn(Value) -> Value,
 ) -> BoxStream<'static, Result<Sse, SseError>> {
     events
-        .map(|event| {
+        .map(move |event| {
             event.map(|mut event| {
                 if let Some(data) = &event.data
                     && data.contains("\"result\"")
@@ -139,6 +176,14 @@ impl VerbatimClient {
         auth: Option<&String>,
         headers: &Headers,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
+        let wrap = match message {
+            JsonRpcMessage::Request(request)
+                if matches!(request.request, ClientRequest::ListToolsRequest(_)) =>
+            {
+                wrap_tools
+            }
+            _ => wrap,
+        };
         let mut request = self.0.post(uri).header(header::ACCEPT, "text/event-stream, application/json");
         if let Some(token) = auth {
             request = request.bearer_auth(token);
@@ -165,7 +210,7 @@ impl VerbatimClient {
         let session = response.headers().get("mcp-session-id");
         let session = session.and_then(|id| id.to_str().ok()).map(String::from);
         if status.is_success() && kind.starts_with("text/event-stream") {
-            return Ok(StreamableHttpPostResponse::Sse(wrap_events(web::events(response)), session));
+            return Ok(StreamableHttpPostResponse::Sse(wrap_events(web::events(response), wrap), session));
         }
         let body = web::body(response).await.map_err(|error| match error {
             BodyError::Broken(error) => StreamableHttpError::Client(error),

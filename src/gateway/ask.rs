@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -65,6 +66,8 @@ pub enum Interrupt {
     },
     /// It goes on as a task of the protocol, which the client follows.
     Task(Arc<Job>),
+    /// The server refused a verbatim call with this error.
+    Refused(Box<ErrorData>),
 }
 
 impl From<Fault> for Interrupt {

@@ -185,7 +185,7 @@ impl Gateway {
             Ok(result) => Ok(result),
             Err(Interrupt::Fault(fault)) => Err(*fault),
             // Not while nobody can be asked and no client takes tasks, as above.
-            Err(Interrupt::Ask { .. } | Interrupt::Task(_)) => Err(Fault::new(
+            Err(Interrupt::Ask { .. } | Interrupt::Task(_) | Interrupt::Refused(_)) => Err(Fault::new(
                 Code::NeedsApproval,
                 "The user has to agree to this call; make it with execute_tool.",
             )),

@@ -2,10 +2,11 @@
 //! params, ask if the rules say so, call the server, count, and fit the result.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant, SystemTime},
 };
 
+use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +47,8 @@ pub struct Request {
     pub background: bool,
     /// A jq filter on the result.
     pub select: Option<String>,
+    /// Whether the result stays as the server gave it: nothing is added to it.
+    pub verbatim: bool,
 }
 
 /// A call that may be made: known, allowed, well-formed.
@@ -86,6 +89,8 @@ pub(super) struct Made {
     pub outcome: &'static str,
     /// How long the server took.
     pub in_server: Duration,
+    /// The server's own error, if it refused the call.
+    pub refusal: Option<Box<ErrorData>>,
 }
 
 impl Gateway {
@@ -119,10 +124,15 @@ impl Gateway {
         let run =
             Run { began: begun.at, progress, background: request.background, ..Run::new(label, cancel) };
         let went_on = run.went_on.clone();
+        let refused = Arc::new(OnceLock::new());
+        let refusal = refused.clone();
         let work = async move {
             let made = gateway.invoke(&own, prepared, timeout, token, sink, &begun.span).await;
             let bytes_out = json_len(&made.result);
             gateway.record(&own, &tool, &begun, bytes_out, &made);
+            if let Some(error) = made.refusal {
+                let _ = refusal.set(error);
+            }
             let (result, size) = gateway.filtered(&own, made.result, bytes_out, select.as_deref()).await;
             notes.extend(declined_note(&own, &tool));
             // What a job gives is kept whole, and shortened when it is handed out.
@@ -133,6 +143,11 @@ impl Gateway {
                 return result;
             }
             let mut result = gateway.fit(&own, result, size, own.limits.max_result_bytes).await;
+            if request.verbatim {
+                // Told with the next answer of Nonet's own.
+                notes.into_iter().for_each(|note| own.session.notify(note));
+                return result;
+            }
             if !notes.is_empty()
                 && let Some(content) = result.get_mut("content").and_then(Value::as_array_mut)
             {
@@ -141,7 +156,11 @@ impl Gateway {
             }
             result
         };
-        self.run(caller, run, work).await
+        let result = self.run(caller, run, work).await?;
+        match refused.get() {
+            Some(error) if request.verbatim => Err(Interrupt::Refused(error.clone())),
+            _ => Ok(result),
+        }
     }
 
     /// Everything before the server: what comes back may be called. `written` are the params as they came; `filled` the same
@@ -272,9 +291,14 @@ impl Gateway {
                 if outcome == "ok" {
                     self.succeeded(caller, tool);
                 }
-                Made { result, outcome, in_server }
+                Made { result, outcome, in_server, refusal: None }
             }
-            Err(fault) => Made { result: fault.to_result(), outcome: fault.code.as_str(), in_server },
+            Err(fault) => Made {
+                result: fault.to_result(),
+                outcome: fault.code.as_str(),
+                in_server,
+                refusal: fault.refusal,
+            },
         }
     }
 

@@ -109,5 +109,7 @@ fn rpc_fault(tool: &Tool, error: &ErrorData) -> Fault {
         details["data"] = data.clone();
     }
     let message = format!("`{}` refused the call of `{}`: {}", tool.server, tool.name, error.message);
-    Fault::new(Code::UpstreamError, message).next("get_tool", json!({ "name": &*tool.full })).details(details)
+    let fault = Fault::new(Code::UpstreamError, message);
+    let fault = fault.next("get_tool", json!({ "name": &*tool.full })).details(details);
+    Fault { refusal: Some(Box::new(error.clone())), ..fault }
 }

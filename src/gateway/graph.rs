@@ -407,7 +407,7 @@ impl Gateway {
             Ok(prepared) => prepared,
             Err(Interrupt::Fault(fault)) => return not_run(*fault),
             // Not while nobody can be asked and no client takes tasks, as above.
-            Err(Interrupt::Ask { .. } | Interrupt::Task(_)) => {
+            Err(Interrupt::Ask { .. } | Interrupt::Task(_) | Interrupt::Refused(_)) => {
                 return not_run(Fault::new(
                     Code::NeedsApproval,
                     "The user has to agree to this call; make it by itself with execute_tool.",

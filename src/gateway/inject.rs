@@ -1,13 +1,16 @@
-//! Tools that are listed beside the nine, where the configuration asks for it.
+//! What `tools/list` gives: the nine, and the tools that the configuration asks for beside them.
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Gateway, session::Session};
+use super::{
+    Gateway,
+    session::{Caller, Session},
+};
 use crate::{
     catalog::Tool,
-    config::{Limits, ToolInjection},
+    config::{Expose, Limits, ToolInjection},
     policy::{self, Verdict},
     results::json_len,
 };
@@ -18,9 +21,9 @@ const BUDGET_DIVISOR: u64 = 5;
 const COMPACT_TOKENS: u64 = 30;
 
 impl Gateway {
-    /// The definitions that `tools/list` gives this session beside the nine, by wire name.
-    /// Descriptions are cut where `limits` says that the client cuts them, with a word of it.
-    pub fn injected(&self, session: &Session, limits: &Limits) -> Vec<Value> {
+    /// The definitions that `tools/list` gives this session: those of verbatim servers as they are, the nine, then others by
+    /// wire name. Descriptions of the others are cut where `limits` says that the client cuts them, with a word of it.
+    pub fn listed_tools(&self, session: &Session, limits: &Limits) -> Vec<Value> {
         let snapshot = self.snapshot();
         let world = self.world();
         let scope = world.scope(session);
@@ -37,21 +40,40 @@ impl Gateway {
             ToolInjection::Auto => choose(seen.iter().map(|tool| json_len(&tool.definition)), window),
             mode => mode,
         };
+        let (verbatim, others): (Vec<_>, Vec<_>) = seen.iter().copied().partition(|tool| tool.verbatim);
+        let mut listed: Vec<Value> =
+            verbatim.into_iter().map(|tool| whole(tool, snapshot.catalog.listed_name(tool))).collect();
+        listed.extend(crate::meta::definitions());
         match mode {
-            ToolInjection::Direct => seen.into_iter().map(|tool| direct(tool, limits)).collect(),
-            ToolInjection::CompactDirect => seen.into_iter().map(|tool| compact(tool)).collect(),
+            ToolInjection::Direct => listed.extend(others.into_iter().map(|tool| direct(tool, limits))),
+            ToolInjection::CompactDirect => listed.extend(others.into_iter().map(|tool| compact(tool))),
             ToolInjection::Discovery | ToolInjection::Auto => {
                 let pinned = profile.map_or(&[][..], |profile| &profile.pinned);
                 let names = world.config.gateway.pinned.iter().chain(pinned);
                 let mut tools: Vec<&Arc<Tool>> = names
                     .filter_map(|name| snapshot.catalog.resolve(name).ok())
-                    .filter(|tool| seen.iter().any(|other| other.full == tool.full))
+                    .filter(|tool| others.iter().any(|other| other.full == tool.full))
                     .collect();
                 tools.sort_by(|a, b| a.full.cmp(&b.full));
                 tools.dedup_by(|a, b| a.full == b.full);
-                tools.into_iter().map(|tool| direct(tool, limits)).collect()
+                listed.extend(tools.into_iter().map(|tool| direct(tool, limits)));
             }
         }
+        listed
+    }
+
+    /// Whether a caller's `name` is the own name of a verbatim tool, which is answered as its server answers.
+    pub fn is_verbatim(&self, caller: &Caller, name: &str) -> bool {
+        let snapshot = self.snapshot();
+        let tool = snapshot.catalog.by_own_name(name).or_else(|| snapshot.catalog.by_wire(name));
+        tool.is_some_and(|tool| tool.verbatim && !matches!(self.verdict(caller, tool), Verdict::Deny(_)))
+    }
+
+    /// The schema of a verbatim tool whose params are repeated in HTTP headers, which have to agree with the body.
+    pub fn mirrored_schema(&self, name: &str) -> Option<Map<String, Value>> {
+        let snapshot = self.snapshot();
+        let tool = snapshot.catalog.by_own_name(name).or_else(|| snapshot.catalog.by_wire(name))?;
+        (tool.verbatim && tool.mirrored).then(|| tool.definition.get("inputSchema")?.as_object().cloned())?
     }
 
     /// Whether what `tools/list` gives can change while Nonet runs.
@@ -61,7 +83,8 @@ impl Gateway {
         let mode =
             profile.and_then(|profile| profile.tool_injection).unwrap_or(world.config.gateway.tool_injection);
         let pinned = !world.config.gateway.pinned.is_empty() || profile.is_some_and(|p| !p.pinned.is_empty());
-        mode != ToolInjection::Discovery || pinned
+        let verbatim = world.config.servers.values().any(|s| s.enabled && s.expose == Expose::Verbatim);
+        mode != ToolInjection::Discovery || pinned || verbatim
     }
 }
 
@@ -79,16 +102,22 @@ fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjec
     }
 }
 
-fn direct(tool: &Tool, limits: &Limits) -> Value {
+/// The definition as the server gave it, under this name.
+fn whole(tool: &Tool, name: &str) -> Value {
     let mut definition = tool.definition.clone();
-    definition["name"] = json!(&*tool.wire);
+    definition["name"] = json!(name);
+    if definition.get("inputSchema").is_none() {
+        definition["inputSchema"] = json!({ "type": "object" });
+    }
+    definition
+}
+
+fn direct(tool: &Tool, limits: &Limits) -> Value {
+    let mut definition = whole(tool, &tool.wire);
     if tool.description.chars().count() > limits.max_description {
         let more = format!(" [more: get_tool {}]", tool.full);
         let most = limits.max_description.saturating_sub(more.chars().count());
         definition["description"] = json!(crate::schema::clip(&tool.description, most) + &more);
-    }
-    if definition.get("inputSchema").is_none() {
-        definition["inputSchema"] = json!({ "type": "object" });
     }
     definition
 }

@@ -172,6 +172,7 @@ impl Gateway {
                 (&**server, listing, settings.get(server).map(|settings| &**settings))
             });
             let catalog = Catalog::new(listings, &world.config.policies);
+            catalog.warn_of_clashes(&gateway.snapshot().catalog);
             let index = Arc::new(Index::new(documents(&catalog), &gateway.config().embedder));
             let passages: Arc<[Passage]> =
                 index.documents().iter().map(|document| document.passage(index.rules())).collect();

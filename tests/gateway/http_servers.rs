@@ -96,6 +96,29 @@ async fn headers_of_the_configuration_are_sent_with_each_request() {
 }
 
 #[tokio::test]
+async fn params_are_repeated_in_headers_where_a_schema_asks_for_it() {
+    let header = |name: &str| json!({ "type": "string", "x-mcp-header": name });
+    let schema = |header: Value| json!({ "type": "object", "properties": { "region": header } });
+    for (era, sse) in [("modern", false), ("modern", true), ("legacy", false)] {
+        let tools = json!([
+            { "name": "see", "inputSchema": schema(header("Region")), "x-kept": 1, "on": { "request": true } },
+            { "name": "bad", "inputSchema": schema(header("no token")) },
+            { "name": "plain" },
+        ]);
+        let inside = open(json!({ "era": era, "sse": sse, "tools": tools })).await;
+        let params = json!({ "region": " nörd" });
+        let seen = json_of(&inside.execute("web.see", params).await);
+        let listed = inside.answer("browse_category", json!({ "category": "web" })).await["total"].clone();
+        let (region, count) = match era {
+            "modern" => (json!("=?base64?IG7DtnJk?="), 2),
+            _ => (Value::Null, 3),
+        };
+        assert_eq!(seen["headers"]["mcp-param-region"], region, "{era}, sse {sse}: {seen}");
+        assert_eq!(listed, count, "{era}, sse {sse}: a tool whose header cannot be is left out");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_wants_a_sign_in_says_so() {
     let keys = serve(json!({ "tools": tools(), "require_bearer": "s3cret" })).await;
     let keys = format!("{keys}\nheaders = {{ Authorization = 'Bearer wr0ng' }}");

@@ -79,6 +79,7 @@ impl Inside {
             Answer::Result(result) => result,
             Answer::Ask { message, .. } => panic!("the user was asked: {message}"),
             Answer::Task(job) => panic!("it goes on as a task: {job:?}"),
+            Answer::Refused(error) => panic!("the server refuses it: {error:?}"),
         }
     }
 

@@ -23,6 +23,7 @@ mod check;
 mod client_limits;
 mod command_line;
 mod discovering;
+mod exposing;
 mod handshake;
 mod hosts;
 mod http_clients;
