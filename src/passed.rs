@@ -328,10 +328,10 @@ mod tests {
         assert_eq!(names, [("a", "a__plan"), ("c", "c__plan"), ("b", "plan"), ("c", "write it")]);
         assert_eq!(passed.prompt("b__plan").map(|entry| &*entry.server), Some("b"));
         let to = |server: &str, own: &str| Leads::To(server.into(), own.into());
-        assert_eq!(passed.place("shared://x", ALL, &[]), to("b", "shared://x"));
-        assert_eq!(passed.place("nonet://c/shared://x", ALL, &[]), to("c", "shared://x"));
-        assert_eq!(passed.place("page://one", ALL, &[]), to("b", "page://one"));
-        assert_eq!(passed.place("shared://x", &|server| server == "a", &[]), to("a", "shared://x"));
+        assert_eq!(passed.place("shared://x", ALL, None), to("b", "shared://x"));
+        assert_eq!(passed.place("nonet://c/shared://x", ALL, None), to("c", "shared://x"));
+        assert_eq!(passed.place("page://one", ALL, None), to("b", "page://one"));
+        assert_eq!(passed.place("shared://x", &|server| server == "a", None), to("a", "shared://x"));
         let uris: Vec<&str> = passed.resources().iter().filter_map(|e| e.shown["uri"].as_str()).collect();
         assert_eq!(uris, ["nonet://c/shared://x", "nonet://a/shared://x", "shared://x"]);
     }

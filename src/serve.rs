@@ -10,6 +10,7 @@
 mod access;
 mod http;
 mod lines;
+mod lists;
 mod open;
 mod page;
 mod passing;
@@ -21,7 +22,7 @@ use std::{
     collections::HashMap,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -39,32 +40,31 @@ use rmcp::{
         SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
     },
     service::{
-        NotificationContext, Peer, RequestContext, ServiceError, ServiceRole, SubscriptionContext,
-        SubscriptionSendError, serve_server,
+        NotificationContext, Peer, RequestContext, ServiceRole, SubscriptionContext, SubscriptionSendError,
+        serve_server,
     },
 };
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
 pub use shared::{accept_shared, serve_shared};
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinSet,
-};
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::AbortOnDropHandle,
 };
 
-use self::open::{Done, Left, Parking, Wanted, Ways};
+use self::{
+    lists::{Lists, tell_changed},
+    open::{Done, Left, Parking, Wanted, Ways},
+};
 use crate::{
     config::{Config, Limits},
     gateway::{
-        Gateway, Indexing,
+        Gateway,
         session::{AsTask, Asking, Caller, Elicit, Reply, Session},
     },
     lines::LineReader,
     meta::{self, Answer},
-    passed::Passed,
     trace,
 };
 
@@ -668,64 +668,6 @@ impl ServerHandler for Handler {
             if told.await.is_err() {
                 return Ok(());
             }
-        }
-    }
-}
-
-/// Tells a client of the session era which lists are not what they were.
-async fn tell_changed(peer: &Peer<RoleServer>, changed: &Changed) -> Result<(), ServiceError> {
-    if changed.tools {
-        peer.notify_tool_list_changed().await?;
-    }
-    if changed.prompts {
-        peer.notify_prompt_list_changed().await?;
-    }
-    if changed.resources {
-        peer.notify_resource_list_changed().await?;
-    }
-    Ok(())
-}
-
-/// What a session was told of the lists, to know what it has yet to be told.
-struct Lists {
-    gateway: Arc<Gateway>,
-    session: Weak<Session>,
-    indexing: watch::Receiver<Indexing>,
-    generation: u64,
-    passed: Arc<Passed>,
-}
-
-/// Which lists are not what they were.
-struct Changed {
-    tools: bool,
-    prompts: bool,
-    resources: bool,
-}
-
-impl Lists {
-    fn new(handler: &Handler) -> Self {
-        let gateway = handler.gateway.clone();
-        let (indexing, snapshot) = (gateway.indexing(), gateway.snapshot());
-        let (generation, passed) = (snapshot.generation, snapshot.catalog.passed().clone());
-        Self { gateway, session: Arc::downgrade(&handler.session), indexing, generation, passed }
-    }
-
-    /// Waits for the next change; none when the gateway or the session ends.
-    async fn changed(&mut self) -> Option<Changed> {
-        loop {
-            self.indexing.changed().await.ok()?;
-            let snapshot = self.gateway.snapshot();
-            if std::mem::replace(&mut self.generation, snapshot.generation) == snapshot.generation {
-                continue;
-            }
-            let passed = snapshot.catalog.passed().clone();
-            let changed = Changed {
-                tools: self.gateway.list_can_change(&*self.session.upgrade()?),
-                prompts: !passed.same_prompts(&self.passed),
-                resources: !passed.same_resources(&self.passed),
-            };
-            self.passed = passed;
-            return Some(changed);
         }
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
-use super::Cli;
+use super::args::Cli;
 #[cfg(not(feature = "otel"))]
 use crate::trace;
 #[cfg(feature = "otel")]

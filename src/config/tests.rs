@@ -341,12 +341,12 @@ fn tokens_are_long_and_each_stands_in_one_place() {
             "4: profiles.a.tokens[0]: is the same token as `gateway.tokens[0]`",
         ],
     );
-    assert!(parse(twice, Path::new(FILE), &env).is_err(), "nobody can say whose token it is");
+    assert!(parse(twice, Path::new(FILE), here()).is_err(), "nobody can say whose token it is");
     check(
         "[gateway]\ntokens = ['${NO}']",
         &["2: gateway.tokens[0]: the environment variable `NO` is not set"],
     );
-    assert!(parse("[gateway]\ntokens = ['${NO}']", Path::new(FILE), &env).is_err());
+    assert!(parse("[gateway]\ntokens = ['${NO}']", Path::new(FILE), here()).is_err());
     let good =
         loaded("[gateway]\ntokens = ['0123456789abcdef']\n[profiles.a]\ntokens = ['fedcba9876543210']\n")
             .config;

@@ -43,7 +43,7 @@ type HttpError = StreamableHttpError<reqwest::Error>;
 /// The transport of one server.
 pub struct HttpTransport {
     worker: StreamableHttpClientTransport<VerbatimClient>,
-    tap: Tap,
+    pub tap: Tap,
     /// Tells the connection that this transport is gone, by being dropped with it.
     _open: DropGuard,
 }
@@ -78,6 +78,9 @@ impl Transport<RoleClient> for HttpTransport {
                     if let ServerNotification::ProgressNotification(progress) = &notification.notification {
                         self.tap.progress(serde_json::to_value(&progress.params).unwrap_or_default());
                         continue;
+                    }
+                    if let ServerNotification::LoggingMessageNotification(log) = &notification.notification {
+                        self.tap.log(serde_json::to_value(&log.params).unwrap_or_default());
                     }
                 }
                 JsonRpcMessage::Response(response) => {

@@ -33,7 +33,7 @@ pub struct Lines {
     lines: LineReader<Box<dyn AsyncRead + Send + Unpin>>,
     inbox: Inbox,
     writer: Writer,
-    tap: Tap,
+    pub tap: Tap,
     /// Tells the connection that this transport is gone, by being dropped with it.
     _open: DropGuard,
 }

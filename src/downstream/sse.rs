@@ -61,7 +61,7 @@ impl From<reqwest::Error> for SseError {
 pub struct Events {
     events: EventReader<StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>>,
     post: Arc<Post>,
-    tap: Tap,
+    pub tap: Tap,
     /// Tells the connection that this transport is gone, by being dropped with it.
     _open: DropGuard,
 }

@@ -3,7 +3,7 @@
 //! Two things must not go through rmcp's typed model. Results of calls and lists, because unknown
 //! fields and content types would be lost: they become `CustomResult`s, verbatim. Progress
 //! notifications, because rmcp handles each in a task of its own, so that they overtake each other
-//! and the answer: they go straight to the call that they belong to, in the order received.
+//! and the answer: they go straight to the call that they belong to, in the order received. Log messages too.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,6 +20,8 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
+
+use super::wishes::Askers;
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
 /// an outgoing request. Remembers the last one.
@@ -79,6 +81,8 @@ pub struct Tap {
     verbatim: HashSet<RequestId>,
     /// Where the progress of a call goes, for as long as somebody wants it: that of a server's task comes after the answer.
     sinks: HashMap<ProgressToken, Weak<Sink>>,
+    /// Whoever may hear the server's log.
+    askers: Arc<Askers>,
 }
 
 /// Whether the result of this request is taken verbatim.
@@ -98,6 +102,16 @@ pub fn is_verbatim(request: &ClientRequest) -> bool {
 }
 
 impl Tap {
+    /// The taps of a connection whose log these may hear.
+    pub fn new(askers: Arc<Askers>) -> Self {
+        Self { askers, ..Self::default() }
+    }
+
+    /// Hands a log message on at once: rmcp would take it in a task of its own, after the answer that follows it.
+    pub fn log(&self, params: Value) {
+        self.askers.log(params);
+    }
+
     /// Notes an outgoing message.
     pub fn outgoing(&mut self, message: &mut TxJsonRpcMessage<RoleClient>) {
         if let JsonRpcMessage::Notification(notification) = message
@@ -147,9 +161,13 @@ impl Tap {
     /// message that is none.
     pub fn incoming(&mut self, mut message: Value) -> Result<Option<RxJsonRpcMessage<RoleClient>>, String> {
         let Some(fields) = message.as_object_mut() else { return Err("not a JSON object".into()) };
-        if fields.get("method").and_then(Value::as_str) == Some("notifications/progress") {
-            self.progress(fields.remove("params").unwrap_or_default());
-            return Ok(None);
+        match fields.get("method").and_then(Value::as_str) {
+            Some("notifications/progress") => {
+                self.progress(fields.remove("params").unwrap_or_default());
+                return Ok(None);
+            }
+            Some("notifications/message") => self.log(fields.get("params").cloned().unwrap_or_default()),
+            _ => {}
         }
         let id = match fields.get("id") {
             Some(id) if !fields.contains_key("method") => {

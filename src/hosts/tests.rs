@@ -500,6 +500,7 @@ fn after_other_edits_only_nonet_comes_out() {
         // What is only planned may not be taken out of the host's file.
         let imported = world.import_host(name);
         assert!(imported.carried(host, Scope::User, &world.machine).is_empty());
+        imported.apply().unwrap();
         let carried = world.import_host(name).carried(host, Scope::User, &world.machine);
         assert!(!carried.is_empty());
         install(host, Scope::User, &launch(), &carried, &world.machine).unwrap().apply().unwrap();

@@ -159,7 +159,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config;
+    use crate::config::{self, Sources};
 
     const OWNER: &str = "owner-0123456789";
     const READER: &str = "reader-0123456789";
@@ -172,7 +172,9 @@ mod tests {
             "WRITER" => Some(WRITER.to_string()),
             _ => None,
         };
-        config::parse(text, Path::new("servers.toml"), &env).expect("usable").config
+        config::parse(text, Path::new("servers.toml"), Sources { env: &env, ..Sources::NONE })
+            .expect("usable")
+            .config
     }
 
     /// What becomes of a request with this token to `/mcp` or `/mcp/NAME`, where `--profile plain` may be the default.
