@@ -222,7 +222,8 @@ impl Gateway {
             wanted.insert(session, level);
             wanted.values().min().copied().unwrap_or(level)
         };
-        for connection in self.connections().values().cloned() {
+        for connection in self.connections().values() {
+            let connection = connection.clone();
             self.tasks.spawn(async move { connection.set_log_level(lowest).await });
         }
     }
