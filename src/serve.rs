@@ -22,7 +22,7 @@ use std::{
     collections::HashMap,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -138,6 +138,8 @@ pub struct Handler {
     client: Arc<Mutex<Option<Known>>>,
     /// Calls that wait for their clients, of all sessions that share it.
     parking: Arc<Parking>,
+    /// What the client said at its handshake that it can do for servers.
+    can: Arc<OnceLock<Arc<Map<String, Value>>>>,
     /// What the client wants to hear of servers' logs.
     log_level: Wanted,
     /// Resources that it follows, by the URI that it calls them by.
@@ -158,6 +160,7 @@ impl Handler {
             http,
             client: Arc::default(),
             parking,
+            can: Arc::default(),
             log_level: Wanted::default(),
             followed: Arc::default(),
             _ends: Arc::new(ended.clone().drop_guard()),
@@ -197,6 +200,12 @@ impl Handler {
         Caller { cancel, progress, asking, asker, as_task, meta, trace, ..base }
     }
 
+    /// What the client can do for servers. In the session era it says so once.
+    fn can(&self, context: &RequestContext<RoleServer>) -> Arc<Map<String, Value>> {
+        let told = || Arc::new(open::can(context.client_capabilities().as_ref()));
+        if is_modern(context) { told() } else { self.can.get_or_init(told).clone() }
+    }
+
     /// What a client stands. One client and one configuration nearly always, so the last is remembered.
     fn limits(&self, client: &str) -> Limits {
         let config = self.gateway.config();
@@ -225,7 +234,7 @@ impl Handler {
         let open = match self.parking.resume(&what, profile.as_deref(), given.0, given.1) {
             Some(open) => open?,
             None => {
-                let ways = Ways::new(self.session.id, context.client_capabilities().as_ref(), false);
+                let ways = Ways::new(self.session.id, self.can(context), false);
                 let asker = Some(ways.asker.clone());
                 let caller = Caller { asker, cancel: ways.cancel.clone(), ..self.asker(context) };
                 ways.pass(what, profile, work(self.gateway.clone(), caller))
@@ -401,11 +410,10 @@ impl ServerHandler for Handler {
         let open = match self.parking.resume(&open::called(&request.name), profile, state, given) {
             Some(open) => open?,
             None => {
-                let capabilities = context.client_capabilities();
                 let wants_progress = context.meta.get_progress_token().is_some();
-                let ways = Ways::new(self.session.id, capabilities.as_ref(), wants_progress);
+                let ways = Ways::new(self.session.id, self.can(&context), wants_progress);
                 let own = self.caller(&request, &context, &ways);
-                caller = Some(own.clone());
+                caller = (own.as_task == AsTask::AtOnce).then(|| own.clone());
                 ways.call(&self.gateway, own, request)
             }
         };
@@ -418,7 +426,7 @@ impl ServerHandler for Handler {
         };
         let answer = match (answer, caller) {
             // A client that wants a task gets one, also for what has ended already.
-            (Answer::Result(result), Some(caller)) if caller.as_task == AsTask::AtOnce => {
+            (Answer::Result(result), Some(caller)) => {
                 match self.gateway.ended_job(&caller, &name, result.clone()).await {
                     Some(job) => Answer::Task(job),
                     None => Answer::Result(result),

@@ -96,10 +96,10 @@ pub(super) struct Ways {
 
 impl Ways {
     /// The ways to a client that can do this.
-    pub fn new(session: u64, capabilities: Option<&ClientCapabilities>, wants_progress: bool) -> Self {
+    pub fn new(session: u64, can: Arc<Map<String, Value>>, wants_progress: bool) -> Self {
         let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
         let (to, toward) = mpsc::channel(TOWARD_QUEUE);
-        let asker = Asker { session, to, can: Arc::new(can(capabilities)), declined: Arc::default() };
+        let asker = Asker { session, to, can, declined: Arc::default() };
         let cancel = CancellationToken::new();
         Self { progress, asker, cancel, receivers: (from_progress, toward) }
     }
@@ -152,7 +152,7 @@ pub(super) fn called(tool: &str) -> String {
 }
 
 /// What a client says that it can do for servers.
-fn can(capabilities: Option<&ClientCapabilities>) -> Map<String, Value> {
+pub(super) fn can(capabilities: Option<&ClientCapabilities>) -> Map<String, Value> {
     let Some(Ok(Value::Object(mut all))) = capabilities.map(serde_json::to_value) else { return Map::new() };
     all.retain(|name, _| matches!(name.as_str(), "elicitation" | "sampling" | "roots"));
     all
