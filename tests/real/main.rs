@@ -3,6 +3,7 @@
 //! The servers and clients are installed by `.ci/run`, which sets NONET_REAL to the folder that they
 //! are in. Without it these tests have nothing to talk to: they say so and end.
 
+mod clients;
 mod page;
 
 use std::{
@@ -105,39 +106,6 @@ impl Place {
         assert!(output.status.success(), "{arguments:?}: {error}");
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{arguments:?}: no JSON; {error}"))
     }
-
-    fn python_client(&self, mode: &str, to: &[&str]) -> Value {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/python_client.py");
-        let params = json!({ "path": self.path("files/hello.txt") }).to_string();
-        let output = self
-            .command(self.real.join("venv/bin/python"))
-            .arg(script)
-            .args([
-                mode,
-                "--query",
-                "read a text file",
-                "--name",
-                "filesystem.read_text_file",
-                "--params",
-                &params,
-            ])
-            .args(to)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn inspector(&self, arguments: &[&str]) -> Value {
-        let output = self
-            .command(self.real.join("node/node_modules/.bin/mcp-inspector"))
-            .arg("--cli")
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
 }
 
 /// `nonet serve --http` on a free port.
@@ -178,17 +146,6 @@ impl Drop for HttpGateway {
         let _ = Command::new("kill").arg(&id).status();
         let _ = self.process.wait();
     }
-}
-
-fn assert_the_nine(names: &[&str]) {
-    assert_eq!(names, nonet::meta::NAMES);
-}
-
-fn assert_served(answer: &Value) {
-    let names: Vec<&str> = answer["tools"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    assert_the_nine(&names);
-    assert!(!answer["search"]["results"].as_array().unwrap().is_empty(), "{answer}");
-    assert_eq!(answer["call"]["content"][0]["text"], "Hello from a file.\n");
 }
 
 #[test]
@@ -236,54 +193,6 @@ fn real_servers_are_found_by_meaning_and_called() {
     // An image passes as it is.
     let image = call("everything.get-tiny-image", json!({}));
     assert!(image["content"].as_array().unwrap().iter().any(|block| block["type"] == "image"), "{image}");
-}
-
-#[test]
-fn the_python_sdk_lists_searches_and_calls_in_both_eras_over_both_transports() {
-    let Some(real) = installed() else { return };
-    let place = Place::new(real);
-    let config = place.path("servers.toml").display().to_string();
-    let stdio = ["--", NONET, "--config", &config];
-    let gateway = HttpGateway::start(place.folder.path());
-    let http = ["--url", &gateway.url];
-    for (mode, version) in [("legacy", "2025-11-25"), ("auto", "2026-07-28")] {
-        for to in [&stdio[..], &http] {
-            let answer = place.python_client(mode, to);
-            assert_served(&answer);
-            assert_eq!(answer["protocol"], version, "{to:?}");
-        }
-    }
-}
-
-#[test]
-fn the_inspector_lists_and_calls_over_both_transports() {
-    let Some(real) = installed() else { return };
-    let place = Place::new(real);
-    let config = place.path("servers.toml").display().to_string();
-    let gateway = HttpGateway::start(place.folder.path());
-    let stdio = ["--", NONET, "--config", &config];
-    let http = [gateway.url.as_str(), "--transport", "http"];
-    let run = |method: &[&str]| {
-        [place.inspector(&[method, &stdio].concat()), place.inspector(&[&http, method].concat())]
-    };
-    for listed in run(&["--method", "tools/list"]) {
-        let names: Vec<&str> =
-            listed["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
-        assert_the_nine(&names);
-    }
-    // `--tool-arg` takes everything up to the next option.
-    let call = [
-        "--tool-name",
-        "execute_tool",
-        "--tool-arg",
-        "name=everything.echo",
-        "params={\"message\":\"hi\"}",
-        "--method",
-        "tools/call",
-    ];
-    for result in run(&call) {
-        assert!(result["content"][0]["text"].as_str().is_some_and(|text| text.contains("hi")), "{result}");
-    }
 }
 
 /// The figures of `nonet eval` on the recorded lists, and what it said on stderr. `library`: the ONNX Runtime to use.
