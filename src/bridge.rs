@@ -9,7 +9,7 @@ mod http;
 mod message;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     future::Future,
     time::Duration,
 };
@@ -97,7 +97,7 @@ impl Far {
         match self {
             #[cfg(unix)]
             Far::Shared(..) => "the shared gateway".into(),
-            Far::Http(target) => format!("the gateway at {}", target.url),
+            Far::Http(target) => format!("the gateway at {}", target.shown()),
         }
     }
 }
@@ -115,11 +115,22 @@ async fn write_lines<W: AsyncWrite + Unpin>(mut lines: mpsc::Receiver<Bytes>, mu
 #[cfg(unix)]
 async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc::Sender<Back>) {
     while let Some(line) = reader.next().await {
-        if let Line::Whole(mut line) = line {
-            line.extend_from_slice(b"\n");
-            if lines.send(Back::Line(line.freeze())).await.is_err() {
-                return;
+        let too_long = |id: Option<Value>| {
+            let message = "the answer is longer than what passes through the shared gateway";
+            id.map(|id| error(&id.to_string(), LOST, message))
+        };
+        let line = match line {
+            Line::Whole(mut line) => {
+                line.extend_from_slice(b"\n");
+                Some(line.freeze())
             }
+            Line::TooLong(head) => too_long(id_in(&head)),
+            Line::TooLongEnd(tail) => too_long(id_at_end(&tail)),
+        };
+        if let Some(line) = line
+            && lines.send(Back::Line(line)).await.is_err()
+        {
+            return;
         }
     }
 }
@@ -127,8 +138,15 @@ async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc
 /// What is remembered of the messages of one client.
 #[derive(Debug, Default)]
 struct Ledger {
-    /// Ids of requests that await an answer, as they stand in the message.
+    /// Ids of requests that await an answer.
     awaited: BTreeSet<String>,
+    /// Ids of the gateway's own requests that await the client's answer, and what the gateway calls them.
+    asked: BTreeMap<String, String>,
+    /// How many links were lost. Each gateway counts its requests from 0, and an answer to one that is gone must not be
+    /// taken for an answer to another: from the second link on they get ids that name the link.
+    losses: u64,
+    /// Whether the link has brought an answer.
+    answered: bool,
     /// The handshake of the session era, its id, and whether it was answered.
     initialize: Option<(Bytes, String, bool)>,
     /// The end of it.
@@ -136,34 +154,85 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn sent(&mut self, line: &Bytes) {
-        let Some(message) = Message::of(line) else { return };
+    /// A line of the client, as it is to be sent; none if it answers a question of a gateway that is gone.
+    fn sent(&mut self, line: Bytes) -> Option<Bytes> {
+        let Some(message) = Message::of(&line) else { return Some(line) };
         match (message.method(), message.id()) {
             (Some("initialize"), Some(id)) => {
-                self.initialize = Some((line.clone(), id.into(), false));
+                self.initialize = Some((line.clone(), id, false));
                 self.initialized = None;
             }
-            (Some(_), Some(id)) => drop(self.awaited.insert(id.into())),
+            (Some(_), Some(id)) => drop(self.awaited.insert(id)),
             (Some("notifications/initialized"), None) => self.initialized = Some(line.clone()),
             (Some("notifications/cancelled"), None) => {
                 if let Some(id) = message.cancels() {
                     self.awaited.remove(&id);
                 }
             }
+            (None, Some(id)) => {
+                let own = self.asked.remove(&id)?;
+                return if own == id { Some(line) } else { with_id(&line, &own) };
+            }
             _ => {}
         }
+        Some(line)
     }
 
-    fn came(&mut self, line: &[u8]) {
-        let Some(message) = Message::of(line) else { return };
-        let (None, Some(id)) = (message.method(), message.id()) else { return };
-        self.awaited.remove(id);
-        if let Some((_, of, answered)) = &mut self.initialize
-            && of == id
-        {
-            *answered = true;
+    /// A line of the gateway, as the client gets it.
+    fn came(&mut self, line: Bytes) -> Bytes {
+        let Some(message) = Message::of(&line) else { return line };
+        match (message.method(), message.id()) {
+            (None, Some(id)) => {
+                self.answered = true;
+                self.awaited.remove(&id);
+                if let Some((_, of, answered)) = &mut self.initialize
+                    && *of == id
+                {
+                    *answered = true;
+                }
+            }
+            (Some(_), Some(own)) => {
+                let id = self.id_of(&own);
+                self.asked.insert(id.clone(), own.clone());
+                if id != own {
+                    return with_id(&line, &id).unwrap_or(line);
+                }
+            }
+            (Some("notifications/cancelled"), None) => {
+                if let Some(own) = message.cancels() {
+                    let id = self.id_of(&own);
+                    self.asked.remove(&id);
+                    if id != own {
+                        return cancel(&id);
+                    }
+                }
+            }
+            _ => {}
+        }
+        line
+    }
+
+    fn id_of(&self, own: &str) -> String {
+        match self.losses {
+            0 => own.into(),
+            losses => json!(format!("nonet-{losses}-{own}")).to_string(),
         }
     }
+}
+
+/// A message with another id.
+fn with_id(line: &[u8], id: &str) -> Option<Bytes> {
+    let mut message: Value = serde_json::from_slice(line).ok()?;
+    message["id"] = serde_json::from_str(id).ok()?;
+    Some(format!("{message}\n").into())
+}
+
+/// Tells the client that a question is not open any more.
+fn cancel(id: &str) -> Bytes {
+    let id: Value = serde_json::from_str(id).unwrap_or_default();
+    let params = json!({ "requestId": id, "reason": "the gateway that asked has ended" });
+    let message = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+    format!("{message}\n").into()
 }
 
 /// Which side ended.
@@ -173,60 +242,88 @@ enum Passed {
 }
 
 /// One client, joined to the other side.
-struct Bridge<W> {
+struct Bridge {
     far: Far,
     ledger: Ledger,
     /// Messages for the other side that it has not taken yet.
     held: VecDeque<Bytes>,
-    out: W,
+    /// Lines for the client. Without a limit: a client that writes much before it reads must not be stopped from writing.
+    out: mpsc::UnboundedSender<Bytes>,
 }
 
 /// Joins a client on stdin and stdout to the other side until it leaves or `stop` ends. Fails if the other side cannot be
 /// reached, or is lost again and again.
 pub async fn run(far: Far, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
-    join(far, LineReader::new(reader, MAX_MESSAGE), writer, stop).await
+    let (out, lines) = mpsc::unbounded_channel();
+    let writing = tokio::spawn(write_out(lines, writer));
+    let joined = join(far, LineReader::new(reader, MAX_MESSAGE), out, stop).await;
+    // What it was told last.
+    let _ = tokio::time::timeout(DRAIN, writing).await;
+    joined
 }
 
-async fn join<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-    far: Far,
-    mut client: LineReader<R>,
-    out: W,
-    stop: impl Future<Output = ()>,
-) -> anyhow::Result<()> {
-    tokio::pin!(stop);
-    let mut link = far.open().await?;
-    let mut opened = Instant::now();
-    let mut losses = 0;
-    let mut bridge = Bridge { far, ledger: Ledger::default(), held: VecDeque::new(), out };
-    loop {
-        let passed = tokio::select! {
-            passed = bridge.pass(&mut client, &mut link) => passed?,
-            () = &mut stop => {
-                bridge.ledger.awaited.clear();
-                Passed::ClientLeft
-            }
-        };
-        match passed {
-            Passed::ClientLeft => return bridge.drain(link).await,
-            Passed::Lost => {}
-        }
-        bridge.give_up_awaited().await?;
-        loop {
-            losses = if opened.elapsed() > HELD { 1 } else { losses + 1 };
-            anyhow::ensure!(losses < MAX_LOSSES, "{} is lost again and again", bridge.far.name());
-            tracing::warn!("{} was lost; connecting anew", bridge.far.name());
-            tokio::time::sleep(PAUSE * 2_u32.pow(losses - 1)).await;
-            link = bridge.far.open().await?;
-            opened = Instant::now();
-            if bridge.shake_hands_anew(&mut link).await? {
-                break;
-            }
+async fn write_out<W: AsyncWrite + Unpin>(mut lines: mpsc::UnboundedReceiver<Bytes>, mut out: W) {
+    while let Some(line) = lines.recv().await {
+        if out.write_all(&line).await.is_err() || out.flush().await.is_err() {
+            return;
         }
     }
 }
 
-impl<W: AsyncWrite + Unpin> Bridge<W> {
+async fn join<R: AsyncRead + Unpin>(
+    far: Far,
+    mut client: LineReader<R>,
+    out: mpsc::UnboundedSender<Bytes>,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    tokio::pin!(stop);
+    let mut bridge = Bridge { far, ledger: Ledger::default(), held: VecDeque::new(), out };
+    let link = tokio::select! {
+        passed = bridge.keep_passing(&mut client) => passed,
+        () = &mut stop => return Ok(()),
+    };
+    match link {
+        Ok(link) => tokio::select! {
+            () = bridge.drain(link) => Ok(()),
+            () = &mut stop => Ok(()),
+        },
+        Err(error) => {
+            bridge.give_up(&format!("{error:#}"));
+            Err(error)
+        }
+    }
+}
+
+impl Bridge {
+    /// Passes messages, on one link after the other, until the client has left: the last link.
+    async fn keep_passing<R: AsyncRead + Unpin>(
+        &mut self,
+        client: &mut LineReader<R>,
+    ) -> anyhow::Result<Link> {
+        let mut link = self.far.open().await?;
+        let mut opened = Instant::now();
+        let mut losses = 0;
+        loop {
+            if let Passed::ClientLeft = self.pass(client, &mut link).await? {
+                return Ok(link);
+            }
+            self.give_up_awaited()?;
+            loop {
+                let good = std::mem::take(&mut self.ledger.answered) || opened.elapsed() > HELD;
+                losses = if good { 1 } else { losses + 1 };
+                anyhow::ensure!(losses < MAX_LOSSES, "{} is lost again and again", self.far.name());
+                tracing::warn!("{} was lost; connecting anew", self.far.name());
+                tokio::time::sleep(PAUSE * 2_u32.pow(losses - 1)).await;
+                link = self.far.open().await?;
+                opened = Instant::now();
+                if self.shake_hands_anew(&mut link).await? {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Passes messages both ways until one of them ends.
     async fn pass<R: AsyncRead + Unpin>(
         &mut self,
@@ -239,33 +336,35 @@ impl<W: AsyncWrite + Unpin> Bridge<W> {
                     None => return Ok(Passed::ClientLeft),
                     Some(Line::Whole(mut line)) => {
                         line.extend_from_slice(b"\n");
-                        let line = line.freeze();
-                        self.ledger.sent(&line);
-                        self.held.push_back(line);
+                        self.held.extend(self.ledger.sent(line.freeze()));
                     }
-                    Some(Line::TooLong(head)) => self.refuse(id_in(&head)).await?,
-                    Some(Line::TooLongEnd(tail)) => self.refuse(id_at_end(&tail)).await?,
+                    Some(Line::TooLong(head)) => self.refuse(id_in(&head))?,
+                    Some(Line::TooLongEnd(tail)) => self.refuse(id_at_end(&tail))?,
                 },
                 place = link.to.reserve(), if !self.held.is_empty() => match (place, self.held.pop_front()) {
                     (Ok(place), Some(line)) => place.send(line),
                     (_, line) => {
                         self.held.extend(line);
+                        // What is still on its way back counts.
+                        while let Some(back) = link.from.recv().await {
+                            self.take(back)?;
+                        }
                         return Ok(Passed::Lost);
                     }
                 },
                 back = link.from.recv() => match back {
-                    Some(back) => self.take(back).await?,
+                    Some(back) => self.take(back)?,
                     None => return Ok(Passed::Lost),
                 },
             }
         }
     }
 
-    async fn take(&mut self, back: Back) -> anyhow::Result<()> {
+    fn take(&mut self, back: Back) -> anyhow::Result<()> {
         match back {
             Back::Line(line) => {
-                self.ledger.came(&line);
-                self.write(&line).await
+                let line = self.ledger.came(line);
+                self.write(line)
             }
             Back::Unsent(line) => {
                 self.held.push_back(line);
@@ -274,34 +373,43 @@ impl<W: AsyncWrite + Unpin> Bridge<W> {
         }
     }
 
-    async fn write(&mut self, line: &[u8]) -> anyhow::Result<()> {
-        let written = async {
-            self.out.write_all(line).await?;
-            self.out.flush().await
-        };
-        written.await.context("the client does not read any more")
+    fn write(&self, line: Bytes) -> anyhow::Result<()> {
+        self.out.send(line).ok().context("the client does not read any more")
     }
 
-    async fn refuse(&mut self, id: Option<Value>) -> anyhow::Result<()> {
+    fn refuse(&self, id: Option<Value>) -> anyhow::Result<()> {
         let Some(id) = id else { return Ok(()) };
         let message = format!("Invalid Request: longer than {MAX_MESSAGE} bytes");
-        self.write(&error(&id.to_string(), -32600, &message)).await
+        self.write(error(&id.to_string(), -32600, &message))
     }
 
-    /// Answers what was under way when the link was lost. What was not sent yet stays.
-    async fn give_up_awaited(&mut self) -> anyhow::Result<()> {
-        let held: BTreeSet<String> =
-            self.held.iter().filter_map(|line| Some(Message::of(line)?.id()?.to_string())).collect();
+    /// Answers what was under way when the link was lost, and takes back what the gateway asked. Requests that were not sent
+    /// yet stay.
+    fn give_up_awaited(&mut self) -> anyhow::Result<()> {
+        self.ledger.losses += 1;
+        for id in std::mem::take(&mut self.ledger.asked).into_keys() {
+            self.write(cancel(&id))?;
+        }
+        // Answers to the gateway that is gone.
+        self.held.retain(|line| Message::of(line).is_none_or(|message| message.method().is_some()));
+        let held: BTreeSet<String> = self.held.iter().filter_map(|line| Message::of(line)?.id()).collect();
         let lost: Vec<String> = self.ledger.awaited.difference(&held).cloned().collect();
         self.ledger.awaited.retain(|id| held.contains(id));
         let message = format!(
             "{} ended while this was under way; whether it was done is not known. Nonet connects anew by itself: look, and call again.",
             self.far.name()
         );
-        for id in lost {
-            self.write(&error(&id, LOST, &message)).await?;
+        lost.iter().try_for_each(|id| self.write(error(id, LOST, &message)))
+    }
+
+    /// Answers everything that awaits an answer: there will be none.
+    fn give_up(&mut self, why: &str) {
+        let unanswered =
+            self.ledger.initialize.take().filter(|(_, _, answered)| !answered).map(|(_, id, _)| id);
+        let awaited = std::mem::take(&mut self.ledger.awaited);
+        for id in awaited.into_iter().chain(unanswered) {
+            let _ = self.write(error(&id, LOST, why));
         }
-        Ok(())
     }
 
     /// Does the client's handshake again on a new link, as far as it had come. `false` if that one is lost as well.
@@ -322,9 +430,13 @@ impl<W: AsyncWrite + Unpin> Bridge<W> {
             match back {
                 None => return Ok(false),
                 Some(Back::Line(line)) if Message::of(&line).is_some_and(|message| message.answers(&id)) => {
-                    break;
+                    if Message::of(&line).is_some_and(|message| message.is_result()) {
+                        break;
+                    }
+                    tracing::warn!(answer = %String::from_utf8_lossy(&line), "the handshake was refused");
+                    return Ok(false);
                 }
-                Some(back) => self.take(back).await?,
+                Some(back) => self.take(back)?,
             }
         }
         match &self.ledger.initialized {
@@ -334,12 +446,12 @@ impl<W: AsyncWrite + Unpin> Bridge<W> {
     }
 
     /// Hands on the answers that are still awaited when the client has left.
-    async fn drain(mut self, link: Link) -> anyhow::Result<()> {
+    async fn drain(&mut self, link: Link) {
         let Link { to, mut from, mut tasks } = link;
         let answers = async {
             while !self.ledger.awaited.is_empty() {
                 match from.recv().await {
-                    Some(back) => self.take(back).await?,
+                    Some(back) => self.take(back)?,
                     None => break,
                 }
             }
@@ -353,7 +465,6 @@ impl<W: AsyncWrite + Unpin> Bridge<W> {
             while tasks.join_next().await.is_some() {}
         };
         let _ = tokio::time::timeout(DRAIN, ended).await;
-        Ok(())
     }
 }
 
@@ -364,4 +475,43 @@ fn error(id: &str, code: i32, message: &str) -> Bytes {
 
 fn error_line(id: &str, error: &Value) -> Bytes {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Bytes {
+        Bytes::from(text.to_string())
+    }
+
+    #[test]
+    fn an_answer_to_a_gateway_that_is_gone_reaches_no_other() {
+        let question = || line(r#"{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":{}}"#);
+        let answer = |id: &str| line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.came(question()), question(), "the first gateway's questions stay as they are");
+        ledger.losses += 1;
+        ledger.asked.clear();
+        let again = ledger.came(question());
+        assert!(
+            Message::of(&again).and_then(|message| message.id()).as_deref() == Some(r#""nonet-1-0""#),
+            "{again:?}"
+        );
+        assert_eq!(ledger.sent(answer("0")), None, "the question of the first one");
+        let given = ledger.sent(answer(r#""nonet-1-0""#)).expect("the question of the second one");
+        assert!(Message::of(&given).is_some_and(|message| message.answers("0")), "{given:?}");
+        assert_eq!(ledger.sent(answer(r#""nonet-1-0""#)), None, "once");
+    }
+
+    #[test]
+    fn what_awaits_an_answer_is_known() {
+        let mut ledger = Ledger::default();
+        ledger.sent(line(r#"{"id":"caf\u00e9","method":"tools/list"}"#));
+        ledger.sent(line(r#"{"id":2,"method":"tools/call","params":{}}"#));
+        ledger.sent(line(r#"{"method":"notifications/cancelled","params":{"requestId":2}}"#));
+        assert_eq!(ledger.awaited.len(), 1, "{:?}", ledger.awaited);
+        ledger.came(line("{\"id\":\"caf\u{e9}\",\"result\":{}}"));
+        assert!(ledger.awaited.is_empty() && ledger.answered);
+    }
 }

@@ -39,6 +39,9 @@ const OK: u8 = 0;
 const FAILED: u8 = 1;
 /// The command line or the configuration cannot be used.
 const UNUSABLE: u8 = 2;
+/// How often a gateway that serves HTTP looks whether it may serve the clients of this machine too.
+#[cfg(unix)]
+const SHARE_AGAIN: Duration = Duration::from_secs(1);
 /// How long a command waits for vectors.
 const INDEX_LIMIT: Duration = Duration::from_secs(600);
 
@@ -251,14 +254,27 @@ fn watch(gateway: &Arc<Gateway>, file: &Path) {
     tokio::spawn(gateway.clone().watch(file, move || load(&read)));
 }
 
-/// Serves the clients of this machine too, those of `nonet connect` and of `[gateway] shared`, if no other gateway does.
+/// Serves the clients of this machine too, those of `nonet connect` and of `[gateway] shared`, as soon as no other gateway does.
 #[cfg(unix)]
 fn share(gateway: &Arc<Gateway>, file: &Path) {
-    match crate::shared::Place::of(file).and_then(|place| place.try_own()) {
-        Ok(Some(owner)) => drop(tokio::spawn(serve::accept_shared(gateway.clone(), owner))),
-        Ok(None) => tracing::info!("another gateway of this configuration serves `nonet connect`"),
-        Err(error) => tracing::warn!("`nonet connect` without an address does not lead here: {error:#}"),
-    }
+    let (gateway, file) = (gateway.clone(), file.to_path_buf());
+    tokio::spawn(async move {
+        let mut told = false;
+        loop {
+            match crate::shared::Place::of(&file).and_then(|place| place.try_own()) {
+                Ok(Some(owner)) => return serve::accept_shared(gateway, owner).await,
+                Ok(None) if std::mem::replace(&mut told, true) => {}
+                Ok(None) => {
+                    tracing::info!("another gateway of this configuration serves `nonet connect` for now")
+                }
+                Err(error) => {
+                    tracing::warn!("`nonet connect` without an address does not lead here: {error:#}");
+                    return;
+                }
+            }
+            tokio::time::sleep(SHARE_AGAIN).await;
+        }
+    });
 }
 
 /// What somebody reads who starts Nonet by hand.

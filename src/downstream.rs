@@ -52,7 +52,7 @@ use self::{
     connect::with_tail,
     follow::Followed,
     guard::Guard,
-    handler::{Handler, tell_log_level},
+    handler::Handler,
     list::{Subscribed, list},
     wishes::Askers,
 };
@@ -508,13 +508,6 @@ impl Connection {
             let tools = update.as_ref().map_or(0, |listing| listing.tools.len());
             let _ = updates.send(Update::Listed { server: self.name.clone(), listing: update }).await;
             if std::mem::take(&mut first) {
-                let level = self.log_level.lock().map(|level| *level).unwrap_or_default();
-                if let Some(level) = level.filter(|_| link.era == Era::Legacy) {
-                    tell_log_level(&self.name, &peer, level).await;
-                }
-                if link.era == Era::Legacy {
-                    self.followed.follow_again(&self.name, &peer).await;
-                }
                 // Ready only now: whoever waits for it finds the list on its way.
                 self.peer.store(Some(Arc::new(peer.clone())));
                 let version = link.info.protocol_version.to_string();
@@ -524,6 +517,9 @@ impl Connection {
                 self.state.send_replace(State::Ready { version, era: link.era, took, since });
                 if self.lives.fetch_add(1, Ordering::Relaxed) > 0 {
                     let _ = updates.send(Update::Reconnected { server: self.name.clone() }).await;
+                }
+                if link.era == Era::Legacy {
+                    self.tell_wishes(&peer, link.closed.clone());
                 }
             }
             tokio::select! {

@@ -364,6 +364,7 @@ impl Gateway {
         let begin = || {
             let own =
                 Arc::new(Connection::new(server.clone(), (*settings).clone(), self.guard.clone(), None));
+            own.begin_with_log(self.wanted_log());
             // What it lists is what the shared one lists.
             let (updates, _) = mpsc::channel(1);
             self.supervise(&own, &updates);

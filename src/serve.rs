@@ -59,6 +59,7 @@ use self::{
 };
 use crate::{
     config::{Config, Limits},
+    downstream::Following,
     gateway::{
         Gateway,
         session::{AsTask, Asking, Caller, Elicit, Reply, Session},
@@ -78,6 +79,9 @@ const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 pub const MAX_MESSAGE: usize = 64 << 20;
 /// How many changes of resources wait for a client that is slow to hear of them.
 const UPDATES_QUEUE: usize = 64;
+/// How long before a resource is followed anew whose connection was replaced, and how often that is tried.
+const REFOLLOW: Duration = Duration::from_millis(500);
+const REFOLLOWS: usize = 60;
 /// How long servers wait with starting, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
 
@@ -234,7 +238,7 @@ impl Handler {
         let open = match self.parking.resume(&what, profile.as_deref(), given.0, given.1) {
             Some(open) => open?,
             None => {
-                let ways = Ways::new(self.session.id, self.can(context), false);
+                let ways = Ways::new(self.session.id, self.can(context), None, false);
                 let asker = Some(ways.asker.clone());
                 let caller = Caller { asker, cancel: ways.cancel.clone(), ..self.asker(context) };
                 ways.pass(what, profile, work(self.gateway.clone(), caller))
@@ -411,7 +415,7 @@ impl ServerHandler for Handler {
             Some(open) => open?,
             None => {
                 let wants_progress = context.meta.get_progress_token().is_some();
-                let ways = Ways::new(self.session.id, self.can(&context), wants_progress);
+                let ways = Ways::new(self.session.id, self.can(&context), level, wants_progress);
                 let own = self.caller(&request, &context, &ways);
                 caller = (own.as_task == AsTask::AtOnce).then(|| own.clone());
                 ways.call(&self.gateway, own, request)
@@ -493,7 +497,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
-        let page = self.gateway.prompts(&self.who(&context), cursor.as_deref())?;
+        let page = self.gateway.prompts(&self.who(&context), cursor.as_deref()).await?;
         Ok(passing::prompts(page, is_modern(&context)))
     }
 
@@ -520,7 +524,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
-        let page = self.gateway.resources(&self.who(&context), cursor.as_deref())?;
+        let page = self.gateway.resources(&self.who(&context), cursor.as_deref()).await?;
         Ok(passing::resources(page, is_modern(&context)))
     }
 
@@ -530,7 +534,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
-        let page = self.gateway.resource_templates(&self.who(&context), cursor.as_deref())?;
+        let page = self.gateway.resource_templates(&self.who(&context), cursor.as_deref()).await?;
         Ok(passing::templates(page, is_modern(&context)))
     }
 
@@ -554,17 +558,18 @@ impl ServerHandler for Handler {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let mut following = self.gateway.follow_resource(&self.asker(&context), &request.uri).await?;
+        let caller = self.asker(&context);
+        let following = self.gateway.follow_resource(&caller, &request.uri).await?;
         let (uri, peer) = (request.uri.clone(), context.peer.clone());
-        let telling = tokio::spawn(async move {
-            loop {
-                following.updated().await;
-                let update = ResourceUpdatedNotificationParam::new(uri.clone());
-                if peer.notify_resource_updated(update).await.is_err() {
-                    return;
-                }
-            }
-        });
+        let telling = tokio::spawn(follow(
+            self.gateway.clone(),
+            caller,
+            request.uri.clone(),
+            following,
+            async move || {
+                peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri.clone())).await.is_ok()
+            },
+        ));
         if let Ok(mut followed) = self.followed.lock() {
             followed.insert(request.uri, AbortOnDropHandle::new(telling));
         }
@@ -630,19 +635,14 @@ impl ServerHandler for Handler {
         let mut lists = Lists::new(self);
         let (updated, mut updates) = mpsc::channel(UPDATES_QUEUE);
         let mut following = JoinSet::new();
-        let caller = Caller { session: self.session.clone(), ..Caller::default() };
+        let session = self.session.clone();
+        let caller = Caller { session, lasting: !self.http, local: !self.http, ..Caller::default() };
         for uri in context.accepted().resource_subscriptions.iter().flatten() {
             match self.gateway.follow_resource(&caller, uri).await {
-                Ok(mut one) => {
-                    let (uri, updated) = (uri.clone(), updated.clone());
-                    following.spawn(async move {
-                        loop {
-                            one.updated().await;
-                            if updated.send(uri.clone()).await.is_err() {
-                                return;
-                            }
-                        }
-                    });
+                Ok(one) => {
+                    let (told, updated) = (uri.clone(), updated.clone());
+                    let tell = async move || updated.send(told.clone()).await.is_ok();
+                    following.spawn(follow(self.gateway.clone(), caller.clone(), uri.clone(), one, tell));
                 }
                 Err(error) => tracing::info!(%error, "a resource cannot be followed"),
             }
@@ -676,6 +676,36 @@ impl ServerHandler for Handler {
             if told.await.is_err() {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// Tells of each change of a resource until nobody hears it. A server whose connection was replaced is followed anew.
+async fn follow(
+    gateway: Arc<Gateway>,
+    caller: Caller,
+    uri: String,
+    mut following: Following,
+    mut tell: impl AsyncFnMut() -> bool,
+) {
+    loop {
+        if following.updated().await.is_none() {
+            let mut tries = 0;
+            following = loop {
+                tokio::time::sleep(REFOLLOW).await;
+                tries += 1;
+                match gateway.follow_resource(&caller, &uri).await {
+                    Ok(following) => break following,
+                    Err(_) if tries < REFOLLOWS => {}
+                    Err(error) => {
+                        tracing::info!(%error, "a resource cannot be followed any more");
+                        return;
+                    }
+                }
+            };
+        }
+        if !tell().await {
+            return;
         }
     }
 }

@@ -28,13 +28,18 @@ pub const SHARED_COMMAND: &str = "__shared";
 /// The argument that makes the binary start it and leave, so that it is nobody's child.
 pub const START_COMMAND: &str = "__start_shared";
 /// How long a gateway may take until it listens.
-const START_LIMIT: Duration = Duration::from_secs(15);
+pub const START_LIMIT: Duration = Duration::from_secs(15);
+/// How long before one that is not heard of is started again.
+const START_AGAIN: Duration = Duration::from_secs(2);
 /// How long one may take to leave before the next takes its place.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 /// How often is looked while something is waited for.
 const LOOK: Duration = Duration::from_millis(5);
 /// The longest path of a socket that every system takes, in bytes (`sun_path` of macOS).
 const MAX_SOCKET_PATH: usize = 103;
+/// What an answer may have around its result, in bytes.
+#[cfg(unix)]
+const ENVELOPE: usize = 1 << 20;
 /// The longest line of a greeting, in bytes.
 const MAX_GREETING: usize = 64 << 10;
 /// How long a greeting may take.
@@ -62,6 +67,8 @@ pub struct Welcome {
 #[derive(Clone, Debug)]
 pub struct Place {
     config: PathBuf,
+    /// This program, which may be replaced by a newer one while it runs.
+    program: PathBuf,
     folder: PathBuf,
     name: String,
     socket: PathBuf,
@@ -75,6 +82,9 @@ impl Place {
         let folder = folder.join("shared");
         store::private_folder(&folder)
             .with_context(|| format!("`{}` cannot be made for the shared gateway", folder.display()))?;
+        #[cfg(unix)]
+        own(&folder)?;
+        let program = std::env::current_exe().context("the path of this program is not known")?;
         let digest = Sha256::digest(config.as_os_str().as_encoded_bytes());
         let name: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         let socket = folder.join(format!("{name}.sock"));
@@ -83,7 +93,7 @@ impl Place {
             "`{}` is too long for a socket (at most {MAX_SOCKET_PATH} bytes): set XDG_STATE_HOME to a shorter path",
             socket.display()
         );
-        Ok(Self { config, folder, name, socket })
+        Ok(Self { config, program, folder, name, socket })
     }
 
     fn file(&self, suffix: &str) -> PathBuf {
@@ -148,6 +158,23 @@ mod unix {
     /// Where lines go.
     pub type Writer = OwnedWriteHalf;
 
+    /// Whether the other end is of the same user.
+    fn is_own(stream: &UnixStream) -> bool {
+        stream.peer_cred().is_ok_and(|peer| peer.uid() == nix::unistd::geteuid().as_raw())
+    }
+
+    /// Refuses a folder that somebody else could put a socket into.
+    pub(super) fn own(folder: &Path) -> anyhow::Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let meta = fs::symlink_metadata(folder)?;
+        anyhow::ensure!(
+            meta.is_dir() && meta.uid() == nix::unistd::geteuid().as_raw() && meta.mode() & 0o022 == 0,
+            "`{}` is of another user, or others may write to it: take that away, or set XDG_STATE_HOME to a folder of your own",
+            folder.display()
+        );
+        Ok(())
+    }
+
     impl Owner {
         /// Listens. What a killed gateway left behind is taken away.
         pub fn listen(&self) -> io::Result<UnixListener> {
@@ -173,16 +200,17 @@ mod unix {
             }
             let lock = self.lock_file("start")?;
             let began = Instant::now();
-            let mut started = false;
+            let mut started: Option<Instant> = None;
             loop {
                 // Somebody else may be starting one; whoever comes first.
-                let mine = started || lock.try_lock().is_ok();
+                let mine = started.is_some() || lock.try_lock().is_ok();
                 if let Some(joined) = self.try_join(hello).await? {
                     return Ok(joined);
                 }
-                if mine && !started {
+                // One that has ended before it listened is started again; of two the second leaves.
+                if mine && started.is_none_or(|at| at.elapsed() > START_AGAIN) {
                     self.start()?;
-                    started = true;
+                    started = Some(Instant::now());
                 }
                 if began.elapsed() > START_LIMIT {
                     let said = fs::read_to_string(self.file("stderr")).unwrap_or_default();
@@ -200,8 +228,10 @@ mod unix {
         /// Connects, if one is there that is not just leaving.
         async fn try_join(&self, hello: &Hello) -> anyhow::Result<Option<(Reader, Writer)>> {
             let Ok(stream) = UnixStream::connect(&self.socket).await else { return Ok(None) };
+            anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();
-            let mut reader = LineReader::new(reader, crate::serve::MAX_MESSAGE);
+            // Answers may be as long as those of servers.
+            let mut reader = LineReader::new(reader, crate::web::MAX_ANSWER + ENVELOPE);
             let greeted = async {
                 let mut line = serde_json::to_vec(hello).ok()?;
                 line.push(b'\n');
@@ -230,10 +260,9 @@ mod unix {
 
         /// Starts a gateway that is nobody's child.
         fn start(&self) -> anyhow::Result<()> {
-            let executable = std::env::current_exe().context("the path of this program is not known")?;
             let stderr = store::private_file(OpenOptions::new().create(true).truncate(true).write(true))
                 .open(self.file("stderr"))?;
-            let started = Command::new(executable)
+            let started = Command::new(&self.program)
                 .arg("--config")
                 .arg(&self.config)
                 .arg("--log-file")
@@ -278,6 +307,9 @@ mod unix {
         stream: UnixStream,
         judge: impl FnOnce(&Hello) -> Option<String>,
     ) -> io::Result<Option<(Hello, Reader, Writer)>> {
+        if !is_own(&stream) {
+            return Ok(None);
+        }
         let (reader, mut writer) = stream.into_split();
         let mut reader = LineReader::new(reader, MAX_GREETING);
         let Ok(Some(Line::Whole(line))) = tokio::time::timeout(GREETING_LIMIT, reader.next()).await else {
@@ -294,5 +326,7 @@ mod unix {
     }
 }
 
+#[cfg(unix)]
+use unix::own;
 #[cfg(unix)]
 pub use unix::{Reader, Writer, greet, settle, start_detached};

@@ -39,7 +39,8 @@ fn bounded<E: std::error::Error + Send + Sync + 'static>(
     chunks.map(move |chunk| {
         let chunk = chunk.map_err(io::Error::other)?;
         // An event ends at a blank line.
-        let ended = chunk.windows(2).any(|pair| pair == b"\n\n") || chunk.starts_with(b"\n");
+        let ends = |pair: &[u8]| matches!(pair, b"\n\n" | b"\n\r");
+        let ended = chunk.windows(2).any(ends) || chunk.starts_with(b"\n") || chunk.starts_with(b"\r\n");
         open = if ended { 0 } else { open + chunk.len() };
         if open > limit {
             return Err(io::Error::other(format!("an event is longer than {limit} bytes")));

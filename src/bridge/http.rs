@@ -50,6 +50,17 @@ pub struct Target {
     pub headers: HeaderMap,
 }
 
+impl Target {
+    /// The address without what may be a secret: name and password before an `@`, and the query.
+    pub fn shown(&self) -> String {
+        let place = self.url.split(['?', '#']).next().unwrap_or_default();
+        match (place.split_once("://"), place.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+            _ => place.into(),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Session {
     id: Option<String>,
@@ -111,7 +122,7 @@ impl HttpLink {
             // Nothing may overtake the handshake.
             (Some("initialize"), Some(_)) => self.post(line).await,
             (Some(_), Some(id)) => {
-                let (id, modern) = (id.to_string(), message.version().is_some());
+                let modern = message.version().is_some();
                 let link = self.clone();
                 let (expired, key) = (self.expired.clone(), id.clone());
                 let request = async move {
@@ -185,6 +196,7 @@ impl HttpLink {
     async fn post(&self, line: Bytes) {
         let message = Message::of(&line);
         let id = message.as_ref().and_then(|message| message.method().and(message.id()));
+        let id = id.as_deref();
         let modern = message.as_ref().is_some_and(|message| message.version().is_some());
         let session = if modern { None } else { self.session_id() };
         let began = Instant::now();
@@ -193,7 +205,7 @@ impl HttpLink {
                 Ok(response) => break response,
                 Err(error) if error.is_connect() && began.elapsed() < PATIENCE => sleep(PAUSE).await,
                 Err(error) => {
-                    let url = &self.target.url;
+                    let url = self.target.shown();
                     let why = match error.is_connect() {
                         true => {
                             format!("nothing can be reached at {url}; is `nonet serve --http` running there?")
@@ -236,7 +248,8 @@ impl HttpLink {
                     self.fail(id, "the gateway took the request and answered nothing").await;
                 }
                 true if body.is_empty() => {}
-                true => self.hand_on(&body).await,
+                true if answer.is_some() || body.trim_ascii().starts_with(b"[") => self.hand_on(&body).await,
+                true => self.fail(id, &self.refusal(status, &body)).await,
                 false => self.fail(id, &self.refusal(status, &body)).await,
             };
         };
@@ -252,7 +265,7 @@ impl HttpLink {
     fn refusal(&self, status: StatusCode, body: &[u8]) -> String {
         let hint = match status {
             StatusCode::UNAUTHORIZED => {
-                " It wants a token: set NONET_TOKEN, or give `--header 'Authorization: Bearer ...'`."
+                " It wants a token: set NONET_TOKEN, or give `--header 'Authorization: Bearer ${VARIABLE}'`."
             }
             StatusCode::NOT_FOUND => {
                 " Is this the address of its MCP endpoint, such as http://host:8931/mcp?"
@@ -260,7 +273,7 @@ impl HttpLink {
             _ => "",
         };
         let said = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]).into_owned();
-        format!("{} answered HTTP {status}: {}.{hint}", self.target.url, said.trim())
+        format!("{} answered HTTP {status}: {}.{hint}", self.target.shown(), said.trim())
     }
 
     /// Hands on the messages of a stream until it holds the answer to `id`; resumes it where it breaks off before.

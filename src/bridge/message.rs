@@ -43,14 +43,20 @@ impl<'a> Message<'a> {
         self.method.as_deref()
     }
 
-    /// The id as it stands, of a request or an answer. `null` is none.
-    pub fn id(&self) -> Option<&'a str> {
-        self.id.map(RawValue::get).filter(|id| *id != "null")
+    /// The id of a request or an answer, as JSON in one form: texts may be escaped in several ways. `null` is none.
+    pub fn id(&self) -> Option<String> {
+        let id: Value = serde_json::from_str(self.id?.get()).ok()?;
+        (!id.is_null()).then(|| id.to_string())
     }
 
     /// Whether it is the answer to the request with this id.
     pub fn answers(&self, id: &str) -> bool {
-        self.method.is_none() && self.id() == Some(id)
+        self.method.is_none() && self.id().as_deref() == Some(id)
+    }
+
+    /// Whether it is an answer that is no error.
+    pub fn is_result(&self) -> bool {
+        self.result.is_some()
     }
 
     fn params(&self) -> Params {
@@ -104,7 +110,7 @@ mod tests {
     #[test]
     fn messages_are_told_apart() {
         let message = Message::of(br#"{"jsonrpc":"2.0","id":"a-1","method":"tools/call","params":{"name":"x","arguments":{"name":"y"}}}"#).unwrap();
-        assert_eq!((message.method(), message.id()), (Some("tools/call"), Some("\"a-1\"")));
+        assert_eq!((message.method(), message.id().as_deref()), (Some("tools/call"), Some("\"a-1\"")));
         assert_eq!((message.name().as_deref(), message.version()), (Some("x"), None));
         let answer = Message::of(br#"{"id":7,"result":{"protocolVersion":"2025-06-18"}}"#).unwrap();
         assert!(answer.answers("7") && !answer.answers("\"7\""));
@@ -115,6 +121,8 @@ mod tests {
             br#"{"id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
         );
         assert_eq!(modern.unwrap().version().as_deref(), Some("2026-07-28"));
+        let escaped = Message::of(br#"{"id":"caf\u00e9","result":{}}"#).unwrap();
+        assert!(escaped.answers("\"caf\u{e9}\"") && escaped.is_result());
         assert!(Message::of(b"[1]").is_none());
         assert_eq!(Message::of(br#"{"id":null,"error":{}}"#).unwrap().id(), None);
     }

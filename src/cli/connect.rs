@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::OK;
+use super::{FAILED, OK};
 use crate::{
     bridge::{self, Far, Target},
     config::{self, Loaded, Sources},
@@ -20,8 +20,18 @@ pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>)
     let keyring = Keyring::system(keyring::UNATTENDED);
     let sources = Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) };
     let target = Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? };
-    bridge::run(Far::Http(target), super::stop_signal()).await?;
-    Ok(OK)
+    Ok(joined(bridge::run(Far::Http(target), super::stop_signal()).await))
+}
+
+/// The exit code. A gateway that cannot be reached is no fault of the command line.
+fn joined(joined: anyhow::Result<()>) -> u8 {
+    match joined {
+        Ok(()) => OK,
+        Err(error) => {
+            eprintln!("nonet: {error:#}");
+            FAILED
+        }
+    }
 }
 
 /// Joins the client to the shared gateway of this machine.
@@ -29,8 +39,7 @@ pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>)
 pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow::Result<u8> {
     use crate::shared::{Hello, Place};
     let far = Far::Shared(Place::of(config)?, Hello { profile });
-    bridge::run(far, super::stop_signal()).await?;
-    Ok(OK)
+    Ok(joined(bridge::run(far, super::stop_signal()).await))
 }
 
 /// Is the shared gateway.
@@ -66,6 +75,10 @@ fn endpoint(url: &str, profile: Option<&str>) -> anyhow::Result<String> {
     let faulty = || format!("`{url}` is no address of a gateway; give one such as http://127.0.0.1:8931/mcp");
     let parsed: http::Uri = url.parse().with_context(faulty)?;
     anyhow::ensure!(matches!(parsed.scheme_str(), Some("http" | "https")), faulty());
+    anyhow::ensure!(
+        profile.is_none() || !url.contains(['?', '#']),
+        "the profile is a part of the path: give `{url}` without a query, or the address of the profile itself"
+    );
     let base = url.trim_end_matches('/');
     let base = if parsed.path().trim_matches('/').is_empty() { format!("{base}/mcp") } else { base.into() };
     Ok(match profile {

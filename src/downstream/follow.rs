@@ -34,11 +34,18 @@ pub(super) struct Followed {
     /// Told when that changes, for the subscription of the stateless era.
     changed: Notify,
     updates: broadcast::Sender<String>,
+    /// Held while a server is told, so that what it is told last is what holds.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Default for Followed {
     fn default() -> Self {
-        Self { uris: Mutex::default(), changed: Notify::new(), updates: broadcast::channel(QUEUE).0 }
+        Self {
+            uris: Mutex::default(),
+            changed: Notify::new(),
+            updates: broadcast::channel(QUEUE).0,
+            turn: Arc::default(),
+        }
     }
 }
 
@@ -93,6 +100,7 @@ impl Connection {
     /// Follows a resource until what is returned is dropped. The server is told if nobody else follows it.
     pub async fn follow_resource(self: &Arc<Self>, uri: String) -> Result<Following, CallError> {
         let updates = self.followed.updates.subscribe();
+        let _turn = self.followed.turn.lock().await;
         let first = self.followed.add(&uri);
         let following = Following { connection: self.clone(), uri, updates };
         if !first {
@@ -125,15 +133,19 @@ pub struct Following {
 }
 
 impl Following {
-    /// Waits for the next change of the resource.
-    pub async fn updated(&mut self) {
+    /// Waits for the next change of the resource. None: the connection was given up for another one.
+    pub async fn updated(&mut self) -> Option<()> {
         loop {
-            match self.updates.recv().await {
-                Ok(uri) if uri == self.uri => return,
+            let update = tokio::select! {
+                update = self.updates.recv() => update,
+                () = self.connection.retired().cancelled() => return None,
+            };
+            match update {
+                Ok(uri) if uri == self.uri => return Some(()),
                 Ok(_) => {}
                 // Changes were lost; this resource's may be among them.
-                Err(broadcast::error::RecvError::Lagged(_)) => return,
-                Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
+                Err(broadcast::error::RecvError::Lagged(_)) => return Some(()),
+                Err(broadcast::error::RecvError::Closed) => return None,
             }
         }
     }
@@ -149,8 +161,12 @@ impl Drop for Following {
             && let Some(peer) = self.connection.peer.load_full()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let uri = std::mem::take(&mut self.uri);
+            let (uri, followed) = (std::mem::take(&mut self.uri), self.connection.followed.clone());
             runtime.spawn(async move {
+                let _turn = followed.turn.lock().await;
+                if followed.uris().contains(&uri) {
+                    return;
+                }
                 let _ = timeout(LIMIT, peer.unsubscribe(UnsubscribeRequestParams::new(uri))).await;
             });
         }

@@ -16,6 +16,7 @@ use rmcp::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Map;
 use tokio::{sync::Notify, time::timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Connection,
@@ -34,6 +35,25 @@ impl Connection {
             changed: changed.clone(),
             askers: self.askers.clone(),
             followed: self.followed.clone(),
+        }
+    }
+
+    /// Tells a server of the session era that is ready what is wanted of its log, and which resources are followed.
+    pub(super) fn tell_wishes(&self, peer: &Peer<RoleClient>, closed: CancellationToken) {
+        let level = self.log_level.lock().map(|level| *level).unwrap_or_default();
+        let (server, peer, followed) = (self.name.clone(), peer.clone(), self.followed.clone());
+        tokio::spawn(closed.run_until_cancelled_owned(async move {
+            if let Some(level) = level {
+                tell_log_level(&server, &peer, level).await;
+            }
+            followed.follow_again(&server, &peer).await;
+        }));
+    }
+
+    /// Says what of the server's log is wanted before it is connected.
+    pub fn begin_with_log(&self, level: Option<LogLevel>) {
+        if let Ok(mut own) = self.log_level.lock() {
+            *own = level;
         }
     }
 
@@ -71,7 +91,7 @@ pub(super) fn client_config() -> ClientConfig {
 }
 
 /// Tells a server of the session era what of its log is wanted. One that has no log does not mind.
-pub(super) async fn tell_log_level(server: &str, peer: &Peer<RoleClient>, level: LogLevel) {
+async fn tell_log_level(server: &str, peer: &Peer<RoleClient>, level: LogLevel) {
     let has_log = peer.peer_info().is_some_and(|info| info.capabilities.logging.is_some());
     let old = peer.peer_info().is_some_and(|info| info.protocol_version < ProtocolVersion::V_2026_07_28);
     if has_log
@@ -93,10 +113,18 @@ pub(super) struct Handler {
 
 impl Handler {
     /// Puts a request of the server to the client that it is about.
-    async fn ask<T: DeserializeOwned>(&self, method: &str, params: impl Serialize) -> Result<T, ErrorData> {
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        params: impl Serialize,
+        context: &RequestContext<RoleClient>,
+    ) -> Result<T, ErrorData> {
         let internal = |error: serde_json::Error| ErrorData::internal_error(error.to_string(), None);
         let params = serde_json::to_value(params).map_err(internal)?;
-        let answer = self.askers.ask(&self.server, method, params).await?;
+        let answer = tokio::select! {
+            answer = self.askers.ask(&self.server, method, params) => answer?,
+            () = context.ct.cancelled() => return Err(ErrorData::internal_error("taken back", None)),
+        };
         serde_json::from_value(answer).map_err(internal)
     }
 }
@@ -109,21 +137,21 @@ impl ClientHandler for Handler {
     async fn create_elicitation(
         &self,
         params: ElicitRequestParams,
-        _context: RequestContext<RoleClient>,
+        context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        self.ask(wishes::ELICIT, params).await
+        self.ask(wishes::ELICIT, params, &context).await
     }
 
     async fn create_message(
         &self,
         params: CreateMessageRequestParams,
-        _context: RequestContext<RoleClient>,
+        context: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
-        self.ask(wishes::SAMPLE, params).await
+        self.ask(wishes::SAMPLE, params, &context).await
     }
 
-    async fn list_roots(&self, _context: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
-        self.ask(wishes::ROOTS, Map::new()).await
+    async fn list_roots(&self, context: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+        self.ask(wishes::ROOTS, Map::new(), &context).await
     }
 
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {

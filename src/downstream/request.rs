@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::{CallError, Connection, Control, Era, State, deepest, tap::Declared, tasks, wishes::Requests};
 use crate::schema::clip;
 
+/// The `_meta` key of the level from which on a client wants to hear a server's log (2026-07-28).
+const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// How often a server may ask for input in one call, as in the SDKs.
 const MAX_ROUNDS: usize = 10;
 /// How long a server that asks for nothing but another round is left.
@@ -36,7 +38,24 @@ impl Connection {
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
         let _slot = self.slot(&control, until).await?;
-        let _asked = control.asker.clone().map(|asker| self.askers.enter(asker));
+        // Before it is there it asks about nothing of this call.
+        self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
+        let mut asked = control.asker.clone().map(|asker| self.askers.enter(asker));
+        let result = self.call_and_follow(tool, arguments, as_task, &control, (wait, until)).await;
+        if let (Some(asked), Ok(_) | Err(CallError::Rpc(_))) = (&mut asked, &result) {
+            asked.answered();
+        }
+        result
+    }
+
+    async fn call_and_follow(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        as_task: bool,
+        control: &Control,
+        (wait, until): (Duration, Instant),
+    ) -> Result<Value, CallError> {
         // Sent again with what the client answered, where the server asks for that.
         let again = self.may_ask().then(|| arguments.clone());
         let request = if as_task {
@@ -45,17 +64,17 @@ impl Connection {
         } else {
             call_request(tool, arguments, Given::default())
         };
-        let result = self.request(request, &control, wait, until).await?;
+        let result = self.request(request, control, wait, until).await?;
         let result = match (tasks::started(&result), again) {
-            (Some(task), _) => return self.follow(task, &control, until).await,
+            (Some(task), _) => return self.follow(task, control, until).await,
             (None, None) => result,
             (None, Some(arguments)) => {
                 let make = |given| call_request(tool, arguments.clone(), given);
-                self.with_input(result, &make, &control, until).await?
+                self.with_input(result, &make, control, until).await?
             }
         };
         match tasks::started(&result) {
-            Some(task) => self.follow(task, &control, until).await,
+            Some(task) => self.follow(task, control, until).await,
             None => Ok(result),
         }
     }
@@ -151,9 +170,17 @@ impl Connection {
         wait: Duration,
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
-        let _asked = control.asker.clone().map(|asker| self.askers.enter(asker));
-        let result = self.request(make(Given::default()), control, wait, until).await?;
-        self.with_input(result, make, control, until).await
+        self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
+        let mut asked = control.asker.clone().map(|asker| self.askers.enter(asker));
+        let result = async {
+            let result = self.request(make(Given::default()), control, wait, until).await?;
+            self.with_input(result, make, control, until).await
+        };
+        let result = result.await;
+        if let (Some(asked), Ok(_) | Err(CallError::Rpc(_))) = (&mut asked, &result) {
+            asked.answered();
+        }
+        result
     }
 
     /// Completes an argument of a prompt or of a resource template.
@@ -246,6 +273,9 @@ impl Connection {
         }
         if let Some(asker) = &control.asker {
             request.extensions_mut().insert(Declared(asker.can.clone()));
+            if let Some(level) = asker.log.filter(|_| self.may_ask()) {
+                request.get_meta_mut().0.insert(LOG_LEVEL_KEY.into(), json!(level));
+            }
         }
         let mut handle = peer
             .send_request_with_option(request, PeerRequestOptions::no_options())

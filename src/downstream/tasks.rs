@@ -3,7 +3,7 @@
 //! Two forms: the tasks of 2025-11-25, whose result is asked for by itself, and the tasks extension of 2026-07-28
 //! (SEP-2663), whose result comes with its last state.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use rmcp::model::{ClientRequest, CustomRequest, ErrorData};
 use serde_json::{Value, json};
@@ -52,7 +52,10 @@ impl Connection {
         until: Instant,
     ) -> Result<Value, CallError> {
         let given_up = tokio::select! {
-            ended = self.ended(&task, control, until) => return ended,
+            ended = self.ended(&task, control, until) => match ended {
+                Ok(_) | Err(CallError::Rpc(_) | CallError::Unreadable(_)) => return ended,
+                Err(error) => error,
+            },
             () = tokio::time::sleep_until(until) => CallError::TimedOut(control.timeout),
             () = control.cancel.cancelled() => CallError::Cancelled,
         };
@@ -66,6 +69,7 @@ impl Connection {
     async fn ended(&self, task: &Started, control: &Control, until: Instant) -> Result<Value, CallError> {
         let mut poll = task.poll;
         let mut looks = 0_u64;
+        let mut answered = HashSet::new();
         loop {
             tokio::time::sleep(poll).await;
             let state = self.ask_of(task, "tasks/get").await?;
@@ -100,7 +104,13 @@ impl Connection {
                 }
                 Some("input_required") => {
                     let requests = state.get("inputRequests").and_then(Value::as_object).cloned();
-                    let responses = self.answers(requests.unwrap_or_default(), control).await;
+                    let mut requests = requests.unwrap_or_default();
+                    // It may still list what it has just been told.
+                    requests.retain(|key, _| answered.insert(key.clone()));
+                    if requests.is_empty() {
+                        continue;
+                    }
+                    let responses = self.answers(requests, control).await;
                     if responses.is_err() {
                         self.ask_of(task, "tasks/cancel").await.ok();
                     }

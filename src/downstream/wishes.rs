@@ -9,8 +9,9 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use rmcp::model::{ErrorCode, ErrorData, LoggingLevel};
@@ -69,6 +70,9 @@ impl From<LogLevel> for LoggingLevel {
     }
 }
 
+/// How long a server that was told to end a call may still ask about it.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// Requests of a server to a client, each by a key, as `{method, params}`.
 pub type Requests = Map<String, Value>;
 /// What came of each.
@@ -94,6 +98,26 @@ pub struct Asker {
     pub can: Arc<Map<String, Value>>,
     /// What was declined in its name, by method.
     pub declined: Arc<Mutex<Vec<String>>>,
+    /// How many of its replies are awaited: the time that a user takes is not the server's.
+    pub waiting: Arc<AtomicUsize>,
+    /// From which level on it wants to hear servers' logs; none if it does not.
+    pub log: Option<LogLevel>,
+}
+
+/// A reply that is awaited.
+struct Awaited<'a>(&'a AtomicUsize);
+
+impl<'a> Awaited<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::AcqRel);
+        Self(waiting)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Asker {
@@ -140,6 +164,7 @@ impl Asker {
             .map(|(key, request)| (key.clone(), request["method"].as_str().unwrap_or_default().to_string()))
             .collect();
         let (reply, answered) = oneshot::channel();
+        let _awaited = Awaited::new(&self.waiting);
         let mut given = match self.to.send(Toward::Ask(open, reply)).await {
             Ok(()) => answered.await.unwrap_or_default(),
             Err(_) => Replies::new(),
@@ -180,7 +205,13 @@ impl Askers {
         if let Ok(mut all) = self.all.lock() {
             all.insert(id, asker);
         }
-        Entered { askers: self.clone(), id }
+        Entered { askers: self.clone(), id, answered: false }
+    }
+
+    fn leave(&self, id: u64) {
+        if let Ok(mut all) = self.all.lock() {
+            all.remove(&id);
+        }
     }
 
     /// The client that all calls are of.
@@ -188,7 +219,8 @@ impl Askers {
         let all = self.all.lock().map_err(|_| "the gateway has failed")?;
         let Some(last) = all.values().next_back() else { return Err("no call is with the server") };
         match all.values().all(|asker| asker.session == last.session) {
-            true => Ok(last.clone()),
+            // One whose request is still open, rather than one that has become a task.
+            true => Ok(all.values().rev().find(|asker| !asker.to.is_closed()).unwrap_or(last).clone()),
             false => {
                 Err("calls of several clients are with the server, and it does not say whose it is about")
             }
@@ -206,7 +238,10 @@ impl Askers {
                 asker.ask(requests).await.remove(method)
             }
             Err(why) => {
-                tracing::warn!(server, method, "a request of the server was declined: {why}");
+                tracing::info!(server, method, "a request of the server was declined: {why}");
+                if let Ok(all) = self.all.lock() {
+                    all.values().for_each(|asker| asker.note_declined(method));
+                }
                 Some(declined(method, why))
             }
         };
@@ -222,17 +257,31 @@ impl Askers {
     }
 }
 
-/// A client that the server may ask; not any more once this is dropped.
+/// A client that the server may ask; not any more once this is dropped. If the server has not answered by then, it may still
+/// be at work on the call or ask about it, and nobody else is to be taken for its client meanwhile.
 #[derive(Debug)]
 pub(super) struct Entered {
     askers: Arc<Askers>,
     id: u64,
+    answered: bool,
+}
+
+impl Entered {
+    /// The server has answered: it asks no more.
+    pub fn answered(&mut self) {
+        self.answered = true;
+    }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        if let Ok(mut all) = self.askers.all.lock() {
-            all.remove(&self.id);
+        let (askers, id) = (self.askers.clone(), self.id);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !self.answered => drop(runtime.spawn(async move {
+                tokio::time::sleep(LINGER).await;
+                askers.leave(id);
+            })),
+            _ => askers.leave(id),
         }
     }
 }
@@ -244,7 +293,8 @@ mod tests {
     fn asker(session: u64, can: Value) -> (Asker, mpsc::Receiver<Toward>) {
         let (to, receiver) = mpsc::channel(4);
         let can = Arc::new(can.as_object().cloned().unwrap_or_default());
-        (Asker { session, to, can, declined: Arc::default() }, receiver)
+        let asker = Asker { session, to, can, declined: Arc::default(), waiting: Arc::default(), log: None };
+        (asker, receiver)
     }
 
     #[test]
@@ -286,9 +336,10 @@ mod tests {
         let _two = askers.enter(first.clone());
         assert_eq!(askers.ask("s", ELICIT, json!({})).await, Ok(json!({ "action": "accept" })));
         let (other, _receiver) = asker(2, json!({ "elicitation": {} }));
-        let third = askers.enter(other);
+        let mut third = askers.enter(other);
         assert_eq!(askers.ask("s", ELICIT, json!({})).await, Ok(json!({ "action": "decline" })));
         assert!(askers.ask("s", SAMPLE, json!({})).await.is_err());
+        third.answered();
         drop(third);
         assert_eq!(askers.ask("s", ELICIT, json!({})).await, Ok(json!({ "action": "accept" })));
         answering.abort();

@@ -13,11 +13,14 @@ use serde_json::{Map, Value, json};
 use super::{Gateway, session::Caller};
 use crate::{
     downstream::{CallError, Connection, Control, Following, LogLevel},
-    passed::{Entry, Leads, named_uri},
+    passed::{Entry, Leads, Passed, named_uri},
 };
 
 /// How many links of results are remembered for a session, to know whose they are when they are read.
 const LINKS: usize = 1_000;
+/// How long something unknown is waited for while servers start for the first time, and how often is looked.
+const LIST_WAIT: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(50);
 /// How many entries one page of a list has.
 const PAGE: usize = 1_000;
 /// Of the range that JSON-RPC leaves to applications: the server is not there.
@@ -58,6 +61,30 @@ pub struct Page {
 }
 
 impl Gateway {
+    /// Waits a moment for what servers list that start for the first time, unless `found` says that this is not needed.
+    async fn listed(&self, caller: &Caller, found: impl Fn(&Passed) -> bool) {
+        let enough = || {
+            found(self.snapshot().catalog.passed())
+                || self.unlisted().is_empty() && self.snapshot().generation > 0
+        };
+        if enough() {
+            return;
+        }
+        let mut indexing = self.indexing();
+        let settled = async {
+            while !enough() {
+                tokio::select! {
+                    changed = indexing.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+            }
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(LIST_WAIT.min(caller.limits.soft_deadline / 2), settled) => {}
+            () = caller.cancel.cancelled() => {}
+        }
+    }
+
     fn shown<'a>(
         &self,
         caller: &Caller,
@@ -80,17 +107,20 @@ impl Gateway {
     }
 
     /// The prompts that a caller may see.
-    pub fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+    pub async fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+        self.listed(caller, |_| false).await;
         self.shown(caller, self.snapshot().catalog.passed().prompts(), cursor)
     }
 
     /// The resources that a caller may see.
-    pub fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+    pub async fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+        self.listed(caller, |_| false).await;
         self.shown(caller, self.snapshot().catalog.passed().resources().iter(), cursor)
     }
 
     /// The resource templates that a caller may see.
-    pub fn resource_templates(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+    pub async fn resource_templates(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+        self.listed(caller, |_| false).await;
         self.shown(caller, self.snapshot().catalog.passed().templates().iter(), cursor)
     }
 
@@ -117,6 +147,7 @@ impl Gateway {
 
     /// A server's answer to `resources/read`. URIs in it are those that it was asked by.
     pub async fn read_resource(&self, caller: &Caller, uri: &str) -> Result<Value, ErrorData> {
+        self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
         let (connection, control, wait) = self.way(caller, &server)?;
         let result = connection.read_resource(&own, control, wait).await;
@@ -153,6 +184,7 @@ impl Gateway {
 
     /// Follows a resource for a caller until what is returned is dropped.
     pub async fn follow_resource(&self, caller: &Caller, uri: &str) -> Result<Following, ErrorData> {
+        self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
         let (connection, ..) = self.way(caller, &server)?;
         connection.follow_resource(own).await.map_err(|error| told(&server, error))
@@ -211,6 +243,11 @@ impl Gateway {
             asker: caller.asker.clone(),
         };
         Ok((connection, control, patience))
+    }
+
+    /// The lowest level of servers' logs that anybody wants to hear.
+    pub(super) fn wanted_log(&self) -> Option<LogLevel> {
+        self.log_levels.lock().ok()?.values().min().copied()
     }
 
     /// Notes what a session wants to hear of servers' logs, and tells the servers: each has one level for all, so they are

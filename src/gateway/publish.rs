@@ -193,6 +193,10 @@ impl Gateway {
             self.indexed_as(generation, true);
             return;
         };
+        // The first one is wanted at once, by words alone.
+        if self.snapshot().generation == 0 {
+            self.snapshot.store(Arc::new(snapshot.with_index(index.clone())));
+        }
         let gateway = self.clone();
         let (texts, worker) = (passages.clone(), embedder.clone());
         let mut embedding = tokio::spawn(async move {

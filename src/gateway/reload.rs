@@ -74,6 +74,7 @@ impl Gateway {
             }
             let connection = Connection::new(name.clone(), settings.clone(), self.guard.clone(), None);
             let connection = Arc::new(connection);
+            connection.begin_with_log(self.wanted_log());
             fresh.push(connection.clone());
             connections.insert(name, connection);
         }

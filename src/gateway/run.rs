@@ -86,6 +86,15 @@ impl Gateway {
         let left = caller.limits.soft_deadline.saturating_sub(run.began.elapsed()).max(LEAST_PATIENCE);
         let patience = if run.background { SETTLE.min(left) } else { left };
         if caller.as_task != AsTask::AtOnce {
+            // The time in which the client is asked is its own.
+            let asked =
+                || caller.asker.as_ref().is_some_and(|asker| asker.waiting.load(Ordering::Acquire) > 0);
+            let patience = async {
+                tokio::time::sleep(patience).await;
+                while asked() {
+                    tokio::time::sleep(LEAST_PATIENCE).await;
+                }
+            };
             tokio::select! {
                 ended = &mut work => return Ok(ended.unwrap_or_else(|_| {
                     tracing::error!(tool = run.label, "a call panicked");
@@ -97,7 +106,7 @@ impl Gateway {
                     let message = format!("The call of `{}` was cancelled.", run.label);
                     return Ok(Fault::new(Code::Cancelled, message).to_result());
                 }
-                () = tokio::time::sleep(patience) => {}
+                () = patience => {}
             }
         }
         run.went_on.store(true, Ordering::Release);

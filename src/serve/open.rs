@@ -19,7 +19,7 @@ use rmcp::{
         CallToolRequestParams, ClientCapabilities, InputRequiredResult, InputResponses,
         LoggingMessageNotificationParam, ProgressNotificationParam, ServerRequest,
     },
-    service::{Peer, RequestContext, ServiceError},
+    service::{Peer, PeerRequestOptions, RequestContext, ServiceError},
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -96,10 +96,15 @@ pub(super) struct Ways {
 
 impl Ways {
     /// The ways to a client that can do this.
-    pub fn new(session: u64, can: Arc<Map<String, Value>>, wants_progress: bool) -> Self {
+    pub fn new(
+        session: u64,
+        can: Arc<Map<String, Value>>,
+        log: Option<LogLevel>,
+        wants_progress: bool,
+    ) -> Self {
         let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
         let (to, toward) = mpsc::channel(TOWARD_QUEUE);
-        let asker = Asker { session, to, can, declined: Arc::default() };
+        let asker = Asker { session, to, can, declined: Arc::default(), waiting: Arc::default(), log };
         let cancel = CancellationToken::new();
         Self { progress, asker, cancel, receivers: (from_progress, toward) }
     }
@@ -228,22 +233,39 @@ async fn next(progress: &mut Option<mpsc::Receiver<Value>>) -> Option<Value> {
     }
 }
 
-/// Puts a server's requests to a client of the session era, one after the other.
-async fn ask(peer: &Peer<RoleServer>, requests: Requests, reply: oneshot::Sender<Replies>) {
+/// Puts a server's requests to a client of the session era, one after the other. A server that does not want the answer any
+/// more has the client told so.
+async fn ask(peer: &Peer<RoleServer>, requests: Requests, mut reply: oneshot::Sender<Replies>) {
     let mut replies = Replies::new();
     for (key, request) in requests {
         let answer = match serde_json::from_value::<ServerRequest>(request) {
-            Ok(request) => match peer.send_request(request).await {
-                Ok(result) => serde_json::to_value(result)
-                    .map_err(|error| ErrorData::internal_error(error.to_string(), None)),
-                Err(ServiceError::McpError(error)) => Err(error),
-                Err(error) => {
-                    Err(ErrorData::internal_error(format!("the client did not answer: {error}"), None))
+            Ok(request) => {
+                let sent = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
+                match sent {
+                    Ok(mut handle) => {
+                        let answer = tokio::select! {
+                            answer = &mut handle.rx => answer,
+                            () = reply.closed() => {
+                                let reason = Some("the server does not want it any more".to_string());
+                                let _ = handle.cancel(reason).await;
+                                return;
+                            }
+                        };
+                        answer.unwrap_or(Err(ServiceError::TransportClosed))
+                    }
+                    Err(error) => Err(error),
                 }
-            },
-            Err(error) => {
-                Err(ErrorData::invalid_params(format!("not a request that a client knows: {error}"), None))
             }
+            Err(error) => {
+                let why = format!("not a request that a client knows: {error}");
+                Err(ServiceError::McpError(ErrorData::invalid_params(why, None)))
+            }
+        };
+        let answer = match answer {
+            Ok(result) => serde_json::to_value(result)
+                .map_err(|error| ErrorData::internal_error(error.to_string(), None)),
+            Err(ServiceError::McpError(error)) => Err(error),
+            Err(error) => Err(ErrorData::internal_error(format!("the client did not answer: {error}"), None)),
         };
         replies.insert(key, answer);
     }
@@ -294,10 +316,13 @@ impl Parking {
             async move { running.await.unwrap_or_else(|_| Done::Called(Answer::Result(jobs::panicked()))) };
         let open = Open { what, profile, call: Box::pin(call), progress, toward, cancel };
         self.all().insert(handle.clone(), Parked { open, reply, asked });
-        let parking = self.clone();
+        // Not held: what is parked ends with the last client that could come back for it.
+        let parking = Arc::downgrade(self);
         tokio::spawn(async move {
             tokio::time::sleep(PARKED_FOR).await;
-            parking.all().remove(&handle);
+            if let Some(parking) = parking.upgrade() {
+                parking.all().remove(&handle);
+            }
         });
         Ok(Box::new(unfinished))
     }

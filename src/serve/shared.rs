@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::{Handler, Verbatim, connect_soon, lines::ClientLines};
 use crate::{
     gateway::Gateway,
-    shared::{self, Hello, Owner},
+    shared::{self, Hello, Owner, START_LIMIT},
 };
 
 /// How often a gateway without clients looks whether its jobs have ended.
@@ -32,6 +32,8 @@ pub async fn serve_shared(
     let (clients, mut count) = watch::channel(0_usize);
     let tasks = TaskTracker::new();
     let left = async {
+        // Whoever started it is on the way.
+        let _ = tokio::time::timeout(START_LIMIT, count.wait_for(|count| *count > 0)).await;
         loop {
             let _ = count.wait_for(|count| *count == 0).await;
             let grace = gateway.config().gateway.shared_grace;
