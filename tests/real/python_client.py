@@ -37,7 +37,12 @@ async def fill_in(context, params):
 
 
 async def call(client, tool, **arguments):
-    result = await client.call_tool(tool, arguments)
+    # What can be tried again is: on a busy machine a server takes longer to start than a call waits for it.
+    for _ in range(120):
+        result = await client.call_tool(tool, arguments)
+        if not (result.is_error and '"retryable":true' in result.content[0].text):
+            break
+        await asyncio.sleep(0.5)
     if result.is_error:
         raise RuntimeError(f"{tool} answered with an error: {result.model_dump_json(by_alias=True)}")
     return "\n".join(block.text for block in result.content)

@@ -26,8 +26,16 @@ async function all(list) {
 
 /** Connects, goes once through everything, closes, and prints one line: see `python_client.py`. */
 export async function tour(client, transport, protocol) {
+  // What can be tried again is: on a busy machine a server takes longer to start than a call waits for it.
   async function call(name, args) {
-    const result = await client.callTool({ name, arguments: args });
+    const patience = Date.now() + 60_000;
+    let result;
+    for (;;) {
+      result = await client.callTool({ name, arguments: args });
+      const again = result.isError && result.content[0].text.includes('"retryable":true');
+      if (!again || Date.now() > patience) break;
+      await new Promise((done) => setTimeout(done, 500));
+    }
     if (result.isError) throw new Error(`${name} answered with an error: ${JSON.stringify(result)}`);
     return result.content.map(({ text }) => text).join("\n");
   }
