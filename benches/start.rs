@@ -1,7 +1,8 @@
 //! What a client waits for at the start: the handshake, beside servers that are slow or dead; the same through a shared
 //! gateway; and with a large catalogue the first search by meaning, and the memory afterwards.
 //!
-//! `cargo bench --bench start [-- STARTS]`. The first run with the large catalogue embeds 3,000 tools, which takes a minute;
+//! `cargo bench --bench start [-- STARTS]`. The last part needs an engine for search by meaning (the feature `tract`, or ONNX
+//! Runtime). The first run with the large catalogue embeds 3,000 tools, which takes a minute;
 //! what is measured is the second.
 
 use std::{
