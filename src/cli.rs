@@ -365,9 +365,6 @@ async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyho
                     Err(Interrupt::Fault(fault)) => fault.to_result(),
                     Err(Interrupt::Task(job)) => job.summary(),
                     Err(Interrupt::Refused(error)) => json!({ "error": error }),
-                    Err(Interrupt::Ask { message, .. }) => json!({
-                        "content": [{ "type": "text", "text": message }], "isError": true,
-                    }),
                 };
                 show::result(&result, json);
                 Ok(if results::is_error(&result) { FAILED } else { OK })

@@ -59,7 +59,7 @@ use self::{
 pub use self::{
     follow::Following,
     tap::ProgressSink,
-    wishes::{Asker, LogLevel, Replies, Requests, Toward},
+    wishes::{Asker, ELICIT, LogLevel, Replies, Requests, Toward},
 };
 use crate::{
     catalog::Listing,

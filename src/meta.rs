@@ -39,15 +39,6 @@ const ACTION_KEYS: [&str; 5] = ["id", "name", "params", "after", "timeout_ms"];
 pub enum Answer {
     /// A `CallToolResult`.
     Result(Value),
-    /// The client has to ask its user first and call again (2026-07-28).
-    Ask {
-        /// What the user reads.
-        message: String,
-        /// The form, a flat JSON Schema.
-        schema: Value,
-        /// What the client sends back with the answer.
-        state: String,
-    },
     /// It goes on as a task, which the client follows.
     Task(Arc<Job>),
     /// The server's own error, where its answer is passed on as it is.
@@ -136,7 +127,6 @@ pub async fn call(
     let mut result = match outcome {
         Ok(result) => result,
         Err(Interrupt::Fault(fault)) => fault.to_result(),
-        Err(Interrupt::Ask { message, schema, state }) => return Answer::Ask { message, schema, state },
         Err(Interrupt::Task(job)) => return Answer::Task(job),
         Err(Interrupt::Refused(error)) => return Answer::Refused(error),
     };

@@ -21,7 +21,6 @@ mod tasks;
 use std::{
     collections::HashMap,
     future::Future,
-    pin::Pin,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
@@ -30,17 +29,17 @@ pub use http::{HttpOptions, Serving, serve_http};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
-        ClientRequest, CompleteRequestParams, CompleteResult, CustomResult, DiscoverResult,
-        ElicitRequestParams, ElicitationAction, GetPromptRequestParams, GetPromptResponse, GetTaskParams,
-        GetTaskResult, Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult,
-        InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-        MetaObject, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientRequest,
+        CompleteRequestParams, CompleteResult, CustomResult, DiscoverResult, GetPromptRequestParams,
+        GetPromptResponse, GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams,
+        InitializeResult, InputRequiredResult, InputResponses, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
+        PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
         ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, ServerResult,
         SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
     },
     service::{
-        NotificationContext, Peer, RequestContext, ServiceRole, SubscriptionContext, SubscriptionSendError,
+        NotificationContext, RequestContext, ServiceRole, SubscriptionContext, SubscriptionSendError,
         serve_server,
     },
 };
@@ -55,14 +54,14 @@ use tokio_util::{
 
 use self::{
     lists::{Lists, tell_changed},
-    open::{Done, Left, Parking, Wanted, Ways},
+    open::{Left, Parkings, Wanted, Ways},
 };
 use crate::{
     config::{Config, Limits},
-    downstream::Following,
+    downstream::{Following, LogLevel},
     gateway::{
         Gateway,
-        session::{AsTask, Asking, Caller, Elicit, Reply, Session},
+        session::{AsTask, Caller, Session},
     },
     lines::LineReader,
     meta::{self, Answer},
@@ -71,8 +70,6 @@ use crate::{
 
 /// The key of `_meta` that a verbatim result travels under.
 const VERBATIM: &str = "nonet/verbatim";
-/// The key of the one input request that Nonet makes of a modern client.
-const ASK: &str = "ask";
 /// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
 const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// The longest message that is read, in bytes.
@@ -94,7 +91,7 @@ pub async fn serve_stdio(
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let transport = lines::ClientLines::new(LineReader::new(reader, MAX_MESSAGE), writer);
     connect_soon(&gateway);
-    let handler = Verbatim(Handler::new(gateway.clone(), profile, false, Arc::default()));
+    let handler = Verbatim(Handler::new(gateway.clone(), profile, false, Parkings::default()));
     tokio::pin!(stop);
     let running = tokio::select! {
         running = serve_server(handler, transport) => running,
@@ -140,8 +137,8 @@ pub struct Handler {
     http: bool,
     /// The client that was seen last, and what it stands by which configuration.
     client: Arc<Mutex<Option<Known>>>,
-    /// Calls that wait for their clients, of all sessions that share it.
-    parking: Arc<Parking>,
+    /// What waits for its client, of all sessions that share it.
+    parkings: Parkings,
     /// What the client said at its handshake that it can do for servers.
     can: Arc<OnceLock<Arc<Map<String, Value>>>>,
     /// What the client wants to hear of servers' logs.
@@ -155,7 +152,7 @@ pub struct Handler {
 
 impl Handler {
     /// A handler with a session of its own.
-    fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parking: Arc<Parking>) -> Self {
+    fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parkings: Parkings) -> Self {
         let session = gateway.open_session(profile);
         let ended = CancellationToken::new();
         Self {
@@ -163,7 +160,7 @@ impl Handler {
             session,
             http,
             client: Arc::default(),
-            parking,
+            parkings,
             can: Arc::default(),
             log_level: Wanted::default(),
             followed: Arc::default(),
@@ -172,42 +169,29 @@ impl Handler {
         }
     }
 
-    fn caller(
-        &self,
-        request: &CallToolRequestParams,
-        context: &RequestContext<RoleServer>,
-        ways: &Ways,
-    ) -> Caller {
-        let modern = is_modern(context);
-        let capabilities = context.client_capabilities();
-        let capabilities = capabilities.as_ref();
-        let as_task = if context.extensions.get::<tasks::Wanted>().is_some() && !modern {
-            AsTask::AtOnce
-        } else if modern && capabilities.is_some_and(|capabilities| capabilities.supports_tasks()) {
-            AsTask::IfSlow
-        } else {
-            AsTask::Never
-        };
-        let base = self.who(context);
-        let elicits = base.limits.elicitation && capabilities.is_some_and(elicits);
-        let asking = match (elicits, modern) {
-            // The request of a task is over when its user would be asked.
-            _ if as_task == AsTask::AtOnce => Asking::ByModel,
-            (false, _) => Asking::ByModel,
-            (true, false) => Asking::Live(Arc::new(LiveClient(context.peer.clone()))),
-            (true, true) => Asking::Rounds(given_reply(request)),
+    fn caller(&self, context: &RequestContext<RoleServer>, base: Caller, ways: &Ways) -> Caller {
+        let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
+        let as_task = match is_modern(context) {
+            false if context.extensions.get::<tasks::Wanted>().is_some() => AsTask::AtOnce,
+            true if takes_tasks() => AsTask::IfSlow,
+            _ => AsTask::Never,
         };
         let trace = trace::Parent::of(&context.meta.0);
         let meta = passed_on(context);
         let (cancel, progress) = (ways.cancel.clone(), ways.progress.clone());
         let asker = Some(ways.asker.clone());
-        Caller { cancel, progress, asking, asker, as_task, meta, trace, ..base }
+        // The request of a task is over when its user would be asked.
+        let unasked = as_task == AsTask::AtOnce;
+        Caller { cancel, progress, asker, unasked, as_task, meta, trace, ..base }
     }
 
-    /// What the client can do for servers. In the session era it says so once.
-    fn can(&self, context: &RequestContext<RoleServer>) -> Arc<Map<String, Value>> {
-        let told = || Arc::new(open::can(context.client_capabilities().as_ref()));
-        if is_modern(context) { told() } else { self.can.get_or_init(told).clone() }
+    /// The ways to the client of a request. What it can do it says once in the session era, and with each request later.
+    fn ways(&self, context: &RequestContext<RoleServer>, caller: &Caller, log: Option<LogLevel>) -> Ways {
+        let told = || Arc::new(open::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
+        let parks = is_modern(context);
+        let can = if parks { told() } else { self.can.get_or_init(told).clone() };
+        let wants_progress = context.meta.get_progress_token().is_some();
+        Ways::new(self.session.id, can, parks, log, wants_progress)
     }
 
     /// What a client stands. One client and one configuration nearly always, so the last is remembered.
@@ -235,18 +219,18 @@ impl Handler {
         work: impl FnOnce(Arc<Gateway>, Caller) -> W,
     ) -> Result<Result<Value, Box<InputRequiredResult>>, ErrorData> {
         let profile = self.session.profile.clone();
-        let open = match self.parking.resume(&what, profile.as_deref(), given.0, given.1) {
+        let open = match self.parkings.passed.resume(&what, profile.as_deref(), given.0, given.1) {
             Some(open) => open?,
             None => {
-                let ways = Ways::new(self.session.id, self.can(context), None, false);
+                let caller = self.asker(context);
+                let ways = self.ways(context, &caller, None);
                 let asker = Some(ways.asker.clone());
-                let caller = Caller { asker, cancel: ways.cancel.clone(), ..self.asker(context) };
-                ways.pass(what, profile, work(self.gateway.clone(), caller))
+                let caller = Caller { asker, cancel: ways.cancel.clone(), ..caller };
+                ways.open(what, profile, work(self.gateway.clone(), caller))
             }
         };
-        match open.run(&self.parking, context, is_modern(context), None).await {
-            Left::Ended(Done::Passed(passed)) => passed.map(Ok),
-            Left::Ended(Done::Called(_)) => Err(ErrorData::internal_error("no answer of this request", None)),
+        match open.run(&self.parkings.passed, context, None).await {
+            Left::Ended(passed) => passed.map(Ok),
             Left::Asks(asked) => Ok(Err(asked)),
         }
     }
@@ -280,58 +264,8 @@ fn passed_on(context: &RequestContext<RoleServer>) -> Map<String, Value> {
     PASSED_ON.iter().filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone()))).collect()
 }
 
-/// Whether a client says that it can show a form. An empty capability means forms (2025-06-18).
-fn elicits(capabilities: &ClientCapabilities) -> bool {
-    capabilities.elicitation.as_ref().is_some_and(|modes| modes.form.is_some() || modes.url.is_none())
-}
-
 fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
-}
-
-/// The user's reply in a request that a modern client sends for the second time.
-fn given_reply(request: &CallToolRequestParams) -> Option<(String, Reply)> {
-    let state = request.request_state.clone()?;
-    let answer = request.input_responses.as_ref()?.get(ASK)?;
-    Some((state, reply(answer.get("action")?.as_str()?, answer.get("content"))))
-}
-
-fn reply(action: &str, content: Option<&Value>) -> Reply {
-    match action {
-        "accept" => Reply::Accept(content.and_then(Value::as_object).cloned().unwrap_or_default()),
-        "decline" => Reply::Decline,
-        _ => Reply::Cancel,
-    }
-}
-
-/// A client of the session era, asked while its request is open.
-struct LiveClient(Peer<RoleServer>);
-
-impl Elicit for LiveClient {
-    fn elicit<'a>(
-        &'a self,
-        message: String,
-        schema: Value,
-    ) -> Pin<Box<dyn Future<Output = Option<Reply>> + Send + 'a>> {
-        Box::pin(async move {
-            let requested_schema = serde_json::from_value(schema)
-                .map_err(|error| tracing::warn!(%error, "the form cannot be put to the client"))
-                .ok()?;
-            let request =
-                ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
-            match self.0.create_elicitation(request).await {
-                Ok(result) => Some(match result.action {
-                    ElicitationAction::Accept => reply("accept", result.content.as_ref()),
-                    ElicitationAction::Decline => Reply::Decline,
-                    _ => Reply::Cancel,
-                }),
-                Err(error) => {
-                    tracing::warn!(%error, "the client failed to show a form");
-                    None
-                }
-            }
-        })
-    }
 }
 
 impl ServerHandler for Handler {
@@ -408,24 +342,21 @@ impl ServerHandler for Handler {
         let modern = is_modern(&context);
         let level =
             if modern { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
-        let profile = self.session.profile.as_deref();
+        let (what, profile) = (open::called(&request, modern), self.session.profile.as_deref());
         let (name, mut caller) = (request.name.clone(), None);
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
-        let open = match self.parking.resume(&open::called(&request.name), profile, state, given) {
+        let open = match self.parkings.calls.resume(&what, profile, state, given) {
             Some(open) => open?,
             None => {
-                let wants_progress = context.meta.get_progress_token().is_some();
-                let ways = Ways::new(self.session.id, self.can(&context), level, wants_progress);
-                let own = self.caller(&request, &context, &ways);
+                let base = self.who(&context);
+                let ways = self.ways(&context, &base, level);
+                let own = self.caller(&context, base, &ways);
                 caller = (own.as_task == AsTask::AtOnce).then(|| own.clone());
-                ways.call(&self.gateway, own, request)
+                ways.open(what, profile.map(Into::into), open::call(self.gateway.clone(), own, request))
             }
         };
-        let answer = match open.run(&self.parking, &context, modern, level).await {
-            Left::Ended(Done::Called(answer)) => answer,
-            Left::Ended(Done::Passed(_)) => {
-                return Err(ErrorData::internal_error("no answer of a call", None));
-            }
+        let answer = match open.run(&self.parkings.calls, &context, level).await {
+            Left::Ended(answer) => answer,
             Left::Asks(asked) => return Ok(CallToolResponse::InputRequired(*asked)),
         };
         let answer = match (answer, caller) {
@@ -457,20 +388,6 @@ impl ServerHandler for Handler {
                 let mut carrier = CallToolResult::default();
                 carrier.meta = Some(wrap(result));
                 CallToolResponse::Complete(carrier)
-            }
-            Answer::Ask { message, schema, state } => {
-                let asked = json!({
-                    "resultType": "input_required",
-                    "inputRequests": { ASK: {
-                        "method": "elicitation/create",
-                        "params": { "mode": "form", "message": message, "requestedSchema": schema },
-                    }},
-                    "requestState": state,
-                });
-                let asked = serde_json::from_value(asked).map_err(|error| {
-                    ErrorData::internal_error(format!("the form cannot be put to the client: {error}"), None)
-                })?;
-                CallToolResponse::InputRequired(asked)
             }
         })
     }

@@ -11,7 +11,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rmcp::model::{ErrorCode, ErrorData, LoggingLevel};
@@ -98,30 +98,65 @@ pub struct Asker {
     pub can: Arc<Map<String, Value>>,
     /// What was declined in its name, by method.
     pub declined: Arc<Mutex<Vec<String>>>,
-    /// How many of its replies are awaited: the time that a user takes is not the server's.
-    pub waiting: Arc<AtomicUsize>,
+    /// Whether it is asked by an unfinished result, and comes back with the answer whenever it likes (2026-07-28); else by a
+    /// request of our own, while it waits for the answer to its own.
+    pub parks: bool,
+    /// How long it has been waiting.
+    pub waits: Arc<Waits>,
     /// From which level on it wants to hear servers' logs; none if it does not.
     pub log: Option<LogLevel>,
 }
 
-/// A reply that is awaited.
-struct Awaited<'a>(&'a AtomicUsize);
+/// How long a client has been waiting for the answer to its request. The time in which it is asked is its own.
+#[derive(Debug)]
+pub struct Waits {
+    since: Mutex<Instant>,
+    /// How many of its replies are awaited.
+    replies: AtomicUsize,
+}
 
-impl<'a> Awaited<'a> {
-    fn new(waiting: &'a AtomicUsize) -> Self {
-        waiting.fetch_add(1, Ordering::AcqRel);
-        Self(waiting)
+impl Default for Waits {
+    fn default() -> Self {
+        Self { since: Mutex::new(Instant::now()), replies: AtomicUsize::new(0) }
     }
 }
 
+impl Waits {
+    /// Since when it waits.
+    pub fn since(&self) -> Instant {
+        self.since.lock().map_or_else(|_| Instant::now(), |since| *since)
+    }
+
+    /// It has just come back.
+    pub fn begin_anew(&self) {
+        if let Ok(mut since) = self.since.lock() {
+            *since = Instant::now();
+        }
+    }
+
+    /// Whether it is being asked.
+    pub fn is_asked(&self) -> bool {
+        self.replies.load(Ordering::Acquire) > 0
+    }
+
+    fn for_reply(&self) -> Awaited<'_> {
+        self.replies.fetch_add(1, Ordering::AcqRel);
+        Awaited(self)
+    }
+}
+
+/// A reply that is awaited.
+struct Awaited<'a>(&'a Waits);
+
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.replies.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Asker {
-    fn can_answer(&self, method: &str, params: &Value) -> bool {
+    /// Whether the client says that it can answer this.
+    pub fn can_answer(&self, method: &str, params: &Value) -> bool {
         let has = |name: &str, part: &str| self.can.get(name).is_some_and(|can| can.get(part).is_some());
         match method {
             // An empty capability means forms (2025-06-18).
@@ -143,7 +178,15 @@ impl Asker {
         }
     }
 
-    /// Asks the client; what it cannot answer, or does not, is declined in its name.
+    /// Puts requests to the client that it can answer. None: nobody was there to answer any more.
+    pub async fn put(&self, requests: Requests) -> Option<Replies> {
+        let (reply, answered) = oneshot::channel();
+        let _awaited = self.waits.for_reply();
+        self.to.send(Toward::Ask(requests, reply)).await.ok()?;
+        answered.await.ok()
+    }
+
+    /// Asks the client on behalf of a server; what it cannot answer, or does not, is declined in its name.
     pub(super) async fn ask(&self, requests: Requests) -> Replies {
         let mut replies = Replies::new();
         let mut open = Requests::new();
@@ -163,12 +206,7 @@ impl Asker {
             .iter()
             .map(|(key, request)| (key.clone(), request["method"].as_str().unwrap_or_default().to_string()))
             .collect();
-        let (reply, answered) = oneshot::channel();
-        let _awaited = Awaited::new(&self.waiting);
-        let mut given = match self.to.send(Toward::Ask(open, reply)).await {
-            Ok(()) => answered.await.unwrap_or_default(),
-            Err(_) => Replies::new(),
-        };
+        let mut given = self.put(open).await.unwrap_or_default();
         for (key, method) in methods {
             let reply = given.remove(&key).unwrap_or_else(|| {
                 self.note_declined(&method);
@@ -293,7 +331,8 @@ mod tests {
     fn asker(session: u64, can: Value) -> (Asker, mpsc::Receiver<Toward>) {
         let (to, receiver) = mpsc::channel(4);
         let can = Arc::new(can.as_object().cloned().unwrap_or_default());
-        let asker = Asker { session, to, can, declined: Arc::default(), waiting: Arc::default(), log: None };
+        let (declined, waits) = (Arc::default(), Arc::default());
+        let asker = Asker { session, to, can, declined, parks: false, waits, log: None };
         (asker, receiver)
     }
 

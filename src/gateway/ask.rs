@@ -1,8 +1,8 @@
 //! Asking the user: the ladder of `ask_user`, and approvals that use it.
 //!
-//! A client that can show a form is asked for one, in whichever way its protocol era has. Where it
-//! cannot, the answer is `needs_user` with the question laid out for the chat and a token; the model
-//! asks, and comes back with the token and the answer.
+//! A client that can show a form is asked for one, by the way on which servers ask it (`Asker`). Where it cannot, the answer
+//! is `needs_user` with the question laid out for the chat and a token; the model asks, and comes back with the token and
+//! the answer.
 
 use std::{
     sync::Arc,
@@ -13,12 +13,10 @@ use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{
-    Gateway,
-    session::{Asking, Caller, Reply},
-};
+use super::{Gateway, session::Caller};
 use crate::{
     catalog::Tool,
+    downstream::{ELICIT, Requests},
     fault::{Code, Fault},
     jobs::{Job, Owner},
     schema::clip,
@@ -27,10 +25,14 @@ use crate::{
 /// How long a question may wait for its answer, and an approval for its call.
 const QUESTION_AGE: Duration = Duration::from_secs(3600);
 const APPROVAL_AGE: Duration = Duration::from_secs(600);
+/// How long the form of an approval is waited for, where the client may come back whenever it likes.
+const PARKED_AGE: Duration = Duration::from_secs(600);
 /// How many questions may be open at a time; the oldest go first.
 const MAX_QUESTIONS: usize = 1_000;
 /// How long before the soft deadline a form is given up, so that the answer still arrives in time.
 const MARGIN: Duration = Duration::from_secs(3);
+/// The key of the one request that Nonet makes of a client.
+const ASK: &str = "ask";
 /// Parts of property names that mean a secret.
 const SECRETS: [&str; 9] = [
     "password",
@@ -55,15 +57,6 @@ const NO: [&str; 7] = ["deny", "denied", "no", "n", "false", "reject", "refuse"]
 pub enum Interrupt {
     /// It failed.
     Fault(Box<Fault>),
-    /// The client has to put this form to its user and send the request again (2026-07-28).
-    Ask {
-        /// What the user reads.
-        message: String,
-        /// The form, a flat JSON Schema.
-        schema: Value,
-        /// What the client sends back with the answer.
-        state: String,
-    },
     /// It goes on as a task of the protocol, which the client follows.
     Task(Arc<Job>),
     /// The server refused a verbatim call with this error.
@@ -148,7 +141,7 @@ impl Gateway {
             None => arguments.question.clone(),
         };
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
-        match self.put(caller, &about, &message, &schema, wanted).await? {
+        match self.put(caller, &message, &schema, wanted).await {
             Put::Reply(reply) => Ok(from_form(&about, reply)),
             Put::TimedOut => {
                 let mut answer = json!({ "status": "timed_out" });
@@ -219,8 +212,7 @@ impl Gateway {
         });
         let written = if written.is_null() { json!({}) } else { written };
         let about = About::Call(approval, written.clone());
-        let patience = caller.limits.soft_deadline.saturating_sub(MARGIN);
-        match self.put(caller, &about, &message, &schema, patience).await? {
+        match self.put(caller, &message, &schema, patience(caller)).await {
             Put::Reply(Reply::Accept(form)) if says(form.get("decision"), &YES) => Ok(()),
             Put::Reply(Reply::Accept(form)) if caller.lasting && says(form.get("decision"), &ALWAYS) => {
                 caller.session.approve(&tool.full);
@@ -254,42 +246,30 @@ impl Gateway {
         }
     }
 
-    /// Puts a form to the user, in the way that the client has.
-    async fn put(
-        &self,
-        caller: &Caller,
-        about: &About,
-        message: &str,
-        schema: &Value,
-        wanted: Duration,
-    ) -> Result<Put, Interrupt> {
-        match &caller.asking {
-            Asking::ByModel => Ok(Put::Nobody),
-            Asking::Live(client) => {
-                let patience = wanted.min(caller.limits.soft_deadline.saturating_sub(MARGIN));
-                let asked = tokio::select! {
-                    asked = tokio::time::timeout(patience, client.elicit(message.into(), schema.clone())) => asked,
-                    () = caller.cancel.cancelled() => Ok(Some(Reply::Cancel)),
-                };
-                match asked {
-                    Ok(Some(reply)) => Ok(Put::Reply(reply)),
-                    Ok(None) => Ok(Put::Nobody),
-                    // The user may well answer later: then the question goes through the model.
-                    Err(_) if patience < wanted => Ok(Put::Nobody),
-                    Err(_) => Ok(Put::TimedOut),
-                }
+    /// Puts a form to the user, if the client has forms.
+    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> Put {
+        let Some(asker) = caller.forms() else { return Put::Nobody };
+        let mut params = json!({ "message": message, "requestedSchema": schema });
+        if asker.parks {
+            params["mode"] = json!("form");
+        }
+        let requests =
+            Requests::from_iter([(ASK.to_string(), json!({ "method": ELICIT, "params": params }))]);
+        let patience = wanted.min(patience(caller));
+        let asked = tokio::select! {
+            asked = tokio::time::timeout(patience, asker.put(requests)) => asked,
+            () = caller.cancel.cancelled() => return Put::Reply(Reply::Cancel),
+        };
+        match asked.map(|replies| replies.and_then(|mut replies| replies.remove(ASK))) {
+            Ok(Some(Ok(answer))) => Put::Reply(Reply::of(&answer)),
+            Ok(Some(Err(error))) => {
+                tracing::warn!(%error, "the client failed to show a form");
+                Put::Nobody
             }
-            Asking::Rounds(given) => {
-                if let Some((state, reply)) = given
-                    && let Some((_, question)) = self.questions.remove(state)
-                    && question.asked.elapsed() < QUESTION_AGE
-                    && question.about.same_as(about)
-                {
-                    return Ok(Put::Reply(reply.clone()));
-                }
-                let state = self.open(about.clone(), message)?;
-                Err(Interrupt::Ask { message: message.into(), schema: schema.clone(), state })
-            }
+            Ok(None) => Put::Nobody,
+            // The user may well answer later: then the question goes through the model.
+            Err(_) if patience < wanted => Put::Nobody,
+            Err(_) => Put::TimedOut,
         }
     }
 
@@ -364,16 +344,35 @@ enum Put {
     Nobody,
 }
 
-impl About {
-    /// Whether an answer to one question answers the other.
-    fn same_as(&self, other: &About) -> bool {
-        match (self, other) {
-            (About::Call(a, _), About::Call(b, _)) => a == b,
-            (About::Plain { content: a, yes_or_no: x }, About::Plain { content: b, yes_or_no: y }) => {
-                a == b && x == y
+/// The answer of a person to a form.
+#[derive(Clone, Debug, PartialEq)]
+enum Reply {
+    /// Filled in.
+    Accept(Map<String, Value>),
+    /// Refused.
+    Decline,
+    /// Closed without an answer.
+    Cancel,
+}
+
+impl Reply {
+    /// The result of an `elicitation/create`.
+    fn of(answer: &Value) -> Self {
+        match answer.get("action").and_then(Value::as_str) {
+            Some("accept") => {
+                Self::Accept(answer.get("content").and_then(Value::as_object).cloned().unwrap_or_default())
             }
-            _ => false,
+            Some("decline") => Self::Decline,
+            _ => Self::Cancel,
         }
+    }
+}
+
+/// How long a form may be waited for: what the client stands, where it waits itself.
+fn patience(caller: &Caller) -> Duration {
+    match caller.forms() {
+        Some(asker) if asker.parks => PARKED_AGE,
+        _ => caller.limits.soft_deadline.saturating_sub(MARGIN),
     }
 }
 

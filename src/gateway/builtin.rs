@@ -9,7 +9,7 @@ use super::{
     Gateway, Known,
     ask::Interrupt,
     call::{Request, background_call, text_result},
-    session::{AsTask, Asking, Caller},
+    session::{AsTask, Caller},
 };
 use crate::{
     downstream::{State, cause},
@@ -180,15 +180,14 @@ impl Gateway {
         }
         let request = Request { name, params: arguments.params, background: true, ..Request::default() };
         // Nobody waits for a launch, so nobody can be asked in the middle of it.
-        let caller = Caller { asking: Asking::ByModel, as_task: AsTask::Never, ..caller.clone() };
+        let caller = Caller { unasked: true, as_task: AsTask::Never, ..caller.clone() };
         match self.execute(&caller, request).await {
             Ok(result) => Ok(result),
             Err(Interrupt::Fault(fault)) => Err(*fault),
-            // Not while nobody can be asked and no client takes tasks, as above.
-            Err(Interrupt::Ask { .. } | Interrupt::Task(_) | Interrupt::Refused(_)) => Err(Fault::new(
-                Code::NeedsApproval,
-                "The user has to agree to this call; make it with execute_tool.",
-            )),
+            // Not where no client takes tasks and nothing is passed on as it is, as above.
+            Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
+                Err(Fault::new(Code::Internal, "The call was not launched; make it with execute_tool."))
+            }
         }
     }
 

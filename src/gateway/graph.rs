@@ -22,7 +22,7 @@ use super::{
     faults::error_of,
     keep,
     run::Run,
-    session::{AsTask, Asking, Caller},
+    session::{AsTask, Caller},
 };
 use crate::{
     catalog::GATEWAY,
@@ -294,7 +294,7 @@ impl Gateway {
         so_far: &SoFar,
     ) -> Vec<Ended> {
         let caller = &Caller {
-            asking: Asking::ByModel,
+            unasked: true,
             as_task: AsTask::Never,
             progress: None,
             cancel: cancel.clone(),
@@ -406,11 +406,11 @@ impl Gateway {
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
             Err(Interrupt::Fault(fault)) => return not_run(*fault),
-            // Not while nobody can be asked and no client takes tasks, as above.
-            Err(Interrupt::Ask { .. } | Interrupt::Task(_) | Interrupt::Refused(_)) => {
+            // What is only prepared does not go on as a task and is not refused by its server.
+            Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
                 return not_run(Fault::new(
-                    Code::NeedsApproval,
-                    "The user has to agree to this call; make it by itself with execute_tool.",
+                    Code::Internal,
+                    "The call was not made; make it with execute_tool.",
                 ));
             }
         };

@@ -61,6 +61,27 @@ impl Run {
     }
 }
 
+/// Ends when a call is to go on as a job: after the settle window of a launch, else when its client has waited long enough.
+/// While the client is asked it does not wait.
+async fn patience(caller: &Caller, run: &Run) {
+    let waits = caller.asker.as_ref().map(|asker| &asker.waits);
+    let until = || waits.map_or(run.began, |waits| waits.since()) + caller.limits.soft_deadline;
+    let started = Instant::now();
+    let mut wait = until().saturating_duration_since(started).max(LEAST_PATIENCE);
+    if run.background {
+        wait = wait.min(SETTLE);
+    }
+    loop {
+        tokio::time::sleep(wait).await;
+        let left = until().saturating_duration_since(Instant::now());
+        let asked = waits.is_some_and(|waits| waits.is_asked());
+        match (asked, left.is_zero() || run.background) {
+            (false, true) => return,
+            _ => wait = left.max(LEAST_PATIENCE),
+        }
+    }
+}
+
 impl Gateway {
     /// A result as the one who called gets it: within the budget, or whole if it is kept as the result of a job.
     pub(super) async fn handed_out(&self, caller: &Caller, result: Value, went_on: &AtomicBool) -> Value {
@@ -82,19 +103,8 @@ impl Gateway {
         let started = Instant::now();
         // Polled here as long as somebody waits: a task of its own costs more than a small call.
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
-        // What asking the user took counts: the client has been waiting since then.
-        let left = caller.limits.soft_deadline.saturating_sub(run.began.elapsed()).max(LEAST_PATIENCE);
-        let patience = if run.background { SETTLE.min(left) } else { left };
         if caller.as_task != AsTask::AtOnce {
-            // The time in which the client is asked is its own.
-            let asked =
-                || caller.asker.as_ref().is_some_and(|asker| asker.waiting.load(Ordering::Acquire) > 0);
-            let patience = async {
-                tokio::time::sleep(patience).await;
-                while asked() {
-                    tokio::time::sleep(LEAST_PATIENCE).await;
-                }
-            };
+            let patience = patience(caller, &run);
             tokio::select! {
                 ended = &mut work => return Ok(ended.unwrap_or_else(|_| {
                     tracing::error!(tool = run.label, "a call panicked");

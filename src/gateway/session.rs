@@ -2,8 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    future::Future,
-    pin::Pin,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -17,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{learn, passing::Links};
 use crate::{
     config::{Limits, Server},
-    downstream::{Asker, Connection},
+    downstream::{Asker, Connection, ELICIT},
     jobs::Owner,
     results::json_len,
     trace::{self, Span},
@@ -188,40 +186,6 @@ impl Session {
     }
 }
 
-/// The answer of a person to a form.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Reply {
-    /// Filled in.
-    Accept(Map<String, Value>),
-    /// Refused.
-    Decline,
-    /// Closed without an answer.
-    Cancel,
-}
-
-/// Something that can put a form in front of a person and wait for the answer.
-pub trait Elicit: Send + Sync {
-    /// Asks; `None` if the client failed at it.
-    fn elicit<'a>(
-        &'a self,
-        message: String,
-        schema: Value,
-    ) -> Pin<Box<dyn Future<Output = Option<Reply>> + Send + 'a>>;
-}
-
-/// How this client's user can be asked.
-#[derive(Clone, Default)]
-pub enum Asking {
-    /// Only through the model: the client has no forms.
-    #[default]
-    ByModel,
-    /// By a request to the client while its own request is open (up to 2025-11-25).
-    Live(Arc<dyn Elicit>),
-    /// By an unfinished result that the client completes and sends again (2026-07-28). Holds the
-    /// reply and the state that it sent, if this is such a second time.
-    Rounds(Option<(String, Reply)>),
-}
-
 /// Whether a client takes a task of the protocol for a call that takes long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AsTask {
@@ -235,6 +199,12 @@ pub enum AsTask {
 }
 
 impl Caller {
+    /// The way to the caller's user by a form, if there is one.
+    pub(super) fn forms(&self) -> Option<&Asker> {
+        let form = json!({});
+        self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICIT, &form))
+    }
+
     /// Whose the jobs of this caller are.
     pub fn owner(&self) -> Owner {
         Owner {
@@ -272,10 +242,10 @@ pub struct Caller {
     pub lasting: bool,
     /// Whether it is a client of the user of this machine, over stdio or the socket of the shared gateway.
     pub local: bool,
-    /// How its user can be asked by Nonet itself.
-    pub asking: Asking,
-    /// How servers can ask it while the request is open.
+    /// How it can be asked while the request is open, by servers and by Nonet itself.
     pub asker: Option<Asker>,
+    /// Whether Nonet asks nothing of its own by it: nobody waits, or much runs at the same time.
+    pub unasked: bool,
     /// `_meta` that is passed on to servers.
     pub meta: Map<String, Value>,
     /// What its client stands.

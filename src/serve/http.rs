@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Handler, MAX_MESSAGE, VERBATIM,
     access::{self, Refusal},
+    open::Parkings,
     page,
 };
 use crate::gateway::Gateway;
@@ -175,10 +176,10 @@ impl Doors {
         let config = self.gateway.config();
         let profile = access::profile(&config, headers, named, self.default.as_deref())?;
         let door = open.entry(profile).or_insert_with_key(|profile| {
-            let (gateway, profile, parking) = (self.gateway.clone(), profile.clone(), Arc::default());
+            let (gateway, profile, parkings) = (self.gateway.clone(), profile.clone(), Parkings::default());
             let end = self.ending.child_token();
             let service = StreamableHttpService::new(
-                move || Ok(Handler::new(gateway.clone(), profile.clone(), true, Arc::clone(&parking))),
+                move || Ok(Handler::new(gateway.clone(), profile.clone(), true, parkings.clone())),
                 Arc::default(),
                 self.settings.clone().with_cancellation_token(end.clone()),
             );

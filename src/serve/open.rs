@@ -22,6 +22,7 @@ use rmcp::{
     service::{Peer, PeerRequestOptions, RequestContext, ServiceError},
 };
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -43,42 +44,47 @@ const MAX_PARKED: usize = 1_000;
 /// What the handle of a parked call begins with.
 const HANDLE: &str = "parked-";
 
-/// What a request comes to.
-pub(super) enum Done {
-    /// A call.
-    Called(Answer),
-    /// A prompt or a resource.
-    Passed(Result<Value, ErrorData>),
-}
-
-type Running = Pin<Box<dyn Future<Output = Done> + Send>>;
-
-/// A request and its ways to the client.
-pub(super) struct Open {
-    /// The method and what it is about: the answers of the client are good for the same alone.
+/// A request and its ways to the client. It comes to a `T`.
+pub(super) struct Open<T> {
+    /// What it is about: the answers of the client are good for the same alone.
     what: String,
     profile: Option<String>,
-    call: Running,
+    work: Pin<Box<dyn Future<Output = T> + Send>>,
     progress: Option<mpsc::Receiver<Value>>,
     toward: mpsc::Receiver<Toward>,
-    /// Ends the call if whoever holds it is dropped before its end.
+    asker: Asker,
+    /// Ends the work if whoever holds it is dropped before its end.
     cancel: DropGuard,
 }
 
-/// Calls that wait for what their clients answer.
-#[derive(Default)]
-pub(super) struct Parking(Mutex<HashMap<String, Parked>>);
+/// What waits for its clients, by what it comes to.
+#[derive(Clone, Default)]
+pub(super) struct Parkings {
+    /// Calls.
+    pub calls: Arc<Parking<Answer>>,
+    /// Prompts and resources.
+    pub passed: Arc<Parking<Result<Value, ErrorData>>>,
+}
 
-struct Parked {
-    open: Open,
+/// Requests that wait for what their clients answer.
+pub(super) struct Parking<T>(Mutex<HashMap<String, Parked<T>>>);
+
+impl<T> Default for Parking<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+struct Parked<T> {
+    open: Open<T>,
     reply: oneshot::Sender<Replies>,
     asked: Vec<String>,
 }
 
-/// How a call left the hands of one request.
-pub(super) enum Left {
+/// How the work left the hands of one request.
+pub(super) enum Left<T> {
     /// It has ended.
-    Ended(Done),
+    Ended(T),
     /// Its client has to answer first.
     Asks(Box<InputRequiredResult>),
 }
@@ -99,79 +105,67 @@ impl Ways {
     pub fn new(
         session: u64,
         can: Arc<Map<String, Value>>,
+        parks: bool,
         log: Option<LogLevel>,
         wants_progress: bool,
     ) -> Self {
         let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
         let (to, toward) = mpsc::channel(TOWARD_QUEUE);
-        let asker = Asker { session, to, can, declined: Arc::default(), waiting: Arc::default(), log };
+        let (declined, waits) = (Arc::default(), Arc::default());
+        let asker = Asker { session, to, can, declined, parks, waits, log };
         let cancel = CancellationToken::new();
         Self { progress, asker, cancel, receivers: (from_progress, toward) }
     }
 
-    /// The call of a tool, not begun yet.
-    pub fn call(self, gateway: &Arc<Gateway>, caller: Caller, request: CallToolRequestParams) -> Open {
-        let (what, profile) = (called(&request.name), caller.session.profile.clone());
-        let gateway = gateway.clone();
-        let call = async move {
-            let arguments = request.arguments.unwrap_or_default();
-            let call =
-                AssertUnwindSafe(meta::call(&gateway, &caller, &request.name, arguments)).catch_unwind();
-            Done::Called(call.await.unwrap_or_else(|_| {
-                tracing::error!(tool = %request.name, "a call panicked");
-                Answer::Result(jobs::panicked())
-            }))
-        };
-        self.open(what, profile, call)
-    }
-
-    /// Something that is passed through, not begun yet.
-    pub fn pass(
+    /// Work that is not begun yet.
+    pub fn open<T>(
         self,
         what: String,
         profile: Option<String>,
-        work: impl Future<Output = Result<Value, ErrorData>> + Send + 'static,
-    ) -> Open {
-        let work = AssertUnwindSafe(work).catch_unwind();
-        self.open(what, profile, async move {
-            let failed =
-                |_| Err(ErrorData::internal_error("Nonet itself failed; the log has the reason", None));
-            Done::Passed(work.await.unwrap_or_else(failed))
-        })
-    }
-
-    fn open(
-        self,
-        what: String,
-        profile: Option<String>,
-        work: impl Future<Output = Done> + Send + 'static,
-    ) -> Open {
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Open<T> {
         let (progress, toward) = self.receivers;
-        Open { what, profile, call: Box::pin(work), progress, toward, cancel: self.cancel.drop_guard() }
+        let (asker, cancel) = (self.asker, self.cancel.drop_guard());
+        Open { what, profile, work: Box::pin(work), progress, toward, asker, cancel }
     }
 }
 
-/// What the call of a tool is about.
-pub(super) fn called(tool: &str) -> String {
-    format!("tools/call {tool}")
+/// The call of a tool.
+pub(super) async fn call(gateway: Arc<Gateway>, caller: Caller, request: CallToolRequestParams) -> Answer {
+    let arguments = request.arguments.unwrap_or_default();
+    let call = AssertUnwindSafe(meta::call(&gateway, &caller, &request.name, arguments)).catch_unwind();
+    call.await.unwrap_or_else(|_| {
+        tracing::error!(tool = %request.name, "a call panicked");
+        Answer::Result(jobs::panicked())
+    })
+}
+
+/// What the call of a tool is about; with its arguments where the client may have to send it again.
+pub(super) fn called(request: &CallToolRequestParams, modern: bool) -> String {
+    let mut what = format!("tools/call {}", request.name);
+    if modern && let Some(arguments) = &request.arguments {
+        let digest = Sha256::digest(serde_json::to_vec(arguments).unwrap_or_default());
+        what.extend(digest.iter().map(|byte| format!("{byte:02x}")));
+    }
+    what
 }
 
 /// What a client says that it can do for servers.
-pub(super) fn can(capabilities: Option<&ClientCapabilities>) -> Map<String, Value> {
+/// `forms`: whether it is known to do as it says of elicitation.
+pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map<String, Value> {
     let Some(Ok(Value::Object(mut all))) = capabilities.map(serde_json::to_value) else { return Map::new() };
-    all.retain(|name, _| matches!(name.as_str(), "elicitation" | "sampling" | "roots"));
+    all.retain(|name, _| matches!(name.as_str(), "sampling" | "roots") || name == "elicitation" && forms);
     all
 }
 
-impl Open {
-    /// Goes on with the call until it ends, or its client has to answer.
+impl<T: Send + 'static> Open<T> {
+    /// Goes on with the work until it ends, or its client has to answer.
     pub async fn run(
         mut self,
-        parking: &Arc<Parking>,
+        parking: &Arc<Parking<T>>,
         context: &RequestContext<RoleServer>,
-        modern: bool,
         level: Option<LogLevel>,
-    ) -> Left {
+    ) -> Left<T> {
         let (token, peer) = (context.meta.get_progress_token(), &context.peer);
         let forward = async |mut params: Value| {
             params["progressToken"] = json!(token);
@@ -182,16 +176,16 @@ impl Open {
         // Polled here and not in a task of their own: rmcp sends a request on the stream of the one that is being handled.
         let mut asking: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
         let mut cancelled = false;
-        let answer = loop {
+        let ended = loop {
             tokio::select! {
                 biased;
-                answer = &mut self.call => break answer,
+                ended = &mut self.work => break ended,
                 Some(params) = next(&mut self.progress) => forward(params).await,
                 Some(toward) = self.toward.recv() => match toward {
                     Toward::Log(params) => tell(peer, params, level).await,
-                    Toward::Ask(requests, reply) if modern => match parking.park(self, requests, reply) {
+                    Toward::Ask(requests, reply) if self.asker.parks => match parking.park(self, requests, reply) {
                         Ok(asked) => return Left::Asks(asked),
-                        Err(open) => self = open,
+                        Err(open) => self = *open,
                     },
                     Toward::Ask(requests, reply) => asking.push(ask(peer, requests, reply).boxed()),
                 },
@@ -215,7 +209,7 @@ impl Open {
                 tell(peer, params, level).await;
             }
         }
-        Left::Ended(answer)
+        Left::Ended(ended)
     }
 }
 
@@ -282,18 +276,18 @@ async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
     }
 }
 
-impl Parking {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Parked>> {
+impl<T: Send + 'static> Parking<T> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Parked<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a call until its client answers; gives it back where it cannot be kept.
     fn park(
         self: &Arc<Self>,
-        open: Open,
+        open: Open<T>,
         requests: Requests,
         reply: oneshot::Sender<Replies>,
-    ) -> Result<Box<InputRequiredResult>, Open> {
+    ) -> Result<Box<InputRequiredResult>, Box<Open<T>>> {
         let asked: Vec<String> = requests.keys().cloned().collect();
         let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
         let unfinished =
@@ -302,19 +296,23 @@ impl Parking {
             Ok(unfinished) if self.all().len() < MAX_PARKED => unfinished,
             Ok(_) => {
                 tracing::warn!("too many calls wait for their clients; a server's request was declined");
-                return Err(open);
+                return Err(Box::new(open));
             }
             Err(error) => {
                 tracing::warn!(%error, "a server's request cannot be put to the client and was declined");
-                return Err(open);
+                return Err(Box::new(open));
             }
         };
         // It goes on by itself: a progress notification, a limit.
-        let Open { what, profile, call, progress, toward, cancel } = open;
-        let running = tokio::spawn(call);
-        let call =
-            async move { running.await.unwrap_or_else(|_| Done::Called(Answer::Result(jobs::panicked()))) };
-        let open = Open { what, profile, call: Box::pin(call), progress, toward, cancel };
+        let running = tokio::spawn(open.work);
+        // It fails only where the whole process ends.
+        let work = async move {
+            match running.await {
+                Ok(ended) => ended,
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let open = Open { work: Box::pin(work), ..open };
         self.all().insert(handle.clone(), Parked { open, reply, asked });
         // Not held: what is parked ends with the last client that could come back for it.
         let parking = Arc::downgrade(self);
@@ -334,16 +332,18 @@ impl Parking {
         profile: Option<&str>,
         state: Option<&str>,
         given: Option<&InputResponses>,
-    ) -> Option<Result<Open, ErrorData>> {
+    ) -> Option<Result<Open<T>, ErrorData>> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
         let mut all = self.all();
-        let fits = |parked: &Parked| parked.open.what == what && parked.open.profile.as_deref() == profile;
+        let fits = |parked: &Parked<T>| parked.open.what == what && parked.open.profile.as_deref() == profile;
         let fits = all.get(handle).is_some_and(fits);
         let Some(parked) = fits.then(|| all.remove(handle)).flatten() else {
-            let why = "this does not wait for an answer any more: it was answered before, or too long ago; begin anew";
+            let why = "this does not wait for an answer, or not any more: it was answered before, too long ago, or is about \
+                       another request; send it without `requestState` to begin anew";
             return Some(Err(ErrorData::invalid_params(why, None)));
         };
         let answer = |key: &String| Some((key.clone(), Ok(given?.get(key)?.clone())));
+        parked.open.asker.waits.begin_anew();
         let _ = parked.reply.send(parked.asked.iter().filter_map(answer).collect());
         Some(Ok(parked.open))
     }

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{Handler, Verbatim, connect_soon, lines::ClientLines};
+use super::{Handler, Verbatim, connect_soon, lines::ClientLines, open::Parkings};
 use crate::{
     gateway::Gateway,
     shared::{self, Hello, Owner, START_LIMIT},
@@ -133,7 +133,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream) {
             return;
         }
     };
-    let handler = Verbatim(Handler::new(gateway.clone(), hello.profile, false, Arc::default()));
+    let handler = Verbatim(Handler::new(gateway.clone(), hello.profile, false, Parkings::default()));
     let serving = async {
         match serve_server(handler, ClientLines::new(reader, writer)).await {
             Ok(running) => drop(running.waiting().await),

@@ -77,7 +77,6 @@ impl Inside {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         match meta::call(&self.gateway, caller, tool, arguments).await {
             Answer::Result(result) => result,
-            Answer::Ask { message, .. } => panic!("the user was asked: {message}"),
             Answer::Task(job) => panic!("it goes on as a task: {job:?}"),
             Answer::Refused(error) => panic!("the server refuses it: {error:?}"),
         }
