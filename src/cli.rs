@@ -11,6 +11,7 @@ mod connect;
 mod hosts;
 mod launchers;
 mod log;
+mod login;
 mod secret;
 mod show;
 
@@ -184,6 +185,11 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Connect { .. } => connect::to_shared(&file, cli.profile).await,
         Command::Shared => connect::be_shared(loaded).await,
         Command::Check { json } => check::run(loaded, json).await,
+        Command::Login(manner) => tokio::select! {
+            code = login::login(&loaded.config, &manner) => code,
+            () = stop_signal() => Ok(FAILED),
+        },
+        Command::Logout { server } => login::logout(&loaded.config, &server),
         other => ask(loaded, cli.profile, other).await,
     }
 }

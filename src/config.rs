@@ -33,7 +33,7 @@ pub use expand::Sources;
 pub use fault::{Fault, NotFound, Unusable};
 pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
 pub use schema::schema;
-pub use servers::{Expose, Policy, Scope, Server, ToolOverride, Transport};
+pub use servers::{Expose, Grant, OAuth, Policy, Scope, Server, ToolOverride, Transport};
 pub use values::{Globs, Priorities, Secret, Token};
 
 use crate::{name::ServerName, search};
@@ -137,6 +137,11 @@ fn asks_for_tokens(root: &Value) -> bool {
     };
     let profiles = root.get("profiles").and_then(Value::as_object);
     root.get("gateway").is_some_and(asks) || profiles.into_iter().flatten().any(|(_, profile)| asks(profile))
+}
+
+/// The file of this user, which is found from any folder, whether it is there or not.
+pub fn user_file() -> Option<PathBuf> {
+    places(&|name| std::env::var(name).ok()).into_iter().nth(1)
 }
 
 fn places(env: Env) -> Vec<PathBuf> {

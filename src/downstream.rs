@@ -64,6 +64,8 @@ pub use self::{
 use crate::{
     catalog::Listing,
     config::{Server, Transport},
+    oauth::{Account, Vault},
+    shell,
 };
 
 /// The first wait before a lost server is tried again, and the longest.
@@ -72,6 +74,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 const STEADY: Duration = Duration::from_secs(30);
 /// The shortest value of `env`, `headers` or the keyring that is masked: shorter ones are words, not secrets.
 const MASKED: usize = 8;
+/// How long until a server is tried again that wants a sign-in, if nobody signs in: some say so by mistake.
+const UNSIGNED: Duration = Duration::from_secs(600);
 /// How long changes are gathered before the lists are read again.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -112,6 +116,8 @@ pub enum State {
     AuthRequired {
         /// What it said.
         error: String,
+        /// The command that signs in; none where the server gets its credentials from `headers`.
+        login: Option<String>,
     },
     /// Stopped by the gateway.
     Stopped,
@@ -191,6 +197,13 @@ pub enum Update {
         /// The server.
         server: Arc<str>,
     },
+    /// A server wants a sign-in from now on.
+    SignInNeeded {
+        /// The server.
+        server: Arc<str>,
+        /// The command that signs in, if one does.
+        login: Option<String>,
+    },
     /// The configuration changed: what is known is to be looked at anew, and servers that are gone forgotten.
     Reconfigured,
     /// Everything before this is to be published; then the sender is told.
@@ -200,6 +213,17 @@ pub enum Update {
 /// A pair of byte streams to a server that is not a child process, made anew for each connection.
 pub type Dial =
     dyn Fn() -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>) + Send + Sync;
+
+/// What all connections of a gateway have in common.
+#[derive(Debug)]
+pub struct Around {
+    /// Ends what a gateway leaves behind that was killed.
+    pub guard: Guard,
+    /// Where sign-ins are kept; none if nothing is.
+    pub vault: Option<Vault>,
+    /// The command that signs in to a server, up to its name.
+    pub login: String,
+}
 
 /// One server and the connection to it.
 pub struct Connection {
@@ -219,7 +243,11 @@ pub struct Connection {
     speaks_sse: AtomicBool,
     last_end: Mutex<String>,
     kick: Notify,
-    guard: Arc<Guard>,
+    around: Arc<Around>,
+    /// What its requests are signed with, where `headers` do not do that.
+    account: Option<Arc<Account>>,
+    /// What the server said as it refused a request for want of a sign-in, since it was reached.
+    signed_out: watch::Sender<Option<String>>,
     dial: Option<Box<Dial>>,
     secrets: Arc<[String]>,
     /// Cancelled when the server is no longer wanted.
@@ -267,7 +295,7 @@ enum ConnectError {
 
 impl Connection {
     /// A connection that is not started yet. `dial` replaces the configured transport.
-    pub fn new(name: Arc<str>, settings: Server, guard: Arc<Guard>, dial: Option<Box<Dial>>) -> Self {
+    pub fn new(name: Arc<str>, settings: Server, around: Arc<Around>, dial: Option<Box<Dial>>) -> Self {
         let hidden = match &settings.transport {
             Transport::Stdio { env, .. } => env,
             Transport::Http { headers, .. } => headers,
@@ -275,6 +303,12 @@ impl Connection {
         let hidden = hidden.values().chain(&settings.secrets);
         let secrets = hidden.map(|value| value.expose().trim_start_matches("Bearer ").to_string());
         let secrets = secrets.filter(|value| value.len() >= MASKED).collect();
+        let account = match &settings.transport {
+            Transport::Http { url, oauth, .. } if settings.transport.is_signed_in_to() => {
+                Some(Arc::new(Account::new(&name, url, oauth.clone(), around.vault.as_ref())))
+            }
+            _ => None,
+        };
         Self {
             name,
             one_at_a_time: tokio::sync::Mutex::default(),
@@ -286,7 +320,9 @@ impl Connection {
             speaks_sse: AtomicBool::new(false),
             last_end: Mutex::default(),
             kick: Notify::new(),
-            guard,
+            around,
+            account,
+            signed_out: watch::Sender::new(None),
             dial,
             secrets,
             retired: CancellationToken::new(),
@@ -410,21 +446,27 @@ impl Connection {
                 ConnectError::Failed(error) => {
                     State::Down { error: self.mask(&error), retry_at: Instant::now() + wait }
                 }
-                ConnectError::AuthRequired(error) => State::AuthRequired { error: self.mask(&error) },
+                ConnectError::AuthRequired(error) => self.wants_sign_in(&error, None),
             };
-            // A warning when the state changes, not at each try.
-            match (&*self.state.borrow(), &state) {
+            // Told when the state changes, not at each try.
+            let before = self.state();
+            match (&before, &state) {
                 (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
                 (_, State::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
-                (_, State::AuthRequired { error }) => {
+                (State::AuthRequired { .. }, State::AuthRequired { .. }) => {}
+                (_, State::AuthRequired { error, login }) => {
                     tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
+                    let (server, login) = (self.name.clone(), login.clone());
+                    let _ = updates.send(Update::SignInNeeded { server, login }).await;
                 }
                 _ => {}
             }
-            let wait = if matches!(state, State::AuthRequired { .. }) { BACKOFF.1 * 10 } else { wait };
+            let unsigned = matches!(state, State::AuthRequired { .. });
+            let wait = if unsigned { UNSIGNED } else { wait };
             self.state.send_replace(state);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
+                () = self.signs_in(), if unsigned => {}
                 () = self.kick.notified() => {}
                 () = stop.cancelled() => break,
             }
@@ -440,6 +482,7 @@ impl Connection {
         stop: &CancellationToken,
     ) -> ConnectError {
         let limit = self.settings().start_timeout;
+        self.signed_out.send_replace(None);
         let connected = tokio::select! {
             connected = timeout(limit, self.connect()) => connected,
             () = stop.cancelled() => return ConnectError::Failed("stopped".into()),
@@ -456,9 +499,12 @@ impl Connection {
         };
         let end = self.serve(&mut link, updates, started, stop).await;
         self.peer.store(None);
-        // What the child said last is part of the reason.
-        let mut reason = end;
         let _ = link.running.close_with_timeout(Duration::from_secs(1)).await;
+        // What the child said last is part of the reason.
+        let mut reason = match end {
+            ConnectError::Failed(reason) => reason,
+            unsigned => return unsigned,
+        };
         if let Some(mut child) = link.child {
             if let Some(status) = child.exit_status().await
                 && !stop.is_cancelled()
@@ -480,7 +526,7 @@ impl Connection {
         updates: &mpsc::Sender<Update>,
         started: Instant,
         stop: &CancellationToken,
-    ) -> String {
+    ) -> ConnectError {
         let peer = link.running.peer().clone();
         if let Ok(mut era) = self.era.lock() {
             *era = Some(link.era);
@@ -492,14 +538,20 @@ impl Connection {
         loop {
             let listing = tokio::select! {
                 listing = list(&peer, &link.info, &self.name) => listing,
-                () = stop.cancelled() => return "stopped".into(),
+                () = stop.cancelled() => return ConnectError::Failed("stopped".into()),
             };
             let update = match listing {
                 Ok(listing) => Some(listing),
                 Err(error) if peer.is_transport_closed() => {
-                    return format!("it left while listing its tools: {error}");
+                    return ConnectError::Failed(format!("it left while listing its tools: {error}"));
                 }
-                Err(error) if first => return format!("its tools could not be listed: {error}"),
+                Err(error) if first => {
+                    let error = format!("its tools could not be listed: {error}");
+                    return match &*self.signed_out.borrow() {
+                        Some(refusal) => ConnectError::AuthRequired(refusal.clone()),
+                        None => ConnectError::Failed(error),
+                    };
+                }
                 Err(error) => {
                     tracing::warn!(server = %self.name, "its tools could not be listed again; the old list stays: {error}");
                     None
@@ -523,10 +575,11 @@ impl Connection {
                 }
             }
             tokio::select! {
-                () = stop.cancelled() => return "stopped".into(),
-                () = link.closed.cancelled() => return "it closed the connection".into(),
-                () = self.restart.notified() => return "it was restarted on request".into(),
-                () = held(&self.enabled) => return "it was disabled on request".into(),
+                () = stop.cancelled() => return ConnectError::Failed("stopped".into()),
+                () = link.closed.cancelled() => return ConnectError::Failed("it closed the connection".into()),
+                () = self.restart.notified() => return ConnectError::Failed("it was restarted on request".into()),
+                () = held(&self.enabled) => return ConnectError::Failed("it was disabled on request".into()),
+                refusal = refused(&self.signed_out) => return ConnectError::AuthRequired(refusal),
                 () = link.changed.notified() => {}
                 () = subscription.changed(&peer, link, &self.followed) => {}
             }
@@ -535,9 +588,32 @@ impl Connection {
         }
     }
 
-    /// A text without the values of the server's `env` and `headers`, and without what it has from the keyring.
+    /// A text without the values of the server's `env` and `headers`, without what it has from the keyring, and without its
+    /// access token.
     fn mask(&self, text: &str) -> String {
-        mask(&self.secrets, text)
+        let text = mask(&self.secrets, text);
+        match &self.account {
+            Some(account) => account.mask(text),
+            None => text,
+        }
+    }
+
+    /// The state of a server that wants a sign-in, or more than the last one allowed (`scope`).
+    fn wants_sign_in(&self, error: &str, scope: Option<&str>) -> State {
+        let login = self.account.as_ref().map(|_| {
+            let scopes = scope.into_iter().flat_map(str::split_whitespace);
+            let scopes: String = scopes.map(|scope| format!(" --scope {}", shell::word(scope))).collect();
+            format!("{} {}{scopes}", self.around.login, self.name)
+        });
+        State::AuthRequired { error: self.mask(error), login }
+    }
+
+    /// Ends when somebody has signed in or out.
+    async fn signs_in(&self) {
+        match &self.account {
+            Some(account) => account.changed().await,
+            None => std::future::pending().await,
+        }
     }
 
     fn last_end(&self) -> String {
@@ -559,6 +635,15 @@ async fn held(enabled: &watch::Sender<bool>) {
     let mut enabled = enabled.subscribe();
     if enabled.wait_for(|enabled| !enabled).await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// What the server says when it refuses a request for want of a sign-in.
+async fn refused(signed_out: &watch::Sender<Option<String>>) -> String {
+    let mut signed_out = signed_out.subscribe();
+    match signed_out.wait_for(Option::is_some).await.ok().and_then(|said| said.clone()) {
+        Some(said) => said,
+        None => std::future::pending().await,
     }
 }
 

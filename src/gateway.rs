@@ -43,13 +43,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
     config::{Config, Globs, Profile, Scope as Scoped},
-    downstream::{Connection, Dial, LogLevel, State, Update, guard::Guard},
+    downstream::{Around, Connection, Dial, LogLevel, State, Update, guard::Guard},
     jobs::Jobs,
     metrics::Metrics,
+    oauth::Vault,
     policy::Scope,
     results::json_len,
     search::{Embedder, Graph, Index},
     select::Selector,
+    shell,
 };
 pub use apps::AppArguments;
 pub use ask::{AskArguments, Interrupt};
@@ -181,7 +183,7 @@ pub struct Gateway {
     /// Calls as they end.
     pub calls: Feed,
     selector: Selector,
-    guard: Arc<Guard>,
+    around: Arc<Around>,
     embedding: Mutex<Option<AbortHandle>>,
     /// The newest graph of a large catalogue, and whether one is being built.
     graph: ArcSwapOption<Graph>,
@@ -215,7 +217,11 @@ impl Gateway {
     /// A gateway with nothing started: it answers at once, with its own tools alone.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
-        let guard = Arc::new(Guard::new(options.executable));
+        let around = Arc::new(Around {
+            guard: Guard::new(options.executable),
+            vault: options.state.as_deref().map(Vault::in_state),
+            login: shell::nonet("login", &config.file),
+        });
         let mut dials = options.dials;
         let connections = config
             .servers
@@ -224,7 +230,7 @@ impl Gateway {
             .map(|(name, settings)| {
                 let name: Arc<str> = name.as_str().into();
                 let dial = dials.remove(&*name);
-                (name.clone(), Arc::new(Connection::new(name, settings.clone(), guard.clone(), dial)))
+                (name.clone(), Arc::new(Connection::new(name, settings.clone(), around.clone(), dial)))
             })
             .collect::<Connections>();
         let own = own_listing();
@@ -236,7 +242,7 @@ impl Gateway {
             jobs: Arc::default(),
             calls: Feed::default(),
             selector,
-            guard,
+            around,
             embedding: Mutex::default(),
             graph: ArcSwapOption::empty(),
             improving: AtomicBool::new(false),
@@ -363,7 +369,7 @@ impl Gateway {
         }
         let begin = || {
             let own =
-                Arc::new(Connection::new(server.clone(), (*settings).clone(), self.guard.clone(), None));
+                Arc::new(Connection::new(server.clone(), (*settings).clone(), self.around.clone(), None));
             own.begin_with_log(self.wanted_log());
             // What it lists is what the shared one lists.
             let (updates, _) = mpsc::channel(1);

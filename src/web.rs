@@ -15,14 +15,38 @@ pub type EventError = sse_stream::Error;
 
 /// A client that follows no redirect: headers hold secrets, and would go along to wherever it leads.
 pub fn client() -> Result<reqwest::Client, reqwest::Error> {
-    // Fails only if another provider was installed first, which then serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    crypto();
     reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
         .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
         .build()
+}
+
+/// Gives the process what TLS needs. Before any client is made.
+pub fn crypto() {
+    // Fails only if another provider was installed first, which then serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// An address as it may be shown: keys stand in queries and before an `@`.
+pub fn place(url: &str) -> String {
+    let place = url.split(['?', '#']).next().unwrap_or_default();
+    match (place.split_once("://"), place.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => place.to_string(),
+    }
+}
+
+/// Why a request failed: the innermost cause, without the address.
+pub fn cause(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut at: &dyn std::error::Error = &error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at.to_string()
 }
 
 /// The events of a `text/event-stream`. One longer than [`MAX_ANSWER`] breaks the stream.

@@ -53,11 +53,7 @@ pub struct Target {
 impl Target {
     /// The address without what may be a secret: name and password before an `@`, and the query.
     pub fn shown(&self) -> String {
-        let place = self.url.split(['?', '#']).next().unwrap_or_default();
-        match (place.split_once("://"), place.rsplit_once('@')) {
-            (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-            _ => place.into(),
-        }
+        web::place(&self.url)
     }
 }
 

@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 
-use super::secret;
+use super::{login, secret};
 use crate::{
     downstream::guard,
     search::Rule,
@@ -180,6 +180,13 @@ pub(super) enum Command {
         /// Show what would be written, and write nothing
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Sign in to a server that asks for it (OAuth), in a browser
+    Login(login::Manner),
+    /// Forget the sign-in to a server
+    Logout {
+        /// The server, by its name in servers.toml
+        server: String,
     },
     /// Keep secrets in the keyring of this system, for `${keyring:NAME}` in servers.toml
     Secret {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{FAILED, OK};
 use crate::{
+    downstream::State,
     fault::Fault,
     gateway::{Gateway, session::Caller},
     policy::Verdict,
@@ -62,11 +63,13 @@ pub async fn starting(gateway: &Arc<Gateway>, limit: Duration) {
     bar.finish_and_clear();
     for (name, connection) in gateway.connections().iter() {
         match connection.state() {
-            crate::downstream::State::Down { error, .. }
-            | crate::downstream::State::AuthRequired { error } => {
+            State::AuthRequired { login: Some(login), .. } => {
+                eprintln!("nonet: `{name}` wants a sign-in: run `{login}`");
+            }
+            State::Down { error, .. } | State::AuthRequired { error, .. } => {
                 eprintln!("nonet: `{name}` is not available: {error}");
             }
-            crate::downstream::State::Starting => eprintln!("nonet: `{name}` is still starting"),
+            State::Starting => eprintln!("nonet: `{name}` is still starting"),
             _ => {}
         }
     }

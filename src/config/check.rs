@@ -63,7 +63,7 @@ impl<'a> Checker<'a> {
                 "Give `command = \"npx\"` and `args` for a program to start, or `url` for a server to reach.",
             ),
             (true, false) => {
-                self.only_with(pointer, server, &["headers"], "url", "command");
+                self.only_with(pointer, server, &["headers", "oauth"], "url", "command");
                 if let Some(transport @ ("http" | "sse")) = transport {
                     let remedy = "Give a `url` instead, or take `transport` out.";
                     let message = format!("`{transport}` needs `url`, and this server has `command`");
@@ -77,7 +77,33 @@ impl<'a> Checker<'a> {
                     let message = "`stdio` needs `command`, and this server has `url`";
                     self.fault(&join(pointer, "transport"), Place::Value, message, remedy);
                 }
+                self.oauth(pointer, server);
             }
+        }
+    }
+
+    /// A sign-in needs all of a client, and nothing else may say who Nonet is.
+    fn oauth(&mut self, pointer: &str, server: &Map<String, Value>) {
+        let Some(oauth) = server.get("oauth").and_then(Value::as_object) else { return };
+        let pointer = join(pointer, "oauth");
+        let headers = server.get("headers").and_then(Value::as_object);
+        if headers
+            .is_some_and(|headers| headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")))
+        {
+            let message = "a server has `oauth` or a header `Authorization`, not both";
+            self.fault(&pointer, Place::Key, message, "Keep the one that the server wants.");
+        }
+        let has = |key: &str| oauth.contains_key(key);
+        if oauth.get("grant").and_then(Value::as_str) == Some("client_credentials") {
+            if !has("client_id") || !has("client_secret") {
+                let message = "`client_credentials` needs `client_id` and `client_secret`";
+                let remedy = "Give both, or take `grant` out to sign in with `nonet login`.";
+                self.fault(&join(&pointer, "grant"), Place::Value, message, remedy);
+            }
+            self.only_with(&pointer, oauth, &["redirect_uri"], "authorization_code", "client_credentials");
+        } else if has("client_secret") && !has("client_id") {
+            let message = "`client_secret` needs the `client_id` that it is the secret of";
+            self.fault(&join(&pointer, "client_secret"), Place::Key, message, "Give both, or neither.");
         }
     }
 

@@ -125,9 +125,10 @@ impl Written {
     /// people keep secrets in.
     pub fn is_showable(&self, pointer: &str) -> bool {
         let mut parts = pointer.split('/').skip(1);
-        let secret = match (parts.next(), parts.next(), parts.next()) {
-            (Some("servers"), _, key) => matches!(key, Some("env" | "headers" | "args" | "url")),
-            (Some("profiles"), _, Some("tokens")) | (Some("gateway"), Some("tokens"), _) => true,
+        let secret = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some("servers"), _, Some("oauth"), key) => key == Some("client_secret"),
+            (Some("servers"), _, key, _) => matches!(key, Some("env" | "headers" | "args" | "url")),
+            (Some("profiles"), _, Some("tokens"), _) | (Some("gateway"), Some("tokens"), ..) => true,
             _ => false,
         };
         !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == State::Plain)

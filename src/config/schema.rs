@@ -18,12 +18,13 @@ use crate::{name::ServerName, search};
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 10] = [
+pub(super) const FORMATS: [(&str, Check); 11] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is no pattern ({})", e.kind()))
     }),
     ("http-url", http_url),
+    ("redirect-uri", redirect_uri),
     ("header-name", header_name),
     ("header-value", |text| {
         http::HeaderValue::from_str(text).map(drop).map_err(|_| "holds characters that no header may".into())
@@ -168,6 +169,17 @@ fn http_url(text: &str) -> Result<(), String> {
     match url.host() {
         Some(host) if !host.is_empty() => Ok(()),
         _ => Err("is an address without a host".into()),
+    }
+}
+
+/// The browser must come back to this machine (RFC 8252, section 7.3), and Nonet must know where to listen.
+fn redirect_uri(text: &str) -> Result<(), String> {
+    let uri: http::Uri = text.parse().map_err(|error| format!("is no address ({error})"))?;
+    let here = matches!(uri.host(), Some("localhost" | "127.0.0.1" | "[::1]"));
+    match (uri.scheme_str(), here, uri.port_u16()) {
+        (Some("http"), true, Some(1..)) => Ok(()),
+        _ => Err("is not an address such as http://127.0.0.1:3118/callback, of this machine and with a port"
+            .into()),
     }
 }
 

@@ -73,7 +73,57 @@ pub enum Transport {
         headers: BTreeMap<String, Secret>,
         /// Whether the old HTTP+SSE is spoken from the start; else that is found out.
         sse: bool,
+        /// How Nonet signs in, where the server wants that.
+        oauth: OAuth,
     },
+}
+
+impl Transport {
+    /// Whether Nonet signs in where the server wants that: `headers` with an `Authorization` do it otherwise.
+    pub fn is_signed_in_to(&self) -> bool {
+        match self {
+            Self::Stdio { .. } => false,
+            Self::Http { headers, .. } => {
+                !headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"))
+            }
+        }
+    }
+}
+
+/// How Nonet signs in to a server with OAuth. All of it can be left out: what a server needs is found out when it asks for
+/// a sign-in.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OAuth {
+    /// The client that Nonet is for the sign-in server. Left out, Nonet registers itself. An https address is that of a
+    /// client metadata document.
+    #[schemars(length(min = 1), example = &"Iv23liB7wXyz")]
+    pub client_id: Option<String>,
+    /// The secret of that client, if it has one.
+    #[schemars(with = "Option<String>", length(min = 1), example = &"${CLIENT_SECRET}")]
+    pub client_secret: Option<Secret>,
+    /// What is asked for. Left out, what the server says that it needs.
+    #[schemars(example = json!(["files:read"]))]
+    pub scopes: Vec<String>,
+    /// Where the browser comes back to, where the client is registered with a fixed address: one of this machine, with a
+    /// port. Left out, any free port of 127.0.0.1.
+    #[schemars(extend("format" = "redirect-uri"), example = &"http://localhost:3118/callback")]
+    pub redirect_uri: Option<String>,
+    /// `client_credentials`: Nonet signs in as itself, with `client_id` and `client_secret`, and no user is asked.
+    pub grant: Grant,
+    /// `true`: the sign-in server may be at a private address, such as 10.0.0.9, although `url` has a name.
+    pub private_addresses: bool,
+}
+
+/// In whose name Nonet signs in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Grant {
+    /// In that of the user, who agrees in a browser.
+    #[default]
+    AuthorizationCode,
+    /// In its own (SEP-1046).
+    ClientCredentials,
 }
 
 /// What one tool has of its own.
@@ -166,6 +216,8 @@ pub(super) struct ServerTable {
     /// Headers sent with each request to `url`.
     #[schemars(schema_with = "headers_schema")]
     pub headers: BTreeMap<String, Secret>,
+    /// How Nonet signs in to `url` with OAuth (`nonet login`), where it needs to be told.
+    pub oauth: Option<OAuth>,
     /// `false` keeps the entry but never starts the server.
     pub enabled: bool,
     /// What the server is for, in a few words; helps search.
@@ -212,6 +264,7 @@ impl Default for ServerTable {
             cwd: None,
             url: None,
             headers: BTreeMap::new(),
+            oauth: None,
             enabled: true,
             description: None,
             tags: Vec::new(),
@@ -234,7 +287,9 @@ impl ServerTable {
     pub fn into_server(self, paths: &Paths, secrets: Vec<Secret>) -> Server {
         let sse = self.transport == Some(TransportName::Sse);
         let transport = match self.url {
-            Some(url) => Transport::Http { url, headers: self.headers, sse },
+            Some(url) => {
+                Transport::Http { url, headers: self.headers, sse, oauth: self.oauth.unwrap_or_default() }
+            }
             None => Transport::Stdio {
                 command: paths.program(&self.command.unwrap_or_default()),
                 args: self.args,

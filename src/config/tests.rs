@@ -459,6 +459,32 @@ fn odd_files_are_told_too() {
             "[servers.a]\nurl = \"http://a\"\nheaders.Accept = \"x\"",
             vec!["3: servers.a.headers.Accept: `Accept` is a header that Nonet sets itself"],
         ),
+        (
+            "[servers.a]\ncommand = \"a\"\noauth = {}",
+            vec!["3: servers.a.oauth: `oauth` goes with `url`, not with `command`"],
+        ),
+        (
+            "[servers.a]\nurl = \"http://a\"\nheaders.authorization = \"x\"\n[servers.a.oauth]\nscopes = [\"x\"]",
+            vec!["4: servers.a.oauth: a server has `oauth` or a header `Authorization`, not both"],
+        ),
+        (
+            "[servers.a]\nurl = \"http://a\"\noauth.client_secret = \"x\"\noauth.scope = \"x\"",
+            vec![
+                "3: servers.a.oauth.client_secret: `client_secret` needs the `client_id` that it is the secret of",
+                "4: servers.a.oauth.scope: unknown key",
+            ],
+        ),
+        (
+            "[servers.a]\nurl = \"http://a\"\noauth.grant = \"client_credentials\"",
+            vec!["3: servers.a.oauth.grant: `client_credentials` needs `client_id` and `client_secret`"],
+        ),
+        (
+            "[servers.a]\nurl = \"http://a\"\noauth.redirect_uri = \"https://example.com/callback\"",
+            vec![
+                "3: servers.a.oauth.redirect_uri: `https://example.com/callback` is not an address such as \
+                 http://127.0.0.1:3118/callback, of this machine and with a port",
+            ],
+        ),
         ("[servers.a]\nurl = \"${\"", vec!["2: servers.a.url: a `${` that is not a variable"]),
         ("[gateway]\ncontext_window = -1", vec!["2: gateway.context_window: must be at least 1000"]),
         ("[gateway]\r\nsoft_deadline = \"0s\"", vec!["2: gateway.soft_deadline: `0s` is no time at all"]),

@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::guard::Guard;
+use super::Around;
 use crate::schema::clip;
 
 /// How long a server may take to leave after its stdin was closed, and again after SIGTERM.
@@ -94,14 +94,14 @@ pub struct Program<'a> {
 pub struct Child {
     process: Process,
     group: Option<i32>,
-    guard: Arc<Guard>,
+    around: Arc<Around>,
     tail: Tail,
     reading: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Child {
     /// Starts a program. Its stderr is drained into the log and into [`Child::tail`].
-    pub fn spawn(program: &Program<'_>, guard: &Arc<Guard>) -> io::Result<(Self, ChildStdout, ChildStdin)> {
+    pub fn spawn(program: &Program<'_>, around: &Arc<Around>) -> io::Result<(Self, ChildStdout, ChildStdin)> {
         let mut command = Command::new(program.command);
         command
             .args(program.args)
@@ -119,11 +119,11 @@ impl Child {
         }
         #[cfg(unix)]
         command.process_group(0);
-        guard.start();
+        around.guard.start();
         let mut process = command.spawn()?;
         let group = process.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = group {
-            guard.watch(group);
+            around.guard.watch(group);
         }
         let tail = Tail::default();
         let mut reading = None;
@@ -150,7 +150,7 @@ impl Child {
         let missing = || io::Error::other("the child has no pipes");
         let stdout = process.stdout.take().ok_or_else(missing)?;
         let stdin = process.stdin.take().ok_or_else(missing)?;
-        Ok((Self { process, group, guard: guard.clone(), tail, reading }, stdout, stdin))
+        Ok((Self { process, group, around: around.clone(), tail, reading }, stdout, stdin))
     }
 
     /// What it last said on stderr.
@@ -211,7 +211,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.signal(Signal::Kill);
         if let Some(group) = self.group {
-            self.guard.forget(group);
+            self.around.guard.forget(group);
         }
     }
 }

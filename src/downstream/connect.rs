@@ -32,7 +32,7 @@ use super::{
     sse::{Events, SseError},
     tap::Tap,
 };
-use crate::{config::Transport, schema::clip};
+use crate::{config::Transport, schema::clip, web};
 
 /// How long a silent server is waited for before it is also greeted in the way of the session era.
 /// Launchers that download first take longer; over stdio both answers are then understood.
@@ -57,7 +57,7 @@ impl Connection {
                     env: env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect(),
                     cwd: cwd.as_deref(),
                 };
-                let (child, stdout, stdin) = Child::spawn(&program, &self.guard).map_err(|error| {
+                let (child, stdout, stdin) = Child::spawn(&program, &self.around).map_err(|error| {
                     ConnectError::Failed(match error.kind() {
                         std::io::ErrorKind::NotFound => missing_launcher(command),
                         _ => format!("`{command}` could not be started: {error}"),
@@ -68,7 +68,7 @@ impl Connection {
                 }
                 self.greet(Box::new(stdout), Box::new(stdin), Some(child)).await
             }
-            Transport::Http { url, headers, sse } => {
+            Transport::Http { url, headers, sse, .. } => {
                 let headers = headers
                     .iter()
                     .filter_map(|(name, value)| {
@@ -145,8 +145,9 @@ impl Connection {
             let changed = Arc::new(Notify::new());
             let handler = self.handler(&changed);
             let closed = CancellationToken::new();
-            let mut transport = http::transport(url, headers.clone(), closed.clone().drop_guard())
-                .map_err(|error| ConnectError::Failed(format!("no HTTP client: {error}")))?;
+            let mut transport =
+                http::transport(url, headers.clone(), self.account.clone(), closed.clone().drop_guard())
+                    .map_err(|error| ConnectError::Failed(format!("no HTTP client: {error}")))?;
             transport.tap = Tap::new(self.askers.clone());
             let token = CancellationToken::new();
             let greeting = serve_client_with_lifecycle_and_ct(handler, transport, mode, token);
@@ -214,7 +215,8 @@ impl Connection {
     ) -> Result<Link, HandshakeError> {
         let closed = CancellationToken::new();
         let headers = headers.into_iter().collect();
-        let mut events = Events::open(self.name.clone(), url, headers, closed.clone()).await?;
+        let mut events =
+            Events::open(self.name.clone(), url, headers, self.account.clone(), closed.clone()).await?;
         events.tap = Tap::new(self.askers.clone());
         let (era, info) =
             handshake::greet(&mut events, Some(Era::Legacy), &client_config(), self.silence()).await?;
@@ -244,17 +246,8 @@ fn explain(error: &ClientInitializeError, url: &str) -> String {
         ClientInitializeError::TransportError { error, .. } => deepest(error.error.as_ref()),
         other => other.to_string(),
     };
-    let place = place(url);
+    let place = web::place(url);
     clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
-}
-
-/// An address as it may be shown: keys stand in queries and before an `@`.
-fn place(url: &str) -> String {
-    let place = url.split(['?', '#']).next().unwrap_or_default();
-    match (place.split_once("://"), place.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-        _ => place.to_string(),
-    }
 }
 
 /// Whether a server behind a URL does not take the POST of streamable HTTP, which is where one of the old HTTP+SSE
@@ -278,6 +271,6 @@ fn refused(error: &HandshakeError, url: &str) -> ConnectError {
         HandshakeError::NotTaken(SseError::AuthRequired(challenge)) => {
             ConnectError::AuthRequired(challenge.www_authenticate_header.clone())
         }
-        other => ConnectError::Failed(clip(&format!("{}: {}", place(url), deepest(other)), 600)),
+        other => ConnectError::Failed(clip(&format!("{}: {}", web::place(url), deepest(other)), 600)),
     }
 }

@@ -21,9 +21,10 @@ use rmcp::{
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::{
         StreamableHttpClientTransport, Transport,
+        auth::{AuthError, WWWAuthenticateParams},
         streamable_http_client::{
-            AuthRequiredError, SseError, StreamableHttpClient, StreamableHttpClientTransportConfig,
-            StreamableHttpError, StreamableHttpPostResponse,
+            AuthRequiredError, InsufficientScopeError, SseError, StreamableHttpClient,
+            StreamableHttpClientTransportConfig, StreamableHttpError, StreamableHttpPostResponse,
         },
     },
 };
@@ -32,7 +33,10 @@ use sse_stream::Sse;
 use tokio_util::sync::DropGuard;
 
 use super::tap::{Tap, is_verbatim};
-use crate::web::{self, BodyError, MAX_ANSWER};
+use crate::{
+    oauth::{Account, Attempt, RenewError},
+    web::{self, BodyError, MAX_ANSWER},
+};
 
 /// The key that a verbatim result is wrapped under on its way through rmcp.
 const WRAP: &str = "nonet/verbatim";
@@ -49,13 +53,18 @@ pub struct HttpTransport {
 }
 
 /// Makes the transport; nothing is sent yet.
-pub fn transport(url: &str, headers: Headers, open: DropGuard) -> Result<HttpTransport, reqwest::Error> {
-    let client = web::client()?;
+pub fn transport(
+    url: &str,
+    headers: Headers,
+    account: Option<Arc<Account>>,
+    open: DropGuard,
+) -> Result<HttpTransport, reqwest::Error> {
+    let client = VerbatimClient { client: web::client()?, account };
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.custom_headers = headers;
     config.max_sse_event_size = MAX_ANSWER;
     config.max_concurrent_requests = 64;
-    let worker = StreamableHttpClientTransport::with_client(VerbatimClient(client), config);
+    let worker = StreamableHttpClientTransport::with_client(client, config);
     Ok(HttpTransport { worker, tap: Tap::default(), _open: open })
 }
 
@@ -109,9 +118,12 @@ impl Transport<RoleClient> for HttpTransport {
     }
 }
 
-/// reqwest, with the answers to verbatim requests wrapped.
+/// reqwest, with the answers to verbatim requests wrapped, and requests signed where the server wants that.
 #[derive(Clone)]
-pub struct VerbatimClient(reqwest::Client);
+pub struct VerbatimClient {
+    client: reqwest::Client,
+    account: Option<Arc<Account>>,
+}
 
 /// Wraps the result of a JSON-RPC response.
 fn wrap(mut message: Value) -> Value {
@@ -170,13 +182,17 @@ fn wrap_events(
 }
 
 impl VerbatimClient {
+    async fn attempt(&self) -> Result<Attempt<'_>, HttpError> {
+        Attempt::first(self.account.as_ref()).await.map_err(unsigned_error)
+    }
+
     /// Sends a request whose result is wanted verbatim: rmcp's own client would parse it.
     async fn post_verbatim(
         &self,
         uri: &str,
         message: &ClientJsonRpcMessage,
         session: Option<&Arc<str>>,
-        auth: Option<&String>,
+        auth: Option<&str>,
         headers: &Headers,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
         let wrap = match message {
@@ -187,7 +203,7 @@ impl VerbatimClient {
             }
             _ => wrap,
         };
-        let mut request = self.0.post(uri).header(header::ACCEPT, "text/event-stream, application/json");
+        let mut request = self.client.post(uri).header(header::ACCEPT, "text/event-stream, application/json");
         if let Some(token) = auth {
             request = request.bearer_auth(token);
         }
@@ -202,11 +218,25 @@ impl VerbatimClient {
         if status == StatusCode::NOT_FOUND && session.is_some() {
             return Err(StreamableHttpError::SessionExpired);
         }
-        if let (StatusCode::UNAUTHORIZED, Some(challenge)) =
-            (status, response.headers().get(header::WWW_AUTHENTICATE))
-        {
-            let challenge = String::from_utf8_lossy(challenge.as_bytes()).into_owned();
-            return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
+        let challenge = response.headers().get(header::WWW_AUTHENTICATE);
+        let challenge = challenge.map(|challenge| String::from_utf8_lossy(challenge.as_bytes()).into_owned());
+        match (status, challenge) {
+            (StatusCode::UNAUTHORIZED, challenge) => {
+                let challenge = challenge.unwrap_or_else(|| format!("HTTP {status}"));
+                return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
+            }
+            (StatusCode::FORBIDDEN, Some(challenge)) if challenge.contains("insufficient_scope") => {
+                let base = reqwest::Url::parse(uri).map_err(|error| {
+                    StreamableHttpError::UnexpectedServerResponse(
+                        format!("the url is no address: {error}").into(),
+                    )
+                })?;
+                let scope = WWWAuthenticateParams::parse(&challenge, &base).scope;
+                return Err(StreamableHttpError::InsufficientScope(InsufficientScopeError::new(
+                    challenge, scope,
+                )));
+            }
+            _ => {}
         }
         let kind = response.headers().get(header::CONTENT_TYPE);
         let kind = kind.map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned()).unwrap_or_default();
@@ -265,23 +295,25 @@ impl StreamableHttpClient for VerbatimClient {
         custom_headers: Headers,
         max_sse_event_size: usize,
     ) -> Result<StreamableHttpPostResponse, HttpError> {
-        if let JsonRpcMessage::Request(request) = &message
-            && is_verbatim(&request.request)
-        {
-            return self
-                .post_verbatim(&uri, &message, session_id.as_ref(), auth_header.as_ref(), &custom_headers)
-                .await;
+        let verbatim = matches!(&message, JsonRpcMessage::Request(request) if is_verbatim(&request.request));
+        let mut attempt = self.attempt().await?;
+        loop {
+            let token = attempt.token().map(String::from).or_else(|| auth_header.clone());
+            let sent = if verbatim {
+                let (session, headers) = (session_id.as_ref(), &custom_headers);
+                self.post_verbatim(&uri, &message, session, token.as_deref(), headers).await
+            } else {
+                let (uri, message, session_id) = (uri.clone(), message.clone(), session_id.clone());
+                let headers = custom_headers.clone();
+                let limit = max_sse_event_size;
+                self.client
+                    .post_message_with_max_sse_event_size(uri, message, session_id, token, headers, limit)
+                    .await
+            };
+            if !is_unsigned(&sent) || !attempt.again().await.map_err(unsigned_error)? {
+                return sent;
+            }
         }
-        self.0
-            .post_message_with_max_sse_event_size(
-                uri,
-                message,
-                session_id,
-                auth_header,
-                custom_headers,
-                max_sse_event_size,
-            )
-            .await
     }
 
     async fn delete_session(
@@ -291,7 +323,8 @@ impl StreamableHttpClient for VerbatimClient {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Result<(), HttpError> {
-        self.0.delete_session(uri, session_id, auth_header, custom_headers).await
+        let token = self.attempt().await?.token().map(String::from).or(auth_header);
+        self.client.delete_session(uri, session_id, token, custom_headers).await
     }
 
     async fn get_stream(
@@ -302,6 +335,29 @@ impl StreamableHttpClient for VerbatimClient {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpError> {
-        self.0.get_stream(uri, session_id, last_event_id, auth_header, custom_headers).await
+        let mut attempt = self.attempt().await?;
+        loop {
+            let token = attempt.token().map(String::from).or_else(|| auth_header.clone());
+            let (uri, session_id, last_event_id) = (uri.clone(), session_id.clone(), last_event_id.clone());
+            let headers = custom_headers.clone();
+            let opened = self.client.get_stream(uri, session_id, last_event_id, token, headers).await;
+            if !is_unsigned(&opened) || !attempt.again().await.map_err(unsigned_error)? {
+                return opened;
+            }
+        }
     }
+}
+
+/// Whether a request was refused for want of a sign-in.
+fn is_unsigned<T>(sent: &Result<T, HttpError>) -> bool {
+    match sent {
+        Err(StreamableHttpError::AuthRequired(_)) => true,
+        // rmcp's answer to a refusal without a challenge.
+        Err(StreamableHttpError::UnexpectedServerResponse(text)) => text.contains("401 Unauthorized"),
+        _ => false,
+    }
+}
+
+fn unsigned_error(error: RenewError) -> HttpError {
+    StreamableHttpError::Auth(AuthError::TokenRefreshFailed(error.to_string()))
 }

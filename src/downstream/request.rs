@@ -10,6 +10,7 @@ use rmcp::{
         ReadResourceRequestParams, ServerResult,
     },
     service::{Peer, PeerRequestOptions, RequestHandle, ServiceError},
+    transport::streamable_http_client::{AuthRequiredError, InsufficientScopeError},
 };
 use serde_json::{Map, Value, json};
 use tokio::{sync::SemaphorePermit, time::Instant};
@@ -298,11 +299,16 @@ impl Connection {
             Ok(Err(ServiceError::McpError(error))) => Err(CallError::Rpc(error)),
             Ok(Err(ServiceError::Cancelled { .. })) => Err(CallError::Cancelled),
             Ok(Err(ServiceError::TransportSend(error))) => {
-                let text = self.mask(&clip(&deepest(error.error.as_ref()), 400));
-                Err(if wants_sign_in(error.error.as_ref()) {
-                    CallError::NotReady(State::AuthRequired { error: text })
-                } else {
-                    CallError::Closed(text)
+                let text = clip(&deepest(error.error.as_ref()), 400);
+                Err(match Refused::of(error.error.as_ref()) {
+                    Some(Refused::Unsigned(challenge)) => {
+                        self.signed_out.send_replace(Some(challenge.clone()));
+                        CallError::NotReady(self.wants_sign_in(&challenge, None))
+                    }
+                    Some(Refused::Scope { challenge, scope }) => {
+                        CallError::NotReady(self.wants_sign_in(&challenge, Some(&scope)))
+                    }
+                    None => CallError::Closed(self.mask(&text)),
                 })
             }
             Ok(Err(ServiceError::TransportClosed)) | Err(_) => {
@@ -344,14 +350,33 @@ fn tell_cancelled(handle: RequestHandle<RoleClient>, reason: &str) {
     });
 }
 
-/// Whether an error means that the server wants a sign-in.
-fn wants_sign_in(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut at = Some(error);
-    while let Some(error) = at {
-        if error.is::<rmcp::transport::streamable_http_client::AuthRequiredError>() {
-            return true;
+/// A request that its server refuses for want of a sign-in.
+enum Refused {
+    /// There is none, or it is over.
+    Unsigned(String),
+    /// It does not allow this request.
+    Scope {
+        /// What the server said.
+        challenge: String,
+        /// What it wants to be allowed, separated by spaces.
+        scope: String,
+    },
+}
+
+impl Refused {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
+        let mut at = Some(error);
+        while let Some(error) = at {
+            if let Some(unsigned) = error.downcast_ref::<AuthRequiredError>() {
+                return Some(Self::Unsigned(unsigned.www_authenticate_header.clone()));
+            }
+            if let Some(narrow) = error.downcast_ref::<InsufficientScopeError>() {
+                let challenge = narrow.www_authenticate_header.clone();
+                let scope = narrow.required_scope.clone().unwrap_or_default();
+                return Some(Self::Scope { challenge, scope });
+            }
+            at = error.source();
         }
-        at = error.source();
+        None
     }
-    false
 }

@@ -10,7 +10,7 @@ use std::{future::Future, io, sync::Arc, time::Duration};
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{StreamExt, stream::BoxStream};
 use http::{HeaderMap, StatusCode, header};
-use reqwest::{Client, Response, Url};
+use reqwest::{Client, RequestBuilder, Response, Url};
 use rmcp::{
     RoleClient,
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
@@ -26,6 +26,7 @@ use tokio_util::{
 use super::{inbox::Inbox, lines::to_json, tap::Tap};
 use crate::{
     lines::{Line, LineReader},
+    oauth::{Account, Attempt, RenewError},
     schema::clip,
     web::{self, MAX_ANSWER},
 };
@@ -45,6 +46,9 @@ pub enum SseError {
     /// The request broke off.
     #[error("the request failed: {0}")]
     Broken(#[source] reqwest::Error),
+    /// There is no token for it, although somebody has signed in.
+    #[error("{0}")]
+    Unsigned(#[from] RenewError),
     /// It does not do as the transport asks.
     #[error("{0}")]
     Wrong(String),
@@ -71,6 +75,7 @@ struct Post {
     client: Client,
     endpoint: Url,
     headers: HeaderMap,
+    account: Option<Arc<Account>>,
     /// Cancelled when the connection has come to its end, from either side.
     closed: CancellationToken,
 }
@@ -82,13 +87,14 @@ impl Events {
         server: Arc<str>,
         url: &str,
         headers: HeaderMap,
+        account: Option<Arc<Account>>,
         closed: CancellationToken,
     ) -> Result<Self, SseError> {
         let client = web::client()?;
         let base =
             Url::parse(url).map_err(|error| SseError::Wrong(format!("the url is no address: {error}")))?;
         let request = client.get(base.clone()).header(header::ACCEPT, "text/event-stream");
-        let response = request.headers(headers.clone()).send().await?;
+        let response = send(account.as_ref(), request.headers(headers.clone())).await?;
         if !response.status().is_success() {
             return Err(refusal(response).await);
         }
@@ -107,7 +113,8 @@ impl Events {
                 break named;
             }
         };
-        let post = Post { client, endpoint: endpoint(&base, &named)?, headers, closed: closed.clone() };
+        let post =
+            Post { client, endpoint: endpoint(&base, &named)?, headers, account, closed: closed.clone() };
         Ok(Self { events, post: Arc::new(post), tap: Tap::default(), _open: closed.drop_guard() })
     }
 
@@ -141,7 +148,8 @@ impl Post {
     async fn send(&self, message: Vec<u8>) -> Result<(), SseError> {
         let request =
             self.client.post(self.endpoint.clone()).header(header::CONTENT_TYPE, "application/json");
-        let response = request.headers(self.headers.clone()).body(message).send().await?;
+        let request = request.headers(self.headers.clone()).body(message);
+        let response = send(self.account.as_ref(), request).await?;
         let status = response.status();
         if status.is_success() {
             return Ok(());
@@ -152,6 +160,22 @@ impl Post {
             self.closed.cancel();
         }
         Err(error)
+    }
+}
+
+/// Sends a request with the account's token, and once more where that was refused and could be renewed.
+async fn send(account: Option<&Arc<Account>>, request: RequestBuilder) -> Result<Response, SseError> {
+    let mut attempt = Attempt::first(account).await?;
+    loop {
+        let signed = request.try_clone().map(|request| match attempt.token() {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        });
+        let signed = signed.ok_or_else(|| SseError::Wrong("the request cannot be sent twice".into()))?;
+        let response = signed.send().await?;
+        if response.status() != StatusCode::UNAUTHORIZED || !attempt.again().await? {
+            return Ok(response);
+        }
     }
 }
 

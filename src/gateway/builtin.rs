@@ -346,7 +346,11 @@ impl Gateway {
                         server["era"] = json!(era);
                         server["started_ms"] = json!(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
                     }
-                    State::Down { error, .. } | State::AuthRequired { error } => {
+                    State::AuthRequired { error, login } => {
+                        server["last_error"] = json!(error);
+                        server["login"] = json!(login);
+                    }
+                    State::Down { error, .. } => {
                         server["last_error"] = json!(error);
                         if let Some(cause) = cause::likely(&error) {
                             server["likely_cause"] = json!(cause);

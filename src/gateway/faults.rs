@@ -29,11 +29,14 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
                 .retry_after(wait.max(Duration::from_millis(500)))
                 .next("execute_tool", status())
         }
-        CallError::NotReady(State::AuthRequired { error }) => Fault::new(
-            Code::AuthRequired,
-            format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
-        )
-        .next("execute_tool", status()),
+        CallError::NotReady(State::AuthRequired { error, login }) => {
+            let remedy = match login {
+                Some(login) => format!("The user has to run `{login}` in a terminal, which opens a browser; it is taken up at once."),
+                None => format!("The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
+            };
+            Fault::new(Code::AuthRequired, format!("`{server}` wants a sign-in ({error}). {remedy}"))
+                .next("execute_tool", status())
+        }
         CallError::Busy(most) => Fault::new(
             Code::RateLimited,
             format!("`{server}` has {most} calls already, which is its `max_concurrency`, and none of them ended in time."),

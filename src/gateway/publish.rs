@@ -74,6 +74,7 @@ impl Gateway {
                     }
                     Update::Listed { .. } => {}
                     Update::Reconnected { server } => self.metrics.restarted(&server),
+                    Update::SignInNeeded { server, login } => self.tell_of_sign_in(&server, login.as_deref()),
                     Update::Reconfigured => {
                         let world = self.world();
                         known.retain(|server, _| {
@@ -89,6 +90,23 @@ impl Gateway {
         }
     }
 
+    /// Tells every session that sees a server that it wants a sign-in.
+    fn tell_of_sign_in(&self, server: &str, login: Option<&str>) {
+        let snapshot = self.snapshot();
+        let mut notice = json!({ "kind": "sign_in_needed", "server": server });
+        if let Some(login) = login {
+            notice["command"] = json!(login);
+            notice["hint"] =
+                json!("Ask the user to run the command in a terminal; the server is there at once then.");
+        }
+        for session in self.sessions.iter().filter_map(|session| session.upgrade()) {
+            let world = self.world();
+            if sees_server(&snapshot, world.scope(&session), server) {
+                session.notify(notice.clone());
+            }
+        }
+    }
+
     /// Tells every session what changed, as far as its profile shows it.
     fn tell_of_changes(&self, notice: &Value) {
         let snapshot = self.snapshot();
@@ -97,8 +115,7 @@ impl Gateway {
             let scope = world.scope(&session);
             let server = notice["server"].as_str().unwrap_or_default();
             // Of a tool that is gone nobody can say who saw it; then its server's other tools decide.
-            let sees_server = scope.is_none()
-                || snapshot.tools.iter().any(|tool| &*tool.server == server && !denied(tool, scope));
+            let sees_server = sees_server(&snapshot, scope, server);
             let seen = |name: &Value| match snapshot.catalog.get(name.as_str().unwrap_or_default()) {
                 Some(tool) => !denied(tool, scope),
                 None => sees_server,
@@ -331,6 +348,11 @@ impl Gateway {
             gateway.improve();
         });
     }
+}
+
+/// Whether a profile shows anything of a server.
+fn sees_server(snapshot: &Snapshot, scope: Option<Scope<'_>>, server: &str) -> bool {
+    scope.is_none() || snapshot.tools.iter().any(|tool| &*tool.server == server && !denied(tool, scope))
 }
 
 fn denied(tool: &Tool, scope: Option<Scope<'_>>) -> bool {

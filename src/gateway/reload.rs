@@ -72,7 +72,7 @@ impl Gateway {
                 }
                 None => changes.started.push(name.to_string()),
             }
-            let connection = Connection::new(name.clone(), settings.clone(), self.guard.clone(), None);
+            let connection = Connection::new(name.clone(), settings.clone(), self.around.clone(), None);
             let connection = Arc::new(connection);
             connection.begin_with_log(self.wanted_log());
             fresh.push(connection.clone());

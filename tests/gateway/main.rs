@@ -10,6 +10,7 @@ mod client;
 mod fake;
 mod inside;
 mod setup;
+mod sign_in_service;
 mod web;
 
 mod approving;
@@ -47,6 +48,7 @@ mod secrets;
 mod server_changes;
 mod server_faults;
 mod sharing;
+mod signing_in;
 mod skills;
 mod sse_servers;
 mod stopping;

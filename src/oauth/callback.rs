@@ -1,0 +1,121 @@
+//! Where the browser comes back to: an address of this machine that takes requests while a sign-in waits
+//! (RFC 8252, section 7.3).
+
+use std::{
+    future::IntoFuture,
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::StatusCode,
+    response::{Html, IntoResponse, Response},
+};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+/// The path of the addresses that Nonet makes itself.
+const PATH: &str = "/callback";
+
+/// Listens for the browser.
+pub struct Callback {
+    /// Its address, as the sign-in server is told.
+    pub redirect_uri: String,
+    came_back: mpsc::Receiver<CameBack>,
+    stop: CancellationToken,
+    serving: JoinHandle<io::Result<()>>,
+}
+
+/// A browser that waits for its page.
+pub struct CameBack {
+    /// The whole address that it was sent to.
+    pub address: String,
+    reply: oneshot::Sender<(StatusCode, String)>,
+}
+
+impl CameBack {
+    /// Shows the user a page of one sentence.
+    pub fn reply(self, good: bool, sentence: &str) {
+        let status = if good { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+        // A browser that did not wait misses the page, nothing else.
+        let _ = self.reply.send((status, page(good, sentence)));
+    }
+}
+
+impl Callback {
+    /// Listens at a `redirect_uri` of this machine, or at any free port.
+    pub async fn listen(redirect_uri: Option<&str>) -> io::Result<Self> {
+        let uri = redirect_uri.map(str::parse::<http::Uri>).transpose().map_err(io::Error::other)?;
+        let (host, port) = match &uri {
+            Some(uri) => (uri.host().unwrap_or_default(), uri.port_u16().unwrap_or_default()),
+            None => ("127.0.0.1", 0),
+        };
+        let address = match host {
+            "[::1]" => SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
+            _ => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        };
+        let listener = TcpListener::bind(address).await?;
+        let redirect_uri = match redirect_uri {
+            Some(redirect_uri) => redirect_uri.to_string(),
+            None => format!("http://{}{PATH}", listener.local_addr()?),
+        };
+        let (sender, came_back) = mpsc::channel(8);
+        let shared = Shared { redirect_uri: redirect_uri.clone(), sender };
+        let stop = CancellationToken::new();
+        let router = Router::new().fallback(take).with_state(shared);
+        let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+        let serving = tokio::spawn(serving.into_future());
+        Ok(Self { redirect_uri, came_back, stop, serving })
+    }
+
+    /// The next browser that came to the address.
+    pub async fn next(&mut self) -> Option<CameBack> {
+        self.came_back.recv().await
+    }
+
+    /// Ends once the last page is delivered.
+    pub async fn close(self) {
+        self.stop.cancel();
+        let _ = self.serving.await;
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    redirect_uri: String,
+    sender: mpsc::Sender<CameBack>,
+}
+
+async fn take(State(shared): State<Shared>, request: Request) -> Response {
+    let here = shared.redirect_uri.parse::<http::Uri>().map(|uri| uri.path().to_string());
+    if here.is_ok_and(|path| path != request.uri().path()) {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    let query = request.uri().query().unwrap_or_default();
+    let (reply, page) = oneshot::channel();
+    let address = format!("{}?{query}", shared.redirect_uri);
+    if shared.sender.send(CameBack { address, reply }).await.is_err() {
+        return StatusCode::GONE.into_response();
+    }
+    match page.await {
+        Ok((status, page)) => (status, Html(page)).into_response(),
+        Err(_) => StatusCode::GONE.into_response(),
+    }
+}
+
+fn page(good: bool, sentence: &str) -> String {
+    let sentence = sentence.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let title = if good { "Signed in" } else { "Not signed in" };
+    format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title} - Nonet</title>\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <body style=\"font: 1rem/1.5 system-ui, sans-serif; margin: 15vh auto; max-width: 36rem; padding: 0 1rem\">\
+         <h1>{title}</h1><p>{sentence}</p></body></html>"
+    )
+}

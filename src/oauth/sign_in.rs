@@ -1,0 +1,184 @@
+//! One sign-in, from what the server says when it refuses a request to the tokens.
+//!
+//! Knows nothing of browsers and terminals: it gives the address to open, and takes the address that the browser came back to.
+
+use std::collections::HashSet;
+
+use http::{HeaderMap, StatusCode, header};
+use reqwest::Url;
+use rmcp::transport::auth::{
+    AuthError, AuthorizationCallback, AuthorizationManager, CredentialStore, InMemoryCredentialStore,
+    OAuthClientConfig,
+};
+use serde_json::json;
+
+use super::{Found, Record, explain, manager};
+use crate::{config::OAuth, schema::clip, web};
+
+/// Under which name Nonet registers.
+const CLIENT_NAME: &str = "Nonet";
+
+/// Why there was no sign-in.
+#[derive(Debug, thiserror::Error)]
+pub enum SignInError {
+    /// The server answers without one, and says nothing of one.
+    #[error("it does not ask for a sign-in (it answered HTTP {0})")]
+    NotNeeded(StatusCode),
+    /// The server could not be asked.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    /// Its sign-in server wants clients to be registered by hand.
+    #[error(
+        "its sign-in server does not let clients register themselves. Register Nonet there with the redirect address {0}, and \
+         give `client_id`, `redirect_uri` and, if there is one, `client_secret` in `oauth`"
+    )]
+    NoRegistration(String),
+    /// The user, or the sign-in server, said no.
+    #[error("the sign-in server refused: {0}")]
+    Refused(String),
+    /// The address is not of this sign-in.
+    #[error("that address is not the end of this sign-in: {0}")]
+    Foreign(String),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What a sign-in is for.
+pub struct Wish<'a> {
+    /// The server.
+    pub url: &'a str,
+    /// What goes with its requests.
+    pub headers: HeaderMap,
+    /// What is known of the sign-in.
+    pub settings: &'a OAuth,
+    /// Where the browser is to come back to.
+    pub redirect_uri: String,
+    /// What is to be allowed besides what the server asks for.
+    pub scopes: &'a [String],
+    /// The sign-in that there was; what it allowed is asked for again (SEP-2350).
+    pub before: Option<&'a Record>,
+}
+
+/// A sign-in that waits for the user.
+pub struct SignIn {
+    manager: AuthorizationManager,
+    store: InMemoryCredentialStore,
+    /// The address to open in a browser.
+    pub address: String,
+    /// What the address asks for; empty where the sign-in server decides.
+    pub scopes: Vec<String>,
+    /// What the browser brings back, so that it can be told from anything else.
+    state: String,
+    url: String,
+    redirect_uri: String,
+    client_secret: Option<String>,
+    challenge: Option<String>,
+}
+
+impl SignIn {
+    /// Finds the sign-in server, registers Nonet there if need be, and makes the address to open.
+    pub async fn begin(wish: Wish<'_>) -> Result<Self, SignInError> {
+        let (status, challenge) = refusal(wish.url, &wish.headers).await?;
+        let found = manager(wish.url, wish.settings, challenge.as_deref()).await.map_err(failed)?;
+        if !found.is_told && status != StatusCode::UNAUTHORIZED {
+            return Err(SignInError::NotNeeded(status));
+        }
+        let scopes = scopes(&found, &wish).await;
+        let names: Vec<&str> = scopes.iter().map(String::as_str).collect();
+        let Found { mut manager, registers, takes_documents, .. } = found;
+        let store = InMemoryCredentialStore::new();
+        manager.set_credential_store(store.clone());
+        let redirect_uri = wish.redirect_uri;
+        let known = wish.settings.client_id.as_ref();
+        let client_secret = match known.filter(|id| takes_documents || !id.starts_with("https://")) {
+            Some(id) => {
+                let mut client = OAuthClientConfig::new(id, &redirect_uri);
+                client.client_secret = wish.settings.client_secret.as_ref().map(|it| it.expose().into());
+                let secret = client.client_secret.clone();
+                manager.configure_client(client).map_err(failed)?;
+                secret
+            }
+            None if registers => {
+                let client = manager.register_client(CLIENT_NAME, &redirect_uri, &names).await;
+                client.map_err(failed)?.client_secret
+            }
+            None => return Err(SignInError::NoRegistration(redirect_uri)),
+        };
+        let address = manager.get_authorization_url(&names).await.map_err(failed)?;
+        let state = query(&address, "state").unwrap_or_default();
+        let url = wish.url.into();
+        Ok(Self { manager, store, address, scopes, state, url, redirect_uri, client_secret, challenge })
+    }
+
+    /// Takes the address that the browser came back to, and exchanges what it brings for tokens.
+    pub async fn finish(&self, came_back_to: &str) -> Result<Record, SignInError> {
+        if query(came_back_to, "state").as_deref() != Some(&self.state) {
+            return Err(SignInError::Foreign("its `state` is another one".into()));
+        }
+        if let Some(error) = query(came_back_to, "error") {
+            let more = query(came_back_to, "error_description").map(|more| format!(" ({more})"));
+            return Err(SignInError::Refused(clip(&format!("{error}{}", more.unwrap_or_default()), 400)));
+        }
+        let callback = AuthorizationCallback::from_redirect_url(came_back_to).map_err(failed)?;
+        let (code, state, issuer) = (&callback.code, &callback.csrf_token, callback.issuer.as_deref());
+        self.manager.exchange_code_for_token_with_issuer(code, state, issuer).await.map_err(failed)?;
+        let credentials = self.store.load().await.map_err(failed)?;
+        Ok(Record {
+            url: self.url.clone(),
+            credentials: credentials
+                .ok_or_else(|| SignInError::Failed("the sign-in server gave no token".into()))?,
+            client_secret: self.client_secret.clone(),
+            redirect_uri: self.redirect_uri.clone(),
+            challenge: self.challenge.clone(),
+        })
+    }
+}
+
+/// What is asked for: what is configured, else what the server asked for and what was allowed before.
+async fn scopes(found: &Found, wish: &Wish<'_>) -> Vec<String> {
+    let mut scopes = wish.settings.scopes.clone();
+    if scopes.is_empty() {
+        scopes = found.manager.select_initial_scopes(&[]).await;
+        let before = wish.before.map(|record| &record.credentials);
+        if let Some(before) = before.filter(|before| before.issuer == found.issuer) {
+            scopes.extend(before.granted_scopes.iter().cloned());
+        }
+    }
+    scopes.extend(wish.scopes.iter().cloned());
+    let mut seen = HashSet::new();
+    scopes.retain(|scope| seen.insert(scope.clone()));
+    scopes
+}
+
+/// What the server answers to a greeting without a token: the status, and its `WWW-Authenticate`.
+async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<String>), SignInError> {
+    let unreachable = |error: reqwest::Error| SignInError::Unreachable(web::cause(error));
+    let client = web::client().map_err(unreachable)?;
+    let greeting = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": { "name": "nonet", "version": env!("CARGO_PKG_VERSION") },
+        },
+    });
+    let accept = (header::ACCEPT, "application/json, text/event-stream");
+    let request = client.post(url).headers(headers.clone()).header(accept.0.clone(), accept.1);
+    let mut response = request.json(&greeting).send().await.map_err(unreachable)?;
+    if matches!(response.status(), StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
+        // The old HTTP+SSE begins with a GET.
+        let request = client.get(url).headers(headers.clone()).header(accept.0, accept.1);
+        response = request.send().await.map_err(unreachable)?;
+    }
+    let challenge = response.headers().get(header::WWW_AUTHENTICATE);
+    let challenge = challenge.map(|challenge| String::from_utf8_lossy(challenge.as_bytes()).into_owned());
+    Ok((response.status(), challenge))
+}
+
+fn query(address: &str, name: &str) -> Option<String> {
+    let address = Url::parse(address).ok()?;
+    address.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+}
+
+fn failed(error: AuthError) -> SignInError {
+    SignInError::Failed(explain(&error))
+}

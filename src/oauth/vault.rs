@@ -1,0 +1,327 @@
+//! What is kept of a sign-in: a file that only its owner can read, or an entry of the keyring with a file that says so.
+
+use std::{
+    fmt,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use oauth2::TokenResponse;
+use rmcp::transport::auth::StoredCredentials;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    keyring::{self, Keyring},
+    store,
+};
+
+/// How often is looked whether somebody has signed in.
+pub const LOOK: Duration = Duration::from_millis(500);
+
+/// Why a sign-in is not kept, or not found.
+#[derive(Debug, thiserror::Error)]
+pub enum VaultError {
+    /// The file cannot be read or written.
+    #[error("`{}`: {source}; make it readable and writable for this user, or sign in anew", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is none of ours.
+    #[error("`{}` is not what Nonet has written ({why}); sign in anew", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The keyring does not do it.
+    #[error("{error}. {}", error.remedy())]
+    Keyring {
+        /// What it said.
+        #[from]
+        error: keyring::Error,
+    },
+}
+
+/// What came of one sign-in.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Record {
+    /// The server that it is for.
+    pub url: String,
+    /// The client, its tokens, and who gave them.
+    pub credentials: StoredCredentials,
+    /// The secret of the client, if it got one as it registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_secret: Option<String>,
+    /// Where the browser came back to.
+    pub redirect_uri: String,
+    /// What the server said as it asked for the sign-in: it leads to the sign-in server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub challenge: Option<String>,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl Record {
+    /// The access token, unless the sign-in is over.
+    pub fn token(&self) -> Option<String> {
+        Some(self.credentials.token_response.as_ref()?.access_token().secret().clone())
+    }
+
+    /// Whether the token is good beyond this moment, since 1970. One whose end is not known is.
+    pub fn ends_after(&self, moment: Duration) -> bool {
+        let ends = || {
+            let lasts = self.credentials.token_response.as_ref()?.expires_in()?;
+            Some(Duration::from_secs(self.credentials.token_received_at?) + lasts)
+        };
+        self.credentials.token_response.is_some() && ends().is_none_or(|ends| ends > moment)
+    }
+
+    /// Whether its token is renewed when it ends.
+    pub fn renews(&self) -> bool {
+        self.credentials.token_response.as_ref().is_some_and(|token| token.refresh_token().is_some())
+    }
+}
+
+/// A record, and where it is kept.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// What is kept.
+    pub record: Record,
+    /// Whether in the keyring; else in the file.
+    pub in_keyring: bool,
+}
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Contents {
+    /// All of it.
+    Here(Box<Record>),
+    /// The name of the entry of the keyring that has it.
+    Keyring { keyring: String },
+}
+
+/// The folder of all sign-ins of this user.
+#[derive(Clone, Debug)]
+pub struct Vault {
+    folder: PathBuf,
+}
+
+impl Vault {
+    /// The one in the folder where Nonet keeps things.
+    pub fn in_state(state: &Path) -> Self {
+        Self { folder: state.join("oauth") }
+    }
+
+    /// Where the sign-in to a server is kept. Another address is another server: no token goes there.
+    pub fn entry(&self, server: &str, url: &str) -> Entry {
+        let digest: String = Sha256::digest(url)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        Entry {
+            file: self.folder.join(format!("{server}-{digest}.json")),
+            secret: format!("OAUTH_{}_{digest}", server.replace('-', "_")).to_uppercase(),
+        }
+    }
+}
+
+/// Where the sign-in to one server is kept.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    file: PathBuf,
+    /// The name in the keyring.
+    secret: String,
+}
+
+/// What changes when a file is written anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    modified: Option<SystemTime>,
+    len: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+impl Entry {
+    /// The file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The state of the file; none if there is none.
+    pub fn stamp(&self) -> Option<Stamp> {
+        let data = fs::metadata(&self.file).ok()?;
+        Some(Stamp {
+            modified: data.modified().ok(),
+            len: data.len(),
+            #[cfg(unix)]
+            inode: std::os::unix::fs::MetadataExt::ino(&data),
+        })
+    }
+
+    /// What is kept; none if nobody has signed in.
+    pub fn read(&self) -> Result<Option<Kept>, VaultError> {
+        let text = match fs::read(&self.file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| self.failed(error))?,
+        };
+        Ok(Some(match self.parse(&text)? {
+            Contents::Here(record) => Kept { record: *record, in_keyring: false },
+            Contents::Keyring { keyring: name } => {
+                let text = Keyring::system(keyring::UNATTENDED).get(&name)?;
+                let record = serde_json::from_str(&text).map_err(|error| self.unreadable(&error))?;
+                Kept { record, in_keyring: true }
+            }
+        }))
+    }
+
+    /// Keeps a record in the place of what was kept. A keyring is waited for no longer than `limit`.
+    pub fn write(&self, kept: &Kept, limit: Duration) -> Result<(), VaultError> {
+        let contents = if kept.in_keyring {
+            let text = serde_json::to_string(&kept.record).map_err(|error| self.failed(error.into()))?;
+            Keyring::system(limit).set(&self.secret, &text)?;
+            Contents::Keyring { keyring: self.secret.clone() }
+        } else {
+            Contents::Here(Box::new(kept.record.clone()))
+        };
+        let text = serde_json::to_vec(&contents).map_err(|error| self.failed(error.into()))?;
+        self.replace(&text).map_err(|error| self.failed(error))
+    }
+
+    /// Forgets what is kept. Whether there was something.
+    pub fn remove(&self) -> Result<bool, VaultError> {
+        let text = match fs::read(&self.file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            text => text.map_err(|error| self.failed(error))?,
+        };
+        if let Ok(Contents::Keyring { keyring: name }) = self.parse(&text) {
+            match Keyring::system(keyring::ATTENDED).remove(&name) {
+                Ok(()) | Err(keyring::Error::NoSecret(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        fs::remove_file(&self.file).map_err(|error| self.failed(error))?;
+        Ok(true)
+    }
+
+    /// Waits for the right to renew the tokens, which one process has at a time.
+    pub async fn lock(&self) -> Result<File, VaultError> {
+        let entry = self.clone();
+        self.apart(move || entry.locked().map_err(|error| entry.failed(error))).await
+    }
+
+    /// Does something that may wait for a keyring or another process, beside everything else.
+    pub async fn apart<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, VaultError> + Send + 'static,
+    ) -> Result<T, VaultError> {
+        let done = tokio::task::spawn_blocking(work).await;
+        done.unwrap_or_else(|error| Err(self.failed(io::Error::other(error))))
+    }
+
+    fn locked(&self) -> io::Result<File> {
+        self.folder()?;
+        let path = self.file.with_extension("lock");
+        let file = store::private_file(OpenOptions::new().append(true).create(true)).open(path)?;
+        file.lock()?;
+        Ok(file)
+    }
+
+    fn folder(&self) -> io::Result<()> {
+        self.file.parent().map_or(Ok(()), store::private_folder)
+    }
+
+    /// Whoever reads it meanwhile reads the old file or the new one.
+    fn replace(&self, text: &[u8]) -> io::Result<()> {
+        self.folder()?;
+        let beside = self.file.with_extension(format!("{}.tmp", uuid::Uuid::new_v4().simple()));
+        let mut file = store::private_file(OpenOptions::new().write(true).create_new(true)).open(&beside)?;
+        let written = file.write_all(text).and_then(|()| file.sync_all());
+        let written = written.and_then(|()| fs::rename(&beside, &self.file));
+        if written.is_err() {
+            drop(fs::remove_file(&beside));
+        }
+        written
+    }
+
+    fn parse(&self, text: &[u8]) -> Result<Contents, VaultError> {
+        serde_json::from_slice(text).map_err(|error| self.unreadable(&error))
+    }
+
+    fn failed(&self, source: io::Error) -> VaultError {
+        VaultError::File { path: self.file.clone(), source }
+    }
+
+    /// Where it stands is told, not what is there.
+    fn unreadable(&self, error: &serde_json::Error) -> VaultError {
+        let why = format!("line {}, column {}", error.line(), error.column());
+        VaultError::Unreadable { path: self.file.clone(), why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(token: &str, expires_in: u64, received_at: u64) -> Record {
+        let credentials = json!({
+            "client_id": "c", "granted_scopes": [], "token_received_at": received_at,
+            "token_response": { "access_token": token, "token_type": "bearer", "expires_in": expires_in },
+        });
+        Record {
+            url: "https://a/mcp".into(),
+            credentials: serde_json::from_value(credentials).expect("it can be read"),
+            client_secret: Some("s3cret".into()),
+            redirect_uri: "http://127.0.0.1:1/callback".into(),
+            challenge: None,
+        }
+    }
+
+    #[test]
+    fn each_address_has_a_sign_in_of_its_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let vault = Vault::in_state(folder.path());
+        let entry = vault.entry("docs", "https://a/mcp");
+        let stamp = entry.stamp();
+        entry.write(&Kept { record: record("t0k3n", 60, 0), in_keyring: false }, Duration::ZERO).expect("kept");
+        assert_ne!(entry.stamp(), stamp);
+        let read = |entry: &Entry| entry.read().expect("it can be read").and_then(|kept| kept.record.token());
+        assert_eq!(read(&vault.entry("docs", "https://a/mcp")).as_deref(), Some("t0k3n"));
+        assert_eq!(read(&vault.entry("docs", "https://b/mcp")), None);
+        assert_eq!(read(&vault.entry("other", "https://a/mcp")), None);
+        assert_eq!((entry.remove().ok(), entry.remove().ok(), read(&entry)), (Some(true), Some(false), None));
+    }
+
+    #[test]
+    fn a_damaged_file_is_told_without_what_stands_in_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let entry = Vault::in_state(folder.path()).entry("docs", "https://a/mcp");
+        entry.replace(b"{\"url\": \"s3cret\", \"credentials\": 7}").expect("it can be written");
+        let error = entry.read().expect_err("it is none").to_string();
+        assert!(error.contains("sign in anew") && !error.contains("s3cret"), "{error}");
+        assert_eq!(entry.remove().ok(), Some(true));
+    }
+
+    #[test]
+    fn a_token_is_good_until_its_end() {
+        let good = |record: &Record, at: u64| record.ends_after(Duration::from_secs(at));
+        let mut token = record("t", 60, 1_000);
+        assert!(good(&token, 1_059) && !good(&token, 1_060));
+        token.credentials.token_received_at = None;
+        assert!(good(&token, 5_000), "its end is not known");
+        token.credentials.token_response = None;
+        assert!(!good(&token, 0) && token.token().is_none(), "the sign-in is over");
+        assert!(!format!("{:?}", record("t0k3n", 1, 1)).contains("t0k3n"));
+    }
+}

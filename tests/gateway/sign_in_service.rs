@@ -1,0 +1,333 @@
+//! A remote service: an MCP server that wants a bearer token, and the authorization server that gives it.
+//!
+//! It is as strict as such services are: codes and refresh tokens are good once, PKCE is verified, the `resource` is
+//! compared, and a client with a secret must show it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{Form, Query, State},
+    http::{HeaderMap, Method, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+
+use crate::fake;
+
+/// What the service is like.
+#[derive(Clone)]
+pub struct Manner {
+    /// How long a token says that it lasts, in seconds.
+    pub expires_in: Option<u64>,
+    /// Whether clients that register get a secret.
+    pub secret: bool,
+    /// Whether clients can register at all.
+    pub registers: bool,
+    /// What is in its metadata besides, or in the place of what is there.
+    pub metadata: Value,
+    /// Tools that want a scope of their own, by the name of the tool.
+    pub scopes: BTreeMap<String, String>,
+    /// What the user answers.
+    pub user_says_no: bool,
+    /// What the server behind it offers.
+    pub script: Value,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self {
+            expires_in: Some(3600),
+            secret: false,
+            registers: true,
+            metadata: json!({}),
+            scopes: BTreeMap::new(),
+            user_says_no: false,
+            script: json!({ "tools": [{ "name": "echo" }, { "name": "write" }] }),
+        }
+    }
+}
+
+/// The service, running.
+#[derive(Clone)]
+pub struct Service(Arc<Inner>);
+
+struct Inner {
+    manner: Manner,
+    base: String,
+    /// The server behind it.
+    behind: String,
+    client: reqwest::Client,
+    state: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    clients: HashMap<String, Option<String>>,
+    /// The challenge and the scope of each code.
+    codes: HashMap<String, (String, String)>,
+    /// The scope of each token.
+    tokens: HashMap<String, String>,
+    refresh_tokens: HashMap<String, String>,
+    /// Everything secret that it ever gave.
+    given: BTreeSet<String>,
+    /// What was asked of it, in order: `register`, `authorize`, `code`, `refresh`, `client_credentials`, `mcp`, `refused`.
+    log: Vec<String>,
+    count: u64,
+    down: bool,
+}
+
+type Params = HashMap<String, String>;
+type Refusal = Box<Response>;
+
+impl Service {
+    /// Starts it on a thread of its own.
+    pub fn start(manner: Manner) -> Self {
+        let (sender, started) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async move {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                let base = format!("http://{}", listener.local_addr().expect("it is bound"));
+                let server = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                let behind = format!("http://{}", server.local_addr().expect("it is bound"));
+                tokio::spawn(fake::serve_http(manner.script.clone().into(), server));
+                let client = nonet::web::client().expect("a client");
+                let service = Self(Arc::new(Inner { manner, base, behind, client, state: Mutex::default() }));
+                sender.send(service.clone()).expect("somebody waits");
+                let router = Router::new()
+                    .route("/.well-known/oauth-protected-resource/mcp", get(resource))
+                    .route("/.well-known/oauth-authorization-server", get(metadata))
+                    .route("/register", post(register))
+                    .route("/authorize", get(authorize))
+                    .route("/token", post(token))
+                    .fallback(serve)
+                    .with_state(service);
+                axum::serve(listener, router).await.expect("it serves");
+            });
+        });
+        started.recv().expect("it starts")
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}/mcp", self.0.base)
+    }
+
+    /// How often something was asked.
+    pub fn count(&self, what: &str) -> usize {
+        self.held(|held| held.log.iter().filter(|entry| *entry == what).count())
+    }
+
+    /// Every access token that was given is refused from now on, and with `all` every refresh token too.
+    pub fn revoke(&self, all: bool) {
+        self.held(|held| {
+            held.tokens.clear();
+            if all {
+                held.refresh_tokens.clear();
+            }
+        });
+    }
+
+    /// The authorization server answers nothing but 503, or goes on.
+    pub fn set_down(&self, down: bool) {
+        self.held(|held| held.down = down);
+    }
+
+    /// Panics if a text holds anything secret that it gave.
+    pub fn assert_hidden(&self, what: &str, text: &str) {
+        let given = self.held(|held| held.given.clone());
+        assert!(!given.is_empty(), "nothing was given yet");
+        for secret in given {
+            assert!(!text.contains(&secret), "{what} holds `{secret}`");
+        }
+    }
+
+    fn held<T>(&self, look: impl FnOnce(&mut Held) -> T) -> T {
+        look(&mut self.0.state.lock().expect("nobody panicked"))
+    }
+
+    fn refused(&self, status: StatusCode, challenge: &str) -> Response {
+        self.held(|held| held.log.push("refused".into()));
+        let metadata = format!("{}/.well-known/oauth-protected-resource/mcp", self.0.base);
+        let challenge = format!("Bearer resource_metadata=\"{metadata}\"{challenge}");
+        (status, [(header::WWW_AUTHENTICATE, challenge)]).into_response()
+    }
+}
+
+impl Held {
+    fn new_secret(&mut self, kind: &str) -> String {
+        self.count += 1;
+        let secret = format!("{kind}-{}-{}", self.count, "s3cret".repeat(3));
+        self.given.insert(secret.clone());
+        secret
+    }
+}
+
+async fn resource(State(service): State<Service>) -> Json<Value> {
+    let base = &service.0.base;
+    Json(json!({
+        "resource": service.url(), "authorization_servers": [base], "scopes_supported": ["read"],
+    }))
+}
+
+async fn metadata(State(service): State<Service>) -> Response {
+    if service.held(|held| held.down) {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    let base = &service.0.base;
+    let mut metadata = json!({
+        "issuer": base,
+        "authorization_endpoint": format!("{base}/authorize"),
+        "token_endpoint": format!("{base}/token"),
+        "response_types_supported": ["code"],
+        "code_challenge_methods_supported": ["S256"],
+        "authorization_response_iss_parameter_supported": true,
+        "token_endpoint_auth_methods_supported": ["none", "client_secret_post"],
+    });
+    if service.0.manner.registers {
+        metadata["registration_endpoint"] = json!(format!("{base}/register"));
+    }
+    for (key, value) in service.0.manner.metadata.as_object().into_iter().flatten() {
+        metadata[key] = value.clone();
+    }
+    Json(metadata).into_response()
+}
+
+async fn register(State(service): State<Service>, Json(request): Json<Value>) -> Response {
+    let (id, secret) = service.held(|held| {
+        held.log.push("register".into());
+        let id = format!("client-{}", held.clients.len());
+        let secret = service.0.manner.secret.then(|| held.new_secret("client"));
+        held.clients.insert(id.clone(), secret.clone());
+        (id, secret)
+    });
+    let mut answer = json!({ "client_id": id, "redirect_uris": request["redirect_uris"] });
+    if let Some(secret) = secret {
+        answer["client_secret"] = json!(secret);
+    }
+    (StatusCode::CREATED, Json(answer)).into_response()
+}
+
+async fn authorize(State(service): State<Service>, Query(params): Query<Params>) -> Response {
+    let get = |name: &str| params.get(name).cloned().unwrap_or_default();
+    if get("code_challenge_method") != "S256" || get("resource") != service.url() {
+        return (StatusCode::BAD_REQUEST, format!("{params:?}")).into_response();
+    }
+    let (state, base) = (get("state"), &service.0.base);
+    let outcome = service.held(|held| {
+        held.log.push(format!("authorize {}", get("scope")));
+        held.log.push("authorize".into());
+        if service.0.manner.user_says_no {
+            return "error=access_denied&error_description=The+user+said+no".to_string();
+        }
+        let code = held.new_secret("code");
+        held.codes.insert(code.clone(), (get("code_challenge"), get("scope")));
+        format!("code={code}")
+    });
+    let to = format!("{}?{outcome}&state={state}&iss={base}", get("redirect_uri"));
+    (StatusCode::FOUND, [(header::LOCATION, to)]).into_response()
+}
+
+async fn token(State(service): State<Service>, headers: HeaderMap, Form(params): Form<Params>) -> Response {
+    let get = |name: &str| params.get(name).cloned().unwrap_or_default();
+    let bad = |error: &str| {
+        Refusal::new((StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response())
+    };
+    let kind = get("grant_type");
+    let answer = service.held(|held| {
+        if held.down {
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE.into_response()));
+        }
+        let name = match kind.as_str() {
+            "authorization_code" => "code",
+            "refresh_token" => "refresh",
+            other => other,
+        };
+        held.log.push(name.into());
+        if get("resource") != service.url() {
+            return Err(bad("invalid_target"));
+        }
+        if let Some(secret) = held.clients.get(&get("client_id")).cloned().flatten()
+            && get("client_secret") != secret
+            && !headers.contains_key(header::AUTHORIZATION)
+        {
+            return Err(bad("invalid_client"));
+        }
+        let scope = match kind.as_str() {
+            "authorization_code" => {
+                let Some((challenge, scope)) = held.codes.remove(&get("code")) else {
+                    return Err(bad("invalid_grant"));
+                };
+                let digest = Sha256::digest(get("code_verifier"));
+                if BASE64_URL_SAFE_NO_PAD.encode(digest) != challenge {
+                    return Err(bad("invalid_grant"));
+                }
+                scope
+            }
+            "refresh_token" => match held.refresh_tokens.remove(&get("refresh_token")) {
+                Some(scope) => scope,
+                None => return Err(bad("invalid_grant")),
+            },
+            "client_credentials" if get("client_secret") == "machine-s3cret" => get("scope"),
+            _ => return Err(bad("unauthorized_client")),
+        };
+        let token = held.new_secret("access");
+        held.tokens.insert(token.clone(), scope.clone());
+        let mut answer = json!({ "access_token": token, "token_type": "Bearer", "scope": scope });
+        if let Some(expires_in) = service.0.manner.expires_in {
+            answer["expires_in"] = json!(expires_in);
+        }
+        if kind != "client_credentials" {
+            let refresh = held.new_secret("refresh");
+            held.refresh_tokens.insert(refresh.clone(), scope);
+            answer["refresh_token"] = json!(refresh);
+        }
+        Ok(answer)
+    });
+    answer.map_or_else(|refusal| *refusal, |answer| Json(answer).into_response())
+}
+
+/// The server behind it, for those who have a token.
+async fn serve(
+    State(service): State<Service>,
+    method: Method,
+    uri: Uri,
+    mut headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if uri.path().starts_with("/.well-known") {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    let token = headers.remove(header::AUTHORIZATION);
+    let token = token.as_ref().and_then(|token| token.to_str().ok()?.strip_prefix("Bearer "));
+    let scope = token.and_then(|token| service.held(|held| held.tokens.get(token).cloned()));
+    let Some(scope) = scope else { return service.refused(StatusCode::UNAUTHORIZED, "") };
+    let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let tool = request["params"]["name"].as_str().unwrap_or_default();
+    if let Some(wanted) = service.0.manner.scopes.get(tool)
+        && !scope.split(' ').any(|scope| scope == wanted)
+    {
+        let challenge = format!(", error=\"insufficient_scope\", scope=\"{wanted}\"");
+        return service.refused(StatusCode::FORBIDDEN, &challenge);
+    }
+    service.held(|held| held.log.push("mcp".into()));
+    headers.remove(header::HOST);
+    let request = service.0.client.request(method, format!("{}{uri}", service.0.behind));
+    match request.headers(headers).body(body).send().await {
+        Ok(answer) => {
+            let (status, mut headers) = (answer.status(), answer.headers().clone());
+            headers.remove(header::TRANSFER_ENCODING);
+            (status, headers, Body::from_stream(answer.bytes_stream())).into_response()
+        }
+        Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+    }
+}

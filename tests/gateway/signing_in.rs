@@ -1,0 +1,355 @@
+//! Servers that want an OAuth sign-in: `nonet login`, the tokens that come of it, and their end.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Output, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Client, command},
+    setup::{Setup, eventually, json_of},
+    sign_in_service::{Manner, Service},
+};
+
+fn setup(service: &Service, keys: &str) -> Setup {
+    Setup::new().server_of("web", &format!("url = '{}'\n{keys}", service.url()))
+}
+
+/// `nonet login`, as far as the address that it prints.
+fn begin(folder: &Path, arguments: &[&str]) -> (Child, String) {
+    let mut child = command(folder)
+        .args(["login", "web", "--no-browser", "--timeout", "20s"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("nonet starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("it is piped"));
+    let mut all = String::new();
+    while stderr.read_line(&mut all).expect("stderr can be read") > 0 {
+        if let Some(address) = all.lines().find_map(|line| line.trim().strip_prefix("http")) {
+            let address = format!("http{address}");
+            child.stderr = Some(stderr.into_inner());
+            return (child, address);
+        }
+    }
+    let status = child.wait().expect("it ends");
+    panic!("no address, {status}: {all}");
+}
+
+/// Follows an address as a browser does: the status and the text of the page where it ends.
+fn browse(address: &str) -> (u16, String) {
+    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let page = client.get(address).send().await.expect("an answer");
+        (page.status().as_u16(), page.text().await.expect("a page"))
+    })
+}
+
+/// `nonet login` with a user who agrees.
+fn login(folder: &Path, arguments: &[&str]) -> Output {
+    nonet::web::crypto();
+    let (child, address) = begin(folder, arguments);
+    browse(&address);
+    child.wait_with_output().expect("it ends")
+}
+
+fn signed_in(folder: &Path, arguments: &[&str]) {
+    let output = login(folder, arguments);
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder).args(arguments).stdin(Stdio::null()).output().expect("nonet runs")
+}
+
+fn fault(client: &mut Client, tool: &str) -> Value {
+    let result = client.execute(tool, json!({}));
+    json_of(&result)["error"].clone()
+}
+
+/// The file that the sign-in is kept in.
+fn kept(folder: &Path) -> std::path::PathBuf {
+    let folder = folder.join(".local/state/nonet/oauth");
+    let files = fs::read_dir(&folder).expect("the folder is there").flatten();
+    files
+        .map(|file| file.path())
+        .find(|file| file.extension().is_some_and(|it| it == "json"))
+        .expect("a file")
+}
+
+#[test]
+fn a_sign_in_leads_from_a_refusal_to_a_call() {
+    let service = Service::start(Manner::default());
+    let mut client = setup(&service, "").start();
+    let folder = client.folder.clone();
+    client.until("web", "auth_required");
+    let refusal = fault(&mut client, "web.echo");
+    assert_eq!(refusal["code"], "unknown_tool", "it has never been listed: {refusal}");
+    let status = json_of(&client.execute("gateway.status", json!({})));
+    let config = folder.path().join("servers.toml");
+    let told = format!("nonet --config {} login web", config.display());
+    assert_eq!(status["servers"][0]["login"], json!(told), "{status}");
+    let refusals = service.count("refused");
+    let notice = json!({
+        "kind": "sign_in_needed", "server": "web", "command": told,
+        "hint": "Ask the user to run the command in a terminal; the server is there at once then.",
+    });
+    assert_eq!(client.notices, [notice]);
+
+    nonet::web::crypto();
+    let (child, address) = begin(folder.path(), &[]);
+    // Somebody else's page is no end of it.
+    let back = address.split("redirect_uri=").nth(1).and_then(|rest| rest.split('&').next()).expect("it");
+    let back = back.replace("%3A", ":").replace("%2F", "/");
+    assert_eq!(browse(&format!("{back}?code=x&state=other")).0, 400);
+    assert_eq!(browse(&back.replace("/callback", "/favicon.ico")).0, 404);
+    let (status, page) = browse(&address);
+    assert_eq!((status, page.contains("Signed in")), (200, true), "{page}");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+
+    // The gateway that runs takes it up, and never asked in between.
+    client.until_ready("web");
+    assert_eq!(json_of(&client.execute("web.echo", json!({ "a": 1 }))), json!({ "a": 1 }));
+    assert!(service.count("refused") <= refusals + 1, "it was tried again and again");
+    assert_eq!((service.count("register"), service.count("code")), (1, 1));
+
+    let file = kept(folder.path());
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!((mode(&file), mode(file.parent().expect("a folder"))), (0o600, 0o700));
+    }
+    let status = client.execute("gateway.status", json!({})).to_string();
+    let log = fs::read_to_string(folder.path().join("stderr")).expect("a log");
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    for (what, text) in
+        [("the status", &status), ("the log", &log), ("the command", &said), ("the page", &page)]
+    {
+        service.assert_hidden(what, text);
+    }
+
+    let output = run(folder.path(), &["logout", "web"]);
+    assert!(output.status.success() && !file.exists(), "{output:?}");
+    assert_eq!(fault(&mut client, "web.echo")["code"], "auth_required");
+}
+
+#[test]
+fn tokens_are_renewed_by_one_process_at_a_time() {
+    // Each token is about to end as soon as it is given, and each refresh token is good once.
+    let service = Service::start(Manner { expires_in: Some(5), secret: true, ..Manner::default() });
+    let setup = setup(&service, "");
+    setup.write();
+    let folder = std::sync::Arc::new(setup.folder);
+    signed_in(folder.path(), &[]);
+    let clients = [0, 1, 2].map(|_| {
+        let folder = folder.clone();
+        std::thread::spawn(move || {
+            let mut client = Client::over(folder, &[], &[]);
+            client.initialize("2025-06-18", json!({}));
+            client.until_ready("web");
+            for n in 0..10 {
+                assert_eq!(json_of(&client.execute("web.echo", json!({ "n": n }))), json!({ "n": n }));
+            }
+        })
+    });
+    for client in clients {
+        client.join().expect("its calls came back");
+    }
+    assert!(service.count("refresh") > 0);
+    assert_eq!(service.count("register"), 1);
+}
+
+#[test]
+fn a_token_that_was_taken_back_is_renewed_within_the_call() {
+    let service = Service::start(Manner::default());
+    let mut client = setup(&service, "").start();
+    client.until("web", "auth_required");
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    service.revoke(false);
+    assert_eq!(json_of(&client.execute("web.echo", json!({ "a": 1 }))), json!({ "a": 1 }));
+    assert_eq!(service.count("refresh"), 1);
+}
+
+#[test]
+fn a_sign_in_that_is_over_is_told_and_not_tried_again() {
+    let service = Service::start(Manner::default());
+    let mut client = setup(&service, "").start();
+    client.until("web", "auth_required");
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    service.revoke(true);
+    let over = fault(&mut client, "web.echo");
+    assert_eq!(over["code"], "auth_required", "{over}");
+    assert!(over["message"].as_str().is_some_and(|text| text.contains("login web`")), "{over}");
+    client.until("web", "auth_required");
+    let asked = || (service.count("refresh"), service.count("refused"), service.count("mcp"));
+    // It may still be shutting the old connection down.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = asked();
+    assert_eq!(before.0, 1);
+    for _ in 0..5 {
+        assert_eq!(fault(&mut client, "web.echo")["code"], "auth_required");
+    }
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(asked(), before, "nobody signed in, so nothing is asked");
+
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
+}
+
+#[test]
+fn a_sign_in_server_that_is_down_does_not_end_the_sign_in() {
+    let service = Service::start(Manner { expires_in: Some(5), ..Manner::default() });
+    let mut client = setup(&service, "").start();
+    client.until("web", "auth_required");
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    service.set_down(true);
+    // The token lasts a little longer.
+    assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
+    service.revoke(false);
+    let lost = fault(&mut client, "web.echo");
+    assert_eq!(lost["code"], "server_down", "{lost}");
+    service.set_down(false);
+    eventually("it goes on without a new sign-in", || {
+        (client.execute("web.echo", json!({}))["isError"] != json!(true)).then_some(())
+    });
+}
+
+#[test]
+fn more_is_allowed_when_a_call_needs_it() {
+    let scopes = [("write".to_string(), "files:write".to_string())].into();
+    let service = Service::start(Manner { scopes, ..Manner::default() });
+    let mut client = setup(&service, "").start();
+    client.until("web", "auth_required");
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    assert_eq!(service.count("authorize read"), 1, "what the server says that it needs");
+    let narrow = fault(&mut client, "web.write");
+    assert_eq!(narrow["code"], "auth_required", "{narrow}");
+    assert!(narrow["message"].as_str().is_some_and(|text| text.contains("login web --scope files:write`")));
+    // The others go on.
+    assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
+    signed_in(client.folder.path(), &["--scope", "files:write"]);
+    assert_eq!(service.count("authorize read files:write"), 1);
+    assert_eq!(json_of(&client.execute("web.write", json!({}))), json!({}));
+    // What was allowed once is asked for again.
+    signed_in(client.folder.path(), &[]);
+    assert_eq!(service.count("authorize read files:write"), 2);
+}
+
+#[test]
+fn the_gateway_signs_in_by_itself_where_it_has_a_client_of_its_own() {
+    let service = Service::start(Manner { expires_in: Some(5), ..Manner::default() });
+    let oauth = "oauth = { grant = 'client_credentials', client_id = 'nightly', client_secret = 'machine-s3cret', \
+                 scopes = ['read', 'run'] }";
+    let mut client = setup(&service, oauth).start();
+    client.until_ready("web");
+    assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
+    assert!(service.count("client_credentials") > 1, "it is renewed");
+    assert_eq!((service.count("authorize"), service.count("register")), (0, 0));
+    let output = run(client.folder.path(), &["login", "web"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_registered_client_is_used_as_it_is_configured() {
+    let service = Service::start(Manner { registers: false, ..Manner::default() });
+    let setup_of = |keys: &str| {
+        let setup = setup(&service, keys);
+        setup.write();
+        setup.folder
+    };
+    let folder = setup_of("");
+    let output = run(folder.path(), &["login", "web", "--no-browser"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("redirect address http://127.0.0.1:") && said.contains("`client_id`"), "{said}");
+
+    let free =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a free port");
+    let back = format!("http://localhost:{}/done", free.port());
+    let folder =
+        setup_of(&format!("oauth = {{ client_id = 'known', redirect_uri = '{back}', scopes = ['a b'] }}"));
+    nonet::web::crypto();
+    let (child, address) = begin(folder.path(), &[]);
+    assert!(address.contains("client_id=known") && address.contains("%2Fdone"), "{address}");
+    browse(&address);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_login_that_fails_says_why() {
+    let check = |manner: Manner, expected: &str| {
+        let service = Service::start(manner);
+        let setup = setup(&service, "");
+        setup.write();
+        nonet::web::crypto();
+        let mut child = command(setup.folder.path())
+            .args(["login", "web", "--no-browser", "--timeout", "2s"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("nonet starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("it is piped"));
+        let mut all = String::new();
+        while stderr.read_line(&mut all).expect("stderr can be read") > 0 {
+            if let Some(line) = all.lines().last()
+                && line.trim().starts_with("http")
+                && expected != "nobody came back"
+            {
+                browse(line.trim());
+            }
+        }
+        let mut rest = String::new();
+        let _ = stderr.read_to_string(&mut rest);
+        assert_eq!(child.wait().expect("it ends").code(), Some(1), "{all}");
+        assert!(all.contains(expected), "{expected}: {all}");
+        assert!(!setup.folder.path().join(".local/state/nonet/oauth").join("web.json").exists());
+    };
+    check(Manner { user_says_no: true, ..Manner::default() }, "refused: access_denied (The user said no)");
+    check(Manner::default(), "nobody came back");
+    let metadata = json!({ "authorization_endpoint": "file:///bin/sh" });
+    check(Manner { metadata, ..Manner::default() }, "which is no https address");
+    let metadata = json!({ "code_challenge_methods_supported": ["plain"] });
+    check(Manner { metadata, ..Manner::default() }, "PKCE");
+    let metadata = json!({ "issuer": "http://127.0.0.1:1" });
+    check(Manner { metadata, ..Manner::default() }, "issuer");
+}
+
+#[test]
+fn servers_without_a_sign_in_are_told_apart() {
+    let setup = Setup::new()
+        .server_of("keyed", "url = 'http://127.0.0.1:9/mcp'\nheaders = { Authorization = 'Bearer x' }")
+        .server_of("far", "url = 'http://127.0.0.1:9/mcp'")
+        .server("near", json!({}));
+    setup.write();
+    let said = |server: &str, code: i32| {
+        let output = run(setup.folder.path(), &["login", server, "--no-browser"]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(said("keyed", 2).contains("has a header `Authorization`"));
+    assert!(said("near", 2).contains("is a program"));
+    assert!(said("other", 2).contains("servers that can be signed in to: far"));
+    assert!(said("far", 1).contains("cannot be reached"));
+    let output = run(setup.folder.path(), &["logout", "far"]);
+    assert!(
+        output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Nobody was signed in")
+    );
+}
