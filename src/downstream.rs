@@ -18,6 +18,7 @@ mod http;
 mod inbox;
 mod lines;
 mod list;
+mod refusal;
 mod request;
 mod sse;
 mod tap;
@@ -54,6 +55,7 @@ use self::{
     guard::Guard,
     handler::Handler,
     list::{Subscribed, list},
+    refusal::Refusal,
     wishes::Askers,
 };
 pub use self::{
@@ -247,7 +249,7 @@ pub struct Connection {
     /// What its requests are signed with, where `headers` do not do that.
     account: Option<Arc<Account>>,
     /// What the server said as it refused a request for want of a sign-in, since it was reached.
-    signed_out: watch::Sender<Option<String>>,
+    signed_out: watch::Sender<Option<Refusal>>,
     dial: Option<Box<Dial>>,
     secrets: Arc<[String]>,
     /// Cancelled when the server is no longer wanted.
@@ -289,8 +291,8 @@ struct Link {
 enum ConnectError {
     #[error("{0}")]
     Failed(String),
-    #[error("it wants a sign-in: {0}")]
-    AuthRequired(String),
+    #[error("it wants a sign-in: {}", .0.challenge)]
+    AuthRequired(Refusal),
 }
 
 impl Connection {
@@ -446,7 +448,7 @@ impl Connection {
                 ConnectError::Failed(error) => {
                     State::Down { error: self.mask(&error), retry_at: Instant::now() + wait }
                 }
-                ConnectError::AuthRequired(error) => self.wants_sign_in(&error, None),
+                ConnectError::AuthRequired(refusal) => self.wants_sign_in(&refusal),
             };
             // Told when the state changes, not at each try.
             let before = self.state();
@@ -598,14 +600,14 @@ impl Connection {
         }
     }
 
-    /// The state of a server that wants a sign-in, or more than the last one allowed (`scope`).
-    fn wants_sign_in(&self, error: &str, scope: Option<&str>) -> State {
+    /// The state of a server that wants a sign-in, or one that allows more.
+    fn wants_sign_in(&self, refusal: &Refusal) -> State {
         let login = self.account.as_ref().map(|_| {
-            let scopes = scope.into_iter().flat_map(str::split_whitespace);
+            let scopes = refusal.scope.iter().flat_map(|scope| scope.split_whitespace());
             let scopes: String = scopes.map(|scope| format!(" --scope {}", shell::word(scope))).collect();
             format!("{} {}{scopes}", self.around.login, self.name)
         });
-        State::AuthRequired { error: self.mask(error), login }
+        State::AuthRequired { error: self.mask(&refusal.challenge), login }
     }
 
     /// Ends when somebody has signed in or out.
@@ -639,7 +641,7 @@ async fn held(enabled: &watch::Sender<bool>) {
 }
 
 /// What the server says when it refuses a request for want of a sign-in.
-async fn refused(signed_out: &watch::Sender<Option<String>>) -> String {
+async fn refused(signed_out: &watch::Sender<Option<Refusal>>) -> Refusal {
     let mut signed_out = signed_out.subscribe();
     match signed_out.wait_for(Option::is_some).await.ok().and_then(|said| said.clone()) {
         Some(said) => said,

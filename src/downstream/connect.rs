@@ -29,6 +29,7 @@ use super::{
     handshake::{self, HandshakeError},
     http,
     lines::Lines,
+    refusal::Refusal,
     sse::{Events, SseError},
     tap::Tap,
 };
@@ -165,17 +166,17 @@ impl Connection {
                         info.ok_or_else(|| ConnectError::Failed("it said nothing of itself".into()))?;
                     return Ok(Link { running, child: None, era, info, changed, closed });
                 }
-                Err(error) if error.is_authorization_required() => {
-                    return Err(ConnectError::AuthRequired(
-                        error.auth_challenge().unwrap_or("no challenge given").into(),
-                    ));
-                }
                 Err(error) => {
+                    if let ClientInitializeError::TransportError { error, .. } = &error
+                        && let Some(refusal) = Refusal::of(error.error.as_ref())
+                    {
+                        return Err(ConnectError::AuthRequired(refusal));
+                    }
                     refuses_post = is_post_refused(&error);
                     failure = explain(&error, url);
                     // Servers that say it without a challenge.
                     if failure.contains("401 Unauthorized") {
-                        return Err(ConnectError::AuthRequired(failure));
+                        return Err(ConnectError::AuthRequired(failure.into()));
                     }
                 }
             }
@@ -269,7 +270,7 @@ fn is_post_refused(error: &ClientInitializeError) -> bool {
 fn refused(error: &HandshakeError, url: &str) -> ConnectError {
     match error {
         HandshakeError::NotTaken(SseError::AuthRequired(challenge)) => {
-            ConnectError::AuthRequired(challenge.www_authenticate_header.clone())
+            ConnectError::AuthRequired(challenge.www_authenticate_header.clone().into())
         }
         other => ConnectError::Failed(clip(&format!("{}: {}", web::place(url), deepest(other)), 600)),
     }

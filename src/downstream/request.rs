@@ -10,13 +10,15 @@ use rmcp::{
         ReadResourceRequestParams, ServerResult,
     },
     service::{Peer, PeerRequestOptions, RequestHandle, ServiceError},
-    transport::streamable_http_client::{AuthRequiredError, InsufficientScopeError},
 };
 use serde_json::{Map, Value, json};
 use tokio::{sync::SemaphorePermit, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{CallError, Connection, Control, Era, State, deepest, tap::Declared, tasks, wishes::Requests};
+use super::{
+    CallError, Connection, Control, Era, State, deepest, refusal::Refusal, tap::Declared, tasks,
+    wishes::Requests,
+};
 use crate::schema::clip;
 
 /// The `_meta` key of the level from which on a client wants to hear a server's log (2026-07-28).
@@ -300,16 +302,15 @@ impl Connection {
             Ok(Err(ServiceError::Cancelled { .. })) => Err(CallError::Cancelled),
             Ok(Err(ServiceError::TransportSend(error))) => {
                 let text = clip(&deepest(error.error.as_ref()), 400);
-                Err(match Refused::of(error.error.as_ref()) {
-                    Some(Refused::Unsigned(challenge)) => {
-                        self.signed_out.send_replace(Some(challenge.clone()));
-                        CallError::NotReady(self.wants_sign_in(&challenge, None))
-                    }
-                    Some(Refused::Scope { challenge, scope }) => {
-                        CallError::NotReady(self.wants_sign_in(&challenge, Some(&scope)))
-                    }
-                    None => CallError::Closed(self.mask(&text)),
-                })
+                let Some(refusal) = Refusal::of(error.error.as_ref()) else {
+                    return Err(CallError::Closed(self.mask(&text)));
+                };
+                let state = self.wants_sign_in(&refusal);
+                // Where only this call needs more, the others go on.
+                if refusal.scope.is_none() {
+                    self.signed_out.send_replace(Some(refusal));
+                }
+                Err(CallError::NotReady(state))
             }
             Ok(Err(ServiceError::TransportClosed)) | Err(_) => {
                 // The supervisor is just finding out why; give it a moment.
@@ -348,35 +349,4 @@ fn tell_cancelled(handle: RequestHandle<RoleClient>, reason: &str) {
     tokio::spawn(async move {
         let _ = handle.cancel(reason).await;
     });
-}
-
-/// A request that its server refuses for want of a sign-in.
-enum Refused {
-    /// There is none, or it is over.
-    Unsigned(String),
-    /// It does not allow this request.
-    Scope {
-        /// What the server said.
-        challenge: String,
-        /// What it wants to be allowed, separated by spaces.
-        scope: String,
-    },
-}
-
-impl Refused {
-    fn of(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
-        let mut at = Some(error);
-        while let Some(error) = at {
-            if let Some(unsigned) = error.downcast_ref::<AuthRequiredError>() {
-                return Some(Self::Unsigned(unsigned.www_authenticate_header.clone()));
-            }
-            if let Some(narrow) = error.downcast_ref::<InsufficientScopeError>() {
-                let challenge = narrow.www_authenticate_header.clone();
-                let scope = narrow.required_scope.clone().unwrap_or_default();
-                return Some(Self::Scope { challenge, scope });
-            }
-            at = error.source();
-        }
-        None
-    }
 }

@@ -17,6 +17,8 @@ use crate::{config::OAuth, schema::clip, web};
 
 /// Under which name Nonet registers.
 const CLIENT_NAME: &str = "Nonet";
+/// The revision that a server of the stateless era is greeted in.
+const MODERN: &str = "2026-07-28";
 
 /// Why there was no sign-in.
 #[derive(Debug, thiserror::Error)]
@@ -151,27 +153,47 @@ async fn scopes(found: &Found, wish: &Wish<'_>) -> Vec<String> {
     scopes
 }
 
-/// What the server answers to a greeting without a token: the status, and its `WWW-Authenticate`.
+/// What the server answers to a greeting without a token: the status, and its `WWW-Authenticate`. It is greeted in the way
+/// of each era, since one that knows only the other may not come to asking for a token.
 async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<String>), SignInError> {
     let unreachable = |error: reqwest::Error| SignInError::Unreachable(web::cause(error));
     let client = web::client().map_err(unreachable)?;
-    let greeting = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-            "protocolVersion": "2025-11-25", "capabilities": {},
-            "clientInfo": { "name": "nonet", "version": env!("CARGO_PKG_VERSION") },
-        },
+    let accept = "application/json, text/event-stream";
+    let info = json!({ "name": "nonet", "version": env!("CARGO_PKG_VERSION") });
+    let meta = |name: &str| format!("io.modelcontextprotocol/{name}");
+    let about = json!({
+        meta("protocolVersion"): MODERN, meta("clientCapabilities"): {}, meta("clientInfo"): info,
     });
-    let accept = (header::ACCEPT, "application/json, text/event-stream");
-    let request = client.post(url).headers(headers.clone()).header(accept.0.clone(), accept.1);
-    let mut response = request.json(&greeting).send().await.map_err(unreachable)?;
-    if matches!(response.status(), StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
-        // The old HTTP+SSE begins with a GET.
-        let request = client.get(url).headers(headers.clone()).header(accept.0, accept.1);
-        response = request.send().await.map_err(unreachable)?;
+    let discover = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": { "_meta": about },
+    });
+    let initialize = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": { "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info },
+    });
+    let modern = [("mcp-protocol-version", MODERN), ("mcp-method", "server/discover")];
+    let modern = modern
+        .into_iter()
+        .fold(client.post(url).json(&discover), |request, (name, value)| request.header(name, value));
+    let mut answer = None;
+    // The old HTTP+SSE begins with a GET.
+    for greeting in [modern, client.post(url).json(&initialize), client.get(url)] {
+        let greeting = greeting.headers(headers.clone()).header(header::ACCEPT, accept);
+        let response = greeting.send().await.map_err(unreachable)?;
+        let challenge = response.headers().get(header::WWW_AUTHENTICATE);
+        let challenge = challenge.map(|challenge| String::from_utf8_lossy(challenge.as_bytes()).into_owned());
+        let status = response.status();
+        if status == StatusCode::UNAUTHORIZED || challenge.is_some() {
+            return Ok((status, challenge));
+        }
+        if answer.is_none() || status.is_success() {
+            answer = Some(status);
+        }
+        if status.is_success() {
+            break;
+        }
     }
-    let challenge = response.headers().get(header::WWW_AUTHENTICATE);
-    let challenge = challenge.map(|challenge| String::from_utf8_lossy(challenge.as_bytes()).into_owned());
-    Ok((response.status(), challenge))
+    Ok((answer.unwrap_or_default(), None))
 }
 
 fn query(address: &str, name: &str) -> Option<String> {

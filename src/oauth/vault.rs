@@ -294,7 +294,9 @@ mod tests {
         let vault = Vault::in_state(folder.path());
         let entry = vault.entry("docs", "https://a/mcp");
         let stamp = entry.stamp();
-        entry.write(&Kept { record: record("t0k3n", 60, 0), in_keyring: false }, Duration::ZERO).expect("kept");
+        entry
+            .write(&Kept { record: record("t0k3n", 60, 0), in_keyring: false }, Duration::ZERO)
+            .expect("kept");
         assert_ne!(entry.stamp(), stamp);
         let read = |entry: &Entry| entry.read().expect("it can be read").and_then(|kept| kept.record.token());
         assert_eq!(read(&vault.entry("docs", "https://a/mcp")).as_deref(), Some("t0k3n"));

@@ -1,6 +1,6 @@
 // Nonet as the client of a scenario: starts it with the suite's server as its only server, lists what that offers, and calls
 // every tool once, with the arguments that the scenario names, or else with some that fit. Answers forms as a user does who
-// leaves everything as it is.
+// leaves everything as it is, and signs in as one does who runs the command that Nonet tells.
 //
 //   node client.mjs NONET URL
 import { spawn } from 'node:child_process';
@@ -14,14 +14,26 @@ const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}');
 const scenario = process.env.MCP_CONFORMANCE_SCENARIO ?? '';
 const patience = Number(process.env.CLIENT_PATIENCE_MS ?? 15_000);
 
+// What is known of Nonet where it does not register: a client of its own, or the address of its metadata document.
+const METADATA_DOCUMENT = 'https://conformance-test.local/client-metadata.json';
+const own_client = {
+    client_id: context.client_id ?? METADATA_DOCUMENT,
+    ...(context.client_secret && { client_secret: context.client_secret }),
+    ...(scenario.includes('client-credentials') && { grant: 'client_credentials' }),
+};
+const oauth = Object.entries(own_client).map(([key, value]) => `${key} = '${value}'`);
+/** How often the user signs in again for the same thing. */
+const SIGN_INS = 3;
+
 const folder = mkdtempSync(join(tmpdir(), 'nonet-conformance-'));
 const config = join(folder, 'servers.toml');
 writeFileSync(
     config,
-    `[gateway]\nlearn = false\n[embedder]\nmodel = '${folder}/none'\ncache = '${folder}/cache'\n[servers.suite]\nurl = '${url}'\nexpose = 'verbatim'\n`,
+    `[gateway]\nlearn = false\n[embedder]\nmodel = '${folder}/none'\ncache = '${folder}/cache'\n[servers.suite]\nurl = '${url}'\nexpose = 'verbatim'\noauth = { ${oauth.join(', ')} }\n`,
 );
+const env = { ...process.env, XDG_STATE_HOME: folder, XDG_CACHE_HOME: folder };
 const child = spawn(nonet, ['serve', '--config', config], {
-    env: { ...process.env, XDG_STATE_HOME: folder, XDG_CACHE_HOME: folder },
+    env,
     stdio: ['pipe', 'pipe', 'inherit'],
 });
 
@@ -87,6 +99,34 @@ createInterface({ input: child.stdout }).on('line', (line) => {
     }
 });
 
+/** Runs `nonet ... login ...` and goes where it says. Whether the user is signed in then. */
+async function signIn(command) {
+    console.log(`user: ${command}`);
+    const login = spawn('sh', ['-c', `${command.replace(/^nonet/, `'${nonet}'`)} --no-browser --timeout 10s`], {
+        env,
+        stdio: ['ignore', 'inherit', 'pipe'],
+    });
+    createInterface({ input: login.stderr }).on('line', (line) => {
+        console.log(`login: ${line}`);
+        if (line.trim().startsWith('http')) fetch(line.trim()).then((page) => page.text(), console.log);
+    });
+    const code = await new Promise((done) => login.on('exit', done));
+    // The gateway looks twice a second.
+    await new Promise((done) => setTimeout(done, 1_000));
+    return code === 0;
+}
+
+/** Calls a tool, and again after each sign-in that it asks for. */
+async function call(params) {
+    for (let signIns = 0; ; signIns += 1) {
+        const answer = await request('tools/call', params);
+        const text = JSON.stringify(answer.result ?? answer.error);
+        console.log(params.name, text);
+        const command = text.includes('auth_required') && /run `(nonet [^`]*)`/.exec(text)?.[1];
+        if (!command || signIns === SIGN_INS || !(await signIn(command))) return;
+    }
+}
+
 async function run() {
     await request('initialize', {
         protocolVersion: '2025-11-25',
@@ -96,12 +136,17 @@ async function run() {
     send({ method: 'notifications/initialized' });
     let own = [];
     let ready;
+    let signIns = 0;
     const until = Date.now() + patience;
     while (Date.now() < until) {
         const asked = await request('tools/call', { name: 'gateway__status', arguments: {} });
         const { servers } = JSON.parse(asked.result.content[0].text);
         const listed = (await request('tools/list', {})).result.tools;
         own = listed.slice(0, listed.findIndex((tool) => tool.name === 'search_tools'));
+        if (servers[0].state === 'auth_required') {
+            if (signIns === SIGN_INS || !servers[0].login || !(await signIn(servers[0].login))) break;
+            signIns += 1;
+        }
         // A server without tools looks for a moment like one whose list is not published yet.
         if (servers[0].state === 'ready') ready ??= Date.now();
         if (ready !== undefined && (own.length > 0 || Date.now() - ready > 2_000)) break;
@@ -116,8 +161,7 @@ async function run() {
             call.arguments = { schema };
         }
     }
-    const results = await Promise.all(called.map((call) => request('tools/call', call)));
-    results.forEach((result, n) => console.log(called[n].name, JSON.stringify(result.result ?? result.error)));
+    await Promise.all(called.map(call));
     const { prompts } = (await request('prompts/list', {})).result ?? {};
     for (const prompt of prompts ?? []) {
         const given = Object.fromEntries((prompt.arguments ?? []).map((argument) => [argument.name, 'x']));
