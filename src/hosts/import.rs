@@ -29,6 +29,8 @@ use crate::{
 /// Where servers are taken from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
+    /// Every host that is on this machine.
+    All,
     /// A host's files: the user's, and that of the project in the current folder.
     Host(&'static Host),
     /// One file, of whatever host.
@@ -110,24 +112,13 @@ pub enum Done {
         /// Its name in servers.toml.
         server: String,
     },
+    /// It is Nonet, which does not stand behind itself.
+    Nonet,
     /// It was left out.
     Skipped {
         /// Why.
         why: String,
     },
-}
-
-impl Done {
-    /// The name in servers.toml, unless it was left out.
-    pub fn server(&self) -> Option<&str> {
-        match self {
-            Self::Added { server }
-            | Self::AddedAs { server }
-            | Self::AlreadyThere { server }
-            | Self::Replaced { server } => Some(server),
-            Self::Skipped { .. } => None,
-        }
-    }
 }
 
 impl fmt::Display for Done {
@@ -137,6 +128,7 @@ impl fmt::Display for Done {
             Self::AddedAs { server } => write!(f, "added as {server}"),
             Self::AlreadyThere { server } => write!(f, "already there as {server}"),
             Self::Replaced { server } => write!(f, "replaced {server}"),
+            Self::Nonet => f.write_str("left alone: this is Nonet itself"),
             Self::Skipped { why } => write!(f, "skipped: {why}"),
         }
     }
@@ -259,7 +251,9 @@ pub fn import(
     let Joining { doc, mine, mut variables, mut secrets, .. } = joining;
     secrets.sort_by(|a, b| a.name.cmp(&b.name));
     variables.sort_by(|a, b| a.name.cmp(&b.name));
-    let added = rows.iter().any(|row| !matches!(row.done, Done::AlreadyThere { .. } | Done::Skipped { .. }));
+    let is_new =
+        |row: &Row| matches!(row.done, Done::Added { .. } | Done::AddedAs { .. } | Done::Replaced { .. });
+    let added = rows.iter().any(is_new);
     let after = match added {
         true => Some(text.with(&doc.checked(text.plain(), servers_toml, &mine)?)),
         false => before.clone(),
@@ -313,36 +307,46 @@ fn find(source: Source, machine: &Machine) -> Result<Found, Fault> {
             let host = host_of(&file, machine);
             vec![(file, host)]
         }
-        Source::Host(host) => {
-            let mut files: Vec<_> = [Scope::User, Scope::Project]
-                .into_iter()
-                .filter_map(|scope| host.file(scope, machine))
-                .collect();
-            // In the home folder the two may be one.
-            files.dedup();
-            files.into_iter().map(|file| (file, Some(host))).collect()
-        }
+        Source::Host(host) => files_of(host, machine),
+        Source::All => HOSTS.iter().flat_map(|host| files_of(host, machine)).collect(),
     };
     let mut found = Found { entries: Vec::new(), notes: Vec::new(), secrets: Vec::new() };
-    let mut read_any = false;
+    let mut read = Vec::new();
     for (file, host) in &files {
         if let Some(bytes) = text::bytes(file)? {
-            read_any = true;
+            read.push(shown(file));
             found.read(&bytes, file, *host, machine)?;
         }
     }
-    let looked_at: Vec<_> = files.iter().map(|(file, _)| file.display().to_string()).collect();
-    if !read_any {
-        let remedy = "Name the file that holds the servers.";
-        return Err(Fault::new(
-            format!("there is no file {}", looked_at.join(" and no file ")),
-            remedy.into(),
-        ));
+    if read.is_empty() {
+        let looked_at: Vec<_> = files.iter().map(|(file, _)| shown(file)).collect();
+        return Err(match source {
+            Source::All => Fault::new(
+                "no MCP host was found on this machine".into(),
+                "Give a FILE, or a host's name.".into(),
+            ),
+            _ => Fault::new(
+                format!("there is no file {}", looked_at.join(" and no file ")),
+                "Name the file that holds the servers.".into(),
+            ),
+        });
     }
     if found.entries.is_empty() {
-        found.notes.push(format!("no servers in {}", looked_at.join(" and ")));
+        found.notes.push(format!("no servers in {}", read.join(" and ")));
     }
     Ok(found)
+}
+
+fn shown(file: &Path) -> String {
+    file.display().to_string()
+}
+
+/// The files of a host: the user's and the project's, which may be one in the home folder.
+fn files_of(host: &'static Host, machine: &Machine) -> Vec<(PathBuf, Option<&'static Host>)> {
+    let mut files: Vec<_> =
+        [Scope::User, Scope::Project].into_iter().filter_map(|scope| host.file(scope, machine)).collect();
+    files.dedup();
+    files.into_iter().map(|file| (file, Some(host))).collect()
 }
 
 /// The host whose file this is, by its path.
@@ -438,7 +442,7 @@ struct Joining<'a> {
 impl Joining<'_> {
     fn join(&mut self, found: &FoundEntry) -> Row {
         let (done, notes) = match &found.entry {
-            Entry::Nonet => (Done::Skipped { why: "this is Nonet itself".into() }, Vec::new()),
+            Entry::Nonet => (Done::Nonet, Vec::new()),
             Entry::Left(why) => (Done::Skipped { why: why.clone() }, Vec::new()),
             Entry::Server(server, notes) => {
                 let (done, more) = self.server(found, server);

@@ -108,8 +108,9 @@ fn done(imported: &Imported) -> String {
     let row = |row: &Row| match &row.done {
         Done::Skipped { .. } => format!("{} skipped", row.name),
         done => {
-            let kind = serde_json::to_value(done).unwrap()["done"].as_str().unwrap().to_string();
-            format!("{} {kind} {}", row.name, done.server().unwrap())
+            let done = serde_json::to_value(done).unwrap();
+            let word = |key: &str| done[key].as_str().unwrap_or("itself").to_string();
+            format!("{} {} {}", row.name, word("done"), word("server"))
         }
     };
     imported.rows.iter().map(row).collect::<Vec<_>>().join(", ")
@@ -198,13 +199,42 @@ fn a_second_import_finds_everything_there() {
         first.change.apply().unwrap();
         let again = world.import_host(host.name);
         assert!(again.change.is_nothing(), "{}: {}", host.name, again.change.diff());
-        let there = |row: &Row| matches!(row.done, Done::AlreadyThere { .. } | Done::Skipped { .. });
+        let there =
+            |row: &Row| matches!(row.done, Done::AlreadyThere { .. } | Done::Nonet | Done::Skipped { .. });
         assert!(again.rows.iter().all(there), "{}: {}", host.name, done(&again));
         // What has to be set is still told.
         let names =
             |imported: &Imported| imported.variables.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&first), names(&again), "{}", host.name);
     }
+}
+
+#[test]
+fn all_hosts_are_imported_in_one_step_or_not_at_all() {
+    let world = World::new(Os::Linux);
+    let all = |world: &World, replace| {
+        let manner = Manner { replace, keyring: None };
+        import(Source::All, &world.servers_toml(), manner, &world.machine)
+    };
+    let nothing = all(&world, false).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(nothing, "no MCP host was found on this machine. Give a FILE, or a host's name.");
+
+    let server = |token: &str| json!({"command": "gh", "env": {"GITHUB_TOKEN": token}});
+    let (one, two) = (server("ghp_aaaaaaaaaaaaaaaaaaaa"), server("ghp_bbbbbbbbbbbbbbbbbbbb"));
+    world.host_file("claude-desktop", &config(json!({"gh": one})));
+    world.host_file("cursor", &config(json!({"gh": one, "git": {"command": "git-mcp"}})));
+    world.host_file("windsurf", &config(json!({"gh": two})));
+    // What is shown before anything is written is what is written: the second sees what the first has brought, and
+    // replaces nothing of it.
+    for replace in [false, true] {
+        let imported = all(&world, replace).unwrap();
+        let expected = "gh added gh, gh already_there gh, git added git, gh added_as gh-2";
+        assert_eq!(done(&imported), expected, "{replace}");
+        assert!(imported.rows.iter().all(|row| row.notes.is_empty()), "{:?}", imported.rows);
+    }
+    world.host_file("gemini-cli", "{ \"mcpServers\": ");
+    let broken = all(&world, false).map(|_| ()).unwrap_err().to_string();
+    assert!(broken.contains("settings.json") && !world.servers_toml().exists(), "{broken}");
 }
 
 #[test]
