@@ -109,6 +109,11 @@ fn check_says_how_every_server_does() {
         (&json!("down"), &json!("ready"))
     );
     assert_eq!(report["disabled"], json!(["off"]), "{report}");
+    // Nonet's own tools are none that a client would have to list without it.
+    let alone = run(&setup, "", &["check"]);
+    let said = String::from_utf8_lossy(&alone.stdout).into_owned();
+    assert!(said.contains("definitions: 0 bytes for 0 tools (about 0 tokens)"), "{said}");
+    assert!(report["definitions"]["bytes_of_all_tools"].as_u64().is_some_and(|bytes| bytes > 20), "{report}");
 }
 
 #[test]
