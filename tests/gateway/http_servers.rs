@@ -77,6 +77,23 @@ async fn both_eras_are_spoken_with_json_and_with_event_streams() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_not_there_is_told_with_the_cause() {
+    let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = free.local_addr().expect("it is bound");
+    drop(free);
+    let inside = Setup::new().server_of("web", &format!("url = 'http://{address}/mcp'")).open_at_once();
+    eventually("the reason is known", async || {
+        let status = inside.gateway.status(&Default::default());
+        let server = status["servers"].as_array()?.iter().find(|server| server["state"] == "down")?.clone();
+        let error = server["last_error"].as_str()?;
+        assert!(error.contains("Connection refused") && !error.contains("Client error"), "{error}");
+        assert!(server["likely_cause"].as_str()?.contains("Nothing listens"), "{server}");
+        Some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn every_page_of_a_list_is_read() {
     let inside = open(json!({ "tool_count": 60, "page_size": 7 })).await;
     assert_eq!(inside.answer("browse_category", json!({ "category": "web" })).await["total"], 60);

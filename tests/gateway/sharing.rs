@@ -105,6 +105,9 @@ fn the_shared_gateway_leaves_after_the_last_client_and_not_before() {
     let mut second = beside(&first, &[]);
     let server = pid_of(&mut first, "shop");
     let gateway = parent(server);
+    let logs = fs::read_dir(first.folder.path().join(".local/state/nonet/shared")).expect("its folder");
+    let logs = logs.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok()).collect::<String>();
+    assert!(logs.contains(&format!("the shared gateway is ready pid={gateway}")), "{logs}");
     first.leave();
     assert!(first.ended().success());
     std::thread::sleep(std::time::Duration::from_millis(600));
