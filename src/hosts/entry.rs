@@ -10,6 +10,7 @@ use super::{
     secrets::{Place, mark},
     shortened,
 };
+use crate::config::{self, LONGEST_TIME};
 
 /// A server, with its texts taken apart.
 pub(super) struct Server {
@@ -73,18 +74,6 @@ pub(super) struct Context<'a> {
     pub root: &'a Value,
 }
 
-/// The longest time that servers.toml takes.
-const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Headers that the protocol needs for itself; servers.toml does not take them.
-const OWN_HEADERS: [&str; 7] = [
-    "accept",
-    "content-length",
-    "content-type",
-    "host",
-    "last-event-id",
-    "mcp-protocol-version",
-    "mcp-session-id",
-];
 /// Keys that say nothing that servers.toml would have to know.
 const IDLE: [&str; 18] = [
     "type",
@@ -282,21 +271,11 @@ impl<'a> Reading<'a> {
             "requestInit",
         ]);
         let parts = self.texts.parts(url.trim());
-        let start = beginning(&parts);
-        let host = start.strip_prefix("https://").or_else(|| start.strip_prefix("http://"));
         let variable = matches!(parts.first(), Some(Part::Variable { .. } | Part::Asked { .. }));
-        if !variable
-            && host.is_none_or(|host| host.is_empty() && parts.len() == 1 || host.starts_with(['/', ':']))
-        {
+        if !variable && let Err(why) = config::http_url(&guessed(&parts)) {
             // No more of it than its scheme: there may be a password in the rest.
             let scheme = url.split_once("://").map(|(scheme, _)| format!(" ({}://...)", shortened(scheme)));
-            return Err(format!(
-                "its address is no http:// or https:// address{}",
-                scheme.unwrap_or_default()
-            ));
-        }
-        if start.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err("there are spaces in its address".into());
+            return Err(format!("its address {why}{}", scheme.unwrap_or_default()));
         }
         let mut headers = Vec::new();
         for key in ["headers", "http_headers"] {
@@ -321,25 +300,21 @@ impl<'a> Reading<'a> {
 
     /// One header that servers.toml does not take would cost the whole server.
     fn header(&mut self, name: &str, value: Option<Parts>, headers: &mut Vec<(String, Parts)>) {
-        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         let sendable = |part: &Part| match part {
-            Part::Plain(text) | Part::Secret { value: text, .. } => {
-                text.chars().all(|c| matches!(c, ' '..='~'))
-            }
+            Part::Plain(text) | Part::Secret { value: text, .. } => config::header_value(text).is_ok(),
             Part::Variable { name, .. } => super::parts::is_variable_name(name),
             Part::Asked { .. } | Part::Keyring(_) => true,
         };
-        let why = if OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
-            "Nonet sets it itself"
-        } else if name.is_empty() || !name.chars().all(token) {
-            "this is no name of a header"
-        } else if let Some(value) = value.filter(|parts| parts.iter().all(sendable)) {
-            headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            return headers.push((name.into(), value));
-        } else {
-            "its value cannot be sent"
+        let value = value.filter(|parts| parts.iter().all(sendable));
+        let why = match (config::header_name(name), value) {
+            (Ok(()), Some(value)) => {
+                headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+                return headers.push((name.into(), value));
+            }
+            (Err(why), _) => why,
+            (Ok(()), None) => "has a value that cannot be sent".into(),
         };
-        self.notes.push(format!("the header {} was left out: {why}", listed(&[name])));
+        self.notes.push(format!("the header {} was left out: it {why}", listed(&[name])));
     }
 
     /// A program that is not looked for in PATH is relative to where the host runs it.
@@ -420,7 +395,7 @@ impl<'a> Reading<'a> {
 
     fn time(&mut self, what: &str, seconds: Option<f64>) -> Option<Duration> {
         let seconds = seconds?;
-        let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST);
+        let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST_TIME);
         // Whole milliseconds, so that it reads well.
         let time =
             time.map(|time| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or_default()));
@@ -473,6 +448,15 @@ impl<'a> Reading<'a> {
 pub(super) fn is_nonet(command: &str) -> bool {
     let name = command.trim().rsplit(['/', '\\']).next().unwrap_or_default().to_lowercase();
     name.strip_suffix(".exe").unwrap_or(&name) == OWN_NAME
+}
+
+/// The text that the parts may come to. What is not known could stand anywhere in an address as a digit.
+fn guessed(parts: &[Part]) -> String {
+    let text = |part: &Part| match part {
+        Part::Plain(text) | Part::Secret { value: text, .. } => text.clone(),
+        _ => "1".into(),
+    };
+    parts.iter().map(text).collect()
 }
 
 /// Texts, and what is one for a program: numbers and truths.
@@ -599,13 +583,11 @@ mod tests {
         check(
             None,
             json!({"url": "unix:///run/x.sock"}),
-            "left: its address is no http:// or https:// address (unix://...)",
+            "left: its address is not an http:// or https:// address (unix://...)",
         );
-        check(
-            None,
-            json!({"url": "https://"}),
-            "left: its address is no http:// or https:// address (https://...)",
-        );
+        check(None, json!({"url": "https://"}), "left: its address is no address");
+        check(None, json!({"url": "https://h/a b"}), "left: its address is no address");
+        check(None, json!({"url": "https://h:${PORT}/mcp"}), "?");
         check(None, json!({}), "left: it has neither");
         check(None, json!({"command": ""}), "left: it has neither");
         check(None, json!("npx"), "left: the entry is no object");
@@ -621,7 +603,7 @@ mod tests {
         check(
             None,
             json!({"url": "https://h", "headers": {"Content-Type": "x", "a b": "c", "ok": "é"}}),
-            "https://h; the header `Content-Type` was left out: Nonet sets it itself; the header `a b`",
+            "https://h; the header `Content-Type` was left out: it is a header that Nonet sets itself; the header `a b` was left out: it cannot be",
         );
         for nonet in ["nonet", "/usr/bin/nonet", "C:\\bin\\Nonet.exe", "${HOME}/nonet"] {
             check(None, json!({"command": nonet}), "nonet");
