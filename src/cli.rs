@@ -149,7 +149,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             return hosts::uninstall(&client, project, dry_run);
         }
         Some(Command::Schema) => {
-            show::line(&serde_json::to_string_pretty(&config::schema())?.to_string());
+            say!("{}", serde_json::to_string_pretty(&config::schema())?);
             return Ok(OK);
         }
         Some(Command::Eval { tools, queries, out, without, confidence, replay }) => {
@@ -445,7 +445,7 @@ async fn eval(
     })
     .await;
     bar.finish_and_clear();
-    show::line(&serde_json::to_string(&report?)?.to_string());
+    say!("{}", serde_json::to_string(&report?)?);
     Ok(OK)
 }
 

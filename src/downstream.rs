@@ -350,9 +350,14 @@ impl Connection {
         !*self.enabled.borrow()
     }
 
-    /// Lets the server run, or holds it until it is enabled again or the configuration is read anew.
-    pub fn enable(&self, enabled: bool) {
-        self.enabled.send_replace(enabled);
+    /// Holds the server until it is let go, or the configuration is read anew.
+    pub fn hold(&self) {
+        self.enabled.send_replace(false);
+    }
+
+    /// Lets it run again.
+    pub fn let_go(&self) {
+        self.enabled.send_replace(true);
     }
 
     /// Takes new settings over. Only for those that [`Connection::is_reached_by`] accepts.

@@ -89,7 +89,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         };
         status["launchers"] = json!(launchers);
         status["definitions"] = json!({ "bytes_of_all_tools": whole, "bytes_of_the_nine": nine });
-        show::line(&serde_json::to_string_pretty(&status)?.to_string());
+        say!("{}", serde_json::to_string_pretty(&status)?);
         return Ok(code);
     }
     say!(
