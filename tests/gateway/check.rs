@@ -147,21 +147,6 @@ fn no_file_at_all_is_told() {
 }
 
 #[test]
-fn the_nearest_key_is_named() {
-    let setup = Setup::new();
-    for (wrong, right) in [
-        ("tmeout = '1s'", "timeout"),
-        ("blocked_tool = ['x']", "blocked_tools"),
-        ("descripton = 'x'", "description"),
-    ] {
-        let output = run(&setup, &format!("[servers.a]\ncommand = 'FAKE'\n{wrong}\n"), &["check", "--json"]);
-        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let remedy = report["faults"][0]["remedy"].as_str().expect("a remedy").to_string();
-        assert!(remedy.contains(&format!("`{right}`")), "{wrong}: {remedy}");
-    }
-}
-
-#[test]
 fn check_says_what_is_likely_behind_a_failure_and_what_is_odd_about_tools() {
     let setup = Setup::new();
     let script = r#"{"tools":[{"name":"a tool"},{"name":"fine","description":"Fine"},{"name":"broken","description":"x","input_schema":{"type":12}}]}"#;

@@ -4,16 +4,13 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::{
-    fake,
-    inside::{Inside, eventually},
+    inside::{Inside, eventually, serve_script, strange},
     setup::{Setup, json_of, logged},
 };
 
 /// Serves a script over HTTP in this process; the keys of its table, and its end.
 async fn start(address: &str, script: Value) -> (String, JoinHandle<i32>) {
-    let listener = TcpListener::bind(address).await.expect("a free port");
-    let address = listener.local_addr().expect("it is bound");
-    let server = tokio::spawn(fake::serve_http(script.into(), listener));
+    let (address, server) = serve_script(address, script).await;
     (format!("url = 'http://{address}/mcp'"), server)
 }
 
@@ -26,16 +23,6 @@ async fn open(script: Value) -> Inside {
     let inside = Setup::new().server_of("web", &keys).open_at_once();
     inside.until_listed("web").await;
     inside
-}
-
-fn strange() -> Value {
-    json!({
-        "extra": [1, { "b": null }],
-        "content": [{ "type": "hologram", "depth": 3 }, { "type": "text", "text": "früh\n\u{1f600}" }],
-        "structuredContent": { "big": 12345678901234567890u64 },
-        "isError": false,
-        "_meta": { "vendor/key": 1 },
-    })
 }
 
 fn tools() -> Value {
