@@ -18,7 +18,7 @@ mod show;
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use serde_json::{Value, json};
 
 use self::args::{Cli, Command};
@@ -48,7 +48,7 @@ const INDEX_LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = args::read();
     if matches!(cli.command, Some(Command::Guard)) {
         guard::run(std::io::stdin());
         return ExitCode::SUCCESS;
@@ -137,13 +137,20 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Some(Command::Secret { action }) => return secret::run(&action),
         Some(Command::Install { client, project, replace, dry_run }) => {
-            return hosts::install(&client, cli.config.as_deref(), project, replace, dry_run);
+            return hosts::install(
+                &client,
+                cli.config.as_deref(),
+                cli.profile.as_deref(),
+                project,
+                replace,
+                dry_run,
+            );
         }
         Some(Command::Uninstall { client, project, dry_run }) => {
             return hosts::uninstall(&client, project, dry_run);
         }
         Some(Command::Schema) => {
-            show::line(&serde_json::to_string_pretty(&config::schema())?.to_string());
+            say!("{}", serde_json::to_string_pretty(&config::schema())?);
             return Ok(OK);
         }
         Some(Command::Eval { tools, queries, out, without, confidence, replay }) => {
@@ -444,7 +451,7 @@ async fn eval(
     })
     .await;
     bar.finish_and_clear();
-    show::line(&serde_json::to_string(&report?)?.to_string());
+    say!("{}", serde_json::to_string(&report?)?);
     Ok(OK)
 }
 

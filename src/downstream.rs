@@ -28,7 +28,7 @@ mod wishes;
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -39,6 +39,7 @@ use rmcp::{
     RoleClient,
     model::{ErrorData, ServerPeerInfo},
     service::{Peer, RunningService},
+    transport::streamable_http_client::StreamableHttpError,
 };
 use serde_json::{Map, Value};
 use tokio::{
@@ -257,8 +258,8 @@ pub struct Connection {
     /// Whether it is to be connected; the user may hold it.
     enabled: watch::Sender<bool>,
     restart: Notify,
-    /// How often it has become ready.
-    lives: AtomicU64,
+    /// Whether it has been ready before.
+    was_ready: AtomicBool,
     /// What its last process said on stderr.
     tail: Mutex<Option<Tail>>,
     /// The clients of the calls that are with it.
@@ -330,7 +331,7 @@ impl Connection {
             retired: CancellationToken::new(),
             enabled: watch::Sender::new(true),
             restart: Notify::new(),
-            lives: AtomicU64::new(0),
+            was_ready: AtomicBool::new(false),
             tail: Mutex::default(),
             askers: Arc::default(),
             log_level: Mutex::default(),
@@ -362,11 +363,6 @@ impl Connection {
         self.retired.cancel();
     }
 
-    /// How often it was lost and reached again.
-    pub fn restarts(&self) -> u64 {
-        self.lives.load(Ordering::Relaxed).saturating_sub(1)
-    }
-
     /// For how long it has been ready, if it is.
     pub fn ready_for(&self) -> Option<Duration> {
         match &*self.state.borrow() {
@@ -392,9 +388,14 @@ impl Connection {
         !*self.enabled.borrow()
     }
 
-    /// Lets the server run, or holds it until it is enabled again or the configuration is read anew.
-    pub fn enable(&self, enabled: bool) {
-        self.enabled.send_replace(enabled);
+    /// Holds the server until it is let go, or the configuration is read anew.
+    pub fn hold(&self) {
+        self.enabled.send_replace(false);
+    }
+
+    /// Lets it run again.
+    pub fn let_go(&self) {
+        self.enabled.send_replace(true);
     }
 
     /// Takes new settings over. Only for those that [`Connection::is_reached_by`] accepts.
@@ -569,7 +570,7 @@ impl Connection {
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");
                 let since = Instant::now();
                 self.state.send_replace(State::Ready { version, era: link.era, took, since });
-                if self.lives.fetch_add(1, Ordering::Relaxed) > 0 {
+                if self.was_ready.swap(true, Ordering::Relaxed) {
                     let _ = updates.send(Update::Reconnected { server: self.name.clone() }).await;
                 }
                 if link.era == Era::Legacy {
@@ -655,10 +656,11 @@ fn mask(secrets: &[String], text: &str) -> String {
 }
 
 /// The innermost cause of an error: the outer ones only say that something failed.
-fn deepest(error: &dyn std::error::Error) -> String {
-    let mut at = error;
-    while let Some(source) = at.source() {
-        at = source;
-    }
-    at.to_string()
+fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
+    // rmcp does not call what its HTTP client says a source.
+    let source = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        Some(StreamableHttpError::Client(error)) => Some(error as _),
+        _ => error.source(),
+    };
+    source.map_or_else(|| error.to_string(), deepest)
 }

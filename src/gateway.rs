@@ -28,7 +28,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc, LazyLock, Mutex,
+        Arc, LazyLock, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -79,6 +79,8 @@ pub struct Snapshot {
     tools: Arc<[Arc<Tool>]>,
     /// What each profile makes of them, once it was asked for.
     views: Arc<DashMap<Option<String>, Arc<View>>>,
+    /// The bytes of their definitions, once they were asked for.
+    bytes: Arc<OnceLock<usize>>,
 }
 
 /// What one profile makes of the tools of a snapshot, by document.
@@ -92,18 +94,29 @@ struct View {
 impl Snapshot {
     fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
         let tools = catalog.visible().cloned().collect();
-        Snapshot { catalog, index, generation, tools, views: Arc::default() }
+        Snapshot { catalog, index, generation, tools, views: Arc::default(), bytes: Arc::default() }
     }
 
     /// The same catalogue with another state of its index.
     fn with_index(&self, index: Arc<Index>) -> Snapshot {
         let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
-        Snapshot { catalog, index, generation: self.generation, tools, views: self.views.clone() }
+        let (views, bytes) = (self.views.clone(), self.bytes.clone());
+        Snapshot { catalog, index, generation: self.generation, tools, views, bytes }
     }
 
     /// The tool that a document of the index stands for.
     fn tool(&self, document: usize) -> Option<&Arc<Tool>> {
         self.tools.get(document)
+    }
+
+    /// The visible tools of servers, without Nonet's own.
+    pub fn of_servers(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.tools.iter().filter(|tool| &*tool.server != GATEWAY)
+    }
+
+    /// The bytes of JSON that their definitions take. They are counted once for a catalogue.
+    fn bytes(&self) -> usize {
+        *self.bytes.get_or_init(|| self.of_servers().map(|tool| json_len(&tool.definition)).sum())
     }
 
     /// The document that stands for the visible tool of this full name.
@@ -379,12 +392,11 @@ impl Gateway {
         Some(caller.session.connection(server, &settings, begin))
     }
 
-    /// The bytes of JSON that the definitions of all tools take, and those of the nine.
+    /// The bytes of JSON that the definitions of all servers' tools take, and those of the nine.
     pub fn saving(&self) -> (usize, usize) {
-        let snapshot = self.snapshot();
-        let all = snapshot.tools.iter().filter(|tool| &*tool.server != GATEWAY);
-        let nine: usize = crate::meta::definitions().iter().map(json_len).sum();
-        (all.map(|tool| json_len(&tool.definition)).sum(), nine)
+        static NINE: LazyLock<usize> =
+            LazyLock::new(|| crate::meta::definitions().iter().map(json_len).sum());
+        (self.snapshot().bytes(), *NINE)
     }
 
     /// How many sessions there are, and how many notices wait for them.

@@ -9,8 +9,10 @@
 mod change;
 mod edit;
 mod entry;
+mod find;
 mod import;
 mod install;
+mod join;
 mod names;
 mod parts;
 mod read;

@@ -153,6 +153,11 @@ impl Metrics {
         self.server(server).restarts.fetch_add(1, Relaxed);
     }
 
+    /// How often a server was lost and reached again.
+    pub fn restarts(&self, server: &str) -> u64 {
+        self.servers.get(server).map_or(0, |server| server.restarts.load(Relaxed))
+    }
+
     /// Calls and failures of one tool, by its full name.
     pub fn of(&self, tool: &str) -> (u64, u64) {
         self.tools.get(tool).map_or((0, 0), |tool| tool.outcomes.calls_and_failures())

@@ -19,21 +19,6 @@ pub use otel::{Export, Parent, Span, is_ours};
 /// The variables that name a collector; the first is for traces alone.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
-/// What is told of a call of a tool that was made.
-#[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
-    /// The tool's full name.
-    pub tool: &'a str,
-    /// The tool's server.
-    pub server: &'a str,
-    /// The size of its params as JSON, in bytes.
-    pub bytes_in: usize,
-    /// The size of its result as JSON, in bytes.
-    pub bytes_out: usize,
-    /// `ok`, `tool_error`, or the code of a fault.
-    pub outcome: &'static str,
-}
-
 /// Whether traces are wanted: a collector is named and nothing switches them off. `variable` looks a variable of the
 /// environment up.
 pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> bool {

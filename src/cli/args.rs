@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{
-    Parser, Subcommand,
+    CommandFactory, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
+    error::ErrorKind,
 };
 
 use super::{login, secret};
@@ -219,6 +220,45 @@ pub(super) enum Command {
         /// The filter
         filter: String,
     },
+}
+
+/// The command line of this process. One that cannot be used ends it with a message and exit code 2.
+pub(super) fn read() -> Cli {
+    let cli = Cli::parse();
+    if let Some(option) = cli.idle() {
+        let message = format!("{option} does nothing with this command");
+        Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
+    }
+    cli
+}
+
+impl Cli {
+    /// An option that the command has no use for. Nobody writes one for nothing.
+    fn idle(&self) -> Option<&'static str> {
+        let serves = matches!(self.command, None | Some(Command::Serve { .. }));
+        let without_profile = matches!(
+            self.command,
+            Some(
+                Command::Import { .. }
+                    | Command::Uninstall { .. }
+                    | Command::Login(_)
+                    | Command::Logout { .. }
+                    | Command::Secret { .. }
+                    | Command::Forget
+                    | Command::Schema
+                    | Command::Eval { .. }
+                    | Command::Man
+                    | Command::Completions { .. }
+            )
+        );
+        if self.http.is_some() && !serves {
+            Some("--http")
+        } else if self.profile.is_some() && without_profile {
+            Some("--profile")
+        } else {
+            None
+        }
+    }
 }
 
 /// Reads a rule by its name; the help lists them.

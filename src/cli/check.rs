@@ -67,8 +67,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     };
     let mut status = gateway.status(&crate::gateway::session::Caller::default());
     let failed = gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. }));
-    let whole: usize = snapshot.catalog.visible().map(|tool| json_len(&tool.definition)).sum();
-    let nine = json_len(&json!(crate::meta::definitions()));
+    let (whole, nine) = gateway.saving();
     let warnings = warnings(&gateway);
     gateway.stop().await;
     let code = match (faults.is_empty(), failed || warnings.iter().any(|warning| warning.serious)) {
@@ -90,7 +89,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         };
         status["launchers"] = json!(launchers);
         status["definitions"] = json!({ "bytes_of_all_tools": whole, "bytes_of_the_nine": nine });
-        show::line(&serde_json::to_string_pretty(&status)?.to_string());
+        say!("{}", serde_json::to_string_pretty(&status)?);
         return Ok(code);
     }
     say!(
@@ -141,7 +140,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     }
     say!(
         "definitions: {whole} bytes for {} tools (about {} tokens); clients read {nine} bytes (about {} tokens)",
-        snapshot.catalog.visible().count(),
+        snapshot.of_servers().count(),
         whole / 4,
         nine / 4
     );

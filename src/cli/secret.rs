@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stdin};
 use anyhow::Context;
 use clap::Subcommand;
 
-use super::{FAILED, OK, show};
+use super::{FAILED, OK};
 use crate::keyring::{self, Keyring};
 
 /// What to do with a secret.
@@ -56,12 +56,12 @@ pub fn run(action: &Action) -> anyhow::Result<u8> {
         }
         return Ok(FAILED);
     }
-    show::line(&format!("`{name}` {done}."));
+    say!("`{name}` {done}.");
     if matches!(action, Action::Set { .. }) {
-        show::line(&format!(
+        say!(
             "In servers.toml it is `${{keyring:{name}}}`. A gateway that is running takes a changed secret when \
              that file is saved."
-        ));
+        );
     }
     Ok(OK)
 }

@@ -103,7 +103,7 @@ pub fn answer(answer: Result<Value, Fault>, as_json: bool, table: fn(&Value)) ->
         Ok(answer) => table(&answer),
         Err(fault) => {
             if as_json {
-                line(&serde_json::to_string_pretty(&fault.to_value())?.to_string());
+                say!("{}", serde_json::to_string_pretty(&fault.to_value())?);
             } else {
                 print_fault(&fault);
             }
@@ -243,14 +243,14 @@ pub fn tools_table(answer: &Value) {
 /// The result of a call: its text, or everything as JSON.
 pub fn result(result: &Value, as_json: bool) {
     if as_json {
-        line(&serde_json::to_string_pretty(result).unwrap_or_default().to_string());
+        line(&serde_json::to_string_pretty(result).unwrap_or_default());
         return;
     }
     let text = text_of(result);
     if crate::results::is_error(result) {
         eprintln!("nonet: {text}");
     } else if text.is_empty() {
-        line(&serde_json::to_string_pretty(result).unwrap_or_default().to_string());
+        line(&serde_json::to_string_pretty(result).unwrap_or_default());
     } else {
         say!("{text}");
         let others = result["content"].as_array().into_iter().flatten();

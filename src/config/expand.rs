@@ -23,9 +23,6 @@ impl Sources<'_> {
         Sources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
 }
 
-/// How deep `${A:-${B:-...}}` may go.
-const MAX_NESTING: usize = 16;
-
 /// Why a text could not be expanded.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -64,77 +61,103 @@ impl Trouble {
 /// variable is empty or not set, as in a shell. What a variable holds is not expanded again.
 pub(super) fn expand(text: &str, sources: Sources) -> Result<String, Vec<Trouble>> {
     let mut troubles = Vec::new();
-    let expanded = fill(text, sources, MAX_NESTING, &mut troubles);
+    let mut expanded = String::new();
+    fill(text, sources, &mut expanded, &mut troubles);
     if troubles.is_empty() { Ok(expanded) } else { Err(troubles) }
 }
 
-fn fill(text: &str, sources: Sources, nesting: usize, troubles: &mut Vec<Trouble>) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        if let Some(after) = rest.strip_prefix("$${") {
-            out.push_str("${");
-            rest = after;
-        } else if let Some((name, after)) = rest.strip_prefix("${").and_then(secret) {
-            match (sources.keyring)(name) {
+fn fill(text: &str, sources: Sources, out: &mut String, troubles: &mut Vec<Trouble>) {
+    for piece in pieces(text) {
+        match piece {
+            Piece::Plain(text) => out.push_str(text),
+            Piece::Keyring(name) => match (sources.keyring)(name) {
                 Ok(value) => out.push_str(&value),
                 Err(error) => troubles.push(Trouble::Keyring { name: name.into(), error }),
-            }
-            rest = after;
-        } else if let Some(inside) = rest.strip_prefix("${") {
-            let Some(variable) = Variable::parse(inside).filter(|_| nesting > 0) else {
-                troubles.push(Trouble::Malformed);
-                return out;
-            };
-            match ((sources.env)(variable.name), variable.default) {
+            },
+            Piece::Variable { name, default } => match ((sources.env)(name), default) {
                 (Some(value), None) => out.push_str(&value),
                 (Some(value), Some(_)) if !value.is_empty() => out.push_str(&value),
-                (_, Some(default)) => out.push_str(&fill(default, sources, nesting - 1, troubles)),
-                (None, None) => troubles.push(Trouble::Unset(variable.name.into())),
-            }
-            rest = variable.rest;
-        } else {
-            out.push('$');
-            rest = &rest[1..];
+                (_, Some(default)) => fill(default, sources, out, troubles),
+                (None, None) => troubles.push(Trouble::Unset(name.into())),
+            },
+            Piece::Malformed => return troubles.push(Trouble::Malformed),
         }
     }
-    out.push_str(rest);
-    out
 }
 
-/// The secret that is named behind `${`, and what follows its `}`.
-fn secret(inside: &str) -> Option<(&str, &str)> {
-    let (name, after) = inside.strip_prefix(KEYRING)?.split_once('}')?;
-    keyring::is_name(name).then_some((name, after))
+/// How deep `${A:-${B:-...}}` may go.
+const MAX_NESTING: usize = 16;
+
+/// A piece of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece<'a> {
+    /// Meant as it stands, without the escape.
+    Plain(&'a str),
+    /// `${NAME}` or `${NAME:-default}`; the default can be taken apart in turn.
+    Variable { name: &'a str, default: Option<&'a str> },
+    /// `${keyring:NAME}`.
+    Keyring(&'a str),
+    /// A `${` that begins neither.
+    Malformed,
 }
 
-/// What follows `${`.
-struct Variable<'a> {
-    name: &'a str,
-    default: Option<&'a str>,
+/// Takes a text apart.
+pub(crate) fn pieces(text: &str) -> Pieces<'_> {
+    Pieces { rest: text, nesting: MAX_NESTING }
+}
+
+/// The pieces of a text, in order.
+pub(crate) struct Pieces<'a> {
     rest: &'a str,
+    nesting: usize,
 }
 
-impl<'a> Variable<'a> {
-    fn parse(inside: &'a str) -> Option<Self> {
-        let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
-        let (name, after) = inside.split_at(end);
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-            return None;
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    fn next(&mut self) -> Option<Piece<'a>> {
+        let Some(begin) = self.rest.find("${") else {
+            let rest = std::mem::take(&mut self.rest);
+            return (!rest.is_empty()).then_some(Piece::Plain(rest));
+        };
+        // The escape begins with one more `$`.
+        let escaped = self.rest[..begin].ends_with('$');
+        let (plain, rest) = self.rest.split_at(begin - usize::from(escaped));
+        if !plain.is_empty() {
+            self.rest = rest;
+            return Some(Piece::Plain(plain));
         }
-        if let Some(rest) = after.strip_prefix('}') {
-            return Some(Self { name, default: None, rest });
-        }
-        let after = after.strip_prefix(":-")?;
-        let end = closing_brace(after)?;
-        Some(Self { name, default: Some(&after[..end]), rest: &after[end + 1..] })
+        let inside = &self.rest[begin + 2..];
+        let (piece, after) = match escaped {
+            true => (Piece::Plain("${"), inside),
+            false => self.braced(inside).unwrap_or((Piece::Malformed, inside)),
+        };
+        self.rest = after;
+        Some(piece)
     }
 }
 
-/// Where the default ends: at the first `}` that no `${` in it has opened.
-fn closing_brace(text: &str) -> Option<usize> {
+impl<'a> Pieces<'a> {
+    /// What stands behind `${`, and what follows its `}`.
+    fn braced(&self, inside: &'a str) -> Option<(Piece<'a>, &'a str)> {
+        let end = closing_brace(inside)?;
+        let (content, after) = (&inside[..end], &inside[end + 1..]);
+        if let Some(name) = content.strip_prefix(KEYRING) {
+            return keyring::is_name(name).then_some((Piece::Keyring(name), after));
+        }
+        let (name, default) = match content.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (content, None),
+        };
+        let nesting = self.nesting.checked_sub(1)?;
+        let mut parts = Pieces { rest: default.unwrap_or_default(), nesting };
+        let readable = keyring::is_name(name) && parts.all(|piece| piece != Piece::Malformed);
+        readable.then_some((Piece::Variable { name, default }, after))
+    }
+}
+
+/// Where the `}` is that ends what `${` began.
+pub(crate) fn closing_brace(text: &str) -> Option<usize> {
     let mut open = 0usize;
     let mut before = None;
     for (at, c) in text.char_indices() {
@@ -180,6 +203,13 @@ mod tests {
         check("$${A} $$${A}", Ok("${A} $${A}"));
         check("${DOLLAR}", Ok("${A}"));
         check("${NO:-é}ü", Ok("éü"));
+    }
+
+    #[test]
+    fn a_default_that_cannot_be_read_is_told_before_it_is_needed() {
+        check("${A:-${1}}", Err("a `${` that is not a variable"));
+        check("${A:-${B:-${}}}", Err("a `${` that is not a variable"));
+        check("${A:-$${1}}", Ok("a"));
     }
 
     #[test]

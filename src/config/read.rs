@@ -19,8 +19,9 @@ use super::{
 };
 use crate::keyring;
 
-/// The tables whose entries can be left out one by one.
-const TABLES_OF_ENTRIES: [&str; 4] = ["servers", "categories", "profiles", "apps"];
+/// The tables whose entries can be left out one by one. Policies are none of them: one that is left out would let through
+/// what it is there to stop.
+const TABLES_OF_ENTRIES: [&str; 5] = ["servers", "categories", "profiles", "clients", "apps"];
 
 /// A file as written.
 pub(super) struct Written {
@@ -88,16 +89,11 @@ pub(super) fn read(text: &str, file: &Path, sources: Sources) -> Result<Written,
         secrets: BTreeMap::new(),
         spots: HashMap::new(),
     };
-    let mut walk = Walk { written, lines, sources, unset: Vec::new(), is_off: false };
+    let mut walk = Walk { written, lines, sources, is_off: false };
     let root = Spot { key: String::new(), key_at: (1, 1), value_at: (1, 1), state: State::Plain };
     walk.written.spots.insert(String::new(), root);
     walk.written.value = walk.table("", document.as_table());
-    let Walk { mut written, unset, .. } = walk;
-    // Someone who switches a server off need not have its token.
-    let needed = unset.into_iter().filter(|(pointer, _)| !written.is_switched_off(pointer));
-    let needed: Vec<_> = needed.map(|(_, fault)| fault).collect();
-    written.faults.extend(needed);
-    Ok(written)
+    Ok(walk.written)
 }
 
 impl Written {
@@ -144,11 +140,6 @@ impl Written {
         self.spots.get(pointer).is_some_and(|spot| spot.state == State::Unknown)
     }
 
-    fn is_switched_off(&self, pointer: &str) -> bool {
-        let entry = self.entry_pointer(pointer).and_then(|entry| self.value.pointer(entry));
-        entry.and_then(|entry| entry.get("enabled")) == Some(&Value::Bool(false))
-    }
-
     fn entry_pointer<'a>(&self, pointer: &'a str) -> Option<&'a str> {
         let mut parts = pointer.split('/');
         let (_, table, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -171,9 +162,7 @@ struct Walk<'a> {
     written: Written,
     lines: Lines<'a>,
     sources: Sources<'a>,
-    /// Faults for variables that are not set and secrets that are not there, by pointer.
-    unset: Vec<(String, Fault)>,
-    /// Whether this is inside of an entry that is switched off. The keyring is left alone for it.
+    /// Whether this is inside of an entry that is switched off: its secrets are not asked for, and need not be there.
     is_off: bool,
 }
 
@@ -225,7 +214,7 @@ impl Walk<'_> {
                 Some(number) => number.into(),
                 None => {
                     let remedy = "Write a number with digits.".into();
-                    self.unreadable(pointer, "not a finite number".into(), remedy, false);
+                    self.unreadable(pointer, "not a finite number".into(), remedy);
                     Value::Null
                 }
             },
@@ -265,14 +254,12 @@ impl Walk<'_> {
                 expanded.into()
             }
             Err(troubles) => {
+                self.mark(pointer, State::Unknown);
                 for trouble in troubles {
-                    let remedy = trouble.remedy();
-                    self.unreadable(
-                        pointer,
-                        trouble.to_string(),
-                        remedy,
-                        matches!(trouble, Trouble::Unset(_) | Trouble::Keyring { .. }),
-                    );
+                    // Someone who switches a server off need not have its token.
+                    if !self.is_off || trouble == Trouble::Malformed {
+                        self.unreadable(pointer, trouble.to_string(), trouble.remedy());
+                    }
                 }
                 text.into()
             }
@@ -297,13 +284,10 @@ impl Walk<'_> {
         }
     }
 
-    fn unreadable(&mut self, pointer: &str, message: String, remedy: String, unset: bool) {
+    fn unreadable(&mut self, pointer: &str, message: String, remedy: String) {
         self.mark(pointer, State::Unknown);
         let fault = self.written.fault(pointer, Place::Value, message, remedy);
-        match unset {
-            true => self.unset.push((pointer.into(), fault)),
-            false => self.written.faults.push(fault),
-        }
+        self.written.faults.push(fault);
     }
 }
 

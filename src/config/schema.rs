@@ -26,9 +26,7 @@ pub(super) const FORMATS: [(&str, Check); 11] = [
     ("http-url", http_url),
     ("redirect-uri", redirect_uri),
     ("header-name", header_name),
-    ("header-value", |text| {
-        http::HeaderValue::from_str(text).map(drop).map_err(|_| "holds characters that no header may".into())
-    }),
+    ("header-value", header_value),
     ("env-name", |text| match text.is_empty() || text.contains(['=', '\0']) {
         true => Err("cannot be the name of an environment variable".into()),
         false => Ok(()),
@@ -161,7 +159,8 @@ fn plain_name(text: &str) -> Result<(), String> {
     }
 }
 
-fn http_url(text: &str) -> Result<(), String> {
+/// Whether a text is an address that a server can have.
+pub(crate) fn http_url(text: &str) -> Result<(), String> {
     if !text.starts_with("http://") && !text.starts_with("https://") {
         return Err("is not an http:// or https:// address".into());
     }
@@ -183,10 +182,16 @@ fn redirect_uri(text: &str) -> Result<(), String> {
     }
 }
 
-fn header_name(text: &str) -> Result<(), String> {
+/// Whether a header of this name can be sent along.
+pub(crate) fn header_name(text: &str) -> Result<(), String> {
     match http::HeaderName::from_bytes(text.as_bytes()) {
         Err(_) => Err("cannot be the name of a header".into()),
         Ok(name) if OWN_HEADERS.contains(&name.as_str()) => Err("is a header that Nonet sets itself".into()),
         Ok(_) => Ok(()),
     }
+}
+
+/// Whether a text can be the value of a header.
+pub(crate) fn header_value(text: &str) -> Result<(), String> {
+    http::HeaderValue::from_str(text).map(drop).map_err(|_| "holds characters that no header may".into())
 }

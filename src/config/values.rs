@@ -182,11 +182,6 @@ impl Priorities {
         let first = self.globs.set.matches(name).into_iter().min()?;
         self.numbers.get(first).copied()
     }
-
-    /// Whether there is no pattern at all.
-    pub fn is_empty(&self) -> bool {
-        self.globs.is_empty()
-    }
 }
 
 impl TryFrom<BTreeMap<String, f32>> for Priorities {

@@ -16,7 +16,7 @@ const CAUSES: &[(&[&str], &str)] = &[
         &[
             "npm err! 404",
             "npm error 404",
-            "e404",
+            "code e404",
             "no matching distribution",
             "not found in the package registry",
         ],
@@ -36,19 +36,30 @@ const CAUSES: &[(&[&str], &str)] = &[
     ),
     (
         &["certificate", "self-signed", "tls handshake", "unknownissuer"],
-        "The certificate of the other side is not trusted.",
+        "The certificate of the other side is not trusted: add its authority to those of this system; a Node.js server \
+         takes its file from `NODE_EXTRA_CA_CERTS` in `env`.",
     ),
     (
-        &["unauthorized", "invalid token", "invalid api key", "bad credentials", "401", "token expired"],
+        &[
+            "unauthorized",
+            "invalid token",
+            "invalid api key",
+            "bad credentials",
+            "token expired",
+            "http 401",
+            "status 401",
+            "status code 401",
+        ],
         "The token is missing or no longer valid: look at `env` or `headers`.",
     ),
     (
-        &["environment variable", "is not set", "keyerror", "must be set", "missing required", "is required"],
+        &["environment variable", "is not set", "keyerror", "must be set", "missing required"],
         "A variable or argument that the server wants is not given: look at `env` and `args`.",
     ),
     (
         &["permission denied", "eacces", "eperm", "operation not permitted"],
-        "The server may not read, write or run something that it wants.",
+        "The server may not read, write or run something that it wants: look at who owns the files in `args` and `cwd`, and \
+         at whether `command` may be run.",
     ),
     (
         &["no such file or directory", "enoent"],
@@ -59,7 +70,11 @@ const CAUSES: &[(&[&str], &str)] = &[
         &["no handshake within", "no answer within"],
         "It may only start slowly, as a first download does: raise `start_timeout`, or run the command by hand.",
     ),
-    (&["out of memory", "heap limit", "signal: 9"], "It had not enough memory."),
+    (
+        &["out of memory", "heap limit", "signal: 9"],
+        "It had not enough memory: end other programs, or give a Node.js server more with \
+         `NODE_OPTIONS = \"--max-old-space-size=4096\"` in `env`.",
+    ),
 ];
 
 /// The likely cause of a failure, in a sentence, if one is known.
@@ -86,6 +101,24 @@ mod tests {
         check("HTTP status client error (401 Unauthorized)", "token");
         check("no handshake within 60s", "start_timeout");
         check("Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'x'", "Node.js");
-        assert_eq!(likely("it closed the connection"), None);
+        check("https://h: invalid peer certificate: UnknownIssuer", "NODE_EXTRA_CA_CERTS");
+        check("Error: EACCES: permission denied, open '/etc/x'", "`cwd`");
+        check("FATAL ERROR: Reached heap limit Allocation failed", "max-old-space-size");
+        check("AxiosError: Request failed with status code 401", "token");
+    }
+
+    #[test]
+    fn what_only_looks_like_a_known_failure_has_no_likely_cause() {
+        for error in [
+            "it closed the connection",
+            "it ended (exit code 1); its stderr ends with: listening on port 14017",
+            "session 4f2c401a was closed",
+            "an answer of 401 bytes is no JSON",
+            "Node.js 20 or later is required",
+            "a restart is required",
+            "request 9e404b7 was dropped",
+        ] {
+            assert_eq!(likely(error), None, "{error}");
+        }
     }
 }

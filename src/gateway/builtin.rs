@@ -332,7 +332,7 @@ impl Gateway {
                 let state = connection.state();
                 let tools = snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
                 let mut server = json!({ "name": &**name, "state": state.as_str(), "tools": tools });
-                let restarts = connection.restarts();
+                let restarts = self.metrics.restarts(name);
                 if restarts > 0 {
                     server["restarts"] = json!(restarts);
                 }

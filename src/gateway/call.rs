@@ -26,7 +26,7 @@ use crate::{
     name,
     policy::{self, Verdict},
     results::{Body, is_error, json_len},
-    trace::{self, Span},
+    trace::Span,
 };
 
 /// How long a call waits for a server that is starting or was lost.
@@ -345,13 +345,7 @@ impl Gateway {
             outcome = made.outcome,
             "call"
         );
-        begun.span.called(&trace::Call {
-            tool: &tool.full,
-            server: &tool.server,
-            bytes_in,
-            bytes_out,
-            outcome: made.outcome,
-        });
+        begun.span.called(&tool.full, &call);
     }
 
     /// The same for a call that no tool was called for.

@@ -214,6 +214,11 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
                 keep(&mut new.profiles, &old.profiles, |key| key == name);
                 keep_tokens_apart(new, name);
             }
+            // The built-in entry of the name is what the new configuration has instead.
+            "clients" => {
+                let before = old.clients.get_key_value(name);
+                new.clients.extend(before.map(|(name, client)| (name.clone(), client.clone())));
+            }
             "apps" => keep(&mut new.apps, &old.apps, |key| key == name),
             _ => {}
         }
@@ -251,4 +256,26 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         all.push("gateway.allowed_*");
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_a_client_stays_while_its_entry_has_a_fault() {
+        let parse = |text| {
+            config::parse(text, Path::new("/etc/servers.toml"), config::Sources::NONE).expect("it is usable")
+        };
+        let old = parse(
+            "[clients.claude-code]\nmax_result_bytes = 5_000\n[clients.mine]\nmatch = ['my-*']\nmax_result_bytes = 6_000\n",
+        );
+        let mut new = parse(
+            "[clients.claude-code]\nmax_result_bytes = 'few'\n[clients.mine]\nmatch = ['my-*']\nmax_results = 1\n",
+        );
+        assert_eq!(new.faults.len(), 2, "{:?}", new.faults);
+        keep_faulty(&mut new, &old.config);
+        let known = |client: &str| new.config.limits(client).max_result_bytes;
+        assert_eq!((known("claude-code"), known("my-agent")), (5_000, 6_000));
+    }
 }

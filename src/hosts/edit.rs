@@ -10,7 +10,7 @@ use jsonc_parser::{
     parse_to_ast,
 };
 use serde_json::{Map, Value};
-use toml_edit::{DocumentMut, Item, Table, TableLike, Value as Toml};
+use toml_edit::{DocumentMut, Item, Table, Value as Toml};
 
 use super::{Fault, Format, listed, read, text::position};
 
@@ -70,39 +70,17 @@ impl Servers<'_> {
                 })?
             }
             Format::Toml => self.toml(text, |document| {
-                let fresh = document.as_table().is_empty();
-                let comments = document.trailing().as_str().unwrap_or_default().to_string();
-                let Some((servers, inline)) = toml_servers(document, self.table) else { return };
-                match servers.get_mut(name).and_then(Item::as_table_like_mut) {
-                    Some(table) => {
-                        ADDRESS.into_iter().for_each(|key| drop(table.remove(key)));
-                        for (key, value) in entry {
-                            if there.and_then(|there| there.get(key)) != Some(value) {
-                                table.insert(key, Item::Value(toml_input(value)));
-                            }
-                        }
-                    }
-                    None => {
-                        let mut table = Table::new();
-                        for (key, value) in entry {
-                            table.insert(key, Item::Value(toml_input(value)));
-                        }
-                        // A file without any table has all of its comments at its end.
-                        let gap = if fresh && (comments.is_empty() || comments.ends_with("\n\n")) {
-                            ""
-                        } else {
-                            "\n"
-                        };
-                        let prefix = if fresh { comments + gap } else { gap.into() };
-                        table.decor_mut().set_prefix(prefix);
-                        match inline {
-                            true => servers
-                                .insert(name, Item::Value(Toml::InlineTable(table.into_inline_table()))),
-                            false => servers.insert(name, Item::Table(table)),
-                        };
-                        if fresh {
-                            document.set_trailing("");
-                        }
+                let servers = document.get_mut(self.table).and_then(Item::as_table_like_mut);
+                let known = servers.and_then(|servers| servers.get_mut(name));
+                let Some(table) = known.and_then(Item::as_table_like_mut) else {
+                    let items =
+                        entry.iter().map(|(key, value)| (key.as_str(), Item::Value(toml_input(value))));
+                    return add_toml(document, self.table, name, items.collect());
+                };
+                ADDRESS.into_iter().for_each(|key| drop(table.remove(key)));
+                for (key, value) in entry {
+                    if there.and_then(|there| there.get(key)) != Some(value) {
+                        table.insert(key, Item::Value(toml_input(value)));
                     }
                 }
             })?,
@@ -155,21 +133,30 @@ impl Servers<'_> {
 
     /// The edited text, if it says the same as before but for the named entries.
     fn checked(&self, before: &str, after: String, names: &[&str]) -> Result<String, Fault> {
+        let same = self.keeps_the_rest(before, &after, |name| names.contains(&name))?;
+        if same { Ok(after) } else { Err(self.unsafe_edit(names)) }
+    }
+
+    /// Whether an edited text can be read again and says the same as before but for some entries.
+    pub fn keeps_the_rest(
+        &self,
+        before: &str,
+        after: &str,
+        edited: impl Fn(&str) -> bool,
+    ) -> Result<bool, Fault> {
         let rest = |text: &str| -> Result<Value, Fault> {
             let mut root = read::value(text, self.format, self.file)?;
             let Some(members) = root.as_object_mut() else { return Ok(root) };
             if let Some(entries) = members.get_mut(self.table).and_then(Value::as_object_mut) {
-                names.iter().for_each(|name| drop(entries.shift_remove(*name)));
+                entries.retain(|name, _| !edited(name));
                 if entries.is_empty() {
                     members.shift_remove(self.table);
                 }
             }
             Ok(root)
         };
-        match (rest(before)?, rest(&after)) {
-            (before, Ok(after_rest)) if before == after_rest => Ok(after),
-            _ => Err(self.unsafe_edit(names)),
-        }
+        let before = rest(before)?;
+        Ok(rest(after).is_ok_and(|after| after == before))
     }
 
     fn unsafe_edit(&self, names: &[&str]) -> Fault {
@@ -193,15 +180,30 @@ impl Servers<'_> {
     }
 }
 
-/// The table of servers, made if it is not there, and whether it is `{...}` on one line.
-fn toml_servers<'d>(document: &'d mut DocumentMut, table: &str) -> Option<(&'d mut dyn TableLike, bool)> {
-    let servers = document.entry(table).or_insert_with(|| {
+/// Adds an entry at the end of the table of servers, which is made if it is not there.
+pub(super) fn add_toml(document: &mut DocumentMut, servers: &str, name: &str, mut entry: Table) {
+    let mut prefix = "\n".to_string();
+    // A file without any table has all of its comments at its end.
+    if document.as_table().is_empty() {
+        let comments = document.trailing().as_str().unwrap_or_default();
+        let gap = if comments.is_empty() || comments.ends_with("\n\n") { "" } else { "\n" };
+        prefix = format!("{comments}{gap}");
+        document.set_trailing("");
+    }
+    entry.decor_mut().set_prefix(prefix);
+    let servers = document.entry(servers).or_insert_with(|| {
         let mut servers = Table::new();
         servers.set_implicit(true);
         Item::Table(servers)
     });
-    let inline = servers.is_inline_table();
-    Some((servers.as_table_like_mut()?, inline))
+    // `{...}` on one line holds no tables.
+    let entry = match servers.is_inline_table() {
+        true => Item::Value(Toml::InlineTable(entry.into_inline_table())),
+        false => Item::Table(entry),
+    };
+    if let Some(servers) = servers.as_table_like_mut() {
+        servers.insert(name, entry);
+    }
 }
 
 /// Comments above a table that was taken out, but for those right above it, go to what follows.

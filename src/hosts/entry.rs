@@ -1,15 +1,17 @@
 //! One server as a host writes it, read into what servers.toml can say. What it cannot say is told.
 
+mod reach;
+
 use std::{path::Path, time::Duration};
 
 use serde_json::{Map, Value};
 
 use super::{
     Host, Machine, OWN_NAME, Os, Unit, listed,
-    parts::{GIVEN, Part, Parts, Reader, beginning, plain},
-    secrets::{Place, mark},
+    parts::{Part, Parts, Reader},
     shortened,
 };
+use crate::config::LONGEST_TIME;
 
 /// A server, with its texts taken apart.
 pub(super) struct Server {
@@ -73,18 +75,6 @@ pub(super) struct Context<'a> {
     pub root: &'a Value,
 }
 
-/// The longest time that servers.toml takes.
-const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Headers that the protocol needs for itself; servers.toml does not take them.
-const OWN_HEADERS: [&str; 7] = [
-    "accept",
-    "content-length",
-    "content-type",
-    "host",
-    "last-event-id",
-    "mcp-protocol-version",
-    "mcp-session-id",
-];
 /// Keys that say nothing that servers.toml would have to know.
 const IDLE: [&str; 18] = [
     "type",
@@ -216,158 +206,6 @@ impl<'a> Reading<'a> {
         Entry::Server(Box::new(server), self.notes)
     }
 
-    fn program(&mut self, command: &str, entry: &'a Map<String, Value>) -> Transport {
-        self.taken.extend(["args", "env", "cwd", "env_vars"]);
-        let command = self.program_path(command);
-        for (key, is_right) in [("args", Value::is_array as fn(&Value) -> bool), ("env", Value::is_object)] {
-            if entry.get(key).is_some_and(|value| !value.is_null() && !is_right(value)) {
-                self.notes.push(format!("`{key}` was left out: it is not written as hosts write it"));
-            }
-        }
-        let mut args = Vec::new();
-        let mut before: Option<String> = None;
-        for value in entry.get("args").and_then(Value::as_array).into_iter().flatten() {
-            let Some(text) = scalar(value) else {
-                self.notes.push("an argument that is no text was left out".into());
-                continue;
-            };
-            args.push(mark(self.texts.parts(&text), Place::Argument(before.as_deref())));
-            before = Some(text);
-        }
-        let mut env = Vec::new();
-        for (name, value) in entry.get("env").and_then(Value::as_object).into_iter().flatten() {
-            let parts = match value {
-                // As mcp-hub has it: handed on from where it runs.
-                Value::Null if super::parts::is_variable_name(name) => {
-                    Some(vec![Part::Variable { name: name.clone(), default: None }])
-                }
-                value => scalar(value).map(|text| mark(self.texts.parts(&text), Place::Env(name))),
-            };
-            let parts = parts.map(|mut parts| {
-                // What a file or a command gives has no name but the variable's.
-                if let [Part::Asked { id, .. }] = parts.as_mut_slice()
-                    && id == GIVEN
-                {
-                    id.clone_from(name);
-                }
-                parts
-            });
-            match parts {
-                Some(parts) if !name.is_empty() && !name.contains(['=', '\0']) => {
-                    env.push((name.clone(), parts))
-                }
-                _ => self.notes.push(format!(
-                    "the variable {} was left out: it is no name with a text",
-                    listed(&[name])
-                )),
-            }
-        }
-        // Codex hands these on from where it runs.
-        for name in entry.get("env_vars").and_then(Value::as_array).into_iter().flatten() {
-            let name = name.as_str().or_else(|| name.get("name").and_then(Value::as_str)).unwrap_or_default();
-            if super::parts::is_variable_name(name) && !env.iter().any(|(known, _)| known == name) {
-                env.push((name.into(), vec![Part::Variable { name: name.into(), default: None }]));
-            }
-        }
-        let cwd = self.text("cwd").filter(|cwd| !cwd.is_empty()).map(|cwd| self.path(cwd, "`cwd`"));
-        Transport::Program { command, args, env, cwd }
-    }
-
-    fn address(&mut self, url: &str, sse: bool) -> Result<Transport, String> {
-        self.taken.extend([
-            "headers",
-            "http_headers",
-            "env_http_headers",
-            "bearer_token_env_var",
-            "requestInit",
-        ]);
-        let parts = self.texts.parts(url.trim());
-        let start = beginning(&parts);
-        let host = start.strip_prefix("https://").or_else(|| start.strip_prefix("http://"));
-        let variable = matches!(parts.first(), Some(Part::Variable { .. } | Part::Asked { .. }));
-        if !variable
-            && host.is_none_or(|host| host.is_empty() && parts.len() == 1 || host.starts_with(['/', ':']))
-        {
-            // No more of it than its scheme: there may be a password in the rest.
-            let scheme = url.split_once("://").map(|(scheme, _)| format!(" ({}://...)", shortened(scheme)));
-            return Err(format!(
-                "its address is no http:// or https:// address{}",
-                scheme.unwrap_or_default()
-            ));
-        }
-        if start.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err("there are spaces in its address".into());
-        }
-        let mut headers = Vec::new();
-        for key in ["headers", "http_headers"] {
-            for (name, value) in self.entry.get(key).and_then(Value::as_object).into_iter().flatten() {
-                let parts = scalar(value).map(|text| mark(self.texts.parts(&text), Place::Header(name)));
-                self.header(name, parts, &mut headers);
-            }
-        }
-        for (name, value) in
-            self.entry.get("env_http_headers").and_then(Value::as_object).into_iter().flatten()
-        {
-            let variable =
-                value.as_str().map(|name| vec![Part::Variable { name: name.into(), default: None }]);
-            self.header(name, variable, &mut headers);
-        }
-        if let Some(name) = self.text("bearer_token_env_var") {
-            let token = Part::Variable { name: name.into(), default: None };
-            self.header("Authorization", Some(vec![Part::Plain("Bearer ".into()), token]), &mut headers);
-        }
-        Ok(Transport::Address { url: mark(parts, Place::Url), headers, sse })
-    }
-
-    /// One header that servers.toml does not take would cost the whole server.
-    fn header(&mut self, name: &str, value: Option<Parts>, headers: &mut Vec<(String, Parts)>) {
-        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-        let sendable = |part: &Part| match part {
-            Part::Plain(text) | Part::Secret { value: text, .. } => {
-                text.chars().all(|c| matches!(c, ' '..='~'))
-            }
-            Part::Variable { name, .. } => super::parts::is_variable_name(name),
-            Part::Asked { .. } | Part::Keyring(_) => true,
-        };
-        let why = if OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
-            "Nonet sets it itself"
-        } else if name.is_empty() || !name.chars().all(token) {
-            "this is no name of a header"
-        } else if let Some(value) = value.filter(|parts| parts.iter().all(sendable)) {
-            headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            return headers.push((name.into(), value));
-        } else {
-            "its value cannot be sent"
-        };
-        self.notes.push(format!("the header {} was left out: {why}", listed(&[name])));
-    }
-
-    /// A program that is not looked for in PATH is relative to where the host runs it.
-    fn program_path(&mut self, command: &str) -> Parts {
-        if command.contains(['/', '\\']) {
-            return self.path(command, "the command");
-        }
-        self.texts.parts(command)
-    }
-
-    fn path(&mut self, path: &str, what: &str) -> Parts {
-        let mut parts = self.texts.parts(path);
-        let start = beginning(&parts);
-        let drive = start.as_bytes().get(1) == Some(&b':');
-        let whole = drive || start.is_empty() || start.starts_with(['/', '\\', '~']);
-        if !whole && let Some(folder) = self.context.folder {
-            let mut resolved = Parts::new();
-            plain(&mut resolved, &format!("{}/", folder.display().to_string().trim_end_matches('/')));
-            plain(&mut resolved, start.strip_prefix("./").unwrap_or(start));
-            resolved.extend(parts.drain(1..));
-            return resolved;
-        }
-        if !whole {
-            self.notes.push(format!("{what} is a relative path; from now on it is relative to servers.toml"));
-        }
-        parts
-    }
-
     fn is_off(&mut self) -> bool {
         self.taken.extend(["disabled", "enabled"]);
         let is = |key: &str, truth: bool| self.entry.get(key) == Some(&Value::Bool(truth));
@@ -420,7 +258,7 @@ impl<'a> Reading<'a> {
 
     fn time(&mut self, what: &str, seconds: Option<f64>) -> Option<Duration> {
         let seconds = seconds?;
-        let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST);
+        let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST_TIME);
         // Whole milliseconds, so that it reads well.
         let time =
             time.map(|time| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or_default()));
@@ -475,16 +313,6 @@ pub(super) fn is_nonet(command: &str) -> bool {
     name.strip_suffix(".exe").unwrap_or(&name) == OWN_NAME
 }
 
-/// Texts, and what is one for a program: numbers and truths.
-fn scalar(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(truth) => Some(truth.to_string()),
-        _ => None,
-    }
-}
-
 /// The values of an entry that look like secrets, so that they can be kept out of what is shown.
 pub(super) fn secrets(value: &Value, machine: &Machine) -> Vec<String> {
     let context = Context { machine, host: None, folder: None, root: &Value::Null };
@@ -498,134 +326,4 @@ pub(super) fn secrets(value: &Value, machine: &Machine) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{collections::BTreeMap, time::SystemTime};
-
-    use serde_json::json;
-
-    use super::*;
-    use crate::hosts::{find, parts::as_plain};
-
-    fn brief(server: &Server) -> String {
-        match &server.transport {
-            Transport::Program { command, args, .. } => {
-                format!("{} {}", as_plain(command).unwrap_or("?"), args.len())
-            }
-            Transport::Address { url, sse, .. } => {
-                format!("{}{}", as_plain(url).unwrap_or("?"), if *sse { " sse" } else { "" })
-            }
-        }
-    }
-
-    fn check(host: Option<&str>, entry: Value, expected: &str) {
-        let machine = Machine {
-            os: Os::Linux,
-            home: "/home/me".into(),
-            current: "/work".into(),
-            env: BTreeMap::new(),
-            now: SystemTime::UNIX_EPOCH,
-        };
-        let host = host.map(|name| find(name).unwrap());
-        let context = Context { machine: &machine, host, folder: None, root: &Value::Null };
-        let shown = match read(&entry, &context) {
-            Entry::Nonet => "nonet".into(),
-            Entry::Left(why) => format!("left: {why}"),
-            Entry::Server(server, notes) => {
-                let off = if server.enabled { "" } else { ", off" };
-                let time =
-                    |time: Option<Duration>| time.map(|time| format!(", {time:?}")).unwrap_or_default();
-                let allowed = server
-                    .allowed_tools
-                    .as_ref()
-                    .map(|tools| format!(", only {tools:?}"))
-                    .unwrap_or_default();
-                let blocked = if server.blocked_tools.is_empty() {
-                    String::new()
-                } else {
-                    format!(", not {:?}", server.blocked_tools)
-                };
-                let times = time(server.timeout) + &time(server.start_timeout);
-                let notes: String = notes.iter().map(|note| format!("; {note}")).collect();
-                format!("{}{off}{times}{allowed}{blocked}{notes}", brief(&server))
-            }
-        };
-        assert!(shown.starts_with(expected), "{entry}: {shown}");
-    }
-
-    #[test]
-    fn entries_of_every_host_are_read() {
-        check(None, json!({"command": "npx", "args": ["-y", "x"]}), "npx 2");
-        check(None, json!({"type": "stdio", "command": "uvx", "args": ["x", 5]}), "uvx 2");
-        check(
-            None,
-            json!({"command": {"path": "/bin/x", "args": ["a"], "env": {}}, "settings": {}}),
-            "/bin/x 1",
-        );
-        check(None, json!({"type": "http", "url": "https://h/mcp"}), "https://h/mcp");
-        check(None, json!({"type": "streamableHttp", "url": "https://h/sse"}), "https://h/sse");
-        check(None, json!({"type": "sse", "url": "https://h/x"}), "https://h/x sse");
-        check(None, json!({"url": "https://h/v1/sse/"}), "https://h/v1/sse/");
-        check(None, json!({"serverUrl": "https://h/mcp"}), "https://h/mcp");
-        check(None, json!({"url": "https://h/sse", "httpUrl": "https://h/mcp"}), "https://h/mcp");
-        check(None, json!({"command": "x", "disabled": true}), "x 0, off");
-        check(
-            None,
-            json!({"command": "x", "enabled": false, "disabledTools": ["a"]}),
-            "x 0, off, not [\"a\"]",
-        );
-        check(
-            Some("gemini-cli"),
-            json!({"command": "x", "includeTools": ["a"], "excludeTools": ["b"], "timeout": 5000}),
-            "x 0, 5s, only [\"a\"], not [\"b\"]",
-        );
-        check(
-            Some("codex"),
-            json!({"command": "x", "startup_timeout_sec": 20, "tool_timeout_sec": 90.5, "enabled_tools": []}),
-            "x 0, 90.5s, 20s, only []",
-        );
-        check(Some("codex"), json!({"command": "x", "startup_timeout_ms": 1500}), "x 0, 1.5s");
-        check(Some("zed"), json!({"command": "x", "timeout": 90}), "x 0, 90s");
-        check(Some("claude-code"), json!({"command": "x", "timeout": 600}), "x 0, 600ms");
-        check(None, json!({"command": "x", "timeout": 60}), "x 0, 60s");
-        check(None, json!({"command": "x", "timeout": -1}), "x 0; its timeout was left out");
-        check(None, json!({"command": "x", "tools": ["*"]}), "x 0");
-        check(None, json!({"command": "x", "tools": ["a"]}), "x 0, only [\"a\"]");
-    }
-
-    #[test]
-    fn what_cannot_be_carried_over_is_told() {
-        check(None, json!({"type": "sse"}), "left: it has neither");
-        check(None, json!({"type": "ws", "url": "ws://h"}), "left: `ws` is no transport");
-        check(
-            None,
-            json!({"url": "unix:///run/x.sock"}),
-            "left: its address is no http:// or https:// address (unix://...)",
-        );
-        check(
-            None,
-            json!({"url": "https://"}),
-            "left: its address is no http:// or https:// address (https://...)",
-        );
-        check(None, json!({}), "left: it has neither");
-        check(None, json!({"command": ""}), "left: it has neither");
-        check(None, json!("npx"), "left: the entry is no object");
-        check(None, json!({"command": "x", "args": "a b"}), "x 0; `args` was left out");
-        check(None, json!({"command": "x", "env": {"a-b": null}}), "x 0; the variable `a-b` was left out");
-        check(None, json!({"type": "http", "command": "x"}), "x 0");
-        check(None, json!({"source": "extension", "settings": {}}), "left: an extension");
-        check(
-            None,
-            json!({"command": "x", "autoApprove": ["a"], "weird": 1}),
-            "x 0; `autoApprove` left out: which tools need no question is the host's own; here `policy` says which need one; `weird` left out",
-        );
-        check(
-            None,
-            json!({"url": "https://h", "headers": {"Content-Type": "x", "a b": "c", "ok": "é"}}),
-            "https://h; the header `Content-Type` was left out: Nonet sets it itself; the header `a b`",
-        );
-        for nonet in ["nonet", "/usr/bin/nonet", "C:\\bin\\Nonet.exe", "${HOME}/nonet"] {
-            check(None, json!({"command": nonet}), "nonet");
-        }
-        check(None, json!({"command": "nonet-helper"}), "nonet-helper 0");
-    }
-}
+mod tests;

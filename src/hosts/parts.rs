@@ -3,7 +3,10 @@
 
 use std::path::Path;
 
-use crate::keyring;
+use crate::{
+    config::{Piece, closing_brace, pieces},
+    keyring,
+};
 
 /// A text, in order. Two pieces of plain text never follow each other.
 pub(super) type Parts = Vec<Part>;
@@ -130,34 +133,16 @@ impl Reader<'_> {
 /// Takes a text of servers.toml apart, by the rules of its own expansion.
 pub(super) fn own(text: &str) -> Parts {
     let mut parts = Parts::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        plain(&mut parts, &rest[..at]);
-        rest = &rest[at..];
-        if let Some(after) = rest.strip_prefix("$${") {
-            plain(&mut parts, "${");
-            rest = after;
-            continue;
-        }
-        let braced = rest.strip_prefix("${").and_then(|inside| {
-            let end = closing_brace(inside)?;
-            let content = &inside[..end];
-            let secret = content.strip_prefix("keyring:").filter(|name| keyring::is_name(name));
-            let part = secret.map(|name| Part::Keyring(name.into())).or_else(|| variable(content))?;
-            Some((part, &inside[end + 1..]))
-        });
-        match braced {
-            Some((part, after)) => {
-                parts.push(part);
-                rest = after;
+    for piece in pieces(text) {
+        match piece {
+            Piece::Plain(text) => plain(&mut parts, text),
+            Piece::Malformed => plain(&mut parts, "${"),
+            Piece::Variable { name, default } => {
+                parts.push(Part::Variable { name: name.into(), default: default.map(Into::into) });
             }
-            None => {
-                plain(&mut parts, "$");
-                rest = &rest[1..];
-            }
+            Piece::Keyring(name) => parts.push(Part::Keyring(name.into())),
         }
     }
-    plain(&mut parts, rest);
     parts
 }
 
@@ -197,34 +182,12 @@ pub(super) fn is_variable_name(name: &str) -> bool {
     keyring::is_name(name)
 }
 
-/// `NAME` or `NAME:-default`.
+/// `NAME` or `NAME:-default`, if servers.toml could read it.
 fn variable(content: &str) -> Option<Part> {
-    let (name, default) = match content.split_once(":-") {
-        Some((name, default)) => (name, Some(default)),
-        None => (content, None),
-    };
-    // A default that servers.toml could not read in turn would make the whole text unreadable.
-    let readable = default.is_none_or(|default| {
-        own(default).iter().all(|part| !matches!(part, Part::Plain(text) if text.contains("${")))
-    });
-    let part = || Part::Variable { name: name.into(), default: default.map(Into::into) };
-    (is_variable_name(name) && readable).then(part)
-}
-
-/// Where the `}` is that ends what `${` began.
-fn closing_brace(text: &str) -> Option<usize> {
-    let mut open = 0usize;
-    let mut before = ' ';
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' if before == '$' => open += 1,
-            '}' if open == 0 => return Some(at),
-            '}' => open -= 1,
-            _ => {}
-        }
-        before = c;
+    match own(&format!("${{{content}}}")).as_slice() {
+        [variable @ Part::Variable { .. }] => Some(variable.clone()),
+        _ => None,
     }
-    None
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, path::Path};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use super::{
-    Fault,
+    Fault, Format,
+    edit::{Servers, add_toml},
     entry::{Server, Transport},
     names::{Held, Names, Reference},
     parts::{Part, Parts, escaped, own},
@@ -17,6 +18,8 @@ const HEADER: &str = "\
 # `${keyring:NAME}` for a secret of the keyring (`nonet secret set NAME`).
 # `nonet check` tells every fault, with its line; `nonet schema` prints every key with what it means.
 ";
+/// The key of the table of servers.
+const TABLE: &str = "servers";
 /// Longer lines are broken up.
 const MAX_LINE: usize = 110;
 /// The keys that say how a server is reached. They are compared, and replaced together.
@@ -39,7 +42,7 @@ impl ServersToml {
     pub fn new(text: &str, file: &Path) -> Result<Self, Fault> {
         let text = if text.trim().is_empty() { HEADER } else { text };
         let document = read::toml(text, file)?.into_mut();
-        match document.get("servers") {
+        match document.get(TABLE) {
             Some(servers) if !servers.is_table_like() => {
                 let remedy = "Write each server as a table of its own, `[servers.NAME]`.";
                 Err(Fault::new("`servers` is no table".into(), remedy.into()).within(file))
@@ -52,27 +55,13 @@ impl ServersToml {
     /// servers what it said before.
     pub fn checked(&self, before: &str, file: &Path, servers: &BTreeSet<String>) -> Result<String, Fault> {
         let after = self.document.to_string();
-        let rest = |text: &str| -> Result<serde_json::Value, Fault> {
-            let mut root = read::toml_value(read::toml(text, file)?.as_item());
-            if let Some(members) = root.as_object_mut()
-                && let Some(table) = members.get_mut("servers").and_then(serde_json::Value::as_object_mut)
-            {
-                servers.iter().for_each(|name| drop(table.shift_remove(name)));
-                if table.is_empty() {
-                    members.shift_remove("servers");
-                }
-            }
-            Ok(root)
-        };
-        match (rest(before)?, rest(&after)) {
-            (before, Ok(rest)) if before == rest => Ok(after),
-            _ => {
-                let message = "the file is written in a way that servers cannot be added to";
-                let remedy =
-                    "Write each server as a table of its own, `[servers.NAME]`; nothing was changed.";
-                Err(Fault::new(message.into(), remedy.into()).within(file))
-            }
+        let own = Servers { format: Format::Toml, table: TABLE, file };
+        if own.keeps_the_rest(before, &after, |name| servers.contains(name))? {
+            return Ok(after);
         }
+        let message = "the file is written in a way that servers cannot be added to";
+        let remedy = "Write each server as a table of its own, `[servers.NAME]`; nothing was changed.";
+        Err(Fault::new(message.into(), remedy.into()).within(file))
     }
 
     /// Every variable and every secret that some text of the file names.
@@ -110,41 +99,15 @@ impl ServersToml {
 
     /// Adds a server at the end of the servers.
     pub fn add(&mut self, newcomer: &Newcomer, names: &mut Names) {
-        let mut table = Table::new();
-        for (key, item) in items(newcomer, names) {
-            table.insert(key, item);
-        }
-        // A file without any table has all of its comments at its end.
-        if self.document.as_table().is_empty() {
-            let comments = self.document.trailing().as_str().unwrap_or_default().to_string();
-            let gap = if comments.is_empty() || comments.ends_with("\n\n") { "" } else { "\n" };
-            table.decor_mut().set_prefix(comments + gap);
-            self.document.set_trailing("");
-        } else {
-            table.decor_mut().set_prefix("\n");
-        }
-        let servers = self.document.entry("servers").or_insert_with(|| {
-            let mut servers = Table::new();
-            servers.set_implicit(true);
-            Item::Table(servers)
-        });
-        match servers {
-            Item::Value(Value::InlineTable(inline)) => {
-                inline.insert(newcomer.name, Value::InlineTable(table.into_inline_table()));
-            }
-            servers => {
-                if let Some(servers) = servers.as_table_like_mut() {
-                    servers.insert(newcomer.name, Item::Table(table));
-                }
-            }
-        }
+        let table: Table = items(newcomer, names).into_iter().collect();
+        add_toml(&mut self.document, TABLE, newcomer.name, table);
     }
 
     /// Makes the server of that name the given one. What the user has said about its tools, tags
     /// and rules stays.
     pub fn replace(&mut self, newcomer: &Newcomer, names: &mut Names) {
         let new = items(newcomer, names);
-        let servers = self.document.get_mut("servers").and_then(Item::as_table_like_mut);
+        let servers = self.document.get_mut(TABLE).and_then(Item::as_table_like_mut);
         let Some(there) = servers.and_then(|servers| servers.get_mut(newcomer.name)) else { return };
         let inline = there.is_inline_table();
         let Some(there) = there.as_table_like_mut() else { return };
@@ -166,7 +129,7 @@ impl ServersToml {
     }
 
     fn servers(&self) -> Option<&dyn TableLike> {
-        self.document.get("servers")?.as_table_like()
+        self.document.get(TABLE)?.as_table_like()
     }
 }
 

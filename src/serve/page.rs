@@ -27,12 +27,16 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::access;
 use crate::{
+    config::Token,
     gateway::{Gateway, SearchArguments, session::Caller},
     metrics::{CONTENT_TYPE, Now, ServerNow},
 };
 
 /// The page: one file, one style, one script.
 const PAGE: &str = include_str!("page.html");
+/// What a request without the token is told.
+const REFUSED: &str = "the token is missing, or not that of this gateway: open the address that Nonet printed when it \
+                       started, after `live page at`";
 /// The header that carries the token.
 const TOKEN: &str = "x-nonet-token";
 
@@ -66,7 +70,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state(gateway.clone());
-    let Some(token) = token else { return plain };
+    let Some(token) = token.map(|token| Token::new(&token)) else { return plain };
     let api = Router::new()
         .route("/ui/api/state", get(state))
         .route("/ui/api/search", get(search))
@@ -74,24 +78,16 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .route("/ui/api/servers/{name}/{action}", post(act))
         .with_state(gateway.clone())
         .route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
-            let known = request.headers().get(TOKEN).is_some_and(|given| same(given, &token));
+            let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
+            let known = given.is_some_and(|given| Token::new(given) == token);
             async move {
                 match known {
                     true => next.run(request).await,
-                    false => answer(
-                        StatusCode::UNAUTHORIZED,
-                        &json!({ "error": { "message": "the token is missing or wrong" } }),
-                    ),
+                    false => answer(StatusCode::UNAUTHORIZED, &json!({ "error": { "message": REFUSED } })),
                 }
             }
         }));
     plain.route("/ui", get(page)).merge(api)
-}
-
-/// Compared in the same time wherever they differ.
-fn same(given: &HeaderValue, token: &str) -> bool {
-    let (a, b) = (Sha256::digest(given.as_bytes()), Sha256::digest(token.as_bytes()));
-    a == b
 }
 
 async fn page() -> Response {
@@ -256,13 +252,15 @@ async fn act(State(gateway): State<Arc<Gateway>>, Path((name, action)): Path<(St
     };
     match action.as_str() {
         "restart" => connection.restart(),
-        "disable" => connection.enable(false),
-        "enable" => connection.enable(true),
+        "disable" => connection.hold(),
+        "enable" => connection.let_go(),
         _ => {
             let message = format!("`{action}` is none of restart, disable, enable");
             return answer(StatusCode::NOT_FOUND, &json!({ "error": { "message": message } }));
         }
     }
     tracing::info!(server = %name, action, "asked for on the page");
-    answer(StatusCode::NO_CONTENT, &Value::Null)
+    let mut done = Response::new(Body::empty());
+    *done.status_mut() = StatusCode::NO_CONTENT;
+    done
 }

@@ -28,6 +28,7 @@ pub async fn serve_shared(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let listener = owner.listen()?;
+    tracing::info!(pid = std::process::id(), "the shared gateway is ready");
     connect_soon(&gateway);
     let (clients, mut count) = watch::channel(0_usize);
     let tasks = TaskTracker::new();

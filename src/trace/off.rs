@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Call;
+use crate::metrics::Call;
 
 /// What spans hang under.
 #[derive(Clone, Debug, Default)]
@@ -47,9 +47,9 @@ impl Span {
     #[inline]
     pub fn of_tool(&self, _name: &str) {}
 
-    /// Tells of a call that was made.
+    /// Tells of a call that was made of the tool of this full name.
     #[inline]
-    pub fn called(&self, _call: &Call<'_>) {}
+    pub fn called(&self, _tool: &str, _call: &Call<'_>) {}
 
     /// Tells of a call that no tool was called for. `name` is the client's word.
     #[inline]

@@ -24,7 +24,8 @@ use tracing::{Metadata, Subscriber, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{Layer, registry::LookupSpan};
 
-use super::{Call, ENDPOINTS, wanted};
+use super::{ENDPOINTS, wanted};
+use crate::metrics::Call;
 use crate::schema::clip;
 
 /// The variables that choose a protocol.
@@ -231,12 +232,12 @@ impl Span {
         }
     }
 
-    /// Tells of a call that was made.
-    pub fn called(&self, call: &Call<'_>) {
+    /// Tells of a call that was made of the tool of this full name.
+    pub fn called(&self, tool: &str, call: &Call<'_>) {
         if self.0.is_disabled() {
             return;
         }
-        self.of_tool(call.tool);
+        self.of_tool(tool);
         self.set("nonet.server", call.server.to_string());
         self.set("nonet.bytes_in", signed(call.bytes_in));
         self.set("nonet.bytes_out", signed(call.bytes_out));

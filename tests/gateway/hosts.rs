@@ -98,3 +98,80 @@ fn what_cannot_be_done_is_told_with_what_to_do() {
     );
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "{ \"mcpServers\": { ");
 }
+
+#[test]
+fn what_is_imported_is_what_was_named() {
+    let (home, _) = home();
+    // A folder of a host's name is in nobody's way, and a file that is not there is not taken for a host.
+    fs::create_dir(home.path().join("claude-desktop")).expect("a folder");
+    let imported = nonet(&home, &["import", "claude-desktop", "--dry-run"]);
+    assert!(imported.status.success() && text(&imported).contains("brave search"), "{}", text(&imported));
+    for name in ["servers.jsno", "./missing", "a/b"] {
+        let missing = nonet(&home, &["import", name]);
+        assert!(
+            !missing.status.success() && text(&missing).contains("there is no file"),
+            "{}",
+            text(&missing)
+        );
+    }
+    let unknown = nonet(&home, &["import", "curser"]);
+    assert!(text(&unknown).contains("Did you mean `cursor`?"), "{}", text(&unknown));
+}
+
+#[test]
+fn an_import_tells_what_it_has_written() {
+    let (home, file) = home();
+    let write = |servers: Value| {
+        fs::write(&file, json!({ "mcpServers": servers }).to_string()).expect("it can be written");
+    };
+    // Nonet's own entry is nothing that is missing from servers.toml.
+    write(json!({ "nonet": { "command": "/usr/bin/nonet" } }));
+    let alone = nonet(&home, &["import", "claude-desktop"]);
+    let said = text(&alone);
+    assert!(alone.status.success() && said.contains("Nonet itself"), "{said}");
+    assert!(said.contains("nothing to change") && !said.contains("nonet check"), "{said}");
+
+    write(json!({ "git": { "command": "one" } }));
+    let first = text(&nonet(&home, &["import"]));
+    assert!(
+        first.contains("written: ") && first.contains("nonet check") && !first.contains("backup: "),
+        "{first}"
+    );
+    write(json!({ "git": { "command": "two" } }));
+    let dry = text(&nonet(&home, &["import", "--replace", "--dry-run"]));
+    assert!(dry.contains("+command = \"two\"") && dry.contains("Nothing was written"), "{dry}");
+    let replaced = text(&nonet(&home, &["import", "--replace"]));
+    let backup = replaced.lines().find_map(|line| line.strip_prefix("backup:  ")).expect("it is named");
+    assert!(fs::read_to_string(backup).expect("it is there").contains("\"one\""), "{replaced}");
+
+    write(json!({ "git": { "command": "two" }, "odd": { "type": "sse" } }));
+    let skipped = nonet(&home, &["import"]);
+    assert_eq!(skipped.status.code(), Some(1), "{}", text(&skipped));
+}
+
+#[test]
+fn an_option_goes_where_it_counts_or_is_refused() {
+    let (home, file) = home();
+    let installed = nonet(&home, &["install", "claude-desktop", "--profile", "reader"]);
+    assert!(installed.status.success(), "{}", text(&installed));
+    let now: Value = serde_json::from_slice(&fs::read(&file).expect("it is there")).expect("JSON");
+    let arguments = now["mcpServers"]["nonet"]["args"].as_array().expect("arguments");
+    assert_eq!(arguments[2..], [json!("--profile"), json!("reader")]);
+
+    for arguments in [
+        &["import", "--profile", "reader"][..],
+        &["uninstall", "claude-desktop", "--profile", "reader"],
+        &["secret", "test", "A", "--profile", "reader"],
+        &["forget", "--profile", "reader"],
+        &["eval", "a", "b", "--profile", "reader"],
+        &["--profile", "reader", "schema"],
+        &["--http", "127.0.0.1:0", "schema"],
+        &["--http", "127.0.0.1:0", "tools"],
+    ] {
+        let refused = nonet(&home, arguments);
+        let option = arguments.iter().find(|argument| argument.starts_with("--")).expect("an option");
+        let said = text(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(&format!("{option} does nothing with this command")), "{arguments:?}: {said}");
+    }
+}

@@ -4,16 +4,13 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::{
-    fake,
-    inside::{Inside, eventually},
+    inside::{Inside, eventually, serve_script, strange},
     setup::{Setup, json_of, logged},
 };
 
 /// Serves a script over HTTP in this process; the keys of its table, and its end.
 async fn start(address: &str, script: Value) -> (String, JoinHandle<i32>) {
-    let listener = TcpListener::bind(address).await.expect("a free port");
-    let address = listener.local_addr().expect("it is bound");
-    let server = tokio::spawn(fake::serve_http(script.into(), listener));
+    let (address, server) = serve_script(address, script).await;
     (format!("url = 'http://{address}/mcp'"), server)
 }
 
@@ -26,16 +23,6 @@ async fn open(script: Value) -> Inside {
     let inside = Setup::new().server_of("web", &keys).open_at_once();
     inside.until_listed("web").await;
     inside
-}
-
-fn strange() -> Value {
-    json!({
-        "extra": [1, { "b": null }],
-        "content": [{ "type": "hologram", "depth": 3 }, { "type": "text", "text": "früh\n\u{1f600}" }],
-        "structuredContent": { "big": 12345678901234567890u64 },
-        "isError": false,
-        "_meta": { "vendor/key": 1 },
-    })
 }
 
 fn tools() -> Value {
@@ -74,6 +61,23 @@ async fn both_eras_are_spoken_with_json_and_with_event_streams() {
             );
         }
     }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told_with_the_cause() {
+    let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = free.local_addr().expect("it is bound");
+    drop(free);
+    let inside = Setup::new().server_of("web", &format!("url = 'http://{address}/mcp'")).open_at_once();
+    eventually("the reason is known", async || {
+        let status = inside.gateway.status(&Default::default());
+        let server = status["servers"].as_array()?.iter().find(|server| server["state"] == "down")?.clone();
+        let error = server["last_error"].as_str()?;
+        assert!(error.contains("Connection refused") && !error.contains("Client error"), "{error}");
+        assert!(server["likely_cause"].as_str()?.contains("Nothing listens"), "{server}");
+        Some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use nonet::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::{
     fake,
@@ -129,4 +130,22 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
         }
     };
     tokio::time::timeout(PATIENCE, tries).await.unwrap_or_else(|_| panic!("this did not happen: {what}"))
+}
+
+/// Serves a script over HTTP in this process; its address, and its end.
+pub async fn serve_script(address: &str, script: Value) -> (String, JoinHandle<i32>) {
+    let listener = TcpListener::bind(address).await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    (address.to_string(), tokio::spawn(fake::serve_http(script.into(), listener)))
+}
+
+/// A result with all that a client may not know.
+pub fn strange() -> Value {
+    json!({
+        "extra": [1, { "b": null }],
+        "content": [{ "type": "hologram", "depth": 3 }, { "type": "text", "text": "früh\n\u{1f600}" }],
+        "structuredContent": { "big": 12345678901234567890u64 },
+        "isError": false,
+        "_meta": { "vendor/key": 1 },
+    })
 }

@@ -48,7 +48,9 @@ fn its_figures_are_for_those_who_have_the_token() {
     let token = token(&site);
     for bad in ["", "guess"] {
         for path in ["/ui/api/state", "/ui/api/search?q=x", "/ui/api/calls"] {
-            assert_eq!(get(&site, path, bad).status, 401, "{path}");
+            let refused = get(&site, path, bad);
+            assert_eq!(refused.status, 401, "{path}");
+            assert!(refused.body.contains("live page at"), "{path}: {refused:?}");
         }
     }
     let mut client = WebClient::new(&site.address, "/mcp");
@@ -83,7 +85,9 @@ fn a_server_is_restarted_held_and_let_go_from_the_page() {
         )
     };
     let before = who(&mut client);
-    assert_eq!(act("restart").status, 204);
+    let done = act("restart");
+    assert_eq!((done.status, &*done.body), (204, ""), "{done:?}");
+    assert!(!done.headers.contains_key("content-type"), "{done:?}");
     eventually("another process answers", || {
         let answer = client.answer("execute_tool", json!({ "name": "shop.who" }));
         (answer["pid"].is_u64() && answer["pid"] != before).then_some(())

@@ -74,6 +74,19 @@ fn connected(site: &Site, arguments: &[&str]) -> Client {
     Client::over(site.folder.clone(), &all, &[])
 }
 
+/// Cancels a call of `shop.hang`, once it has arrived; its server is told.
+fn cancel(client: &mut Client, hanging: i64, site: &Site) {
+    let calls = site.folder.path().join("messages.calls");
+    let hangs = || logged(&calls).iter().any(|line| line["params"]["name"] == "hang");
+    eventually("the call has arrived", || hangs().then_some(()));
+    client.send(
+        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
+    );
+    eventually("the server is told", || {
+        logged(&calls).iter().any(|line| line.get("cancelled").is_some()).then_some(())
+    });
+}
+
 #[test]
 fn five_clients_that_start_at_once_use_one_set_of_servers() {
     let first = shared().start_silently();
@@ -105,6 +118,9 @@ fn the_shared_gateway_leaves_after_the_last_client_and_not_before() {
     let mut second = beside(&first, &[]);
     let server = pid_of(&mut first, "shop");
     let gateway = parent(server);
+    let logs = fs::read_dir(first.folder.path().join(".local/state/nonet/shared")).expect("its folder");
+    let logs = logs.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok()).collect::<String>();
+    assert!(logs.contains(&format!("the shared gateway is ready pid={gateway}")), "{logs}");
     first.leave();
     assert!(first.ended().success());
     std::thread::sleep(std::time::Duration::from_millis(600));
@@ -204,15 +220,7 @@ fn everything_of_a_session_passes_over_http() {
     assert_eq!(steps.collect::<Vec<_>>(), (1..=40).map(f64::from).collect::<Vec<_>>());
     // A cancel.
     let hanging = client.begin_call("shop__hang", json!({}));
-    let calls = site.folder.path().join("messages.calls");
-    let hangs = || logged(&calls).iter().any(|line| line["params"]["name"] == "hang");
-    eventually("the call has arrived", || hangs().then_some(()));
-    client.send(
-        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
-    );
-    eventually("the server is told", || {
-        logged(&calls).iter().any(|line| line.get("cancelled").is_some()).then_some(())
-    });
+    cancel(&mut client, hanging, &site);
     client.leave();
     assert!(client.ended().success());
 }
@@ -241,15 +249,7 @@ fn the_stateless_era_passes_over_http() {
         "io.modelcontextprotocol/clientCapabilities": {},
     } });
     let hanging = client.begin("tools/call", params);
-    let calls = site.folder.path().join("messages.calls");
-    let hangs = || logged(&calls).iter().any(|line| line["params"]["name"] == "hang");
-    eventually("the call has arrived", || hangs().then_some(()));
-    client.send(
-        &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
-    );
-    eventually("the server is told", || {
-        logged(&calls).iter().any(|line| line.get("cancelled").is_some()).then_some(())
-    });
+    cancel(&mut client, hanging, &site);
 }
 
 #[test]

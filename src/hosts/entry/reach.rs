@@ -1,0 +1,173 @@
+//! How the server of an entry is reached: by a program or at an address.
+
+use serde_json::{Map, Value};
+
+use super::{
+    super::{
+        listed,
+        parts::{GIVEN, Part, Parts, beginning, is_variable_name, plain},
+        secrets::{Place, mark},
+        shortened,
+    },
+    Reading, Transport,
+};
+use crate::config;
+
+impl<'a> Reading<'a> {
+    pub(super) fn program(&mut self, command: &str, entry: &'a Map<String, Value>) -> Transport {
+        self.taken.extend(["args", "env", "cwd", "env_vars"]);
+        let command = self.program_path(command);
+        for (key, is_right) in [("args", Value::is_array as fn(&Value) -> bool), ("env", Value::is_object)] {
+            if entry.get(key).is_some_and(|value| !value.is_null() && !is_right(value)) {
+                self.notes.push(format!("`{key}` was left out: it is not written as hosts write it"));
+            }
+        }
+        let mut args = Vec::new();
+        let mut before: Option<String> = None;
+        for value in entry.get("args").and_then(Value::as_array).into_iter().flatten() {
+            let Some(text) = scalar(value) else {
+                self.notes.push("an argument that is no text was left out".into());
+                continue;
+            };
+            args.push(mark(self.texts.parts(&text), Place::Argument(before.as_deref())));
+            before = Some(text);
+        }
+        let mut env = Vec::new();
+        for (name, value) in entry.get("env").and_then(Value::as_object).into_iter().flatten() {
+            let parts = match value {
+                // As mcp-hub has it: handed on from where it runs.
+                Value::Null if is_variable_name(name) => {
+                    Some(vec![Part::Variable { name: name.clone(), default: None }])
+                }
+                value => scalar(value).map(|text| mark(self.texts.parts(&text), Place::Env(name))),
+            };
+            let parts = parts.map(|mut parts| {
+                // What a file or a command gives has no name but the variable's.
+                if let [Part::Asked { id, .. }] = parts.as_mut_slice()
+                    && id == GIVEN
+                {
+                    id.clone_from(name);
+                }
+                parts
+            });
+            match parts {
+                Some(parts) if !name.is_empty() && !name.contains(['=', '\0']) => {
+                    env.push((name.clone(), parts))
+                }
+                _ => self.notes.push(format!(
+                    "the variable {} was left out: it is no name with a text",
+                    listed(&[name])
+                )),
+            }
+        }
+        // Codex hands these on from where it runs.
+        for name in entry.get("env_vars").and_then(Value::as_array).into_iter().flatten() {
+            let name = name.as_str().or_else(|| name.get("name").and_then(Value::as_str)).unwrap_or_default();
+            if is_variable_name(name) && !env.iter().any(|(known, _)| known == name) {
+                env.push((name.into(), vec![Part::Variable { name: name.into(), default: None }]));
+            }
+        }
+        let cwd = self.text("cwd").filter(|cwd| !cwd.is_empty()).map(|cwd| self.path(cwd, "`cwd`"));
+        Transport::Program { command, args, env, cwd }
+    }
+
+    pub(super) fn address(&mut self, url: &str, sse: bool) -> Result<Transport, String> {
+        self.taken.extend([
+            "headers",
+            "http_headers",
+            "env_http_headers",
+            "bearer_token_env_var",
+            "requestInit",
+        ]);
+        let parts = self.texts.parts(url.trim());
+        let variable = matches!(parts.first(), Some(Part::Variable { .. } | Part::Asked { .. }));
+        if !variable && let Err(why) = config::http_url(&guessed(&parts)) {
+            // No more of it than its scheme: there may be a password in the rest.
+            let scheme = url.split_once("://").map(|(scheme, _)| format!(" ({}://...)", shortened(scheme)));
+            return Err(format!("its address {why}{}", scheme.unwrap_or_default()));
+        }
+        let mut headers = Vec::new();
+        for key in ["headers", "http_headers"] {
+            for (name, value) in self.entry.get(key).and_then(Value::as_object).into_iter().flatten() {
+                let parts = scalar(value).map(|text| mark(self.texts.parts(&text), Place::Header(name)));
+                self.header(name, parts, &mut headers);
+            }
+        }
+        for (name, value) in
+            self.entry.get("env_http_headers").and_then(Value::as_object).into_iter().flatten()
+        {
+            let variable =
+                value.as_str().map(|name| vec![Part::Variable { name: name.into(), default: None }]);
+            self.header(name, variable, &mut headers);
+        }
+        if let Some(name) = self.text("bearer_token_env_var") {
+            let token = Part::Variable { name: name.into(), default: None };
+            self.header("Authorization", Some(vec![Part::Plain("Bearer ".into()), token]), &mut headers);
+        }
+        Ok(Transport::Address { url: mark(parts, Place::Url), headers, sse })
+    }
+
+    /// One header that servers.toml does not take would cost the whole server.
+    fn header(&mut self, name: &str, value: Option<Parts>, headers: &mut Vec<(String, Parts)>) {
+        let sendable = |part: &Part| match part {
+            Part::Plain(text) | Part::Secret { value: text, .. } => config::header_value(text).is_ok(),
+            Part::Variable { name, .. } => is_variable_name(name),
+            Part::Asked { .. } | Part::Keyring(_) => true,
+        };
+        let value = value.filter(|parts| parts.iter().all(sendable));
+        let why = match (config::header_name(name), value) {
+            (Ok(()), Some(value)) => {
+                headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+                return headers.push((name.into(), value));
+            }
+            (Err(why), _) => why,
+            (Ok(()), None) => "has a value that cannot be sent".into(),
+        };
+        self.notes.push(format!("the header {} was left out: it {why}", listed(&[name])));
+    }
+
+    /// A program that is not looked for in PATH is relative to where the host runs it.
+    fn program_path(&mut self, command: &str) -> Parts {
+        if command.contains(['/', '\\']) {
+            return self.path(command, "the command");
+        }
+        self.texts.parts(command)
+    }
+
+    fn path(&mut self, path: &str, what: &str) -> Parts {
+        let mut parts = self.texts.parts(path);
+        let start = beginning(&parts);
+        let drive = start.as_bytes().get(1) == Some(&b':');
+        let whole = drive || start.is_empty() || start.starts_with(['/', '\\', '~']);
+        if !whole && let Some(folder) = self.context.folder {
+            let mut resolved = Parts::new();
+            plain(&mut resolved, &format!("{}/", folder.display().to_string().trim_end_matches('/')));
+            plain(&mut resolved, start.strip_prefix("./").unwrap_or(start));
+            resolved.extend(parts.drain(1..));
+            return resolved;
+        }
+        if !whole {
+            self.notes.push(format!("{what} is a relative path; from now on it is relative to servers.toml"));
+        }
+        parts
+    }
+}
+
+/// The text that the parts may come to. What is not known could stand anywhere in an address as a digit.
+fn guessed(parts: &[Part]) -> String {
+    let text = |part: &Part| match part {
+        Part::Plain(text) | Part::Secret { value: text, .. } => text.clone(),
+        _ => "1".into(),
+    };
+    parts.iter().map(text).collect()
+}
+
+/// Texts, and what is one for a program: numbers and truths.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(truth) => Some(truth.to_string()),
+        _ => None,
+    }
+}

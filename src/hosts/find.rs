@@ -1,0 +1,147 @@
+//! The files of hosts, read into entries.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{
+    Fault, HOSTS, Host, Machine, OWN_NAME, Scope,
+    entry::{self, Context, Entry},
+    import::{Origin, Source},
+    read,
+    text::{self, Text},
+};
+
+/// What the files hold.
+pub(super) struct Found {
+    pub entries: Vec<FoundEntry>,
+    pub notes: Vec<String>,
+    /// What looks like a secret in them.
+    pub secrets: Vec<String>,
+}
+
+/// A server as it stands in a file.
+pub(super) struct FoundEntry {
+    pub name: String,
+    pub from: Origin,
+    pub entry: Entry,
+}
+
+/// Reads every file of a source that is there.
+pub(super) fn find(source: Source, machine: &Machine) -> Result<Found, Fault> {
+    let files: Vec<(PathBuf, Option<&'static Host>)> = match source {
+        Source::File(file) => {
+            let file = machine.current.join(file);
+            let host = host_of(&file, machine);
+            vec![(file, host)]
+        }
+        Source::Host(host) => files_of(host, machine),
+        Source::All => HOSTS.iter().flat_map(|host| files_of(host, machine)).collect(),
+    };
+    let mut found = Found { entries: Vec::new(), notes: Vec::new(), secrets: Vec::new() };
+    let mut read = Vec::new();
+    for (file, host) in &files {
+        if let Some(bytes) = text::bytes(file)? {
+            read.push(shown(file));
+            found.read(&bytes, file, *host, machine)?;
+        }
+    }
+    if read.is_empty() {
+        let looked_at: Vec<_> = files.iter().map(|(file, _)| shown(file)).collect();
+        return Err(match source {
+            Source::All => Fault::new(
+                "no MCP host was found on this machine".into(),
+                "Give a FILE, or a host's name.".into(),
+            ),
+            _ => Fault::new(
+                format!("there is no file {}", looked_at.join(" and no file ")),
+                "Name the file that holds the servers.".into(),
+            ),
+        });
+    }
+    if found.entries.is_empty() {
+        found.notes.push(format!("no servers in {}", read.join(" and ")));
+    }
+    Ok(found)
+}
+
+fn shown(file: &Path) -> String {
+    file.display().to_string()
+}
+
+/// The files of a host: the user's and the project's, which may be one in the home folder.
+fn files_of(host: &'static Host, machine: &Machine) -> Vec<(PathBuf, Option<&'static Host>)> {
+    let mut files: Vec<_> =
+        [Scope::User, Scope::Project].into_iter().filter_map(|scope| host.file(scope, machine)).collect();
+    files.dedup();
+    files.into_iter().map(|file| (file, Some(host))).collect()
+}
+
+/// The host whose file this is, by its path.
+fn host_of(file: &Path, machine: &Machine) -> Option<&'static Host> {
+    let is_its = |host: &&Host| {
+        (host.user)(machine) == file
+            || host.project.is_some_and(|path| file.ends_with(path) && path.contains('/'))
+    };
+    HOSTS.iter().find(is_its)
+}
+
+/// The folder of the project that a file belongs to.
+fn project_of(file: &Path, machine: &Machine) -> Option<PathBuf> {
+    if HOSTS.iter().any(|host| (host.user)(machine) == file) {
+        return None;
+    }
+    let path = HOSTS.iter().filter_map(|host| host.project).find(|path| file.ends_with(path))?;
+    file.ancestors().nth(Path::new(path).components().count()).map(Into::into)
+}
+
+impl Found {
+    fn read(
+        &mut self,
+        bytes: &[u8],
+        file: &Path,
+        host: Option<&'static Host>,
+        machine: &Machine,
+    ) -> Result<(), Fault> {
+        let text = Text::new(Some(bytes), file)?;
+        let root = read::value(text.plain(), read::format_of(text.plain()), file)?;
+        let (tables, passed_over) = read::servers(&root, &machine.current);
+        if passed_over > 0 {
+            let note = "import again in the folder of their project";
+            self.notes.push(format!(
+                "{}: servers of other projects passed over: {passed_over}; {note}",
+                file.display()
+            ));
+        }
+        let folder = project_of(file, machine);
+        for table in tables {
+            let of_project = table.table.starts_with("projects.");
+            let folder = if of_project { Some(machine.current.as_path()) } else { folder.as_deref() };
+            // A table called by a name that one host alone has tells which host it was.
+            let host = host.or_else(|| match table.table.as_str() {
+                "context_servers" | "mcp_servers" => HOSTS.iter().find(|host| host.table == table.table),
+                _ => None,
+            });
+            let context = Context { machine, host, folder, root: &root };
+            for (name, value) in table.entries {
+                self.secrets.extend(entry::secrets(value, machine));
+                let entry = self.entry(name, value, &context);
+                let from = Origin {
+                    host: host.map(|host| host.name),
+                    file: file.into(),
+                    table: table.table.clone(),
+                };
+                self.entries.push(FoundEntry { name: name.clone(), from, entry });
+            }
+        }
+        Ok(())
+    }
+
+    /// Nonet over HTTP has no command to be known by, only its name.
+    fn entry(&self, name: &str, value: &Value, context: &Context) -> Entry {
+        match entry::read(value, context) {
+            Entry::Server(..) if name == OWN_NAME && value.get("command").is_none() => Entry::Nonet,
+            entry => entry,
+        }
+    }
+}

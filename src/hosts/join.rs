@@ -1,0 +1,224 @@
+//! Servers of hosts put into servers.toml, one after the other.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Machine, Os,
+    entry::{Entry, Server},
+    find::FoundEntry,
+    import::{Done, Kept, Manner, Row, Variable},
+    listed,
+    names::{Held, Names, Reference},
+    parts::Part,
+    servers::{Newcomer, ServersToml, held, references},
+    shortened,
+};
+use crate::{
+    config::Secret,
+    name::{MAX_SERVER, ServerName},
+};
+
+/// Puts servers into servers.toml, one after the other.
+pub(super) struct Joining<'a> {
+    pub doc: ServersToml,
+    pub names: Names<'a>,
+    machine: &'a Machine,
+    replace: bool,
+    /// The names that this import has used; these are never replaced.
+    pub mine: BTreeSet<String>,
+    pub variables: Vec<Variable>,
+    pub secrets: Vec<Kept>,
+}
+
+impl<'a> Joining<'a> {
+    /// Names that servers.toml or an entry mentions keep their meaning.
+    pub fn new(doc: ServersToml, found: &[FoundEntry], manner: Manner<'a>, machine: &'a Machine) -> Self {
+        let mut names = Names::new(machine, manner.keyring);
+        let mentioned = found.iter().flat_map(|found| named(&found.entry));
+        doc.references().into_iter().chain(mentioned).for_each(|reference| names.reserve(reference));
+        let (mine, variables, secrets) = (BTreeSet::new(), Vec::new(), Vec::new());
+        Self { doc, names, machine, replace: manner.replace, mine, variables, secrets }
+    }
+
+    /// Puts one server into servers.toml, unless it is there.
+    pub fn join(&mut self, found: &FoundEntry) -> Row {
+        let (done, notes) = match &found.entry {
+            Entry::Nonet => (Done::Nonet, Vec::new()),
+            Entry::Left(why) => (Done::Skipped { why: why.clone() }, Vec::new()),
+            Entry::Server(server, notes) => {
+                let (done, more) = self.server(found, server);
+                (done, notes.iter().cloned().chain(more).collect())
+            }
+        };
+        Row { name: found.name.clone(), from: found.from.clone(), done, notes }
+    }
+
+    fn server(&mut self, found: &FoundEntry, server: &Server) -> (Done, Option<String>) {
+        let wanted = match ServerName::new(&found.name) {
+            Ok(name) => name.as_str().to_string(),
+            Err(bad) => bad.nearest,
+        };
+        let mut number = 1;
+        let name = loop {
+            let name = numbered(&wanted, number);
+            let newcomer = Newcomer { server, file: &found.from.file, name: &name };
+            let replaceable =
+                self.replace && number == 1 && self.doc.has(&name) && !self.mine.contains(&name);
+            let same = self.doc.same(&name, &newcomer, &self.names);
+            if let Some(held) = same.filter(|held| !(replaceable && self.is_for_keyring(server, held))) {
+                let note = self.not_compared(&held);
+                self.mine.insert(name.clone());
+                self.note_references(found, server, &name, Some(&held));
+                held.into_iter().for_each(|(reference, held)| self.names.hold(reference, held));
+                return (Done::AlreadyThere { server: name }, note);
+            }
+            if replaceable {
+                self.doc.replace(&newcomer, &mut self.names);
+                self.mine.insert(name.clone());
+                self.note_references(found, server, &name, None);
+                return (Done::Replaced { server: name }, None);
+            }
+            if !self.doc.has(&name) && !self.doc.is_category(&name) {
+                break name;
+            }
+            number += 1;
+        };
+        let newcomer = Newcomer { server, file: &found.from.file, name: &name };
+        let twin = self.doc.twin(&newcomer, &self.names);
+        let note = twin
+            .map(|twin| format!("servers.toml has the same server as `{twin}`; one of the two is enough"));
+        self.doc.add(&newcomer, &mut self.names);
+        self.mine.insert(name.clone());
+        self.note_references(found, server, &name, None);
+        let done =
+            if name == found.name { Done::Added { server: name } } else { Done::AddedAs { server: name } };
+        (done, note)
+    }
+
+    /// Says of which secrets nobody here knows whether they are the same.
+    fn not_compared(&self, held: &[(Reference, Held)]) -> Option<String> {
+        let unseen = held.iter().map(|(reference, _)| reference);
+        let unseen: Vec<_> = unseen.filter(|reference| !self.names.is_known(reference)).collect();
+        let in_keyring = unseen.iter().all(|reference| matches!(reference, Reference::Keyring(_)));
+        let why = match in_keyring && !self.names.has_keyring() {
+            true => "in the keyring",
+            false => "not set here",
+        };
+        let unseen: Vec<_> = unseen.into_iter().map(Reference::name).collect();
+        (!unseen.is_empty()).then(|| format!("{} {why}, so secrets were not compared", listed(&unseen)))
+    }
+
+    /// Whether some secret of a server that is there is to go into the keyring and is not in it.
+    fn is_for_keyring(&self, server: &Server, held: &[(Reference, Held)]) -> bool {
+        let texts = server.texts();
+        let secrets = texts.iter().flat_map(|(_, parts)| parts.iter());
+        let secrets = secrets.filter(|part| matches!(part, Part::Secret { .. })).count();
+        let kept = held.iter().filter(|(reference, _)| matches!(reference, Reference::Keyring(_))).count();
+        self.names.has_keyring() && kept < secrets
+    }
+
+    /// Records what the server needs from its environment and from the keyring. `there` is what
+    /// servers.toml has for it already.
+    fn note_references(
+        &mut self,
+        found: &FoundEntry,
+        server: &Server,
+        name: &str,
+        there: Option<&[(Reference, Held)]>,
+    ) {
+        for (place, parts) in server.texts() {
+            let table =
+                if found.from.table.is_empty() { String::new() } else { format!("{}.", found.from.table) };
+            let place = format!("{}: {table}{}.{place}", found.from.file.display(), found.name);
+            for part in parts {
+                match part {
+                    Part::Plain(_) | Part::Keyring(_) => {}
+                    Part::Variable { default: Some(_), .. } => {}
+                    Part::Variable { name: variable, .. } => {
+                        let what = "the host's file names it".to_string();
+                        self.note_variable(variable.clone(), what, name, &place);
+                    }
+                    Part::Secret { .. } | Part::Asked { .. } => {
+                        let what = match part {
+                            Part::Asked { what, .. } => what.clone(),
+                            _ => "a secret of the host's file".into(),
+                        };
+                        let Some(held) = held(part, &found.from.file) else { continue };
+                        let reference = match there {
+                            // None if servers.toml has the secret itself.
+                            Some(there) => {
+                                there.iter().find(|(_, other)| *other == held).map(|(there, _)| there.clone())
+                            }
+                            None => self.names.find(&held),
+                        };
+                        match (reference, held) {
+                            (Some(Reference::Variable(variable)), _) => {
+                                self.note_variable(variable, what, name, &place);
+                            }
+                            (Some(Reference::Keyring(secret)), Held::Value { value, .. }) => {
+                                self.note_secret(secret, value, name);
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn note_secret(&mut self, name: String, value: String, server: &str) {
+        if !self.names.has_keyring() {
+            return;
+        }
+        if let Some(known) = self.secrets.iter_mut().find(|known| known.name == name) {
+            if !known.servers.iter().any(|known| known == server) {
+                known.servers.push(server.into());
+            }
+            return;
+        }
+        let there = self.names.is_set(&Reference::Keyring(name.clone()));
+        self.secrets.push(Kept { name, servers: vec![server.into()], there, value: Secret::new(value) });
+    }
+
+    fn note_variable(&mut self, name: String, what: String, server: &str, place: &str) {
+        if let Some(known) = self.variables.iter_mut().find(|known| known.name == name) {
+            if !known.servers.iter().any(|known| known == server) {
+                known.servers.push(server.into());
+            }
+            if !known.places.iter().any(|known| known == place) {
+                known.places.push(place.into());
+            }
+            return;
+        }
+        let hint = match self.machine.os {
+            Os::Windows => format!("setx {name} \"...\""),
+            _ => format!("export {name}='...'"),
+        };
+        let set = self.names.is_set(&Reference::Variable(name.clone()));
+        let (servers, places) = (vec![server.into()], vec![place.into()]);
+        self.variables.push(Variable { name, what: shortened_words(&what), servers, places, set, hint });
+    }
+}
+
+fn shortened_words(what: &str) -> String {
+    if what.len() > 80 { shortened(what) } else { what.into() }
+}
+
+/// `name`, `name-2`, `name-3`, ..., never longer than a server's name may be.
+fn numbered(name: &str, number: usize) -> String {
+    if number == 1 {
+        return name.into();
+    }
+    let suffix = format!("-{number}");
+    let start: String = name.chars().take(MAX_SERVER.saturating_sub(suffix.len())).collect();
+    format!("{}{suffix}", start.trim_end_matches(['-', '_']))
+}
+
+/// The variables that an entry names itself.
+fn named(entry: &Entry) -> Vec<Reference> {
+    let mut found = Vec::new();
+    if let Entry::Server(server, _) = entry {
+        server.texts().into_iter().for_each(|(_, parts)| references(parts, &mut found));
+    }
+    found
+}

@@ -1,0 +1,309 @@
+//! `nonet install` and `uninstall`: there and back.
+
+use super::*;
+
+/// The text in the ways in which editors write it.
+fn variants(text: &str) -> Vec<String> {
+    let tabs = text.replace("  ", "\t");
+    let mixed = text.replacen('\n', "\r\n", 3);
+    vec![
+        text.into(),
+        text.trim_end().into(),
+        text.replace('\n', "\r\n"),
+        format!("\u{feff}{}", text.replace('\n', "\r\n")),
+        tabs,
+        mixed,
+    ]
+}
+
+#[test]
+fn install_and_uninstall_leave_every_byte_as_it_was() {
+    for os in SYSTEMS {
+        for host in &HOSTS {
+            let mut texts = variants(sample(host.name));
+            let empty: &[&str] = if host.name == "codex" {
+                &[
+                    "",
+                    "\n",
+                    "# only a comment\n",
+                    "\u{feff}",
+                    "a = 1",
+                    "[mcp_servers]\n",
+                    "mcp_servers = {}\n",
+                ]
+            } else {
+                &["", "{}", "{ }\n", "\u{feff}{}", "// c\n{\n}\n", "{\"a\":1}", "{\"a\": [1,\n2,], }"]
+            };
+            texts.extend(empty.iter().map(ToString::to_string));
+            // What differs between systems is where files are, not how they are written.
+            texts.truncate(if os == Os::Linux { texts.len() } else { 1 });
+            for text in texts {
+                for replace in [false, true] {
+                    let world = World::new(os);
+                    let file = world.host_file(host.name, &text);
+                    check_there_and_back(&world, host, &file, &text, replace);
+                }
+            }
+            for scope in [Scope::User, Scope::Project] {
+                check_made_and_removed(host, scope, os);
+            }
+        }
+    }
+}
+
+/// A file that was not there before is not there afterwards.
+fn check_made_and_removed(host: &'static Host, scope: Scope, os: Os) {
+    let world = World::new(os);
+    let Some(file) = host.file(scope, &world.machine) else { return };
+    let change = install(host, scope, &launch(), &[], &world.machine).unwrap();
+    assert_eq!(change.apply().unwrap(), Applied { file: Some(file.clone()), backup: None });
+    let text = fs::read_to_string(&file).unwrap();
+    let servers = edit::Servers { format: host.format, table: host.table, file: &file };
+    assert!(servers.entries(&text).unwrap().contains_key("nonet"), "{text}");
+    uninstall(host, scope, &world.machine).unwrap().apply().unwrap();
+    assert!(!file.exists());
+    assert_eq!(beside(&file), Vec::<String>::new());
+}
+
+fn check_there_and_back(world: &World, host: &'static Host, file: &Path, text: &str, replace: bool) {
+    let context = format!("{} {:?} {text:?}", host.name, world.machine.os);
+    let servers = || edit::Servers { format: host.format, table: host.table, file };
+    let entries =
+        |text: &str| servers().entries(&text.replace('\u{feff}', "").replace("\r\n", "\n")).unwrap();
+    let before = entries(text);
+    let names: Vec<String> = if replace { before.keys().cloned().collect() } else { Vec::new() };
+    let change = install(host, Scope::User, &launch(), &names, &world.machine)
+        .unwrap_or_else(|fault| panic!("{context}: {fault}"));
+    assert!(!change.diff().contains("ghp_"), "{context}");
+    let applied = change.apply().unwrap();
+    let backup = applied.backup.expect("what was there is kept");
+    assert!(backup.display().to_string().ends_with(".nonet-backup-20261121T170000Z"), "{backup:?}");
+    assert_eq!(fs::read_to_string(&backup).unwrap(), text);
+
+    let after = fs::read_to_string(file).unwrap();
+    let now = entries(&after);
+    assert_eq!(now["nonet"]["command"], launch().command, "{context}");
+    assert_eq!(now["nonet"]["args"], json!(launch().args), "{context}");
+    let kept: Vec<_> = before.keys().filter(|name| !replace && *name != "nonet").collect();
+    assert_eq!(now.keys().filter(|name| *name != "nonet").collect::<Vec<_>>(), kept, "{context}");
+    assert_eq!(after.starts_with('\u{feff}'), text.starts_with('\u{feff}'), "{context}");
+    if text.contains("\r\n") && !text.replace("\r\n", "").contains('\n') {
+        assert!(!after.replace("\r\n", "").contains('\n'), "{context}: {after:?}");
+    }
+
+    let again = install(host, Scope::User, &launch(), &names, &world.machine).unwrap();
+    assert!(again.is_nothing(), "{context}: {}", again.diff());
+    again.apply().unwrap();
+
+    // Where Nonet was in the file already, it comes out and the rest comes back.
+    if before.contains_key("nonet") {
+        uninstall(host, Scope::User, &world.machine).unwrap().apply().unwrap();
+        let sorted = |entries: serde_json::Map<_, _>| entries.into_iter().collect::<BTreeMap<_, _>>();
+        let mut expected = sorted(before);
+        expected.remove("nonet");
+        assert_eq!(sorted(entries(&fs::read_to_string(file).unwrap())), expected, "{context}");
+        return;
+    }
+    let back = uninstall(host, Scope::User, &world.machine).unwrap();
+    for secret in ["ghp_", "Zk3v", "0f0f0f0f", "ctx7sk"] {
+        assert!(!back.diff().contains(secret), "{context}");
+    }
+    back.apply().unwrap();
+    assert_eq!(fs::read_to_string(file).unwrap(), text, "{context}");
+    assert_eq!(beside(file), Vec::<String>::new(), "{context}");
+}
+
+/// What is in the folder of a file, besides the file.
+fn beside(file: &Path) -> Vec<String> {
+    let names = fs::read_dir(file.parent().unwrap()).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    let mut names: Vec<_> =
+        names.filter(|name| Some(name.as_str()) != file.file_name().unwrap().to_str()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn installed_files_look_hand_written() {
+    let mut shown = String::new();
+    for host in &HOSTS {
+        let world = World::new(Os::Linux);
+        world.host_file(host.name, sample(host.name));
+        let names: Vec<String> = ["kagi", "exa", "context7", "perplexity", "GitHub"].map(Into::into).into();
+        let change = install(host, Scope::User, &launch(), &names, &world.machine).unwrap();
+        shown.push_str(&world.plain(&format!("{}{}\n\n", change.diff(), change.told.join("\n"))));
+    }
+    for secret in ["Zk3v", "0f0f0f0f", "ctx7sk", "ghp_"] {
+        assert!(!shown.contains(secret), "{secret}");
+    }
+    assert_snapshot!(shown);
+}
+
+#[test]
+fn after_other_edits_only_nonet_comes_out() {
+    for name in ["cursor", "vscode", "zed", "windsurf", "codex", "gemini-cli"] {
+        let host = find(name).unwrap();
+        let world = World::new(Os::Linux);
+        let file = world.host_file(name, sample(name));
+        // What is only planned may not be taken out of the host's file.
+        let imported = world.import_host(name);
+        assert!(imported.carried(host, Scope::User, &world.machine).is_empty());
+        imported.apply().unwrap();
+        let carried = world.import_host(name).carried(host, Scope::User, &world.machine);
+        assert!(!carried.is_empty());
+        install(host, Scope::User, &launch(), &carried, &world.machine).unwrap().apply().unwrap();
+        let mark = if name == "codex" { "# edited\n" } else { "// edited\n" };
+        let edited = mark.to_string() + &fs::read_to_string(&file).unwrap();
+        fs::write(&file, &edited).unwrap();
+        let change = uninstall(host, Scope::User, &world.machine).unwrap();
+        change.apply().unwrap();
+        let after = fs::read_to_string(&file).unwrap();
+        assert!(after.starts_with(mark) && !after.contains("nonet"), "{name}: {after}");
+        let servers = edit::Servers { format: host.format, table: host.table, file: &file };
+        // All servers are back, though not in their old order.
+        let sorted = |text: &str| servers.entries(text).unwrap().into_iter().collect::<BTreeMap<_, _>>();
+        assert_eq!(sorted(&after), sorted(sample(name)), "{name}");
+        assert!(change.told.iter().any(|line| line.contains("put back from")), "{:?}", change.told);
+    }
+}
+
+#[test]
+fn without_a_record_only_nonet_comes_out() {
+    let host = find("cursor").unwrap();
+    let world = World::new(Os::Linux);
+    let file = world.host_file("cursor", sample("cursor"));
+    install(host, Scope::User, &launch(), &["figma".into()], &world.machine).unwrap().apply().unwrap();
+    for name in beside(&file) {
+        fs::remove_file(file.with_file_name(name)).unwrap();
+    }
+    uninstall(host, Scope::User, &world.machine).unwrap().apply().unwrap();
+    let after = fs::read_to_string(&file).unwrap();
+    assert!(!after.contains("nonet") && !after.contains("figma") && after.contains("github"), "{after}");
+    let nothing = uninstall(host, Scope::User, &world.machine).unwrap();
+    assert!(nothing.is_nothing());
+    assert!(nothing.told[0].contains("is not in"));
+}
+
+#[test]
+fn a_second_install_still_goes_back_to_the_beginning() {
+    let host = find("cursor").unwrap();
+    let mut world = World::new(Os::Linux);
+    let file = world.host_file("cursor", sample("cursor"));
+    install(host, Scope::User, &launch(), &["figma".into()], &world.machine).unwrap().apply().unwrap();
+    world.machine.now += Duration::from_secs(60);
+    let other = Launch { command: "/new/nonet".into(), args: Vec::new() };
+    install(host, Scope::User, &other, &[], &world.machine).unwrap().apply().unwrap();
+    assert!(fs::read_to_string(&file).unwrap().contains("/new/nonet"));
+    uninstall(host, Scope::User, &world.machine).unwrap().apply().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), sample("cursor"));
+}
+
+#[test]
+fn what_the_user_said_about_nonet_stays() {
+    let host = find("vscode").unwrap();
+    let world = World::new(Os::Linux);
+    let text = "{\n  \"servers\": {\n    \"nonet\": {\n      \"command\": \"old\", // mine\n      \"env\": { \"A\": \"b\" }\n    }\n  }\n}\n";
+    let file = world.host_file("vscode", text);
+    install(host, Scope::User, &launch(), &[], &world.machine).unwrap().apply().unwrap();
+    assert_snapshot!(fs::read_to_string(&file).unwrap());
+}
+
+#[test]
+fn broken_files_are_told_and_never_touched() {
+    let mut faults = Vec::new();
+    for (host, text) in [
+        ("claude-desktop", "{\n  \"mcpServers\": {\n    \"a\": {\n"),
+        ("cursor", "{\"mcpServers\": []}"),
+        ("cursor", "{\"mcpServers\": {}, \"mcpServers\": {}}"),
+        ("vscode", "[]"),
+        ("vscode", "{'servers': {}}"),
+        ("zed", "{\"a\": 1 \"b\": 2}"),
+        ("codex", "[mcp_servers.a]\ncommand = \n"),
+        ("codex", "a = 1\nmcp_servers = 'x'\n"),
+    ] {
+        let world = World::new(Os::Linux);
+        let file = world.host_file(host, text);
+        let fault = install(find(host).unwrap(), Scope::User, &launch(), &[], &world.machine).err().unwrap();
+        faults.push(world.plain(&fault.to_string()));
+        assert!(uninstall(find(host).unwrap(), Scope::User, &world.machine).is_err());
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        assert_eq!(beside(&file), Vec::<String>::new());
+    }
+    assert_snapshot!(faults.join("\n"));
+    let world = World::new(Os::Linux);
+    let fault =
+        install(find("windsurf").unwrap(), Scope::Project, &launch(), &[], &world.machine).err().unwrap();
+    assert!(fault.to_string().starts_with("Windsurf has no servers for single projects."), "{fault}");
+}
+
+#[test]
+fn no_piece_of_a_file_makes_a_broken_one() {
+    for host in &HOSTS {
+        let text = sample(host.name);
+        let world = World::new(Os::Linux);
+        let file = host.file(Scope::User, &world.machine).unwrap();
+        let servers = edit::Servers { format: host.format, table: host.table, file: &file };
+        // Beginnings, and texts with a piece cut out of their middle.
+        let ends = (0..text.len()).step_by(3).filter(|at| text.is_char_boundary(*at));
+        let pieces = ends.flat_map(|end| {
+            let (start, rest) = text.split_at(end);
+            [start.to_string(), format!("{start}{}", rest.get(7..).unwrap_or_default())]
+        });
+        for piece in pieces {
+            let root = read::value(&piece, read::format_of(&piece), &file);
+            if let Ok(root) = &root {
+                let context =
+                    entry::Context { machine: &world.machine, host: Some(host), folder: None, root };
+                for servers in read::servers(root, &world.machine.current).0 {
+                    servers.entries.values().for_each(|value| drop(entry::read(value, &context)));
+                }
+            }
+            let entry = serde_json::Map::from_iter([("command".to_string(), json!("nonet"))]);
+            if let Ok(edited) = servers.put(&piece, "nonet", &entry) {
+                let entries = servers.entries(&edited).expect("what is written can be read");
+                assert_eq!(entries["nonet"]["command"], "nonet");
+                let back = servers.take(&edited, &["nonet"]).expect("and taken out again");
+                assert!(!servers.entries(&back).expect("and still be read").contains_key("nonet"));
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_and_permissions_are_kept() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let host = find("cursor").unwrap();
+    let world = World::new(Os::Linux);
+    let real = world.machine.current.join("dotfiles/mcp.json");
+    world.write(&real, sample("cursor"));
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+    let file = host.file(Scope::User, &world.machine).unwrap();
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    symlink(&real, &file).unwrap();
+    let applied = install(host, Scope::User, &launch(), &[], &world.machine).unwrap().apply().unwrap();
+    assert_eq!(applied.file.as_deref(), Some(real.as_path()));
+    let backup = applied.backup.unwrap();
+    assert_eq!(backup.parent(), real.parent());
+    assert!(fs::symlink_metadata(&file).unwrap().is_symlink());
+    for file in [&real, &backup] {
+        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+    uninstall(host, Scope::User, &world.machine).unwrap().apply().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), sample("cursor"));
+    fs::remove_file(&real).unwrap();
+    let fault = install(host, Scope::User, &launch(), &[], &world.machine).err().unwrap();
+    assert!(fault.to_string().contains("leads nowhere"), "{fault}");
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_is_not_written() {
+    let host = find("cursor").unwrap();
+    let world = World::new(Os::Linux);
+    let file = world.host_file("cursor", "{}");
+    let change = install(host, Scope::User, &launch(), &[], &world.machine).unwrap();
+    fs::write(&file, "{\"mine\": 1}").unwrap();
+    assert!(change.apply().err().unwrap().to_string().contains("changed by someone else"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{\"mine\": 1}");
+    assert_eq!(beside(&file), Vec::<String>::new());
+}
