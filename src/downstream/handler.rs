@@ -14,14 +14,14 @@ use rmcp::{
     service::{NotificationContext, Peer, RequestContext},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Map;
+use serde_json::{Map, Value};
 use tokio::{sync::Notify, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Connection,
     follow::Followed,
-    wishes::{self, Askers, LogLevel},
+    wishes::{self, About, Askers, LogLevel},
 };
 use crate::schema::clip;
 
@@ -120,9 +120,17 @@ impl Handler {
         context: &RequestContext<RoleClient>,
     ) -> Result<T, ErrorData> {
         let internal = |error: serde_json::Error| ErrorData::internal_error(error.to_string(), None);
-        let params = serde_json::to_value(params).map_err(internal)?;
+        let mut params = serde_json::to_value(params).map_err(internal)?;
+        // rmcp has taken it out of the params. Progress of an answer is not passed on.
+        if let Value::Object(mut meta) = serde_json::to_value(&context.meta).map_err(internal)? {
+            meta.remove("progressToken");
+            if !meta.is_empty() {
+                params["_meta"] = meta.into();
+            }
+        }
+        let about = context.extensions.get::<About>();
         let answer = tokio::select! {
-            answer = self.askers.ask(&self.server, method, params) => answer?,
+            answer = self.askers.ask(&self.server, about, method, params) => answer?,
             () = context.ct.cancelled() => return Err(ErrorData::internal_error("taken back", None)),
         };
         serde_json::from_value(answer).map_err(internal)

@@ -7,7 +7,7 @@ use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
     future::Future,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use futures::{StreamExt, stream::BoxStream};
@@ -15,8 +15,8 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use rmcp::{
     RoleClient,
     model::{
-        ClientJsonRpcMessage, ClientRequest, CustomResult, JsonRpcMessage, ServerJsonRpcMessage,
-        ServerNotification, ServerResult,
+        ClientJsonRpcMessage, ClientRequest, CustomResult, GetExtensions, JsonRpcMessage, RequestId,
+        ServerJsonRpcMessage, ServerNotification, ServerResult,
     },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::{
@@ -28,6 +28,7 @@ use rmcp::{
         },
     },
 };
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sse_stream::Sse;
 use tokio_util::sync::DropGuard;
@@ -40,6 +41,8 @@ use crate::{
 
 /// The key that a verbatim result is wrapped under on its way through rmcp.
 const WRAP: &str = "nonet/verbatim";
+/// The most requests of a server that are on their way to be read.
+const MOST_ORIGINS: usize = 1_000;
 
 type Headers = HashMap<HeaderName, HeaderValue>;
 type HttpError = StreamableHttpError<reqwest::Error>;
@@ -48,6 +51,7 @@ type HttpError = StreamableHttpError<reqwest::Error>;
 pub struct HttpTransport {
     worker: StreamableHttpClientTransport<VerbatimClient>,
     pub tap: Tap,
+    origins: Origins,
     /// Tells the connection that this transport is gone, by being dropped with it.
     _open: DropGuard,
 }
@@ -59,13 +63,14 @@ pub fn transport(
     account: Option<Arc<Account>>,
     open: DropGuard,
 ) -> Result<HttpTransport, reqwest::Error> {
-    let client = VerbatimClient { client: web::client()?, account };
+    let origins = Origins::default();
+    let client = VerbatimClient { client: web::client()?, account, origins: origins.clone() };
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.custom_headers = headers;
     config.max_sse_event_size = MAX_ANSWER;
     config.max_concurrent_requests = 64;
     let worker = StreamableHttpClientTransport::with_client(client, config);
-    Ok(HttpTransport { worker, tap: Tap::default(), _open: open })
+    Ok(HttpTransport { worker, tap: Tap::default(), origins, _open: open })
 }
 
 impl Transport<RoleClient> for HttpTransport {
@@ -107,7 +112,11 @@ impl Transport<RoleClient> for HttpTransport {
                         self.tap.answered(id);
                     }
                 }
-                JsonRpcMessage::Request(_) => {}
+                JsonRpcMessage::Request(request) => {
+                    if let Some(of) = self.origins.take(&request.id) {
+                        request.request.extensions_mut().insert(self.tap.about(&of));
+                    }
+                }
             }
             return Some(message);
         }
@@ -123,6 +132,26 @@ impl Transport<RoleClient> for HttpTransport {
 pub struct VerbatimClient {
     client: reqwest::Client,
     account: Option<Arc<Account>>,
+    origins: Origins,
+}
+
+/// On the stream of which request of ours each request of the server came.
+#[derive(Clone, Default)]
+struct Origins(Arc<Mutex<HashMap<RequestId, RequestId>>>);
+
+impl Origins {
+    fn note(&self, theirs: RequestId, ours: RequestId) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Each is taken out as it is read. A server whose requests are not read is at fault, and has none that are about a call.
+        if all.len() >= MOST_ORIGINS {
+            all.clear();
+        }
+        all.insert(theirs, ours);
+    }
+
+    fn take(&self, theirs: &RequestId) -> Option<RequestId> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(theirs)
+    }
 }
 
 /// Wraps the result of a JSON-RPC response.
@@ -160,20 +189,34 @@ fn listed_tools(result: &mut ServerResult) -> Option<Value> {
     Some(list)
 }
 
-/// Wraps the result in each event of a stream that is a response.
+/// What the head of a message says of its kind.
+#[derive(Deserialize)]
+struct Head {
+    id: Option<RequestId>,
+    method: Option<String>,
+}
+
+/// Wraps the result in each event of a stream that is a response, and notes the requests in it. `of` is the request of ours
+/// that the stream answers.
 fn wrap_events(
     events: BoxStream<'static, Result<Sse, SseError>>,
     wrap: fn(Value) -> Value,
+    of: Option<RequestId>,
+    origins: Origins,
 ) -> BoxStream<'static, Result<Sse, SseError>> {
     events
         .map(move |event| {
             event.map(|mut event| {
-                if let Some(data) = &event.data
-                    && data.contains("\"result\"")
-                    && let Ok(message) = serde_json::from_str::<Value>(data)
-                    && message.get("method").is_none()
-                {
-                    event.data = Some(wrap(message).to_string());
+                let Some(data) = &event.data else { return event };
+                let Ok(head) = serde_json::from_str::<Head>(data) else { return event };
+                match (head, &of) {
+                    (Head { id: Some(id), method: Some(_) }, Some(of)) => origins.note(id, of.clone()),
+                    (Head { id: Some(_), method: None }, _) if data.contains("\"result\"") => {
+                        if let Ok(message) = serde_json::from_str::<Value>(data) {
+                            event.data = Some(wrap(message).to_string());
+                        }
+                    }
+                    _ => {}
                 }
                 event
             })
@@ -243,7 +286,12 @@ impl VerbatimClient {
         let session = response.headers().get("mcp-session-id");
         let session = session.and_then(|id| id.to_str().ok()).map(String::from);
         if status.is_success() && kind.starts_with("text/event-stream") {
-            return Ok(StreamableHttpPostResponse::Sse(wrap_events(web::events(response), wrap), session));
+            let of = match message {
+                JsonRpcMessage::Request(request) => Some(request.id.clone()),
+                _ => None,
+            };
+            let events = wrap_events(web::events(response), wrap, of, self.origins.clone());
+            return Ok(StreamableHttpPostResponse::Sse(events, session));
         }
         let body = web::body(response).await.map_err(|error| match error {
             BodyError::Broken(error) => StreamableHttpError::Client(error),

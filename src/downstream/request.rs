@@ -275,6 +275,7 @@ impl Connection {
             request.extensions_mut().insert(progress.clone());
         }
         if let Some(asker) = &control.asker {
+            request.extensions_mut().insert(asker.clone());
             request.extensions_mut().insert(Declared(asker.can.clone()));
             if let Some(level) = asker.log.filter(|_| self.may_ask()) {
                 request.get_meta_mut().0.insert(LOG_LEVEL_KEY.into(), json!(level));

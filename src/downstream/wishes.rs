@@ -1,9 +1,10 @@
 //! What a server wants from the client whose call is with it: an answer of its user, a completion of its model, its roots, or
 //! to be heard.
 //!
-//! Servers of the session era send requests of their own while a call is open and do not say which call they belong to. So a
-//! request goes to a client only if all calls that are with the server are of that client; else it is declined, because no
-//! client may be asked on behalf of another. Servers of the stateless era ask in the result of the call itself.
+//! Servers of the session era send requests of their own while a call is open. Over streamable HTTP they come on the stream of
+//! that call ([`About`]). Elsewhere nothing says which call they belong to, so a request goes to a client only if all calls
+//! that are with the server are of that client; else it is declined, because no client may be asked on behalf of another.
+//! Servers of the stateless era ask in the result of the call itself.
 
 use std::{
     collections::BTreeMap,
@@ -229,6 +230,15 @@ fn declined(method: &str, why: &str) -> Result<Value, ErrorData> {
     }
 }
 
+/// The call that a server's request is about, where its transport tells. Put into the extensions of the request.
+#[derive(Clone, Debug)]
+pub(super) enum About {
+    /// One that is open, of this client.
+    Call(Asker),
+    /// One that has ended.
+    Over,
+}
+
 /// The ways to the clients of the calls that are with one server.
 #[derive(Debug, Default)]
 pub(super) struct Askers {
@@ -265,9 +275,20 @@ impl Askers {
         }
     }
 
-    /// Puts a request of the server to the client that it can only be about.
-    pub async fn ask(&self, server: &str, method: &str, params: Value) -> Result<Value, ErrorData> {
-        let reply = match self.only() {
+    /// Puts a request of the server to the client that it is about, or can only be about.
+    pub async fn ask(
+        &self,
+        server: &str,
+        about: Option<&About>,
+        method: &str,
+        params: Value,
+    ) -> Result<Value, ErrorData> {
+        let asker = match about {
+            Some(About::Call(asker)) => Ok(asker.clone()),
+            Some(About::Over) => Err("the call that it is about has ended"),
+            None => self.only(),
+        };
+        let reply = match asker {
             Ok(asker) => {
                 let requests = Requests::from_iter([(
                     method.to_string(),
@@ -277,7 +298,9 @@ impl Askers {
             }
             Err(why) => {
                 tracing::info!(server, method, "a request of the server was declined: {why}");
-                if let Ok(all) = self.all.lock() {
+                if about.is_none()
+                    && let Ok(all) = self.all.lock()
+                {
                     all.values().for_each(|asker| asker.note_declined(method));
                 }
                 Some(declined(method, why))
@@ -361,7 +384,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_reaches_the_only_client_and_is_declined_between_two() {
         let askers = Arc::new(Askers::default());
-        let nobody = askers.ask("s", ELICIT, json!({})).await;
+        let nobody = askers.ask("s", None, ELICIT, json!({})).await;
         assert_eq!(nobody, Ok(json!({ "action": "decline" })));
         let (first, mut receiver) = asker(1, json!({ "elicitation": {} }));
         let answering = tokio::spawn(async move {
@@ -373,14 +396,14 @@ mod tests {
         });
         let _one = askers.enter(first.clone());
         let _two = askers.enter(first.clone());
-        assert_eq!(askers.ask("s", ELICIT, json!({})).await, Ok(json!({ "action": "accept" })));
+        assert_eq!(askers.ask("s", None, ELICIT, json!({})).await, Ok(json!({ "action": "accept" })));
         let (other, _receiver) = asker(2, json!({ "elicitation": {} }));
         let mut third = askers.enter(other);
-        assert_eq!(askers.ask("s", ELICIT, json!({})).await, Ok(json!({ "action": "decline" })));
-        assert!(askers.ask("s", SAMPLE, json!({})).await.is_err());
+        assert_eq!(askers.ask("s", None, ELICIT, json!({})).await, Ok(json!({ "action": "decline" })));
+        assert!(askers.ask("s", None, SAMPLE, json!({})).await.is_err());
         third.answered();
         drop(third);
-        assert_eq!(askers.ask("s", ELICIT, json!({})).await, Ok(json!({ "action": "accept" })));
+        assert_eq!(askers.ask("s", None, ELICIT, json!({})).await, Ok(json!({ "action": "accept" })));
         answering.abort();
     }
 }

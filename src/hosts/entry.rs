@@ -294,7 +294,7 @@ impl<'a> Reading<'a> {
         tell(&approvals, "which tools need no question is the host's own; here `policy` says which need one");
         tell(
             &sign_in,
-            "Nonet cannot sign in with OAuth yet, so the server may refuse it; a token in `headers` works",
+            "sign in to the server with `nonet login`; a client that was registered by hand goes into its `oauth`",
         );
         tell(&env_file, "put the variables of that file into Nonet's environment, or into `env`");
         tell(&sandbox, "Nonet starts servers without a sandbox");

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::Client,
+    fake,
     setup::{Setup, eventually, json_of, logged, notices_of},
 };
 
@@ -174,6 +175,53 @@ fn no_client_is_asked_on_behalf_of_another() {
     });
     assert!(second.asked.is_empty(), "{:?}", second.asked);
     assert!(first.asked.len() >= 2);
+}
+
+/// A scripted server at an address, on a thread of its own.
+fn at_an_address(script: Value) -> String {
+    let (sender, address) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            sender.send(listener.local_addr().expect("it is bound")).expect("somebody waits");
+            fake::serve_http(script.into(), listener).await
+        })
+    });
+    format!("url = 'http://{}/mcp'", address.recv().expect("it is bound"))
+}
+
+#[test]
+fn over_http_each_client_is_asked_about_its_own_call() {
+    let messages = tempfile::NamedTempFile::new().expect("a file");
+    let keys = at_an_address(
+        json!({ "tools": tools(), "era": "legacy", "sse": true, "message_log": messages.path() }),
+    );
+    let site = Setup::new().server_of("shop", &keys).serve();
+    let url = format!("http://{}", site.address);
+    let connected = |colour: &'static str| {
+        let mut client = Client::over(site.folder.clone(), &["connect", &url], &[]);
+        client.initialize("2025-11-25", everything());
+        client.answer_questions(move |params| match params.get("message") {
+            Some(_) => json!({ "action": "accept", "content": { "colour": colour } }),
+            None => json!({ "roots": [{ "uri": format!("file:///{colour}") }] }),
+        });
+        client.until_ready("shop");
+        client
+    };
+    let (mut first, mut second) = (connected("red"), connected("blue"));
+    second.begin_call("shop__hang", json!({}));
+    first.begin_call("shop__hang", json!({}));
+    eventually("both calls have arrived", || {
+        let hanging = logged(messages.path());
+        (hanging.iter().filter(|line| line["params"]["name"] == "hang").count() == 2).then_some(())
+    });
+    for (client, colour) in [(&mut first, "red"), (&mut second, "blue")] {
+        let form = json_of(&client.execute("shop.form", json!({})));
+        assert_eq!(form["content"]["colour"], colour, "{form}");
+        let roots = json_of(&client.execute("shop.roots", json!({})));
+        assert_eq!(roots["roots"][0]["uri"], format!("file:///{colour}"), "{roots}");
+    }
 }
 
 #[test]
