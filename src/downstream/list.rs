@@ -12,7 +12,7 @@ use rmcp::{
     service::{Peer, ServiceError, Subscription},
 };
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{Era, Link, deepest, follow::Followed};
 use crate::catalog::Listing;
@@ -22,8 +22,9 @@ const MAX_PAGES: usize = 200;
 const MAX_ENTRIES: usize = 10_000;
 /// How long one page of a list may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a subscription that ended is left before it is opened again.
+/// How long a subscription that ended is left before it is opened again, and one that was refused.
 const RELISTEN: Duration = Duration::from_secs(5);
+const LISTEN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Makes the request for one page.
 type Request = dyn Fn(Option<PaginatedRequestParams>) -> ClientRequest + Sync;
@@ -140,80 +141,90 @@ async fn pages(
     Ok(all)
 }
 
-/// A modern server tells of changes only to those who listen.
-async fn listen(
-    peer: &Peer<RoleClient>,
-    info: &ServerPeerInfo,
-    followed: Vec<String>,
-) -> Option<Subscription> {
-    let capabilities = &info.capabilities;
-    let tells = [
-        capabilities.tools.as_ref().and_then(|tools| tools.list_changed),
-        capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed),
-        capabilities.resources.as_ref().and_then(|resources| resources.list_changed),
-    ];
-    if !tells.contains(&Some(true)) && followed.is_empty() {
-        return None;
-    }
-    let mut filter = SubscriptionFilter::builder()
-        .tools_list_changed()
-        .prompts_list_changed()
-        .resources_list_changed()
-        .build();
-    filter.resource_subscriptions = (!followed.is_empty()).then_some(followed);
-    match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
-        Ok(Ok(subscription)) => Some(subscription),
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "no subscription to changes");
-            None
-        }
-        Err(_) => None,
-    }
-}
-
-/// The subscription to changes of a modern server.
+/// The subscription to changes of a modern server, which tells of them only to those who listen.
 #[derive(Default)]
-pub(super) struct Subscribed {
-    open: Option<Subscription>,
-    tried: bool,
+pub(super) enum Subscribed {
+    /// It is to be opened.
+    #[default]
+    Wanted,
+    /// It is open.
+    Open(Box<Subscription>),
+    /// It ended, or could not be opened; it is opened again then.
+    Lost(Instant),
+    /// The server has nothing to tell.
+    Silent,
 }
 
 impl Subscribed {
     /// Waits for the next change of a list that the server tells of; for ever where there is nothing to listen to. A stream
     /// that ends while the server lives (a proxy's idle limit) is opened again, and counts as a change, since one may have
-    /// been missed.
+    /// been missed. Nothing is lost where this is given up and begun again.
     pub(super) async fn changed(&mut self, peer: &Peer<RoleClient>, link: &Link, followed: &Followed) {
         if link.era == Era::Legacy {
             return std::future::pending().await;
         }
-        if !std::mem::replace(&mut self.tried, true) {
-            self.open = listen(peer, &link.info, followed.uris()).await;
-        }
         loop {
-            let news = async {
-                match &mut self.open {
-                    Some(open) => open.next().await,
-                    None => std::future::pending().await,
+            match self {
+                Self::Wanted => *self = Self::open(peer, &link.info, followed.uris()).await,
+                Self::Open(stream) => {
+                    let news = tokio::select! {
+                        // What the stream has told already counts before it is left for another.
+                        biased;
+                        news = stream.next() => news,
+                        () = followed.changed() => {
+                            *self = Self::Wanted;
+                            continue;
+                        }
+                    };
+                    match news {
+                        Ok(Some(ServerNotification::ResourceUpdatedNotification(update))) => {
+                            followed.tell(update.params.uri);
+                        }
+                        Ok(Some(_)) => return,
+                        _ => *self = Self::Lost(Instant::now() + RELISTEN),
+                    }
                 }
-            };
-            let news = tokio::select! {
-                news = news => news,
-                // Another filter takes another stream.
-                () = followed.changed() => {
-                    self.open = listen(peer, &link.info, followed.uris()).await;
-                    continue;
+                Self::Lost(until) => {
+                    tokio::time::sleep_until(*until).await;
+                    *self = Self::open(peer, &link.info, followed.uris()).await;
+                    if matches!(self, Self::Open(_)) {
+                        return;
+                    }
                 }
-            };
-            match news {
-                Ok(Some(ServerNotification::ResourceUpdatedNotification(update))) => {
-                    followed.tell(update.params.uri);
+                Self::Silent => {
+                    followed.changed().await;
+                    *self = Self::Wanted;
                 }
-                Ok(Some(_)) => return,
-                _ => {
-                    tokio::time::sleep(RELISTEN).await;
-                    self.open = listen(peer, &link.info, followed.uris()).await;
-                    return;
-                }
+            }
+        }
+    }
+
+    /// Listens to the lists that the server says it tells of, and to what is followed.
+    async fn open(peer: &Peer<RoleClient>, info: &ServerPeerInfo, followed: Vec<String>) -> Self {
+        let capabilities = &info.capabilities;
+        let tells = [
+            capabilities.tools.as_ref().and_then(|tools| tools.list_changed),
+            capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed),
+            capabilities.resources.as_ref().and_then(|resources| resources.list_changed),
+        ];
+        if !tells.contains(&Some(true)) && followed.is_empty() {
+            return Self::Silent;
+        }
+        let mut filter = SubscriptionFilter::builder()
+            .tools_list_changed()
+            .prompts_list_changed()
+            .resources_list_changed()
+            .build();
+        filter.resource_subscriptions = (!followed.is_empty()).then_some(followed);
+        match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
+            Ok(Ok(stream)) => Self::Open(Box::new(stream)),
+            Ok(Err(ServiceError::McpError(error))) if error.code == ErrorCode::METHOD_NOT_FOUND => {
+                Self::Silent
+            }
+            refused => {
+                let error = refused.map(|refused| refused.err().map(|error| deepest(&error)));
+                tracing::debug!(?error, "no subscription to changes");
+                Self::Lost(Instant::now() + LISTEN_AGAIN)
             }
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::Client,
-    setup::{Setup, eventually, json_of, text_of},
+    setup::{self, Setup, eventually, json_of, text_of},
 };
 
 fn warehouse() -> Setup {
@@ -125,18 +125,13 @@ fn a_result_of_fifty_megabytes_takes_less_than_four_times_its_size() {
     client.until_ready("store");
     client.execute("store.echo", json!({}));
     let pid = client.child.id();
-    let memory = |key: &str| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-        let line = status.lines().find(|line| line.starts_with(key)).expect("a line").to_string();
-        line.split_whitespace().nth(1).and_then(|kb| kb.parse::<usize>().ok()).expect("a number") * 1024
-    };
-    let before = memory("VmRSS:");
+    let before = setup::memory(pid, "VmRSS");
     let result = client.execute("store.text", json!({}));
     assert!(result.to_string().len() < 100_000);
-    let grown = memory("VmHWM:").saturating_sub(before);
+    let grown = setup::memory(pid, "VmHWM").saturating_sub(before);
     assert!(grown < 4 * SIZE, "{grown} bytes at the most");
     eventually("the memory falls back", || {
-        (memory("VmRSS:").saturating_sub(before) < SIZE / 2).then_some(())
+        (setup::memory(pid, "VmRSS").saturating_sub(before) < SIZE / 2).then_some(())
     });
     let read = json!({ "ref": reference(&result), "offset": SIZE - 10, "limit": 100 });
     let page = json_of(&client.execute("gateway.fetch_result", read));

@@ -135,6 +135,14 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// A figure of a process that the system keeps, such as `VmRSS`, in bytes.
+#[cfg(target_os = "linux")]
+pub fn memory(pid: u32, key: &str) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).expect("a line");
+    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
+}
+
 /// The JSON lines of a log that a scripted server writes.
 pub fn logged(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_default();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Client, command},
-    setup::{Setup, eventually, json_of, logged},
+    setup::{self, Setup, eventually, json_of, logged},
     web::{Site, WebClient},
 };
 
@@ -352,10 +352,29 @@ fn two_hundred_clients_at_once_get_their_own_answers() {
                     let answer = client.call("shop__echo", params.clone());
                     assert_eq!(json_of(&answer), params);
                 }
+                client
             })
         })
         .collect();
-    for thread in threads {
-        thread.join().expect("no crossed answer");
-    }
+    let _all: Vec<_> = threads.into_iter().map(|it| it.join().expect("no crossed answer")).collect();
+}
+
+/// A client that has done its work and stays connected costs little.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_idle_client_takes_less_than_a_megabyte() {
+    const IDLE: usize = 200;
+    let site = shop().serve();
+    let connected = || {
+        let mut client = WebClient::new(&site.address, "/mcp");
+        client.until_ready("shop");
+        assert_eq!(json_of(&client.call("shop__echo", json!({ "a": 1 }))), json!({ "a": 1 }));
+        client
+    };
+    let mut clients = vec![connected()];
+    let before = setup::memory(site.child.id(), "VmRSS");
+    clients.extend((0..IDLE).map(|_| connected()));
+    let each = setup::memory(site.child.id(), "VmRSS").saturating_sub(before) / IDLE;
+    println!("{each} bytes for each idle client");
+    assert!(each < 1_000_000, "{each} bytes for each idle client");
 }
