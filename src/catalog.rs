@@ -40,7 +40,7 @@ pub struct Tool {
     pub wire: Arc<str>,
     /// Whether its server is exposed under its own names: then it is listed as the server defines it.
     pub verbatim: bool,
-    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28).
+    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28): those who see its schema.
     pub mirrored: bool,
     /// Its title, if it has one.
     pub title: String,
@@ -432,11 +432,12 @@ fn build(
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
     tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
+    let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
     Some(Tool {
         server: server.clone(),
         wire: "".into(),
-        verbatim: settings.is_some_and(|s| s.expose == Expose::Verbatim),
-        mirrored: schema.raw().to_string().contains("\"x-mcp-header\""),
+        verbatim,
+        mirrored: verbatim && schema.raw().to_string().contains("\"x-mcp-header\""),
         title,
         description: text("description"),
         risk,

@@ -8,6 +8,7 @@
 #![allow(deprecated)]
 
 mod access;
+mod following;
 mod http;
 mod lines;
 mod lists;
@@ -17,6 +18,7 @@ mod passing;
 #[cfg(unix)]
 mod shared;
 mod tasks;
+mod verbatim;
 
 use std::{
     collections::HashMap,
@@ -27,26 +29,21 @@ use std::{
 
 pub use http::{HttpOptions, Serving, serve_http};
 use rmcp::{
-    ErrorData, RoleServer, ServerHandler, Service,
+    ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientRequest,
-        CompleteRequestParams, CompleteResult, CustomResult, DiscoverResult, GetPromptRequestParams,
-        GetPromptResponse, GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams,
-        InitializeResult, InputRequiredResult, InputResponses, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, CompleteRequestParams,
+        CompleteResult, DiscoverResult, GetPromptRequestParams, GetPromptResponse, GetTaskParams,
+        GetTaskResult, Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult,
+        InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
         PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-        ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, ServerResult,
-        SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
+        ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SetLevelRequestParams,
+        SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
     },
-    service::{
-        NotificationContext, RequestContext, ServiceRole, SubscriptionContext, SubscriptionSendError,
-        serve_server,
-    },
+    service::{NotificationContext, RequestContext, SubscriptionContext, serve_server},
 };
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
 pub use shared::{accept_shared, serve_shared};
-use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::AbortOnDropHandle,
@@ -55,10 +52,11 @@ use tokio_util::{
 use self::{
     lists::{Lists, tell_changed},
     open::{Left, Parkings, Wanted, Ways},
+    verbatim::{Verbatim, wrap},
 };
 use crate::{
     config::{Config, Limits},
-    downstream::{Following, LogLevel},
+    downstream::LogLevel,
     gateway::{
         Gateway,
         session::{AsTask, Caller, Session},
@@ -68,17 +66,10 @@ use crate::{
     trace,
 };
 
-/// The key of `_meta` that a verbatim result travels under.
-const VERBATIM: &str = "nonet/verbatim";
 /// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
 const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// The longest message that is read, in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
-/// How many changes of resources wait for a client that is slow to hear of them.
-const UPDATES_QUEUE: usize = 64;
-/// How long before a resource is followed anew whose connection was replaced, and how often that is tried.
-const REFOLLOW: Duration = Duration::from_millis(500);
-const REFOLLOWS: usize = 60;
 /// How long servers wait with starting, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
 
@@ -478,7 +469,7 @@ impl ServerHandler for Handler {
         let caller = self.asker(&context);
         let following = self.gateway.follow_resource(&caller, &request.uri).await?;
         let (uri, peer) = (request.uri.clone(), context.peer.clone());
-        let telling = tokio::spawn(follow(
+        let telling = tokio::spawn(following::follow(
             self.gateway.clone(),
             caller,
             request.uri.clone(),
@@ -549,131 +540,6 @@ impl ServerHandler for Handler {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut lists = Lists::new(self);
-        let (updated, mut updates) = mpsc::channel(UPDATES_QUEUE);
-        let mut following = JoinSet::new();
-        let session = self.session.clone();
-        let caller = Caller { session, lasting: !self.http, local: !self.http, ..Caller::default() };
-        for uri in context.accepted().resource_subscriptions.iter().flatten() {
-            match self.gateway.follow_resource(&caller, uri).await {
-                Ok(one) => {
-                    let (told, updated) = (uri.clone(), updated.clone());
-                    let tell = async move || updated.send(told.clone()).await.is_ok();
-                    following.spawn(follow(self.gateway.clone(), caller.clone(), uri.clone(), one, tell));
-                }
-                Err(error) => tracing::info!(%error, "a resource cannot be followed"),
-            }
-        }
-        loop {
-            let changed = tokio::select! {
-                changed = lists.changed() => changed,
-                Some(uri) = updates.recv() => {
-                    if context.sink().notify_resource_updated(uri).await.is_err() {
-                        return Ok(());
-                    }
-                    continue;
-                }
-                () = context.cancelled() => return Ok(()),
-                () = self.gateway.stopping().cancelled() => return Ok(()),
-            };
-            let Some(changed) = changed else { return Ok(()) };
-            let (accepted, sink) = (context.accepted(), context.sink());
-            let told = async {
-                if changed.tools && accepted.tools_list_changed == Some(true) {
-                    sink.notify_tool_list_changed().await?;
-                }
-                if changed.prompts && accepted.prompts_list_changed == Some(true) {
-                    sink.notify_prompt_list_changed().await?;
-                }
-                if changed.resources && accepted.resources_list_changed == Some(true) {
-                    sink.notify_resource_list_changed().await?;
-                }
-                Ok::<(), SubscriptionSendError>(())
-            };
-            if told.await.is_err() {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Tells of each change of a resource until nobody hears it. A server whose connection was replaced is followed anew.
-async fn follow(
-    gateway: Arc<Gateway>,
-    caller: Caller,
-    uri: String,
-    mut following: Following,
-    mut tell: impl AsyncFnMut() -> bool,
-) {
-    loop {
-        if following.updated().await.is_none() {
-            let mut tries = 0;
-            following = loop {
-                tokio::time::sleep(REFOLLOW).await;
-                tries += 1;
-                match gateway.follow_resource(&caller, &uri).await {
-                    Ok(following) => break following,
-                    Err(_) if tries < REFOLLOWS => {}
-                    Err(error) => {
-                        tracing::info!(%error, "a resource cannot be followed any more");
-                        return;
-                    }
-                }
-            };
-        }
-        if !tell().await {
-            return;
-        }
-    }
-}
-
-fn wrap(result: Value) -> MetaObject {
-    MetaObject(Map::from_iter([(VERBATIM.to_string(), result)]))
-}
-
-/// The handler with results taken out of their carriers, for transports that let a service answer
-/// with any JSON.
-struct Verbatim(Handler);
-
-impl Service<RoleServer> for Verbatim {
-    async fn handle_request(
-        &self,
-        request: ClientRequest,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ServerResult, ErrorData> {
-        if !is_modern(&context) {
-            let who = || self.0.who(&context);
-            if let Some(answer) = tasks::legacy_request(&self.0.gateway, who, &request).await {
-                return answer;
-            }
-        }
-        let mut result = self.0.handle_request(request, context).await?;
-        let meta = match &mut result {
-            ServerResult::CallToolResult(carrier) => carrier.meta.as_mut(),
-            ServerResult::ListToolsResult(carrier) => carrier.meta.as_mut(),
-            ServerResult::ListPromptsResult(carrier) => carrier.meta.as_mut(),
-            ServerResult::GetPromptResult(carrier) => carrier.meta.as_mut(),
-            ServerResult::ListResourcesResult(carrier) => carrier.meta.as_mut(),
-            ServerResult::ListResourceTemplatesResult(carrier) => carrier.meta.as_mut(),
-            ServerResult::ReadResourceResult(carrier) => carrier.meta.as_mut(),
-            ServerResult::CompleteResult(carrier) => carrier.meta.as_mut(),
-            _ => None,
-        };
-        match meta.and_then(|meta| meta.0.remove(VERBATIM)) {
-            Some(verbatim) => Ok(ServerResult::CustomResult(CustomResult::new(verbatim))),
-            None => Ok(result),
-        }
-    }
-
-    async fn handle_notification(
-        &self,
-        notification: <RoleServer as ServiceRole>::PeerNot,
-        context: NotificationContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        self.0.handle_notification(notification, context).await
-    }
-
-    fn get_info(&self) -> ServerConfig {
-        ServerHandler::get_info(&self.0)
+        following::listen(self, context).await
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt, stream::BoxStream};
 use sse_stream::{Sse, SseStream};
 
-/// The longest answer, and the longest event of a stream, in bytes.
+/// The longest answer of a server, event of a stream, or line of a child process, in bytes.
 pub const MAX_ANSWER: usize = 256 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 

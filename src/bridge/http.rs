@@ -245,8 +245,7 @@ impl HttpLink {
                 }
                 true if body.is_empty() => {}
                 true if answer.is_some() || body.trim_ascii().starts_with(b"[") => self.hand_on(&body).await,
-                true => self.fail(id, &self.refusal(status, &body)).await,
-                false => self.fail(id, &self.refusal(status, &body)).await,
+                _ => self.fail(id, &self.refusal(status, &body)).await,
             };
         };
         match error_of(&body) {

@@ -21,10 +21,10 @@ use tokio::{
 use tokio_util::sync::DropGuard;
 
 use super::{inbox::Inbox, tap::Tap};
-use crate::lines::{Line, LineReader};
-
-/// The longest line that is read, in bytes. A longer one is skipped and its request fails.
-pub const MAX_LINE: usize = 256 << 20;
+use crate::{
+    lines::{Line, LineReader},
+    web::MAX_ANSWER,
+};
 
 type Writer = Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>;
 
@@ -46,7 +46,7 @@ impl Lines {
         writer: Box<dyn AsyncWrite + Send + Unpin>,
         open: DropGuard,
     ) -> Self {
-        Self::with_max_line(server, reader, writer, open, MAX_LINE)
+        Self::with_max_line(server, reader, writer, open, MAX_ANSWER)
     }
 
     fn with_max_line(

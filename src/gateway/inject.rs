@@ -73,7 +73,7 @@ impl Gateway {
     pub fn mirrored_schema(&self, name: &str) -> Option<Map<String, Value>> {
         let snapshot = self.snapshot();
         let tool = snapshot.catalog.by_own_name(name).or_else(|| snapshot.catalog.by_wire(name))?;
-        (tool.verbatim && tool.mirrored).then(|| tool.definition.get("inputSchema")?.as_object().cloned())?
+        tool.mirrored.then(|| tool.definition.get("inputSchema")?.as_object().cloned())?
     }
 
     /// Whether what `tools/list` gives can change while Nonet runs.

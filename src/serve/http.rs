@@ -31,10 +31,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Handler, MAX_MESSAGE, VERBATIM,
+    Handler, MAX_MESSAGE,
     access::{self, Refusal},
     open::Parkings,
     page,
+    verbatim::VERBATIM,
 };
 use crate::gateway::Gateway;
 

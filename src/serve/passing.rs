@@ -9,7 +9,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::wrap;
+use super::verbatim::wrap;
 use crate::gateway::Page;
 
 /// A list under the name of its field. A client of the stateless era is told that it may change at any time.

@@ -1,0 +1,65 @@
+//! Results of servers as they came, under one key of `_meta` through rmcp's types and out of them again.
+
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler, Service,
+    model::{ClientRequest, CustomResult, MetaObject, ServerConfig, ServerResult},
+    service::{NotificationContext, RequestContext, ServiceRole},
+};
+use serde_json::{Map, Value};
+
+use super::{Handler, is_modern, tasks};
+
+/// The key of `_meta` that a verbatim result travels under.
+pub(super) const VERBATIM: &str = "nonet/verbatim";
+
+/// The `_meta` that carries a result.
+pub(super) fn wrap(result: Value) -> MetaObject {
+    MetaObject(Map::from_iter([(VERBATIM.to_string(), result)]))
+}
+
+/// The handler with results taken out of their carriers, for transports that let a service answer
+/// with any JSON.
+pub(super) struct Verbatim(pub(super) Handler);
+
+impl Service<RoleServer> for Verbatim {
+    async fn handle_request(
+        &self,
+        request: ClientRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ServerResult, ErrorData> {
+        if !is_modern(&context) {
+            let who = || self.0.who(&context);
+            if let Some(answer) = tasks::legacy_request(&self.0.gateway, who, &request).await {
+                return answer;
+            }
+        }
+        let mut result = self.0.handle_request(request, context).await?;
+        let meta = match &mut result {
+            ServerResult::CallToolResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ListToolsResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ListPromptsResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::GetPromptResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ListResourcesResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ListResourceTemplatesResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::ReadResourceResult(carrier) => carrier.meta.as_mut(),
+            ServerResult::CompleteResult(carrier) => carrier.meta.as_mut(),
+            _ => None,
+        };
+        match meta.and_then(|meta| meta.0.remove(VERBATIM)) {
+            Some(verbatim) => Ok(ServerResult::CustomResult(CustomResult::new(verbatim))),
+            None => Ok(result),
+        }
+    }
+
+    async fn handle_notification(
+        &self,
+        notification: <RoleServer as ServiceRole>::PeerNot,
+        context: NotificationContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.0.handle_notification(notification, context).await
+    }
+
+    fn get_info(&self) -> ServerConfig {
+        ServerHandler::get_info(&self.0)
+    }
+}
