@@ -2,8 +2,9 @@
 //! `[gateway] shared` is set.
 //!
 //! Messages pass as they are, byte for byte, both ways. What is remembered of them is what it takes to come back when the
-//! other side was lost (it crashed, or was started anew): which requests await an answer, and how the client shook hands. The
-//! client then gets an error for what was under way, and goes on with the new one as if nothing had happened.
+//! other side was lost (it crashed, or was started anew): which requests await an answer, how the client shook hands, and what
+//! it wants to hear of. The client then gets an error for what was under way, and goes on with the new one as if nothing had
+//! happened.
 
 mod http;
 mod message;
@@ -151,6 +152,11 @@ struct Ledger {
     initialize: Option<(Bytes, String, bool)>,
     /// The end of it.
     initialized: Option<Bytes>,
+    /// The requests of the session that a new gateway has to hear too: the level of the log, and each resource that is
+    /// followed.
+    wishes: BTreeMap<String, Bytes>,
+    /// Ids of those that were sent again; the client has its answer.
+    repeated: BTreeSet<String>,
 }
 
 impl Ledger {
@@ -162,7 +168,12 @@ impl Ledger {
                 self.initialize = Some((line.clone(), id, false));
                 self.initialized = None;
             }
-            (Some(_), Some(id)) => drop(self.awaited.insert(id)),
+            (Some(method), Some(id)) => {
+                if message.version().is_none() {
+                    self.note_wish(method, message.name(), &line);
+                }
+                self.awaited.insert(id);
+            }
             (Some("notifications/initialized"), None) => self.initialized = Some(line.clone()),
             (Some("notifications/cancelled"), None) => {
                 if let Some(id) = message.cancels() {
@@ -178,10 +189,36 @@ impl Ledger {
         Some(line)
     }
 
-    /// A line of the gateway, as the client gets it.
-    fn came(&mut self, line: Bytes) -> Bytes {
-        let Some(message) = Message::of(&line) else { return line };
+    fn note_wish(&mut self, method: &str, about: Option<String>, line: &Bytes) {
+        match (method, about) {
+            ("logging/setLevel", _) => drop(self.wishes.insert(method.into(), line.clone())),
+            ("resources/subscribe", Some(uri)) => drop(self.wishes.insert(uri, line.clone())),
+            ("resources/unsubscribe", Some(uri)) => drop(self.wishes.remove(&uri)),
+            _ => {}
+        }
+    }
+
+    /// What a new gateway has to hear too, under ids of its own.
+    fn wishes_anew(&mut self) -> Vec<Bytes> {
+        let ids = (0..).map(|n| json!(format!("nonet-again-{n}")).to_string());
+        let lines: Vec<(String, Bytes)> = ids
+            .zip(self.wishes.values())
+            .filter_map(|(id, line)| Some((id.clone(), with_id(line, &id)?)))
+            .collect();
+        self.repeated = lines.iter().map(|(id, _)| id.clone()).collect();
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+
+    /// A line of the gateway, as the client gets it; none if it is not for the client.
+    fn came(&mut self, line: Bytes) -> Option<Bytes> {
+        let Some(message) = Message::of(&line) else { return Some(line) };
         match (message.method(), message.id()) {
+            (None, Some(id)) if self.repeated.remove(&id) => {
+                if !message.is_result() {
+                    tracing::warn!(answer = %String::from_utf8_lossy(&line), "the new gateway does not do what the client wished");
+                }
+                return None;
+            }
             (None, Some(id)) => {
                 self.answered = true;
                 self.awaited.remove(&id);
@@ -195,7 +232,7 @@ impl Ledger {
                 let id = self.id_of(&own);
                 self.asked.insert(id.clone(), own.clone());
                 if id != own {
-                    return with_id(&line, &id).unwrap_or(line);
+                    return Some(with_id(&line, &id).unwrap_or(line));
                 }
             }
             (Some("notifications/cancelled"), None) => {
@@ -203,13 +240,13 @@ impl Ledger {
                     let id = self.id_of(&own);
                     self.asked.remove(&id);
                     if id != own {
-                        return cancel(&id);
+                        return Some(cancel(&id));
                     }
                 }
             }
             _ => {}
         }
-        line
+        Some(line)
     }
 
     fn id_of(&self, own: &str) -> String {
@@ -362,10 +399,7 @@ impl Bridge {
 
     fn take(&mut self, back: Back) -> anyhow::Result<()> {
         match back {
-            Back::Line(line) => {
-                let line = self.ledger.came(line);
-                self.write(line)
-            }
+            Back::Line(line) => self.ledger.came(line).map_or(Ok(()), |line| self.write(line)),
             Back::Unsent(line) => {
                 self.held.push_back(line);
                 Ok(())
@@ -439,10 +473,13 @@ impl Bridge {
                 Some(back) => self.take(back)?,
             }
         }
-        match &self.ledger.initialized {
-            Some(line) => Ok(link.to.send(line.clone()).await.is_ok()),
-            None => Ok(true),
+        let Some(initialized) = self.ledger.initialized.clone() else { return Ok(true) };
+        for line in std::iter::once(initialized).chain(self.ledger.wishes_anew()) {
+            if link.to.send(line).await.is_err() {
+                return Ok(false);
+            }
         }
+        Ok(true)
     }
 
     /// Hands on the answers that are still awaited when the client has left.
@@ -490,10 +527,14 @@ mod tests {
         let question = || line(r#"{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":{}}"#);
         let answer = |id: &str| line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.came(question()), question(), "the first gateway's questions stay as they are");
+        assert_eq!(
+            ledger.came(question()),
+            Some(question()),
+            "the first gateway's questions stay as they are"
+        );
         ledger.losses += 1;
         ledger.asked.clear();
-        let again = ledger.came(question());
+        let again = ledger.came(question()).expect("it is for the client");
         assert!(
             Message::of(&again).and_then(|message| message.id()).as_deref() == Some(r#""nonet-1-0""#),
             "{again:?}"
@@ -513,5 +554,33 @@ mod tests {
         assert_eq!(ledger.awaited.len(), 1, "{:?}", ledger.awaited);
         ledger.came(line("{\"id\":\"caf\u{e9}\",\"result\":{}}"));
         assert!(ledger.awaited.is_empty() && ledger.answered);
+    }
+
+    #[test]
+    fn a_new_gateway_hears_what_the_client_wants_to_hear_of() {
+        let mut ledger = Ledger::default();
+        let mut send = |id: u8, method: &str, params: Value| {
+            let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+            ledger.sent(line(&message.to_string()));
+        };
+        send(1, "logging/setLevel", json!({ "level": "debug" }));
+        send(2, "logging/setLevel", json!({ "level": "error" }));
+        send(3, "resources/subscribe", json!({ "uri": "note://a" }));
+        send(4, "resources/subscribe", json!({ "uri": "note://b" }));
+        send(5, "resources/unsubscribe", json!({ "uri": "note://a" }));
+        send(6, "tools/call", json!({ "name": "x" }));
+        let again: Vec<Value> =
+            ledger.wishes_anew().iter().filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        let told: Vec<_> = again.iter().map(|line| (&line["method"], &line["params"])).collect();
+        assert_eq!(
+            told,
+            [
+                (&json!("logging/setLevel"), &json!({ "level": "error" })),
+                (&json!("resources/subscribe"), &json!({ "uri": "note://b" })),
+            ]
+        );
+        let answer = line(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, again[0]["id"]));
+        assert_eq!(ledger.came(answer.clone()), None, "the client has its answer");
+        assert_eq!(ledger.came(answer.clone()), Some(answer));
     }
 }

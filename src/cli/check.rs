@@ -112,7 +112,10 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
             started,
             text("version"),
             server["tools"].to_string(),
-            text("last_error"),
+            match text("login") {
+                login if login.is_empty() => text("last_error"),
+                login => format!("wants a sign-in: {login}"),
+            },
         ]);
     }
     for name in disabled {

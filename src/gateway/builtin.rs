@@ -348,7 +348,9 @@ impl Gateway {
                     }
                     State::AuthRequired { error, login } => {
                         server["last_error"] = json!(error);
-                        server["login"] = json!(login);
+                        if let Some(login) = login {
+                            server["login"] = json!(login);
+                        }
                     }
                     State::Down { error, .. } => {
                         server["last_error"] = json!(error);

@@ -30,12 +30,14 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
                 .next("execute_tool", status())
         }
         CallError::NotReady(State::AuthRequired { error, login }) => {
-            let remedy = match login {
-                Some(login) => format!("The user has to run `{login}` in a terminal, which opens a browser; it is taken up at once."),
-                None => format!("The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
+            let text = match login {
+                Some(login) => {
+                    let more = if login.contains(" --scope ") { " that allows more" } else { "" };
+                    format!("`{server}` wants a sign-in{more}. The user has to run `{login}` in a terminal, which opens a browser; it is taken up at once.")
+                }
+                None => format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
             };
-            Fault::new(Code::AuthRequired, format!("`{server}` wants a sign-in ({error}). {remedy}"))
-                .next("execute_tool", status())
+            Fault::new(Code::AuthRequired, text).next("execute_tool", status())
         }
         CallError::Busy(most) => Fault::new(
             Code::RateLimited,

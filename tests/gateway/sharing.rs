@@ -172,6 +172,31 @@ fn clients_go_on_when_the_shared_gateway_is_killed() {
 }
 
 #[test]
+fn a_client_hears_of_changes_after_the_shared_gateway_was_killed() {
+    let docs = json!({
+        "resources": [{ "uri": "note://a", "text": "a" }],
+        "tools": [{ "name": "touch", "on": { "touch": "note://a", "text": "done" } }],
+    });
+    let mut client = shared().server("docs", docs).start();
+    client.until_ready("docs");
+    let taken = client.request("resources/subscribe", json!({ "uri": "note://a" }));
+    assert!(taken.get("result").is_some(), "{taken}");
+    let told = |client: &mut Client| {
+        client.execute("docs.touch", json!({}));
+        client.request("ping", json!({}));
+        let notes = std::mem::take(&mut client.notifications);
+        notes.iter().any(|note| note["method"] == "notifications/resources/updated").then_some(())
+    };
+    eventually("the client is told", || told(&mut client));
+    let server = pid_of(&mut client, "shop");
+    kill(Pid::from_raw(parent(server)), Signal::SIGKILL).expect("it can be killed");
+    eventually("the old server has left", || (!alive(server)).then_some(()));
+    eventually("it answers again", || client.request("ping", json!({})).get("result").map(|_| ()));
+    client.until_ready("docs");
+    eventually("the client is told again", || told(&mut client));
+}
+
+#[test]
 fn a_profile_holds_for_its_client_alone() {
     let profile = "[profiles.reader]\ncategories = ['bank']";
     let mut all = shared().toml(profile).start();
