@@ -196,7 +196,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             code = login::login(&loaded.config, &manner) => code,
             () = stop_signal() => Ok(FAILED),
         },
-        Command::Logout { server } => login::logout(&loaded.config, &server),
+        Command::Logout { server } => login::logout(&loaded.config, &server).await,
         other => ask(loaded, cli.profile, other).await,
     }
 }

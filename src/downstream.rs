@@ -66,9 +66,9 @@ pub use self::{
 };
 use crate::{
     catalog::Listing,
-    config::{Server, Transport},
+    config::{Grant, Server, Transport},
     oauth::{Account, Vault},
-    shell,
+    schema::clip,
 };
 
 /// The first wait before a lost server is tried again, and the longest.
@@ -79,6 +79,8 @@ const STEADY: Duration = Duration::from_secs(30);
 const MASKED: usize = 8;
 /// How long until a server is tried again that wants a sign-in, if nobody signs in: some say so by mistake.
 const UNSIGNED: Duration = Duration::from_secs(600);
+/// The most scopes that a command is told with.
+const MAX_SCOPES: usize = 20;
 /// How long changes are gathered before the lists are read again.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -119,11 +121,32 @@ pub enum State {
     AuthRequired {
         /// What it said.
         error: String,
-        /// The command that signs in; none where the server gets its credentials from `headers`.
-        login: Option<String>,
+        /// What the user has to do.
+        remedy: Remedy,
     },
     /// Stopped by the gateway.
     Stopped,
+}
+
+/// What gives a server the sign-in that it wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// This command.
+    Login(String),
+    /// Another client in `oauth`, with which Nonet signs in by itself.
+    Client,
+    /// Valid credentials in `headers`.
+    Headers,
+}
+
+impl Remedy {
+    /// The command, if one does it.
+    pub fn command(&self) -> Option<&str> {
+        match self {
+            Self::Login(command) => Some(command),
+            Self::Client | Self::Headers => None,
+        }
+    }
 }
 
 impl State {
@@ -457,9 +480,9 @@ impl Connection {
                 (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
                 (_, State::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
                 (State::AuthRequired { .. }, State::AuthRequired { .. }) => {}
-                (_, State::AuthRequired { error, login }) => {
+                (_, State::AuthRequired { error, remedy }) => {
                     tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
-                    let (server, login) = (self.name.clone(), login.clone());
+                    let (server, login) = (self.name.clone(), remedy.command().map(String::from));
                     let _ = updates.send(Update::SignInNeeded { server, login }).await;
                 }
                 _ => {}
@@ -603,12 +626,19 @@ impl Connection {
 
     /// The state of a server that wants a sign-in, or one that allows more.
     fn wants_sign_in(&self, refusal: &Refusal) -> State {
-        let login = self.account.as_ref().map(|_| {
-            let scopes = refusal.scope.iter().flat_map(|scope| scope.split_whitespace());
-            let scopes: String = scopes.map(|scope| format!(" --scope {}", shell::word(scope))).collect();
-            format!("{} {}{scopes}", self.around.login, self.name)
-        });
-        State::AuthRequired { error: self.mask(&refusal.challenge), login }
+        let remedy = match self.account.as_ref().map(|account| account.grant()) {
+            None => Remedy::Headers,
+            Some(Grant::ClientCredentials) => Remedy::Client,
+            Some(Grant::AuthorizationCode) => {
+                let scopes = refusal.scope.iter().flat_map(|scope| scope.split_whitespace());
+                // The server chooses them, and the user runs the command.
+                let scopes = scopes.filter(|scope| is_plain(scope)).take(MAX_SCOPES);
+                let scopes: String = scopes.map(|scope| format!(" --scope {scope}")).collect();
+                Remedy::Login(format!("{} {}{scopes}", self.around.login, self.name))
+            }
+        };
+        let said = refusal.challenge.replace(char::is_control, " ");
+        State::AuthRequired { error: self.mask(&clip(&said, 400)), remedy }
     }
 
     /// Ends when somebody has signed in or out.
@@ -650,6 +680,11 @@ async fn refused(signed_out: &watch::Sender<Option<Refusal>>) -> Refusal {
     }
 }
 
+/// Whether a scope is made of characters that mean nothing to any shell.
+fn is_plain(scope: &str) -> bool {
+    !scope.starts_with('-') && scope.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@+=*-".contains(c))
+}
+
 /// Replaces each of `secrets` in a text.
 fn mask(secrets: &[String], text: &str) -> String {
     secrets.iter().fold(text.to_string(), |text, secret| text.replace(secret.as_str(), "***"))
@@ -663,4 +698,20 @@ fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
         _ => error.source(),
     };
     source.map_or_else(|| error.to_string(), deepest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain;
+
+    #[test]
+    fn a_scope_is_told_in_a_command_where_it_means_nothing_to_a_shell() {
+        let check = |scope: &str, expected: bool| assert_eq!(is_plain(scope), expected, "{scope}");
+        check("files:read", true);
+        check("https://www.example.com/auth/drive.readonly", true);
+        check("x&calc&", false);
+        check("$(id)", false);
+        check("--keyring", false);
+        check("it's", false);
+    }
 }

@@ -4,6 +4,7 @@ use std::{io, time::Duration};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream::BoxStream};
+use http::{HeaderMap, header::WWW_AUTHENTICATE};
 use sse_stream::{Sse, SseStream};
 
 /// The longest answer of a server, event of a stream, or line of a child process, in bytes.
@@ -28,6 +29,14 @@ pub fn client() -> Result<reqwest::Client, reqwest::Error> {
 pub fn crypto() {
     // Fails only if another provider was installed first, which then serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// What an answer says of the sign-in that it wants: the bearer challenge, or else the first.
+pub fn challenge(headers: &HeaderMap) -> Option<String> {
+    let all =
+        || headers.get_all(WWW_AUTHENTICATE).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let bearer = all().find(|challenge| challenge.to_ascii_lowercase().starts_with("bearer"));
+    bearer.or_else(|| all().next()).map(|challenge| challenge.into_owned())
 }
 
 /// An address as it may be shown: keys stand in queries and before an `@`.

@@ -74,7 +74,9 @@ fn filter(asked: Option<&str>, serves: bool) -> EnvFilter {
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
     let own = asked.filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
     let own = own.map(|level| format!("warn,nonet={level},rmcp::transport=off"));
-    let filter = own.as_deref().or(asked).unwrap_or(default);
+    // It would show codes and tokens.
+    let asked = asked.map(|asked| format!("{asked},rmcp::transport::auth=info"));
+    let filter = own.as_deref().or(asked.as_deref()).unwrap_or(default);
     filter.parse().unwrap_or_else(|error| {
         eprintln!("nonet: the log filter `{filter}` is not understood ({error}); using `{default}`");
         EnvFilter::new(default)

@@ -5,7 +5,7 @@ use std::{io::IsTerminal, time::Duration};
 use anyhow::Context;
 use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
 use super::{FAILED, OK};
 use crate::{
@@ -26,7 +26,7 @@ pub struct Manner {
     /// Only print the address to open
     #[arg(long)]
     pub no_browser: bool,
-    /// Keep the tokens in the keyring of this system instead of a file of your own
+    /// Keep the tokens in the keyring of this system instead of a file of your own; later sign-ins stay there
     #[arg(long)]
     pub keyring: bool,
     /// How long to wait for you
@@ -44,19 +44,22 @@ struct Remote<'a> {
 
 /// Signs in to a server. Exit code 1: it did not come to that.
 pub async fn login(config: &Config, manner: &Manner) -> anyhow::Result<u8> {
-    let Manner { server, scopes, no_browser, keyring, timeout } = manner;
+    let Manner { server, scopes, no_browser, keyring, timeout: limit } = manner;
     let remote = remote(config, server)?;
     anyhow::ensure!(
         remote.oauth.grant == Grant::AuthorizationCode,
         "`{server}` has `grant = \"client_credentials\"`: Nonet signs in by itself"
     );
     let before = match remote.entry.read() {
-        Ok(before) => before.map(|kept| kept.record),
+        Ok(before) => before,
         Err(error) => {
             eprintln!("nonet: the sign-in of before is not used: {error}");
             None
         }
     };
+    // Found out before the user has agreed to anything.
+    let in_keyring = *keyring || before.as_ref().is_some_and(|kept| kept.in_keyring);
+    remote.entry.check(in_keyring)?;
     let mut callback = Callback::listen(remote.oauth.redirect_uri.as_deref()).await.context(
         "no port for the browser to come back to; another program may have that of `redirect_uri`",
     )?;
@@ -66,9 +69,11 @@ pub async fn login(config: &Config, manner: &Manner) -> anyhow::Result<u8> {
         settings: remote.oauth,
         redirect_uri: callback.redirect_uri.clone(),
         scopes,
-        before: before.as_ref(),
+        before: before.as_ref().map(|kept| &kept.record),
     };
-    let sign_in = match SignIn::begin(wish).await {
+    let late = |_| SignInError::Failed(format!("it took longer than {}", humantime::format_duration(*limit)));
+    let begun = timeout(*limit, SignIn::begin(wish)).await.unwrap_or_else(|error| Err(late(error)));
+    let sign_in = match begun {
         Ok(sign_in) => sign_in,
         Err(error) => {
             eprintln!("nonet: no sign-in to `{server}`: {error}");
@@ -76,19 +81,23 @@ pub async fn login(config: &Config, manner: &Manner) -> anyhow::Result<u8> {
         }
     };
     eprintln!("Open this address to sign in to `{server}`:\n\n  {}\n", sign_in.address);
-    if !no_browser && let Err(error) = webbrowser::open(&sign_in.address) {
-        eprintln!("(No browser could be opened: {error}.)");
+    if !no_browser {
+        let address = sign_in.address.clone();
+        // Beside everything else: a browser in the terminal is waited for.
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = webbrowser::open(&address) {
+                eprintln!("(No browser could be opened: {error}.)");
+            }
+        });
     }
-    let record = tokio::select! {
-        record = come_back(&sign_in, &mut callback) => record,
-        () = tokio::time::sleep(*timeout) => {
-            Err(SignInError::Failed(format!("nobody came back within {}", humantime::format_duration(*timeout))))
-        }
-    };
-    callback.close().await;
-    let record = match record {
+    let late =
+        |_| SignInError::Failed(format!("nobody came back within {}", humantime::format_duration(*limit)));
+    let ended =
+        timeout(*limit, come_back(&sign_in, &mut callback)).await.unwrap_or_else(|error| Err(late(error)));
+    let record = match ended {
         Ok(record) => record,
         Err(error) => {
+            callback.close().await;
             eprintln!("nonet: no sign-in to `{server}`: {error}");
             return Ok(FAILED);
         }
@@ -98,13 +107,14 @@ pub async fn login(config: &Config, manner: &Manner) -> anyhow::Result<u8> {
     let entry = &remote.entry;
     // So that a gateway that is just renewing the old tokens does not write them over the new ones.
     let lock = entry.lock().await?;
-    entry.write(&Kept { record, in_keyring: *keyring }, keyring::ATTENDED)?;
+    entry.write(&Kept { record, in_keyring }, keyring::ATTENDED)?;
     drop(lock);
+    callback.close().await;
     say!(
         "Signed in to `{server}`{}.",
         if allowed.is_empty() { String::new() } else { format!(" for {allowed}") }
     );
-    let place = match keyring {
+    let place = match in_keyring {
         true => "the keyring".into(),
         false => entry.file().display().to_string(),
     };
@@ -114,8 +124,11 @@ pub async fn login(config: &Config, manner: &Manner) -> anyhow::Result<u8> {
 }
 
 /// Forgets the sign-in to a server.
-pub fn logout(config: &Config, server: &str) -> anyhow::Result<u8> {
-    match remote(config, server)?.entry.remove()? {
+pub async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> {
+    let entry = remote(config, server)?.entry;
+    // So that a gateway that is just renewing the tokens does not bring them back.
+    let _lock = entry.lock().await?;
+    match entry.remove()? {
         true => say!(
             "Signed out of `{server}`: its tokens are forgotten here. The service itself may list Nonet still."
         ),

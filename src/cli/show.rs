@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{FAILED, OK};
 use crate::{
-    downstream::State,
+    downstream::{Remedy, State},
     fault::Fault,
     gateway::{Gateway, session::Caller},
     policy::Verdict,
@@ -63,7 +63,7 @@ pub async fn starting(gateway: &Arc<Gateway>, limit: Duration) {
     bar.finish_and_clear();
     for (name, connection) in gateway.connections().iter() {
         match connection.state() {
-            State::AuthRequired { login: Some(login), .. } => {
+            State::AuthRequired { remedy: Remedy::Login(login), .. } => {
                 eprintln!("nonet: `{name}` wants a sign-in: run `{login}`");
             }
             State::Down { error, .. } | State::AuthRequired { error, .. } => {

@@ -109,6 +109,9 @@ pub struct OAuth {
     /// port. Left out, any free port of 127.0.0.1.
     #[schemars(extend("format" = "redirect-uri"), example = &"http://localhost:3118/callback")]
     pub redirect_uri: Option<String>,
+    /// The sign-in server that is meant, by its `issuer`. Left out, the one that the server names.
+    #[schemars(extend("format" = "http-url"), example = &"https://login.example.com")]
+    pub issuer: Option<String>,
     /// `client_credentials`: Nonet signs in as itself, with `client_id` and `client_secret`, and no user is asked.
     pub grant: Grant,
     /// `true`: the sign-in server may be at a private address, such as 10.0.0.9, although `url` has a name.

@@ -174,10 +174,6 @@ impl Connection {
                     }
                     refuses_post = is_post_refused(&error);
                     failure = explain(&error, url);
-                    // Servers that say it without a challenge.
-                    if failure.contains("401 Unauthorized") {
-                        return Err(ConnectError::AuthRequired(failure.into()));
-                    }
                 }
             }
         }
@@ -268,10 +264,10 @@ fn is_post_refused(error: &ClientInitializeError) -> bool {
 
 /// Why a server of the old HTTP+SSE transport could not be reached.
 fn refused(error: &HandshakeError, url: &str) -> ConnectError {
-    match error {
-        HandshakeError::NotTaken(SseError::AuthRequired(challenge)) => {
-            ConnectError::AuthRequired(challenge.www_authenticate_header.clone().into())
-        }
-        other => ConnectError::Failed(clip(&format!("{}: {}", web::place(url), deepest(other)), 600)),
+    if let HandshakeError::NotTaken(refused) = error
+        && let Some(refusal) = Refusal::of(refused)
+    {
+        return ConnectError::AuthRequired(refusal);
     }
+    ConnectError::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600))
 }

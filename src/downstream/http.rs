@@ -261,9 +261,7 @@ impl VerbatimClient {
         if status == StatusCode::NOT_FOUND && session.is_some() {
             return Err(StreamableHttpError::SessionExpired);
         }
-        let challenge = response.headers().get(header::WWW_AUTHENTICATE);
-        let challenge = challenge.map(|challenge| String::from_utf8_lossy(challenge.as_bytes()).into_owned());
-        match (status, challenge) {
+        match (status, web::challenge(response.headers())) {
             (StatusCode::UNAUTHORIZED, challenge) => {
                 let challenge = challenge.unwrap_or_else(|| format!("HTTP {status}"));
                 return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
@@ -357,6 +355,7 @@ impl StreamableHttpClient for VerbatimClient {
                 self.client
                     .post_message_with_max_sse_event_size(uri, message, session_id, token, headers, limit)
                     .await
+                    .map_err(told)
             };
             if !is_unsigned(&sent) || !attempt.again().await.map_err(unsigned_error)? {
                 return sent;
@@ -388,7 +387,8 @@ impl StreamableHttpClient for VerbatimClient {
             let token = attempt.token().map(String::from).or_else(|| auth_header.clone());
             let (uri, session_id, last_event_id) = (uri.clone(), session_id.clone(), last_event_id.clone());
             let headers = custom_headers.clone();
-            let opened = self.client.get_stream(uri, session_id, last_event_id, token, headers).await;
+            let opened =
+                self.client.get_stream(uri, session_id, last_event_id, token, headers).await.map_err(told);
             if !is_unsigned(&opened) || !attempt.again().await.map_err(unsigned_error)? {
                 return opened;
             }
@@ -398,14 +398,22 @@ impl StreamableHttpClient for VerbatimClient {
 
 /// Whether a request was refused for want of a sign-in.
 fn is_unsigned<T>(sent: &Result<T, HttpError>) -> bool {
-    match sent {
-        Err(StreamableHttpError::AuthRequired(_)) => true,
-        // rmcp's answer to a refusal without a challenge.
-        Err(StreamableHttpError::UnexpectedServerResponse(text)) => text.contains("401 Unauthorized"),
-        _ => false,
+    matches!(sent, Err(StreamableHttpError::AuthRequired(_)))
+}
+
+/// rmcp's answer to a refusal without a challenge, as one for want of a sign-in.
+fn told(error: HttpError) -> HttpError {
+    match error {
+        StreamableHttpError::UnexpectedServerResponse(text) if text.starts_with("HTTP 401") => {
+            StreamableHttpError::AuthRequired(AuthRequiredError::new(text.into_owned()))
+        }
+        other => other,
     }
 }
 
 fn unsigned_error(error: RenewError) -> HttpError {
-    StreamableHttpError::Auth(AuthError::TokenRefreshFailed(error.to_string()))
+    match error {
+        RenewError::Over(why) => StreamableHttpError::AuthRequired(AuthRequiredError::new(why)),
+        RenewError::Failed(_) => StreamableHttpError::Auth(AuthError::TokenRefreshFailed(error.to_string())),
+    }
 }

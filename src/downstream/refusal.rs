@@ -1,6 +1,11 @@
 //! What a server says when it refuses a request for want of a sign-in, or of one that allows more.
 
-use rmcp::transport::streamable_http_client::{AuthRequiredError, InsufficientScopeError};
+use rmcp::transport::{
+    auth::AuthError,
+    streamable_http_client::{AuthRequiredError, InsufficientScopeError},
+};
+
+use crate::oauth::RenewError;
 
 /// Such a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +35,19 @@ impl Refusal {
         }
         None
     }
+}
+
+/// Whether an error says that a request was not sent, because its token could not be renewed just now.
+pub fn is_unsent(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        let renewal = matches!(error.downcast_ref::<AuthError>(), Some(AuthError::TokenRefreshFailed(_)));
+        if renewal || error.is::<RenewError>() {
+            return true;
+        }
+        at = error.source();
+    }
+    false
 }
 
 impl From<String> for Refusal {

@@ -16,7 +16,10 @@ use tokio::{sync::SemaphorePermit, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CallError, Connection, Control, Era, State, deepest, refusal::Refusal, tap::Declared, tasks,
+    CallError, Connection, Control, Era, State, deepest,
+    refusal::{self, Refusal},
+    tap::Declared,
+    tasks,
     wishes::Requests,
 };
 use crate::schema::clip;
@@ -25,6 +28,8 @@ use crate::schema::clip;
 const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// How often a server may ask for input in one call, as in the SDKs.
 const MAX_ROUNDS: usize = 10;
+/// How long until a call is worth another try whose token could not be renewed.
+const UNSENT: Duration = Duration::from_secs(5);
 /// How long a server that asks for nothing but another round is left.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(200);
 
@@ -304,7 +309,14 @@ impl Connection {
             Ok(Err(ServiceError::TransportSend(error))) => {
                 let text = clip(&deepest(error.error.as_ref()), 400);
                 let Some(refusal) = Refusal::of(error.error.as_ref()) else {
-                    return Err(CallError::Closed(self.mask(&text)));
+                    let text = self.mask(&text);
+                    return Err(match refusal::is_unsent(error.error.as_ref()) {
+                        true => CallError::NotReady(State::Down {
+                            error: text,
+                            retry_at: Instant::now() + UNSENT,
+                        }),
+                        false => CallError::Closed(text),
+                    });
                 };
                 let state = self.wants_sign_in(&refusal);
                 // Where only this call needs more, the others go on.

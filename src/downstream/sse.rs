@@ -14,7 +14,11 @@ use reqwest::{Client, RequestBuilder, Response, Url};
 use rmcp::{
     RoleClient,
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
-    transport::{Transport, streamable_http_client::AuthRequiredError},
+    transport::{
+        Transport,
+        auth::WWWAuthenticateParams,
+        streamable_http_client::{AuthRequiredError, InsufficientScopeError},
+    },
 };
 use serde_json::Value;
 use tokio::{io::AsyncRead, time::timeout};
@@ -46,12 +50,24 @@ pub enum SseError {
     /// The request broke off.
     #[error("the request failed: {0}")]
     Broken(#[source] reqwest::Error),
-    /// There is no token for it, although somebody has signed in.
+    /// It wants a sign-in that allows more.
+    #[error("it wants a sign-in that allows more")]
+    Narrow(#[source] InsufficientScopeError),
+    /// There is no token for it just now, although somebody has signed in.
     #[error("{0}")]
-    Unsigned(#[from] RenewError),
+    Unsigned(#[source] RenewError),
     /// It does not do as the transport asks.
     #[error("{0}")]
     Wrong(String),
+}
+
+impl From<RenewError> for SseError {
+    fn from(error: RenewError) -> Self {
+        match error {
+            RenewError::Over(why) => SseError::AuthRequired(AuthRequiredError::new(why)),
+            RenewError::Failed(_) => SseError::Unsigned(error),
+        }
+    }
 }
 
 impl From<reqwest::Error> for SseError {
@@ -203,10 +219,15 @@ fn endpoint(base: &Url, named: &str) -> Result<Url, SseError> {
 async fn refusal(mut response: Response) -> SseError {
     let status = response.status();
     if status == StatusCode::UNAUTHORIZED {
-        let challenge = response.headers().get(header::WWW_AUTHENTICATE);
-        let challenge = challenge.map(|challenge| String::from_utf8_lossy(challenge.as_bytes()).into_owned());
-        let challenge = challenge.unwrap_or_else(|| format!("HTTP {status}"));
+        let challenge = web::challenge(response.headers()).unwrap_or_else(|| format!("HTTP {status}"));
         return SseError::AuthRequired(AuthRequiredError::new(challenge));
+    }
+    if status == StatusCode::FORBIDDEN
+        && let Some(challenge) = web::challenge(response.headers())
+        && challenge.contains("insufficient_scope")
+    {
+        let scope = WWWAuthenticateParams::parse(&challenge, response.url()).scope;
+        return SseError::Narrow(InsufficientScopeError::new(challenge, scope));
     }
     let body =
         timeout(REFUSAL, response.chunk()).await.ok().and_then(Result::ok).flatten().unwrap_or_default();

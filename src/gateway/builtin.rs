@@ -346,9 +346,9 @@ impl Gateway {
                         server["era"] = json!(era);
                         server["started_ms"] = json!(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
                     }
-                    State::AuthRequired { error, login } => {
+                    State::AuthRequired { error, remedy } => {
                         server["last_error"] = json!(error);
-                        if let Some(login) = login {
+                        if let Some(login) = remedy.command() {
                             server["login"] = json!(login);
                         }
                     }

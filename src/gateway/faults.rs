@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     catalog::Tool,
-    downstream::{CallError, State},
+    downstream::{CallError, Remedy, State},
     fault::{Code, Fault},
     results::text_of,
     schema::Misfit,
@@ -29,13 +29,14 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
                 .retry_after(wait.max(Duration::from_millis(500)))
                 .next("execute_tool", status())
         }
-        CallError::NotReady(State::AuthRequired { error, login }) => {
-            let text = match login {
-                Some(login) => {
+        CallError::NotReady(State::AuthRequired { error, remedy }) => {
+            let text = match remedy {
+                Remedy::Login(login) => {
                     let more = if login.contains(" --scope ") { " that allows more" } else { "" };
                     format!("`{server}` wants a sign-in{more}. The user has to run `{login}` in a terminal, which opens a browser; it is taken up at once.")
                 }
-                None => format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
+                Remedy::Client => format!("`{server}` does not take the client that Nonet signs in as ({error}). The user has to look over `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; the changed file is taken up at once."),
+                Remedy::Headers => format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
             };
             Fault::new(Code::AuthRequired, text).next("execute_tool", status())
         }

@@ -5,6 +5,7 @@ use std::{
     future::IntoFuture,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
 };
 
 use axum::{
@@ -22,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The path of the addresses that Nonet makes itself.
 const PATH: &str = "/callback";
+/// How long the last page may take.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Listens for the browser.
 pub struct Callback {
@@ -79,10 +82,14 @@ impl Callback {
         self.came_back.recv().await
     }
 
-    /// Ends once the last page is delivered.
+    /// Ends once the last page is delivered, which a browser that does not take it cannot hold up.
     pub async fn close(self) {
-        self.stop.cancel();
-        let _ = self.serving.await;
+        let Self { came_back, stop, mut serving, .. } = self;
+        drop(came_back);
+        stop.cancel();
+        if tokio::time::timeout(CLOSE_LIMIT, &mut serving).await.is_err() {
+            serving.abort();
+        }
     }
 }
 

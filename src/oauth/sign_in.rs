@@ -2,7 +2,7 @@
 //!
 //! Knows nothing of browsers and terminals: it gives the address to open, and takes the address that the browser came back to.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use http::{HeaderMap, StatusCode, header};
 use reqwest::Url;
@@ -11,14 +11,17 @@ use rmcp::transport::auth::{
     OAuthClientConfig,
 };
 use serde_json::json;
+use tokio::time::timeout;
 
-use super::{Found, Record, explain, manager};
+use super::{Found, Record, explain, manager, printable};
 use crate::{config::OAuth, schema::clip, web};
 
 /// Under which name Nonet registers.
 const CLIENT_NAME: &str = "Nonet";
 /// The revision that a server of the stateless era is greeted in.
 const MODERN: &str = "2026-07-28";
+/// How long a server may take to answer one greeting.
+const GREETING: Duration = Duration::from_secs(8);
 
 /// Why there was no sign-in.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +79,7 @@ pub struct SignIn {
     redirect_uri: String,
     client_secret: Option<String>,
     challenge: Option<String>,
+    issuer: Option<String>,
 }
 
 impl SignIn {
@@ -88,7 +92,7 @@ impl SignIn {
         }
         let scopes = scopes(&found, &wish).await;
         let names: Vec<&str> = scopes.iter().map(String::as_str).collect();
-        let Found { mut manager, registers, takes_documents, .. } = found;
+        let Found { mut manager, registers, takes_documents, issuer, .. } = found;
         let store = InMemoryCredentialStore::new();
         manager.set_credential_store(store.clone());
         let redirect_uri = wish.redirect_uri;
@@ -97,9 +101,8 @@ impl SignIn {
             Some(id) => {
                 let mut client = OAuthClientConfig::new(id, &redirect_uri);
                 client.client_secret = wish.settings.client_secret.as_ref().map(|it| it.expose().into());
-                let secret = client.client_secret.clone();
                 manager.configure_client(client).map_err(failed)?;
-                secret
+                None
             }
             None if registers => {
                 let client = manager.register_client(CLIENT_NAME, &redirect_uri, &names).await;
@@ -110,7 +113,18 @@ impl SignIn {
         let address = manager.get_authorization_url(&names).await.map_err(failed)?;
         let state = query(&address, "state").unwrap_or_default();
         let url = wish.url.into();
-        Ok(Self { manager, store, address, scopes, state, url, redirect_uri, client_secret, challenge })
+        Ok(Self {
+            manager,
+            store,
+            address,
+            scopes,
+            state,
+            url,
+            redirect_uri,
+            client_secret,
+            challenge,
+            issuer,
+        })
     }
 
     /// Takes the address that the browser came back to, and exchanges what it brings for tokens.
@@ -118,15 +132,25 @@ impl SignIn {
         if query(came_back_to, "state").as_deref() != Some(&self.state) {
             return Err(SignInError::Foreign("its `state` is another one".into()));
         }
+        // Before anything else in it is believed (RFC 9207, section 2.4).
+        if let (Some(said), Some(issuer)) = (query(came_back_to, "iss"), &self.issuer)
+            && said != *issuer
+        {
+            return Err(SignInError::Failed(
+                "another sign-in server answered than the one that was asked".into(),
+            ));
+        }
         if let Some(error) = query(came_back_to, "error") {
             let more = query(came_back_to, "error_description").map(|more| format!(" ({more})"));
-            return Err(SignInError::Refused(clip(&format!("{error}{}", more.unwrap_or_default()), 400)));
+            let said = printable(&format!("{error}{}", more.unwrap_or_default()));
+            return Err(SignInError::Refused(clip(&said, 400)));
         }
         let callback = AuthorizationCallback::from_redirect_url(came_back_to).map_err(failed)?;
         let (code, state, issuer) = (&callback.code, &callback.csrf_token, callback.issuer.as_deref());
         self.manager.exchange_code_for_token_with_issuer(code, state, issuer).await.map_err(failed)?;
         let credentials = self.store.load().await.map_err(failed)?;
         Ok(Record {
+            id: uuid::Uuid::new_v4().simple().to_string(),
             url: self.url.clone(),
             credentials: credentials
                 .ok_or_else(|| SignInError::Failed("the sign-in server gave no token".into()))?,
@@ -179,10 +203,11 @@ async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<S
     // The old HTTP+SSE begins with a GET.
     for greeting in [modern, client.post(url).json(&initialize), client.get(url)] {
         let greeting = greeting.headers(headers.clone()).header(header::ACCEPT, accept);
-        let response = greeting.send().await.map_err(unreachable)?;
-        let challenge = response.headers().get(header::WWW_AUTHENTICATE);
-        let challenge = challenge.map(|challenge| String::from_utf8_lossy(challenge.as_bytes()).into_owned());
-        let status = response.status();
+        let response = match timeout(GREETING, greeting.send()).await {
+            Ok(response) => response.map_err(unreachable)?,
+            Err(_) => continue,
+        };
+        let (status, challenge) = (response.status(), web::challenge(response.headers()));
         if status == StatusCode::UNAUTHORIZED || challenge.is_some() {
             return Ok((status, challenge));
         }
@@ -193,7 +218,8 @@ async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<S
             break;
         }
     }
-    Ok((answer.unwrap_or_default(), None))
+    let late = || SignInError::Unreachable(format!("it did not answer within {GREETING:?}"));
+    answer.map(|status| (status, None)).ok_or_else(late)
 }
 
 fn query(address: &str, name: &str) -> Option<String> {

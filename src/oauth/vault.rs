@@ -2,10 +2,10 @@
 
 use std::{
     fmt,
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use oauth2::TokenResponse;
@@ -20,6 +20,9 @@ use crate::{
 
 /// How often is looked whether somebody has signed in.
 pub const LOOK: Duration = Duration::from_millis(500);
+/// How long another process that renews is waited for, and how often is looked.
+const LOCK_LIMIT: Duration = Duration::from_secs(30);
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a sign-in is not kept, or not found.
 #[derive(Debug, thiserror::Error)]
@@ -52,11 +55,13 @@ pub enum VaultError {
 /// What came of one sign-in.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Record {
+    /// Which sign-in it is: stays when its tokens are renewed.
+    pub id: String,
     /// The server that it is for.
     pub url: String,
     /// The client, its tokens, and who gave them.
     pub credentials: StoredCredentials,
-    /// The secret of the client, if it got one as it registered.
+    /// The secret of the client, if it got one as it registered. One that is configured is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
     /// Where the browser came back to.
@@ -73,6 +78,19 @@ impl fmt::Debug for Record {
 }
 
 impl Record {
+    /// That of a client that signs in by itself.
+    pub fn of_client(url: &str, credentials: StoredCredentials) -> Self {
+        let (id, redirect_uri) = (String::new(), String::new());
+        Self { id, url: url.into(), credentials, client_secret: None, redirect_uri, challenge: None }
+    }
+
+    /// Everything in it that must not be shown.
+    pub fn secrets(&self) -> Vec<String> {
+        let token = self.credentials.token_response.as_ref();
+        let refresh = token.and_then(|token| token.refresh_token()).map(|token| token.secret().clone());
+        refresh.into_iter().chain(self.client_secret.clone()).chain(self.token()).collect()
+    }
+
     /// The access token, unless the sign-in is over.
     pub fn token(&self) -> Option<String> {
         Some(self.credentials.token_response.as_ref()?.access_token().secret().clone())
@@ -108,8 +126,8 @@ pub struct Kept {
 enum Contents {
     /// All of it.
     Here(Box<Record>),
-    /// The name of the entry of the keyring that has it.
-    Keyring { keyring: String },
+    /// The name of the entry of the keyring that has it, and which sign-in it is.
+    Keyring { keyring: String, id: String },
 }
 
 /// The folder of all sign-ins of this user.
@@ -168,6 +186,26 @@ impl Entry {
         })
     }
 
+    /// Which sign-in is kept; none if nobody has signed in.
+    pub fn sign_in(&self) -> Option<String> {
+        Some(match self.parse(&fs::read(&self.file).ok()?).ok()? {
+            Contents::Here(record) => record.id,
+            Contents::Keyring { id, .. } => id,
+        })
+    }
+
+    /// Whether a sign-in can be kept, in the keyring or in the file.
+    pub fn check(&self, in_keyring: bool) -> Result<(), VaultError> {
+        self.folder().map_err(|error| self.failed(error))?;
+        if !in_keyring {
+            return Ok(());
+        }
+        match Keyring::system(keyring::ATTENDED).get(&self.secret) {
+            Ok(_) | Err(keyring::Error::NoSecret(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// What is kept; none if nobody has signed in.
     pub fn read(&self) -> Result<Option<Kept>, VaultError> {
         let text = match fs::read(&self.file) {
@@ -176,7 +214,7 @@ impl Entry {
         };
         Ok(Some(match self.parse(&text)? {
             Contents::Here(record) => Kept { record: *record, in_keyring: false },
-            Contents::Keyring { keyring: name } => {
+            Contents::Keyring { keyring: name, .. } => {
                 let text = Keyring::system(keyring::UNATTENDED).get(&name)?;
                 let record = serde_json::from_str(&text).map_err(|error| self.unreadable(&error))?;
                 Kept { record, in_keyring: true }
@@ -189,7 +227,7 @@ impl Entry {
         let contents = if kept.in_keyring {
             let text = serde_json::to_string(&kept.record).map_err(|error| self.failed(error.into()))?;
             Keyring::system(limit).set(&self.secret, &text)?;
-            Contents::Keyring { keyring: self.secret.clone() }
+            Contents::Keyring { keyring: self.secret.clone(), id: kept.record.id.clone() }
         } else {
             Contents::Here(Box::new(kept.record.clone()))
         };
@@ -203,7 +241,7 @@ impl Entry {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             text => text.map_err(|error| self.failed(error))?,
         };
-        if let Ok(Contents::Keyring { keyring: name }) = self.parse(&text) {
+        if let Ok(Contents::Keyring { keyring: name, .. }) = self.parse(&text) {
             match Keyring::system(keyring::ATTENDED).remove(&name) {
                 Ok(()) | Err(keyring::Error::NoSecret(_)) => {}
                 Err(error) => return Err(error.into()),
@@ -232,8 +270,20 @@ impl Entry {
         self.folder()?;
         let path = self.file.with_extension("lock");
         let file = store::private_file(OpenOptions::new().append(true).create(true)).open(path)?;
-        file.lock()?;
-        Ok(file)
+        let deadline = Instant::now() + LOCK_LIMIT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_LOOK),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "another process renews it and does not end",
+                    ));
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
     }
 
     fn folder(&self) -> io::Result<()> {
@@ -280,6 +330,7 @@ mod tests {
             "token_response": { "access_token": token, "token_type": "bearer", "expires_in": expires_in },
         });
         Record {
+            id: "1".into(),
             url: "https://a/mcp".into(),
             credentials: serde_json::from_value(credentials).expect("it can be read"),
             client_secret: Some("s3cret".into()),

@@ -83,7 +83,27 @@ struct Held {
     /// What was asked of it, in order: `register`, `authorize`, `code`, `refresh`, `client_credentials`, `mcp`, `refused`.
     log: Vec<String>,
     count: u64,
-    down: bool,
+    mood: Mood,
+    /// What came to the server itself in place of the authorization server.
+    strayed: Vec<String>,
+}
+
+/// What is wrong with it at the moment.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mood {
+    /// Nothing.
+    #[default]
+    Good,
+    /// The authorization server answers nothing but 503.
+    Down,
+    /// The server does not tell any more where its authorization server is.
+    Forgetful,
+    /// The server takes no token, however new.
+    Stubborn,
+    /// The authorization server takes a while to answer a renewal that it has made.
+    Slow,
+    /// The authorization server does not know the client any more.
+    Estranged,
 }
 
 type Params = HashMap<String, String>;
@@ -106,16 +126,21 @@ impl Service {
                 sender.send(service.clone()).expect("somebody waits");
                 let router = Router::new()
                     .route("/.well-known/oauth-protected-resource/mcp", get(resource))
-                    .route("/.well-known/oauth-authorization-server", get(metadata))
-                    .route("/register", post(register))
-                    .route("/authorize", get(authorize))
-                    .route("/token", post(token))
+                    .route("/.well-known/oauth-authorization-server/login", get(metadata))
+                    .route("/login/register", post(register))
+                    .route("/login/authorize", get(authorize))
+                    .route("/login/token", post(token))
                     .fallback(serve)
                     .with_state(service);
                 axum::serve(listener, router).await.expect("it serves");
             });
         });
         started.recv().expect("it starts")
+    }
+
+    /// The authorization server.
+    fn issuer(&self) -> String {
+        format!("{}/login", self.0.base)
     }
 
     pub fn url(&self) -> String {
@@ -137,9 +162,13 @@ impl Service {
         });
     }
 
-    /// The authorization server answers nothing but 503, or goes on.
-    pub fn set_down(&self, down: bool) {
-        self.held(|held| held.down = down);
+    pub fn set(&self, mood: Mood) {
+        self.held(|held| held.mood = mood);
+    }
+
+    /// What came to the server itself that was for the authorization server.
+    pub fn strayed(&self) -> Vec<String> {
+        self.held(|held| held.strayed.clone())
     }
 
     /// Panics if a text holds anything secret that it gave.
@@ -172,18 +201,21 @@ impl Held {
     }
 }
 
-async fn resource(State(service): State<Service>) -> Json<Value> {
-    let base = &service.0.base;
+async fn resource(State(service): State<Service>) -> Response {
+    if service.held(|held| held.mood == Mood::Forgetful) {
+        return StatusCode::NOT_FOUND.into_response();
+    }
     Json(json!({
-        "resource": service.url(), "authorization_servers": [base], "scopes_supported": ["read"],
+        "resource": service.url(), "authorization_servers": [service.issuer()], "scopes_supported": ["read"],
     }))
+    .into_response()
 }
 
 async fn metadata(State(service): State<Service>) -> Response {
-    if service.held(|held| held.down) {
+    if service.held(|held| held.mood == Mood::Down) {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
-    let base = &service.0.base;
+    let base = &service.issuer();
     let mut metadata = json!({
         "issuer": base,
         "authorization_endpoint": format!("{base}/authorize"),
@@ -222,7 +254,7 @@ async fn authorize(State(service): State<Service>, Query(params): Query<Params>)
     if get("code_challenge_method") != "S256" || get("resource") != service.url() {
         return (StatusCode::BAD_REQUEST, format!("{params:?}")).into_response();
     }
-    let (state, base) = (get("state"), &service.0.base);
+    let (state, issuer) = (get("state"), service.issuer());
     let outcome = service.held(|held| {
         held.log.push(format!("authorize {}", get("scope")));
         held.log.push("authorize".into());
@@ -233,7 +265,7 @@ async fn authorize(State(service): State<Service>, Query(params): Query<Params>)
         held.codes.insert(code.clone(), (get("code_challenge"), get("scope")));
         format!("code={code}")
     });
-    let to = format!("{}?{outcome}&state={state}&iss={base}", get("redirect_uri"));
+    let to = format!("{}?{outcome}&state={state}&iss={issuer}", get("redirect_uri"));
     (StatusCode::FOUND, [(header::LOCATION, to)]).into_response()
 }
 
@@ -244,7 +276,7 @@ async fn token(State(service): State<Service>, headers: HeaderMap, Form(params):
     };
     let kind = get("grant_type");
     let answer = service.held(|held| {
-        if held.down {
+        if held.mood == Mood::Down {
             return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE.into_response()));
         }
         let name = match kind.as_str() {
@@ -253,6 +285,9 @@ async fn token(State(service): State<Service>, headers: HeaderMap, Form(params):
             other => other,
         };
         held.log.push(name.into());
+        if held.mood == Mood::Estranged {
+            return Err(bad("invalid_client"));
+        }
         if get("resource") != service.url() {
             return Err(bad("invalid_target"));
         }
@@ -293,6 +328,9 @@ async fn token(State(service): State<Service>, headers: HeaderMap, Form(params):
         }
         Ok(answer)
     });
+    if kind == "refresh_token" && service.held(|held| held.mood == Mood::Slow) {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
     answer.map_or_else(|refusal| *refusal, |answer| Json(answer).into_response())
 }
 
@@ -304,12 +342,19 @@ async fn serve(
     mut headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    if uri.path().starts_with("/.well-known") {
+    if !uri.path().starts_with("/mcp") {
+        let body = String::from_utf8_lossy(&body);
+        if method == Method::POST {
+            service.held(|held| held.strayed.push(format!("{uri} {headers:?} {body}")));
+        }
         return StatusCode::NOT_FOUND.into_response();
     }
     let token = headers.remove(header::AUTHORIZATION);
     let token = token.as_ref().and_then(|token| token.to_str().ok()?.strip_prefix("Bearer "));
-    let scope = token.and_then(|token| service.held(|held| held.tokens.get(token).cloned()));
+    let good = |held: &mut Held, token: &str| {
+        held.tokens.get(token).filter(|_| held.mood != Mood::Stubborn).cloned()
+    };
+    let scope = token.and_then(|token| service.held(|held| good(held, token)));
     let Some(scope) = scope else { return service.refused(StatusCode::UNAUTHORIZED, "") };
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let tool = request["params"]["name"].as_str().unwrap_or_default();

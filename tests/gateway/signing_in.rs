@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     client::{Client, command},
     setup::{Setup, eventually, json_of},
-    sign_in_service::{Manner, Service},
+    sign_in_service::{Manner, Mood, Service},
 };
 
 fn setup(service: &Service, keys: &str) -> Setup {
@@ -212,18 +212,19 @@ fn a_sign_in_that_is_over_is_told_and_not_tried_again() {
 
 #[test]
 fn a_sign_in_server_that_is_down_does_not_end_the_sign_in() {
-    let service = Service::start(Manner { expires_in: Some(5), ..Manner::default() });
+    let service = Service::start(Manner { expires_in: Some(25), ..Manner::default() });
     let mut client = setup(&service, "").start();
     client.until("web", "auth_required");
     signed_in(client.folder.path(), &[]);
     client.until_ready("web");
-    service.set_down(true);
+    service.set(Mood::Down);
     // The token lasts a little longer.
     assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
     service.revoke(false);
     let lost = fault(&mut client, "web.echo");
     assert_eq!(lost["code"], "server_down", "{lost}");
-    service.set_down(false);
+    assert!(lost["message"].as_str().is_some_and(|text| text.contains("could not be renewed")), "{lost}");
+    service.set(Mood::Good);
     eventually("it goes on without a new sign-in", || {
         (client.execute("web.echo", json!({}))["isError"] != json!(true)).then_some(())
     });
@@ -320,7 +321,8 @@ fn a_login_that_fails_says_why() {
         let _ = stderr.read_to_string(&mut rest);
         assert_eq!(child.wait().expect("it ends").code(), Some(1), "{all}");
         assert!(all.contains(expected), "{expected}: {all}");
-        assert!(!setup.folder.path().join(".local/state/nonet/oauth").join("web.json").exists());
+        let kept = fs::read_dir(setup.folder.path().join(".local/state/nonet/oauth")).into_iter().flatten();
+        assert!(kept.flatten().all(|file| file.path().extension().is_none_or(|it| it != "json")));
     };
     check(Manner { user_says_no: true, ..Manner::default() }, "refused: access_denied (The user said no)");
     check(Manner::default(), "nobody came back");
@@ -330,6 +332,118 @@ fn a_login_that_fails_says_why() {
     check(Manner { metadata, ..Manner::default() }, "PKCE");
     let metadata = json!({ "issuer": "http://127.0.0.1:1" });
     check(Manner { metadata, ..Manner::default() }, "issuer");
+}
+
+/// How often each of these was asked so far.
+fn asked(service: &Service) -> [usize; 3] {
+    ["refresh", "refused", "mcp"].map(|what| service.count(what))
+}
+
+#[test]
+fn gateways_that_have_lost_a_sign_in_leave_each_other_alone() {
+    // It is over, and it is not taken although it is renewed.
+    for mood in [Mood::Good, Mood::Stubborn] {
+        let service = Service::start(Manner::default());
+        let mut first = setup(&service, "").start();
+        first.until("web", "auth_required");
+        signed_in(first.folder.path(), &[]);
+        first.until_ready("web");
+        let mut second = first.beside(&[]);
+        second.initialize("2025-06-18", json!({}));
+        second.until_ready("web");
+        service.revoke(mood == Mood::Good);
+        service.set(mood);
+        for client in [&mut first, &mut second] {
+            assert_eq!(fault(client, "web.echo")["code"], "auth_required");
+            client.until("web", "auth_required");
+        }
+        std::thread::sleep(Duration::from_millis(1_500));
+        let before = asked(&service);
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(asked(&service), before);
+    }
+}
+
+#[test]
+fn a_renewal_outlives_the_call_that_wanted_it() {
+    let service = Service::start(Manner::default());
+    let mut client = setup(&service, "").start();
+    client.until("web", "auth_required");
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    service.revoke(false);
+    service.set(Mood::Slow);
+    let call = json!({ "name": "web.echo", "params": {}, "timeout_ms": 300 });
+    let late = client.call("execute_tool", call);
+    assert_eq!(json_of(&late)["error"]["code"], "timeout", "{late}");
+    // The old refresh token is used up; the new one was not lost with the call.
+    eventually("it goes on", || {
+        (client.execute("web.echo", json!({}))["isError"] != json!(true)).then_some(())
+    });
+    assert_eq!(service.count("refresh"), 1);
+}
+
+#[test]
+fn what_one_sign_in_server_gave_is_shown_to_no_other() {
+    let service = Service::start(Manner { expires_in: Some(5), secret: true, ..Manner::default() });
+    let mut client = setup(&service, "").start();
+    client.until("web", "auth_required");
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    service.set(Mood::Forgetful);
+    service.revoke(false);
+    assert_eq!(fault(&mut client, "web.echo")["code"], "server_down");
+    assert_eq!(service.strayed(), Vec::<String>::new());
+    service.set(Mood::Good);
+    eventually("it goes on", || {
+        (client.execute("web.echo", json!({}))["isError"] != json!(true)).then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_is_not_known_any_more_has_to_sign_in_anew() {
+    let service = Service::start(Manner { expires_in: Some(5), ..Manner::default() });
+    let mut client = setup(&service, "").start();
+    client.until("web", "auth_required");
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    service.set(Mood::Estranged);
+    assert_eq!(fault(&mut client, "web.echo")["code"], "auth_required");
+    let oauth =
+        "oauth = { grant = 'client_credentials', client_id = 'nightly', client_secret = 'wrong-s3cret' }";
+    let mut client = setup(&service, oauth).start();
+    client.until("web", "auth_required");
+    let before = service.count("client_credentials");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(service.count("client_credentials"), before, "it is not asked again");
+    let status = client.execute("gateway.status", json!({})).to_string();
+    assert!(!status.contains("login") && !status.contains("wrong-s3cret"), "{status}");
+}
+
+#[test]
+fn a_login_ends_whatever_browsers_and_servers_do() {
+    nonet::web::crypto();
+    let service = Service::start(Manner::default());
+    let setup = setup(&service, "");
+    setup.write();
+    let (child, address) = begin(setup.folder.path(), &[]);
+    let back = address.split("redirect_uri=http%3A%2F%2F").nth(1).and_then(|rest| rest.split("%2F").next());
+    let back = back.expect("an address").replace("%3A", ":");
+    // Half a request, and a page that is loaded twice.
+    let mut half = std::net::TcpStream::connect(&back).expect("it listens");
+    std::io::Write::write_all(&mut half, b"GET /callback HTTP/1.1\r\n").expect("it reads");
+    browse(&address);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    assert!(kept(setup.folder.path()).exists());
+
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("url = 'http://{}/mcp'", silent.local_addr().expect("it is bound"));
+    let setup = Setup::new().server_of("web", &url);
+    setup.write();
+    let output = run(setup.folder.path(), &["login", "web", "--no-browser", "--timeout", "1s"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("longer than 1s"), "{said}");
 }
 
 #[test]
