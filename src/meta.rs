@@ -90,7 +90,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
          step, not for the whole task. get_tool gives a full schema when the signature is not enough.",
     );
     if !names.is_empty() {
-        text.push_str("\n\nCategories: ");
+        text.push_str(&format!("\n\n{} tools by now. Categories: ", categories["total_tools"]));
         for (n, name) in names.iter().enumerate() {
             if text.len() + name.len() + 100 > caller.limits.max_instructions {
                 text.push_str(&format!(" and {} more", names.len() - n));

@@ -45,6 +45,9 @@ const SECRETS: [&str; 9] = [
     "private_key",
     "credit_card",
 ];
+/// Words of a question that is answered in free text and asks for a secret.
+const SECRET_WORDS: [&str; 6] =
+    ["password", "passphrase", "api_key", "private_key", "access_token", "credit_card"];
 /// Answers that mean yes, yes from now on, and no.
 const YES: [&str; 8] = ["allow", "approve", "approved", "yes", "y", "ok", "true", "allowed"];
 const ALWAYS: [&str; 4] = [FOR_SESSION, "always", "allow always", "allow for this session"];
@@ -131,6 +134,15 @@ impl Gateway {
         }
         if let Some(form) = &arguments.form {
             check_form(form)?;
+        }
+        let free = arguments.form.is_none() && arguments.choices.is_empty() && arguments.content.is_none();
+        let words = crate::name::fold(&arguments.question);
+        if free && SECRET_WORDS.iter().any(|word| words.contains(word)) {
+            let message = "This asks for a secret, and secrets are never asked for: the user sets them as environment variables and \
+                           names them in servers.toml as ${NAME}. If it asks something else, give `choices`.";
+            return Err(Fault::new(Code::InvalidParams, message)
+                .next("ask_user", json!({ "question": arguments.question, "choices": ["yes", "no"] }))
+                .into());
         }
         let yes_or_no =
             arguments.content.is_some() && arguments.choices.is_empty() && arguments.form.is_none();
@@ -476,8 +488,9 @@ fn check_form(form: &Value) -> Result<(), Fault> {
     };
     for (name, schema) in properties {
         let folded = crate::name::fold(name);
+        let title = schema.get("title").and_then(Value::as_str).map(crate::name::fold).unwrap_or_default();
         let hidden = schema.get("format").and_then(Value::as_str) == Some("password");
-        if hidden || SECRETS.iter().any(|secret| folded.contains(secret)) {
+        if hidden || SECRETS.iter().any(|secret| folded.contains(secret) || title.contains(secret)) {
             return Err(bad(format!(
                 "`{name}` asks for a secret. Secrets are never asked for in a form: the user sets them as environment variables and names them in servers.toml as ${{NAME}}."
             )));

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    faults::{call_fault, invalid_params},
+    faults::{call_fault, invalid_params, not_ready},
     run::Run,
     session::Caller,
 };
@@ -200,6 +200,9 @@ impl Gateway {
             Err(fault) if fault.code == Code::UnknownTool => fault,
             known => return known,
         };
+        if let Some(fault) = self.out_of_reach(caller, name) {
+            return Err(fault);
+        }
         let mut unlisted = self.unlisted();
         let folded = name::fold(name);
         if unlisted.iter().any(|server| folded.starts_with(&name::fold(server))) {
@@ -230,7 +233,30 @@ impl Gateway {
                 )
                 .retry_after(Duration::from_secs(5)))
             }
+            Err(fault) if fault.code == Code::UnknownTool => {
+                Err(self.out_of_reach(caller, name).unwrap_or(fault))
+            }
             known => known,
+        }
+    }
+
+    /// Why nothing is known of a tool whose name says that it is of a server which has never been reached.
+    fn out_of_reach(&self, caller: &Caller, name: &str) -> Option<Fault> {
+        let snapshot = self.snapshot();
+        let folded = name::fold(name);
+        let folded = folded.strip_prefix("mcp_nonet_").unwrap_or(&folded);
+        let connections = self.connections();
+        let named = connections.iter().filter(|(server, _)| {
+            let rest = folded.strip_prefix(&*name::fold(server));
+            rest.is_some_and(|rest| rest.starts_with('_'))
+                && !snapshot.catalog.servers().contains_key(*server)
+                && self.may_see(caller, server)
+        });
+        let (server, connection) = named.max_by_key(|(server, _)| server.len())?;
+        match connection.state() {
+            // Its list is on its way.
+            State::Starting | State::Ready { .. } => None,
+            state => Some(not_ready(server, state)),
         }
     }
 

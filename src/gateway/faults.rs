@@ -13,42 +13,61 @@ use crate::{
     schema::Misfit,
 };
 
-/// A failed call as the model reads it.
-pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
-    let server = &tool.server;
-    let status = || json!({ "name": "gateway.status", "params": {} });
-    match error {
-        CallError::NotReady(State::Starting) => Fault::new(
+/// The call that tells how the servers stand.
+fn status() -> Value {
+    json!({ "name": "gateway.status", "params": {} })
+}
+
+/// Why a server takes no call.
+pub(super) fn not_ready(server: &str, state: State) -> Fault {
+    match state {
+        State::Starting => Fault::new(
             Code::ServerStarting,
             format!("`{server}` has not finished starting. Call again in a few seconds."),
         )
         .retry_after(Duration::from_secs(5)),
-        CallError::NotReady(State::Down { error, retry_at }) => {
+        State::Down { error, retry_at } => {
             let wait = retry_at.saturating_duration_since(tokio::time::Instant::now());
             Fault::new(Code::ServerDown, format!("`{server}` is down: {error}"))
                 .retry_after(wait.max(Duration::from_millis(500)))
                 .next("execute_tool", status())
         }
-        CallError::NotReady(State::AuthRequired { error, remedy }) => {
+        State::AuthRequired { error, remedy } => {
             let text = match remedy {
                 Remedy::Login(login) => {
                     let more = if login.contains(" --scope ") { " that allows more" } else { "" };
-                    format!("`{server}` wants a sign-in{more}. The user has to run `{login}` in a terminal, which opens a browser; it is taken up at once.")
+                    format!(
+                        "`{server}` wants a sign-in{more}. The user has to run `{login}` in a terminal, which opens a browser; it is taken up at once."
+                    )
                 }
-                Remedy::Client => format!("`{server}` does not take the client that Nonet signs in as ({error}). The user has to look over `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; the changed file is taken up at once."),
-                Remedy::Headers => format!("`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."),
+                Remedy::Client => format!(
+                    "`{server}` does not take the client that Nonet signs in as ({error}). The user has to look over `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; the changed file is taken up at once."
+                ),
+                Remedy::Headers => format!(
+                    "`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."
+                ),
             };
             Fault::new(Code::AuthRequired, text).next("execute_tool", status())
         }
+        State::Stopped | State::Ready { .. } => Fault::new(
+            Code::ServerDown,
+            format!(
+                "`{server}` is switched off: the user has disabled it on the live page, or Nonet is ending."
+            ),
+        ),
+    }
+}
+
+/// A failed call as the model reads it.
+pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
+    let server = &tool.server;
+    match error {
+        CallError::NotReady(state) => not_ready(server, state),
         CallError::Busy(most) => Fault::new(
             Code::RateLimited,
             format!("`{server}` has {most} calls already, which is its `max_concurrency`, and none of them ended in time."),
         )
         .retry_after(Duration::from_secs(1)),
-        CallError::NotReady(_) => Fault::new(
-            Code::ServerDown,
-            format!("`{server}` is switched off: the user has disabled it on the live page, or Nonet is ending."),
-        ),
         CallError::Closed(why) => Fault::new(
             Code::ServerDown,
             format!("`{server}` went away during the call of `{}`: {why}. It is being restarted; whether the call had an effect is not known.", tool.name),
@@ -77,7 +96,7 @@ pub(super) fn error_of(result: &Value) -> Value {
     let text = text_of(result);
     match serde_json::from_str::<Value>(&text) {
         Ok(mut object) if object.get("error").is_some_and(Value::is_object) => object["error"].take(),
-        _ => json!({ "code": Code::UpstreamError, "message": text }),
+        _ => json!({ "code": Code::UpstreamError, "message": text, "retryable": false }),
     }
 }
 

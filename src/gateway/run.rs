@@ -69,7 +69,8 @@ async fn patience(caller: &Caller, run: &Run) {
     let started = Instant::now();
     let mut wait = until().saturating_duration_since(started).max(LEAST_PATIENCE);
     if run.background {
-        wait = wait.min(SETTLE);
+        // Before the call that launches it becomes a task itself.
+        wait = SETTLE.min(wait / 2);
     }
     loop {
         tokio::time::sleep(wait).await;

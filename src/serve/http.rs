@@ -17,8 +17,8 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{
-    HeaderMap, Method, StatusCode,
-    header::{AUTHORIZATION, CONTENT_TYPE},
+    HeaderMap, HeaderValue, Method, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
 use http_body_util::BodyExt;
 use rmcp::transport::{
@@ -152,6 +152,13 @@ impl Doors {
             Ok(service) => {
                 // It has done its work, and goes no further: not into what a session keeps, nor into a log.
                 request.headers_mut().remove(AUTHORIZATION);
+                // Whoever takes anything takes what the specification wants to be named.
+                if request.headers().get(ACCEPT).is_none_or(|accept| accept == "*/*")
+                    && request.method() == Method::POST
+                {
+                    let both = HeaderValue::from_static("application/json, text/event-stream");
+                    request.headers_mut().insert(ACCEPT, both);
+                }
                 let ends = request.method() == Method::DELETE;
                 let mut response = service.handle(request).await.map(Body::new);
                 // Some clients take 202 for a failure here.

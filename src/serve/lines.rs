@@ -93,6 +93,9 @@ where
                         // Almost JSON: a lone surrogate, or too deep. Whoever sends it waits for an answer.
                         match id_in(&text).filter(|_| text.contains("\"method\"")) {
                             Some(id) => (Some(id), -32700, format!("Parse error: {error}")),
+                            None if text.trim_start().starts_with(['{', '[']) => {
+                                (None, -32700, format!("Parse error: {error}"))
+                            }
                             // Two who answer each other's noise never end.
                             None => {
                                 tracing::debug!(%error, "a line on stdin is no JSON");

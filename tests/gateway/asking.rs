@@ -81,6 +81,14 @@ async fn a_secret_is_never_asked_for_in_a_form() {
         inside.fault("ask_user", json!({ "question": "Please", "form": hidden })).await["code"],
         "invalid_params"
     );
+    let titled =
+        json!({ "type": "object", "properties": { "x": { "type": "string", "title": "Password" } } });
+    assert_eq!(
+        inside.fault("ask_user", json!({ "question": "Please", "form": titled })).await["code"],
+        "invalid_params"
+    );
+    let plain = inside.fault("ask_user", json!({ "question": "What is your API key?" })).await;
+    assert_eq!(plain["code"], "invalid_params", "{plain}");
     let nested = json!({ "type": "object", "properties": { "x": { "type": "object", "properties": {} } } });
     let fault = inside.fault("ask_user", json!({ "question": "Please", "form": nested })).await;
     assert!(fault["message"].as_str().is_some_and(|text| text.contains("flat")), "{fault}");

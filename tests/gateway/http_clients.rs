@@ -205,6 +205,32 @@ fn what_is_no_mcp_is_refused_and_the_next_request_works() {
 }
 
 #[test]
+fn whoever_takes_anything_is_answered() {
+    let site = site();
+    let params = json!({
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "curl", "version": "8" },
+    });
+    let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+    for accept in ["*/*", "application/json, text/event-stream"] {
+        let headers = [("accept", accept)];
+        let reply = http(&site.address, "POST", "/mcp", &headers, &initialize.to_string());
+        assert_eq!(reply.status, 200, "{accept}: {reply:?}");
+    }
+}
+
+#[test]
+fn params_that_cannot_be_read_are_invalid_and_not_an_unknown_method() {
+    let site = site();
+    let mut client = WebClient::new(&site.address, "/mcp");
+    for (method, params, code) in
+        [("tools/call", json!({ "arguments": {} }), -32602), ("no/such/method", json!({}), -32601)]
+    {
+        let answer = client.request(method, params).answer();
+        assert_eq!(answer["error"]["code"], code, "{method}: {answer}");
+    }
+}
+
+#[test]
 fn a_body_that_is_no_json_is_a_protocol_error() {
     let site = site();
     for body in ["not JSON", "{", ""] {

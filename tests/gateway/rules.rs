@@ -32,12 +32,14 @@ async fn what_is_blocked_is_forbidden_by_every_door() {
             ("execute_tool", json!({ "name": name })),
             ("get_tool", json!({ "name": name })),
             (name, json!({})),
-            ("run_parallel", json!({ "actions": [{ "name": name }] })),
             ("gateway.background_run", json!({ "name": name })),
         ] {
             let fault = inside.fault(tool, arguments).await;
             assert_eq!(fault["code"], "forbidden", "{tool} {name}: {fault}");
         }
+        let actions = json!({ "actions": [{ "name": name }] });
+        let report = inside.answer("run_parallel", actions).await;
+        assert_eq!(report["results"][0]["error"]["code"], "forbidden", "{name}: {report}");
     }
     assert_eq!(inside.answer("files.read_file", json!({ "path": "a" })).await, json!({ "path": "a" }));
     let fault = inside.fault("files.move_file", json!({})).await;

@@ -54,6 +54,26 @@ fn every_call_that_runs_when_a_server_dies_is_answered() {
 }
 
 #[test]
+fn a_tool_of_a_server_that_was_never_reached_is_out_of_reach_and_not_unknown() {
+    let mut client = Setup::new()
+        .server("good", good())
+        .server_of("gone", "command = '/nonexistent'")
+        .server_of("far", "url = 'http://127.0.0.1:9/mcp'")
+        .start();
+    client.until_ready("good");
+    for (server, name) in [("gone", "gone.x"), ("gone", "mcp__nonet__gone__x"), ("far", "far__x")] {
+        client.until(server, "down");
+        let fault = client.fault(name, json!({}));
+        assert_eq!(fault["code"], "server_down", "{name}: {fault}");
+        assert!(
+            fault["message"].as_str().is_some_and(|text| text.contains(&format!("`{server}`"))),
+            "{fault}"
+        );
+    }
+    assert_eq!(client.fault("goner.x", json!({}))["code"], "unknown_tool");
+}
+
+#[test]
 fn a_server_that_exits_at_once_is_down_with_what_it_said_last() {
     let mut client =
         beside("bad", json!({ "exit_at_start": 3, "stderr_lines": ["first", "the licence is missing"] }));

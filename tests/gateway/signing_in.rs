@@ -92,7 +92,7 @@ fn a_sign_in_leads_from_a_refusal_to_a_call() {
     let folder = client.folder.clone();
     client.until("web", "auth_required");
     let refusal = fault(&mut client, "web.echo");
-    assert_eq!(refusal["code"], "unknown_tool", "it has never been listed: {refusal}");
+    assert_eq!(refusal["code"], "auth_required", "{refusal}");
     let status = json_of(&client.execute("gateway.status", json!({})));
     let config = folder.path().join("servers.toml");
     let told = format!("nonet --config {} login web", config.display());
