@@ -162,7 +162,10 @@ impl Account {
         let renewing = tokio::spawn(async move {
             let mut held = account.held.lock().await;
             if held.token() != used {
-                return Ok(held.token());
+                return match (&held.record, held.token()) {
+                    (Some(_), None) => Err(over()),
+                    (_, token) => Ok(token),
+                };
             }
             let error = match &held.failed {
                 Some((at, error)) if at.elapsed() < RENEW_AGAIN => error.clone(),
@@ -496,7 +499,6 @@ mod tests {
     #[test]
     fn secrets_go_over_tls_or_as_plainly_as_to_the_server() {
         let check = |place: &str, url: &str, expected: bool| {
-            web::crypto();
             assert_eq!(may_have_secrets(place, url), expected, "{place} of {url}");
         };
         check("https://login.example.com/token", "https://a.example.com/mcp", true);

@@ -69,17 +69,9 @@ use crate::{
 
 /// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
 const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
-/// Methods whose params a client may have wrong.
-const KNOWN: [&str; 8] = [
-    "tools/call",
-    "prompts/get",
-    "resources/read",
-    "resources/subscribe",
-    "resources/unsubscribe",
-    "completion/complete",
-    "logging/setLevel",
-    "initialize",
-];
+/// Methods whose params a client may have wrong: those of both eras, and those that the stateless one has no more.
+const KNOWN: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
+const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", "logging/setLevel"];
 /// The longest message that is read, in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
 /// How long servers wait with starting, so that the handshake has the machine to itself.
@@ -531,10 +523,12 @@ impl ServerHandler for Handler {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         let method = request.method;
-        Err(match KNOWN.contains(&method.as_str()) {
+        let known = KNOWN.contains(&method.as_str())
+            || OF_SESSIONS.contains(&method.as_str()) && !is_modern(&context);
+        Err(match known {
             true => {
                 ErrorData::invalid_params(format!("the params of `{method}` are not what it takes"), None)
             }
