@@ -11,7 +11,7 @@ use super::{
 
 impl<'a> Repair<'a> {
     /// `value` without what does not fit, and with a placeholder for each required thing that is
-    /// missing; `made_up` is set if there are any. `None`: nothing of it fits.
+    /// missing; `made_up` is set if there are any, or if something that was wanted is left out. `None`: nothing of it fits.
     pub(super) fn pruned(
         &self,
         schema: &'a Value,
@@ -58,7 +58,12 @@ impl<'a> Repair<'a> {
                 None if named => None,
                 None => Some(field.clone()),
                 Some(Value::Bool(true)) if named && !views.iter().any(|view| names(view, key)) => None,
-                Some(schema) => self.pruned(schema, field, made_up, depth + 1),
+                Some(schema) => {
+                    let kept = self.pruned(schema, field, made_up, depth + 1);
+                    // Without it the call would mean something else.
+                    *made_up |= kept.is_none() && views.iter().any(|view| names(view, key));
+                    kept
+                }
             };
             if let Some(kept) = kept {
                 out.insert(key.clone(), kept);

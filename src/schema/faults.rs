@@ -91,6 +91,7 @@ impl Inner {
                     example.insert(name.clone(), filler(&name));
                     made_up = true;
                 } else {
+                    made_up |= part(&name).is_some();
                     example.shift_remove(&name);
                 }
             }

@@ -81,6 +81,8 @@ fn a_misfit_teaches() {
     assert!(!misfit.example_fits);
     let misfit = schema().read(json!({"path": "a", "other": 1})).unwrap_err();
     assert!(misfit.example_fits);
+    let misfit = schema().read(json!({"path": "a", "maxDepth": "deep"})).unwrap_err();
+    assert!(!misfit.example_fits, "without the depth it is another call: {misfit:?}");
 }
 
 #[test]

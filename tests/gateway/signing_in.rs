@@ -66,6 +66,15 @@ fn signed_in(folder: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// A client whose gateway was running while its user signed in.
+fn ready(service: &Service) -> Client {
+    let mut client = setup(service, "").start();
+    client.until("web", "auth_required");
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    client
+}
+
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     command(folder).args(arguments).stdin(Stdio::null()).output().expect("nonet runs")
 }
@@ -173,10 +182,7 @@ fn tokens_are_renewed_by_one_process_at_a_time() {
 #[test]
 fn a_token_that_was_taken_back_is_renewed_within_the_call() {
     let service = Service::start(Manner::default());
-    let mut client = setup(&service, "").start();
-    client.until("web", "auth_required");
-    signed_in(client.folder.path(), &[]);
-    client.until_ready("web");
+    let mut client = ready(&service);
     service.revoke(false);
     assert_eq!(json_of(&client.execute("web.echo", json!({ "a": 1 }))), json!({ "a": 1 }));
     assert_eq!(service.count("refresh"), 1);
@@ -185,10 +191,7 @@ fn a_token_that_was_taken_back_is_renewed_within_the_call() {
 #[test]
 fn a_sign_in_that_is_over_is_told_and_not_tried_again() {
     let service = Service::start(Manner::default());
-    let mut client = setup(&service, "").start();
-    client.until("web", "auth_required");
-    signed_in(client.folder.path(), &[]);
-    client.until_ready("web");
+    let mut client = ready(&service);
     service.revoke(true);
     let over = fault(&mut client, "web.echo");
     assert_eq!(over["code"], "auth_required", "{over}");
@@ -213,10 +216,7 @@ fn a_sign_in_that_is_over_is_told_and_not_tried_again() {
 #[test]
 fn a_sign_in_server_that_is_down_does_not_end_the_sign_in() {
     let service = Service::start(Manner { expires_in: Some(25), ..Manner::default() });
-    let mut client = setup(&service, "").start();
-    client.until("web", "auth_required");
-    signed_in(client.folder.path(), &[]);
-    client.until_ready("web");
+    let mut client = ready(&service);
     service.set(Mood::Down);
     // The token lasts a little longer.
     assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
@@ -234,10 +234,7 @@ fn a_sign_in_server_that_is_down_does_not_end_the_sign_in() {
 fn more_is_allowed_when_a_call_needs_it() {
     let scopes = [("write".to_string(), "files:write".to_string())].into();
     let service = Service::start(Manner { scopes, ..Manner::default() });
-    let mut client = setup(&service, "").start();
-    client.until("web", "auth_required");
-    signed_in(client.folder.path(), &[]);
-    client.until_ready("web");
+    let mut client = ready(&service);
     assert_eq!(service.count("authorize read"), 1, "what the server says that it needs");
     let narrow = fault(&mut client, "web.write");
     assert_eq!(narrow["code"], "auth_required", "{narrow}");
@@ -344,10 +341,7 @@ fn gateways_that_have_lost_a_sign_in_leave_each_other_alone() {
     // It is over, and it is not taken although it is renewed.
     for mood in [Mood::Good, Mood::Stubborn] {
         let service = Service::start(Manner::default());
-        let mut first = setup(&service, "").start();
-        first.until("web", "auth_required");
-        signed_in(first.folder.path(), &[]);
-        first.until_ready("web");
+        let mut first = ready(&service);
         let mut second = first.beside(&[]);
         second.initialize("2025-06-18", json!({}));
         second.until_ready("web");
@@ -367,10 +361,7 @@ fn gateways_that_have_lost_a_sign_in_leave_each_other_alone() {
 #[test]
 fn a_renewal_outlives_the_call_that_wanted_it() {
     let service = Service::start(Manner::default());
-    let mut client = setup(&service, "").start();
-    client.until("web", "auth_required");
-    signed_in(client.folder.path(), &[]);
-    client.until_ready("web");
+    let mut client = ready(&service);
     service.revoke(false);
     service.set(Mood::Slow);
     let call = json!({ "name": "web.echo", "params": {}, "timeout_ms": 300 });
@@ -386,10 +377,7 @@ fn a_renewal_outlives_the_call_that_wanted_it() {
 #[test]
 fn what_one_sign_in_server_gave_is_shown_to_no_other() {
     let service = Service::start(Manner { expires_in: Some(5), secret: true, ..Manner::default() });
-    let mut client = setup(&service, "").start();
-    client.until("web", "auth_required");
-    signed_in(client.folder.path(), &[]);
-    client.until_ready("web");
+    let mut client = ready(&service);
     service.set(Mood::Forgetful);
     service.revoke(false);
     assert_eq!(fault(&mut client, "web.echo")["code"], "server_down");
@@ -403,10 +391,7 @@ fn what_one_sign_in_server_gave_is_shown_to_no_other() {
 #[test]
 fn a_client_that_is_not_known_any_more_has_to_sign_in_anew() {
     let service = Service::start(Manner { expires_in: Some(5), ..Manner::default() });
-    let mut client = setup(&service, "").start();
-    client.until("web", "auth_required");
-    signed_in(client.folder.path(), &[]);
-    client.until_ready("web");
+    let mut client = ready(&service);
     service.set(Mood::Estranged);
     assert_eq!(fault(&mut client, "web.echo")["code"], "auth_required");
     let oauth =
