@@ -21,44 +21,29 @@ mod list;
 mod refusal;
 mod request;
 mod sse;
+mod supervise;
 mod tap;
 mod tasks;
 mod wishes;
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use backon::BackoffBuilder;
 use rmcp::{
-    RoleClient,
-    model::{ErrorData, ServerPeerInfo},
-    service::{Peer, RunningService},
-    transport::streamable_http_client::StreamableHttpError,
+    RoleClient, model::ErrorData, service::Peer, transport::streamable_http_client::StreamableHttpError,
 };
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{Notify, Semaphore, mpsc, oneshot, watch},
+    sync::{Notify, Semaphore, oneshot, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    child::{Child, Tail},
-    connect::with_tail,
-    follow::Followed,
-    guard::Guard,
-    handler::Handler,
-    list::{Subscribed, list},
-    refusal::Refusal,
-    wishes::Askers,
-};
+use self::{child::Tail, follow::Followed, guard::Guard, refusal::Refusal, wishes::Askers};
 pub use self::{
     follow::Following,
     tap::ProgressSink,
@@ -66,23 +51,12 @@ pub use self::{
 };
 use crate::{
     catalog::Listing,
-    config::{Grant, Server, Transport},
+    config::{Server, Transport},
     oauth::{Account, Vault},
-    schema::clip,
 };
 
-/// The first wait before a lost server is tried again, and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
-/// A connection that held this long starts its backoff anew.
-const STEADY: Duration = Duration::from_secs(30);
 /// The shortest value of `env`, `headers` or the keyring that is masked: shorter ones are words, not secrets.
 const MASKED: usize = 8;
-/// How long until a server is tried again that wants a sign-in, if nobody signs in: some say so by mistake.
-const UNSIGNED: Duration = Duration::from_secs(600);
-/// The most scopes that a command is told with.
-const MAX_SCOPES: usize = 20;
-/// How long changes are gathered before the lists are read again.
-const SETTLE: Duration = Duration::from_millis(50);
 
 /// How a server talks: with a handshake and a session, or request by request (2026-07-28 and later).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -299,26 +273,6 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// What is held while a server is connected.
-struct Link {
-    running: RunningService<RoleClient, Handler>,
-    child: Option<Child>,
-    era: Era,
-    info: ServerPeerInfo,
-    changed: Arc<Notify>,
-    /// Cancelled when the transport is gone.
-    closed: CancellationToken,
-}
-
-/// Why a server could not be reached.
-#[derive(Debug, thiserror::Error)]
-enum ConnectError {
-    #[error("{0}")]
-    Failed(String),
-    #[error("it wants a sign-in: {}", .0.challenge)]
-    AuthRequired(Refusal),
-}
-
 impl Connection {
     /// A connection that is not started yet. `dial` replaces the configured transport.
     pub fn new(name: Arc<str>, settings: Server, around: Arc<Around>, dial: Option<Box<Dial>>) -> Self {
@@ -436,184 +390,6 @@ impl Connection {
         self.state.subscribe()
     }
 
-    /// Keeps the server connected until `stop`; then ends it.
-    pub async fn supervise(&self, updates: mpsc::Sender<Update>, stop: CancellationToken) {
-        let new_backoff = || {
-            backon::ExponentialBuilder::default()
-                .with_min_delay(BACKOFF.0)
-                .with_max_delay(BACKOFF.1)
-                .without_max_times()
-                .with_jitter()
-                .build()
-        };
-        let mut backoff = new_backoff();
-        loop {
-            let mut enabled = self.enabled.subscribe();
-            if !*enabled.borrow_and_update() {
-                self.state.send_replace(State::Stopped);
-                tokio::select! {
-                    _ = enabled.wait_for(|enabled| *enabled) => {}
-                    () = stop.cancelled() => break,
-                }
-                self.state.send_replace(State::Starting);
-            }
-            let started = Instant::now();
-            // Not raced against `stop`: what is live ends itself then, and takes its time to do so.
-            let end = self.live(&updates, started, &stop).await;
-            self.peer.store(None);
-            if stop.is_cancelled() {
-                break;
-            }
-            if started.elapsed() > STEADY {
-                backoff = new_backoff();
-            }
-            let wait = backoff.next().unwrap_or(BACKOFF.1);
-            let state = match end {
-                ConnectError::Failed(error) => {
-                    State::Down { error: self.mask(&error), retry_at: Instant::now() + wait }
-                }
-                ConnectError::AuthRequired(refusal) => self.wants_sign_in(&refusal),
-            };
-            // Told when the state changes, not at each try.
-            let before = self.state();
-            match (&before, &state) {
-                (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
-                (_, State::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
-                (State::AuthRequired { .. }, State::AuthRequired { .. }) => {}
-                (_, State::AuthRequired { error, remedy }) => {
-                    tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
-                    let (server, login) = (self.name.clone(), remedy.command().map(String::from));
-                    let _ = updates.send(Update::SignInNeeded { server, login }).await;
-                }
-                _ => {}
-            }
-            let unsigned = matches!(state, State::AuthRequired { .. });
-            let wait = if unsigned { UNSIGNED } else { wait };
-            self.state.send_replace(state);
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.signs_in(), if unsigned => {}
-                () = self.kick.notified() => {}
-                () = stop.cancelled() => break,
-            }
-        }
-        self.state.send_replace(State::Stopped);
-    }
-
-    /// One life of the connection, from connecting to its end. Says why it ended.
-    async fn live(
-        &self,
-        updates: &mpsc::Sender<Update>,
-        started: Instant,
-        stop: &CancellationToken,
-    ) -> ConnectError {
-        let limit = self.settings().start_timeout;
-        self.signed_out.send_replace(None);
-        let connected = tokio::select! {
-            connected = timeout(limit, self.connect()) => connected,
-            () = stop.cancelled() => return ConnectError::Failed("stopped".into()),
-        };
-        let mut link = match connected {
-            Ok(Ok(link)) => link,
-            Ok(Err(error)) => return error,
-            Err(_) => {
-                return ConnectError::Failed(format!(
-                    "no handshake within {limit:?}; if it only starts slowly, raise `start_timeout` in [servers.{}]",
-                    self.name
-                ));
-            }
-        };
-        let end = self.serve(&mut link, updates, started, stop).await;
-        self.peer.store(None);
-        let _ = link.running.close_with_timeout(Duration::from_secs(1)).await;
-        // What the child said last is part of the reason.
-        let mut reason = match end {
-            ConnectError::Failed(reason) => reason,
-            unsigned => return unsigned,
-        };
-        if let Some(mut child) = link.child {
-            if let Some(status) = child.exit_status().await
-                && !stop.is_cancelled()
-            {
-                reason = with_tail(&format!("{reason} ({status})"), child.tail());
-            }
-            child.stop().await;
-        }
-        if let Ok(mut last) = self.last_end.lock() {
-            *last = self.mask(&reason);
-        }
-        ConnectError::Failed(reason)
-    }
-
-    /// Lists, announces, and waits for changes until the connection ends.
-    async fn serve(
-        &self,
-        link: &mut Link,
-        updates: &mpsc::Sender<Update>,
-        started: Instant,
-        stop: &CancellationToken,
-    ) -> ConnectError {
-        let peer = link.running.peer().clone();
-        if let Ok(mut era) = self.era.lock() {
-            *era = Some(link.era);
-        }
-        // rmcp's own cache would serve old lists; the catalogue is ours.
-        peer.set_response_cache_config(rmcp::service::ClientCacheConfig::disabled()).await;
-        let mut subscription = Subscribed::default();
-        let mut first = true;
-        loop {
-            let listing = tokio::select! {
-                listing = list(&peer, &link.info, &self.name) => listing,
-                () = stop.cancelled() => return ConnectError::Failed("stopped".into()),
-            };
-            let update = match listing {
-                Ok(listing) => Some(listing),
-                Err(error) if peer.is_transport_closed() => {
-                    return ConnectError::Failed(format!("it left while listing its tools: {error}"));
-                }
-                Err(error) if first => {
-                    let error = format!("its tools could not be listed: {error}");
-                    return match &*self.signed_out.borrow() {
-                        Some(refusal) => ConnectError::AuthRequired(refusal.clone()),
-                        None => ConnectError::Failed(error),
-                    };
-                }
-                Err(error) => {
-                    tracing::warn!(server = %self.name, "its tools could not be listed again; the old list stays: {error}");
-                    None
-                }
-            };
-            let tools = update.as_ref().map_or(0, |listing| listing.tools.len());
-            let _ = updates.send(Update::Listed { server: self.name.clone(), listing: update }).await;
-            if std::mem::take(&mut first) {
-                // Ready only now: whoever waits for it finds the list on its way.
-                self.peer.store(Some(Arc::new(peer.clone())));
-                let version = link.info.protocol_version.to_string();
-                let took = started.elapsed();
-                tracing::info!(server = %self.name, tools, %version, ?took, "ready");
-                let since = Instant::now();
-                self.state.send_replace(State::Ready { version, era: link.era, took, since });
-                if self.was_ready.swap(true, Ordering::Relaxed) {
-                    let _ = updates.send(Update::Reconnected { server: self.name.clone() }).await;
-                }
-                if link.era == Era::Legacy {
-                    self.tell_wishes(&peer, link.closed.clone());
-                }
-            }
-            tokio::select! {
-                () = stop.cancelled() => return ConnectError::Failed("stopped".into()),
-                () = link.closed.cancelled() => return ConnectError::Failed("it closed the connection".into()),
-                () = self.restart.notified() => return ConnectError::Failed("it was restarted on request".into()),
-                () = held(&self.enabled) => return ConnectError::Failed("it was disabled on request".into()),
-                refusal = refused(&self.signed_out) => return ConnectError::AuthRequired(refusal),
-                () = link.changed.notified() => {}
-                () = subscription.changed(&peer, link, &self.followed) => {}
-            }
-            // Servers tell of many changes at once; one new list answers them all.
-            tokio::time::sleep(SETTLE).await;
-        }
-    }
-
     /// A text without the values of the server's `env` and `headers`, without what it has from the keyring, and without its
     /// access token.
     fn mask(&self, text: &str) -> String {
@@ -621,31 +397,6 @@ impl Connection {
         match &self.account {
             Some(account) => account.mask(text),
             None => text,
-        }
-    }
-
-    /// The state of a server that wants a sign-in, or one that allows more.
-    fn wants_sign_in(&self, refusal: &Refusal) -> State {
-        let remedy = match self.account.as_ref().map(|account| account.grant()) {
-            None => Remedy::Headers,
-            Some(Grant::ClientCredentials) => Remedy::Client,
-            Some(Grant::AuthorizationCode) => {
-                let scopes = refusal.scope.iter().flat_map(|scope| scope.split_whitespace());
-                // The server chooses them, and the user runs the command.
-                let scopes = scopes.filter(|scope| is_plain(scope)).take(MAX_SCOPES);
-                let scopes: String = scopes.map(|scope| format!(" --scope {scope}")).collect();
-                Remedy::Login(format!("{} {}{scopes}", self.around.login, self.name))
-            }
-        };
-        let said = refusal.challenge.replace(char::is_control, " ");
-        State::AuthRequired { error: self.mask(&clip(&said, 400)), remedy }
-    }
-
-    /// Ends when somebody has signed in or out.
-    async fn signs_in(&self) {
-        match &self.account {
-            Some(account) => account.changed().await,
-            None => std::future::pending().await,
         }
     }
 
@@ -663,28 +414,6 @@ impl Connection {
     }
 }
 
-/// Ends when the server is not to be connected any more.
-async fn held(enabled: &watch::Sender<bool>) {
-    let mut enabled = enabled.subscribe();
-    if enabled.wait_for(|enabled| !enabled).await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// What the server says when it refuses a request for want of a sign-in.
-async fn refused(signed_out: &watch::Sender<Option<Refusal>>) -> Refusal {
-    let mut signed_out = signed_out.subscribe();
-    match signed_out.wait_for(Option::is_some).await.ok().and_then(|said| said.clone()) {
-        Some(said) => said,
-        None => std::future::pending().await,
-    }
-}
-
-/// Whether a scope is made of characters that mean nothing to any shell.
-fn is_plain(scope: &str) -> bool {
-    !scope.starts_with('-') && scope.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@+=*-".contains(c))
-}
-
 /// Replaces each of `secrets` in a text.
 fn mask(secrets: &[String], text: &str) -> String {
     secrets.iter().fold(text.to_string(), |text, secret| text.replace(secret.as_str(), "***"))
@@ -698,20 +427,4 @@ fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
         _ => error.source(),
     };
     source.map_or_else(|| error.to_string(), deepest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_plain;
-
-    #[test]
-    fn a_scope_is_told_in_a_command_where_it_means_nothing_to_a_shell() {
-        let check = |scope: &str, expected: bool| assert_eq!(is_plain(scope), expected, "{scope}");
-        check("files:read", true);
-        check("https://www.example.com/auth/drive.readonly", true);
-        check("x&calc&", false);
-        check("$(id)", false);
-        check("--keyring", false);
-        check("it's", false);
-    }
 }

@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ConnectError, Connection, Era, Link,
+    Connection, Era,
     child::{Child, Program, Tail, missing_launcher},
     deepest,
     handler::client_config,
@@ -31,6 +31,7 @@ use super::{
     lines::Lines,
     refusal::Refusal,
     sse::{Events, SseError},
+    supervise::{End, Link},
     tap::Tap,
 };
 use crate::{config::Transport, schema::clip, web};
@@ -40,7 +41,7 @@ use crate::{config::Transport, schema::clip, web};
 const SILENCE: Duration = Duration::from_secs(8);
 
 impl Connection {
-    pub(super) async fn connect(&self) -> Result<Link, ConnectError> {
+    pub(super) async fn connect(&self) -> Result<Link, End> {
         if let Some(dial) = &self.dial {
             let (reader, writer) = dial();
             return self.greet(reader, writer, None).await;
@@ -48,7 +49,7 @@ impl Connection {
         match &self.settings().transport {
             Transport::Stdio { command, args, env, cwd } => {
                 if let Some(cwd) = cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
-                    return Err(ConnectError::Failed(format!("its `cwd` is no folder: {}", cwd.display())));
+                    return Err(End::Failed(format!("its `cwd` is no folder: {}", cwd.display())));
                 }
                 let program = Program {
                     server: &self.name,
@@ -59,7 +60,7 @@ impl Connection {
                     cwd: cwd.as_deref(),
                 };
                 let (child, stdout, stdin) = Child::spawn(&program, &self.around).map_err(|error| {
-                    ConnectError::Failed(match error.kind() {
+                    End::Failed(match error.kind() {
                         std::io::ErrorKind::NotFound => missing_launcher(command),
                         _ => format!("`{command}` could not be started: {error}"),
                     })
@@ -91,7 +92,7 @@ impl Connection {
         reader: Box<dyn AsyncRead + Send + Unpin>,
         writer: Box<dyn AsyncWrite + Send + Unpin>,
         child: Option<Child>,
-    ) -> Result<Link, ConnectError> {
+    ) -> Result<Link, End> {
         let closed = CancellationToken::new();
         let mut lines = Lines::new(self.name.clone(), reader, writer, closed.clone().drop_guard());
         lines.tap = Tap::new(self.askers.clone());
@@ -118,16 +119,12 @@ impl Connection {
                     reason = with_tail(&reason, child.tail());
                     child.stop().await;
                 }
-                Err(ConnectError::Failed(reason))
+                Err(End::Failed(reason))
             }
         }
     }
 
-    async fn connect_http(
-        &self,
-        url: &str,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<Link, ConnectError> {
+    async fn connect_http(&self, url: &str, headers: HashMap<HeaderName, HeaderValue>) -> Result<Link, End> {
         if self.speaks_sse.load(Ordering::Relaxed) {
             let connected = self.connect_sse(url, headers).await;
             // It may be another server by now: the next try begins anew.
@@ -148,7 +145,7 @@ impl Connection {
             let closed = CancellationToken::new();
             let mut transport =
                 http::transport(url, headers.clone(), self.account.clone(), closed.clone().drop_guard())
-                    .map_err(|error| ConnectError::Failed(format!("no HTTP client: {error}")))?;
+                    .map_err(|error| End::Failed(format!("no HTTP client: {error}")))?;
             transport.tap = Tap::new(self.askers.clone());
             let token = CancellationToken::new();
             let greeting = serve_client_with_lifecycle_and_ct(handler, transport, mode, token);
@@ -162,15 +159,14 @@ impl Connection {
             match greeted {
                 Ok(running) => {
                     let info = running.peer().peer_info().map(|info| (*info).clone());
-                    let info =
-                        info.ok_or_else(|| ConnectError::Failed("it said nothing of itself".into()))?;
+                    let info = info.ok_or_else(|| End::Failed("it said nothing of itself".into()))?;
                     return Ok(Link { running, child: None, era, info, changed, closed });
                 }
                 Err(error) => {
                     if let ClientInitializeError::TransportError { error, .. } = &error
                         && let Some(refusal) = Refusal::of(error.error.as_ref())
                     {
-                        return Err(ConnectError::AuthRequired(refusal));
+                        return Err(End::Unsigned(refusal));
                     }
                     refuses_post = is_post_refused(&error);
                     failure = explain(&error, url);
@@ -180,7 +176,7 @@ impl Connection {
         if refuses_post {
             return self.find_sse(url, headers, failure).await;
         }
-        Err(ConnectError::Failed(failure))
+        Err(End::Failed(failure))
     }
 
     /// Tries the old HTTP+SSE transport on a server that takes no POST, as the specification asks. `failure` is what is
@@ -190,16 +186,14 @@ impl Connection {
         url: &str,
         headers: HashMap<HeaderName, HeaderValue>,
         failure: String,
-    ) -> Result<Link, ConnectError> {
+    ) -> Result<Link, End> {
         match timeout(self.silence(), self.connect_sse(url, headers)).await {
             Ok(Ok(link)) => {
                 self.speaks_sse.store(true, Ordering::Relaxed);
                 tracing::debug!(server = %self.name, "speaks the old HTTP+SSE transport");
                 Ok(link)
             }
-            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Refused(_)))) => {
-                Err(ConnectError::Failed(failure))
-            }
+            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Refused(_)))) => Err(End::Failed(failure)),
             Ok(Err(error)) => Err(refused(&error, url)),
         }
     }
@@ -263,11 +257,11 @@ fn is_post_refused(error: &ClientInitializeError) -> bool {
 }
 
 /// Why a server of the old HTTP+SSE transport could not be reached.
-fn refused(error: &HandshakeError, url: &str) -> ConnectError {
+fn refused(error: &HandshakeError, url: &str) -> End {
     if let HandshakeError::NotTaken(refused) = error
         && let Some(refusal) = Refusal::of(refused)
     {
-        return ConnectError::AuthRequired(refusal);
+        return End::Unsigned(refusal);
     }
-    ConnectError::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600))
+    End::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600))
 }

@@ -7,7 +7,7 @@ use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures::{StreamExt, stream::BoxStream};
@@ -15,8 +15,8 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use rmcp::{
     RoleClient,
     model::{
-        ClientJsonRpcMessage, ClientRequest, CustomResult, GetExtensions, JsonRpcMessage, RequestId,
-        ServerJsonRpcMessage, ServerNotification, ServerResult,
+        ClientJsonRpcMessage, ClientNotification, ClientRequest, CustomResult, GetExtensions, JsonRpcMessage,
+        RequestId, ServerJsonRpcMessage, ServerNotification, ServerResult,
     },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::{
@@ -33,7 +33,10 @@ use serde_json::{Value, json};
 use sse_stream::Sse;
 use tokio_util::sync::DropGuard;
 
-use super::tap::{Tap, is_verbatim};
+use super::{
+    tap::{Tap, is_verbatim},
+    wishes::{About, Asker},
+};
 use crate::{
     oauth::{Account, Attempt, RenewError},
     web::{self, BodyError, MAX_ANSWER},
@@ -42,7 +45,7 @@ use crate::{
 /// The key that a verbatim result is wrapped under on its way through rmcp.
 const WRAP: &str = "nonet/verbatim";
 /// The most requests of a server that are on their way to be read.
-const MOST_ORIGINS: usize = 1_000;
+const MOST_ASKED: usize = 1_000;
 
 type Headers = HashMap<HeaderName, HeaderValue>;
 type HttpError = StreamableHttpError<reqwest::Error>;
@@ -51,7 +54,7 @@ type HttpError = StreamableHttpError<reqwest::Error>;
 pub struct HttpTransport {
     worker: StreamableHttpClientTransport<VerbatimClient>,
     pub tap: Tap,
-    origins: Origins,
+    streams: Streams,
     /// Tells the connection that this transport is gone, by being dropped with it.
     _open: DropGuard,
 }
@@ -63,14 +66,14 @@ pub fn transport(
     account: Option<Arc<Account>>,
     open: DropGuard,
 ) -> Result<HttpTransport, reqwest::Error> {
-    let origins = Origins::default();
-    let client = VerbatimClient { client: web::client()?, account, origins: origins.clone() };
+    let streams = Streams::default();
+    let client = VerbatimClient { client: web::client()?, account, streams: streams.clone() };
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.custom_headers = headers;
     config.max_sse_event_size = MAX_ANSWER;
     config.max_concurrent_requests = 64;
     let worker = StreamableHttpClientTransport::with_client(client, config);
-    Ok(HttpTransport { worker, tap: Tap::default(), origins, _open: open })
+    Ok(HttpTransport { worker, tap: Tap::default(), streams, _open: open })
 }
 
 impl Transport<RoleClient> for HttpTransport {
@@ -80,8 +83,33 @@ impl Transport<RoleClient> for HttpTransport {
         &mut self,
         mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let id = match &mut message {
+            JsonRpcMessage::Request(request) => {
+                if let Some(asker) = request.request.extensions_mut().remove::<Asker>() {
+                    self.streams.open(request.id.clone(), asker);
+                }
+                Some(request.id.clone())
+            }
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    self.streams.end(id);
+                }
+                None
+            }
+            _ => None,
+        };
         self.tap.outgoing(&mut message);
-        self.worker.send(message)
+        let (sent, streams) = (self.worker.send(message), self.streams.clone());
+        async move {
+            let sent = sent.await;
+            // No answer will come.
+            if let (Err(_), Some(id)) = (&sent, &id) {
+                streams.end(id);
+            }
+            sent
+        }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
@@ -98,6 +126,7 @@ impl Transport<RoleClient> for HttpTransport {
                     }
                 }
                 JsonRpcMessage::Response(response) => {
+                    self.streams.end(&response.id);
                     self.tap.answered(&response.id);
                     if let Some(listed) = listed_tools(&mut response.result) {
                         response.result = ServerResult::CustomResult(CustomResult::new(listed));
@@ -109,12 +138,13 @@ impl Transport<RoleClient> for HttpTransport {
                 }
                 JsonRpcMessage::Error(error) => {
                     if let Some(id) = &error.id {
+                        self.streams.end(id);
                         self.tap.answered(id);
                     }
                 }
                 JsonRpcMessage::Request(request) => {
-                    if let Some(of) = self.origins.take(&request.id) {
-                        request.request.extensions_mut().insert(self.tap.about(&of));
+                    if let Some(about) = self.streams.about(&request.id) {
+                        request.request.extensions_mut().insert(about);
                     }
                 }
             }
@@ -132,25 +162,47 @@ impl Transport<RoleClient> for HttpTransport {
 pub struct VerbatimClient {
     client: reqwest::Client,
     account: Option<Arc<Account>>,
-    origins: Origins,
+    streams: Streams,
 }
 
-/// On the stream of which request of ours each request of the server came.
+/// The event streams of our requests, and what servers ask on them: a question belongs to the call on whose stream it comes.
 #[derive(Clone, Default)]
-struct Origins(Arc<Mutex<HashMap<RequestId, RequestId>>>);
+struct Streams(Arc<Mutex<Questions>>);
 
-impl Origins {
-    fn note(&self, theirs: RequestId, ours: RequestId) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each is taken out as it is read. A server whose requests are not read is at fault, and has none that are about a call.
-        if all.len() >= MOST_ORIGINS {
-            all.clear();
-        }
-        all.insert(theirs, ours);
+#[derive(Default)]
+struct Questions {
+    /// The clients of our requests that are not answered.
+    open: HashMap<RequestId, Asker>,
+    /// Requests of the server that are on their way, by the ids that it gave them.
+    asked: HashMap<RequestId, About>,
+}
+
+impl Streams {
+    fn all(&self) -> MutexGuard<'_, Questions> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, theirs: &RequestId) -> Option<RequestId> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(theirs)
+    fn open(&self, ours: RequestId, asker: Asker) {
+        self.all().open.insert(ours, asker);
+    }
+
+    fn end(&self, ours: &RequestId) {
+        self.all().open.remove(ours);
+    }
+
+    /// Notes a request of the server on the stream of one of ours.
+    fn ask(&self, ours: &RequestId, theirs: RequestId) {
+        let mut all = self.all();
+        let about = all.open.get(ours).map_or(About::Over, |asker| About::Call(asker.clone()));
+        // Each is taken out as it is read. A server whose requests are not read is at fault.
+        if all.asked.len() >= MOST_ASKED {
+            all.asked.clear();
+        }
+        all.asked.insert(theirs, about);
+    }
+
+    fn about(&self, theirs: &RequestId) -> Option<About> {
+        self.all().asked.remove(theirs)
     }
 }
 
@@ -202,7 +254,7 @@ fn wrap_events(
     events: BoxStream<'static, Result<Sse, SseError>>,
     wrap: fn(Value) -> Value,
     of: Option<RequestId>,
-    origins: Origins,
+    streams: Streams,
 ) -> BoxStream<'static, Result<Sse, SseError>> {
     events
         .map(move |event| {
@@ -210,7 +262,7 @@ fn wrap_events(
                 let Some(data) = &event.data else { return event };
                 let Ok(head) = serde_json::from_str::<Head>(data) else { return event };
                 match (head, &of) {
-                    (Head { id: Some(id), method: Some(_) }, Some(of)) => origins.note(id, of.clone()),
+                    (Head { id: Some(id), method: Some(_) }, Some(of)) => streams.ask(of, id),
                     (Head { id: Some(_), method: None }, _) if data.contains("\"result\"") => {
                         if let Ok(message) = serde_json::from_str::<Value>(data) {
                             event.data = Some(wrap(message).to_string());
@@ -288,7 +340,7 @@ impl VerbatimClient {
                 JsonRpcMessage::Request(request) => Some(request.id.clone()),
                 _ => None,
             };
-            let events = wrap_events(web::events(response), wrap, of, self.origins.clone());
+            let events = wrap_events(web::events(response), wrap, of, self.streams.clone());
             return Ok(StreamableHttpPostResponse::Sse(events, session));
         }
         let body = web::body(response).await.map_err(|error| match error {

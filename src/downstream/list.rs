@@ -14,7 +14,7 @@ use rmcp::{
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
-use super::{Era, Link, deepest, follow::Followed};
+use super::{Era, deepest, follow::Followed, supervise::Link};
 use crate::catalog::Listing;
 
 /// How many pages of a list are read, and how many entries; what lies beyond is not shown.

@@ -21,7 +21,7 @@ use rmcp::{
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-use super::wishes::{About, Asker, Askers};
+use super::wishes::Askers;
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
 /// an outgoing request. Remembers the last one.
@@ -81,8 +81,6 @@ pub struct Tap {
     verbatim: HashSet<RequestId>,
     /// Where the progress of a call goes, for as long as somebody wants it: that of a server's task comes after the answer.
     sinks: HashMap<ProgressToken, Weak<Sink>>,
-    /// The clients of the requests that are open.
-    open: HashMap<RequestId, Asker>,
     /// Whoever may hear the server's log.
     askers: Arc<Askers>,
 }
@@ -128,9 +126,6 @@ impl Tap {
         {
             let token = request.request.get_meta().get_progress_token();
             let sink = request.request.extensions_mut().remove::<ProgressSink>();
-            if let Some(asker) = request.request.extensions_mut().remove::<Asker>() {
-                self.open.insert(request.id.clone(), asker);
-            }
             let declared = request.request.extensions_mut().remove::<Declared>();
             if let (Some(declared), Some(Value::Object(own))) =
                 (declared, request.request.get_meta_mut().0.get_mut(CAPABILITIES_KEY))
@@ -159,13 +154,7 @@ impl Tap {
 
     /// Notes that a request was answered; says whether its result is taken verbatim.
     pub fn answered(&mut self, id: &RequestId) -> bool {
-        self.open.remove(id);
         self.verbatim.remove(id)
-    }
-
-    /// The call that a request of the server is about which came on the stream of this one of ours.
-    pub fn about(&self, id: &RequestId) -> About {
-        self.open.get(id).map_or(About::Over, |asker| About::Call(asker.clone()))
     }
 
     /// Turns a message as it came into what rmcp should see of it. `Err` says what is wrong with a
