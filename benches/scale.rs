@@ -139,7 +139,7 @@ async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
     let step = (texts.len() / REQUESTS).max(1);
     let mut requests = Vec::new();
     for text in texts.into_iter().step_by(step) {
-        let query = Query::parse(&text, Rules::default());
+        let query = Query::parse(&text, Rules::default(), true);
         if query.texts().len() == 1 && requests.len() < REQUESTS {
             let vectors = embedder.embed_queries(&query.texts()).await.expect("an embedder");
             requests.push(query.with_vectors(vectors));

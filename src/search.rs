@@ -10,6 +10,7 @@
 //! ```
 
 mod abbreviations;
+mod actions;
 mod cache;
 mod document;
 mod embedder;
@@ -18,10 +19,12 @@ mod fusion;
 mod index;
 mod int8;
 mod keywords;
+mod languages;
 mod model;
 mod onnx;
 mod onnxruntime;
 pub mod outcomes;
+mod products;
 mod query;
 mod rules;
 mod synonyms;
@@ -118,6 +121,12 @@ pub struct Signals {
     pub learned: f32,
     /// What its priority adds, or takes away.
     pub priority: f32,
+    /// Whether it does what is wanted.
+    pub action: f32,
+    /// Whether it is bound to a product that was named, or to one that was not.
+    pub product: f32,
+    /// What is taken off where it calls itself deprecated; 0 or less.
+    pub deprecated: f32,
 }
 
 impl Signals {
@@ -132,6 +141,11 @@ impl Signals {
 
     /// The sum of what the document itself adds.
     fn found(self) -> f32 {
+        self.said() + self.action + self.product + self.deprecated
+    }
+
+    /// What is like the request in it. Without any of that it is no match, whatever it does.
+    fn said(self) -> f32 {
         self.meaning + self.keywords + self.letters
     }
 
@@ -142,6 +156,9 @@ impl Signals {
             letters: self.letters * factor,
             learned: self.learned * factor,
             priority: self.priority * factor,
+            action: self.action * factor,
+            product: self.product * factor,
+            deprecated: self.deprecated * factor,
         }
     }
 
@@ -152,6 +169,9 @@ impl Signals {
             letters: self.letters + other.letters,
             learned: self.learned + other.learned,
             priority: self.priority + other.priority,
+            action: self.action + other.action,
+            product: self.product + other.product,
+            deprecated: self.deprecated + other.deprecated,
         }
     }
 }

@@ -188,6 +188,17 @@ pub fn explained_table(answer: &Value) {
             let learned: Vec<&str> = learned.iter().filter_map(Value::as_str).collect();
             because.push(format!("called after a search for `{}`", learned.join(" ")));
         }
+        for (signal, gained, lost) in [
+            ("action", "it does what is wanted", "it does something else"),
+            ("product", "its product was named", "it is bound to a product that was not named"),
+            ("deprecated", "", "it is deprecated"),
+        ] {
+            match why["signals"][signal].as_f64().unwrap_or(0.0) {
+                worth if worth > 0.0 => because.push(format!("{gained} ({worth:+.3})")),
+                worth if worth < 0.0 => because.push(format!("{lost} ({worth:+.3})")),
+                _ => {}
+            }
+        }
         if let Some(priority) = why["priority"].as_f64() {
             let worth = why["signals"]["priority"].as_f64().unwrap_or(0.0);
             because.push(format!("its priority of {priority} ({worth:+.3})"));

@@ -32,7 +32,18 @@ pub struct Search {
     words: Vec<String>,
     /// The full names that it found and that were not called since.
     found: Vec<Arc<str>>,
+    /// The one that was shown first, as long as nothing was called.
+    first: Option<Arc<str>>,
     at: Instant,
+}
+
+/// What a successful call says of a search before it.
+#[derive(Debug)]
+pub struct Led {
+    /// The words of the search.
+    words: Vec<String>,
+    /// The tool that was shown first, if it is another one than the one that was called.
+    passed_over: Option<Arc<str>>,
 }
 
 /// Outcomes that wait to be written; what comes while so many wait is kept in memory alone.
@@ -85,22 +96,28 @@ impl Gateway {
             let enough = found.hits.iter().map(fit).fold(0.0, f32::max) * FITS;
             let hits = found.hits.iter().filter(|hit| fit(hit) >= enough);
             let names = hits.filter_map(|hit| Some(snapshot.tool(hit.document)?.full.clone()));
-            caller.session.searched(Search { words, found: names.collect(), at: Instant::now() });
+            let found: Vec<Arc<str>> = names.collect();
+            let first = found.first().cloned();
+            caller.session.searched(Search { words, found, first, at: Instant::now() });
         }
     }
 
     /// Counts a successful call for the search that it followed.
     pub(super) fn succeeded(&self, caller: &Caller, tool: &Tool) {
         let Some(learning) = self.learning.get().filter(|_| &*tool.server != GATEWAY) else { return };
-        let Some(words) = caller.session.led_to(&tool.full) else { return };
-        let row = match learning.outcomes.lock() {
-            Ok(mut outcomes) => outcomes.record(&words, &tool.full, now()),
-            Err(_) => None,
-        };
-        if let (Some(row), Some(unwritten)) = (row, &learning.unwritten)
-            && unwritten.try_send(row).is_err()
-        {
-            tracing::debug!("the store is behind: an outcome is kept in memory alone");
+        let Some(led) = caller.session.led_to(&tool.full) else { return };
+        let mut rows = Vec::new();
+        if let Ok(mut outcomes) = learning.outcomes.lock() {
+            rows.extend(outcomes.record(&led.words, &tool.full, now()));
+            if let Some(passed) = &led.passed_over {
+                rows.extend(outcomes.pass_over(&led.words, passed, now()));
+            }
+        }
+        let Some(unwritten) = &learning.unwritten else { return };
+        for row in rows {
+            if unwritten.try_send(row).is_err() {
+                tracing::debug!("the store is behind: an outcome is kept in memory alone");
+            }
         }
     }
 }
@@ -134,11 +151,12 @@ async fn write(store: Arc<Store>, mut rows: mpsc::Receiver<Outcome>, stop: Cance
 }
 
 impl Search {
-    /// The words, if this search found the tool, lately and not yet counted.
-    pub(super) fn led_to(&mut self, tool: &str) -> Option<Vec<String>> {
+    /// What a call of the tool says of this search, if it found the tool, lately, and was not yet counted.
+    pub(super) fn led_to(&mut self, tool: &str) -> Option<Led> {
         let at = self.found.iter().position(|found| **found == *tool)?;
-        self.found.swap_remove(at);
-        (self.at.elapsed() < FOLLOWED_WITHIN).then(|| self.words.clone())
+        self.found.remove(at);
+        let passed_over = self.first.take().filter(|first| **first != *tool);
+        (self.at.elapsed() < FOLLOWED_WITHIN).then(|| Led { words: self.words.clone(), passed_over })
     }
 }
 

@@ -175,8 +175,8 @@ impl Session {
         }
     }
 
-    /// The words of the last search that found this tool; counted once.
-    pub(super) fn led_to(&self, tool: &str) -> Option<Vec<String>> {
+    /// What a call of this tool says of the last search that found it; counted once.
+    pub(super) fn led_to(&self, tool: &str) -> Option<learn::Led> {
         self.searches.lock().ok()?.iter_mut().rev().find_map(|search| search.led_to(tool))
     }
 

@@ -16,8 +16,14 @@ use super::{
 const MOST_PARAMETERS: usize = 64;
 /// Characters of a description that count. What a tool is for stands at the beginning.
 const MOST_CHARACTERS: usize = 4_000;
-/// A description with fewer words says little: the parameters' names are then part of the dense text.
-const SHORT_DESCRIPTION: usize = 8;
+/// A description with fewer words says little: what the parameters are is then part of the dense text. Measured from 8 to 40
+/// words, with and without their descriptions: +0.4 points of nDCG on the mean of seven catalogues, and right tools
+/// first in one request of a hundred more.
+const SHORT_DESCRIPTION: usize = 20;
+/// Characters of such a text with its parameters. More takes longer to embed.
+const SHORT_TEXT: usize = 180;
+/// Characters of a parameter's description that are part of the dense text.
+const PARAMETER_CHARACTERS: usize = 60;
 
 /// What the vector of the first sentence adds to that of the whole text, whose direction a long description blurs. Measured
 /// from 0 to 1.2 over six catalogues: +0.4 points of nDCG on the mean, nowhere worse by more than 0.2.
@@ -25,6 +31,9 @@ const FIRST_SENTENCE: f32 = 1.0;
 /// What the vector of the name alone adds. Measured from 0 to 0.5: +0.4, best where servers have telling names; more makes
 /// the name louder than what is said about it.
 const TOOL_NAME: f32 = 0.3;
+
+/// What the vectors of the later sentences of a long description add together.
+const LATE_SENTENCES: f32 = 1.0;
 
 /// Texts with a weight each; the sum of their vectors, made to have length 1 again, is one vector.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,26 +106,40 @@ impl Document {
     }
 
     /// The texts whose vectors, added up by weight, stand for the document: all that says what it does, the first
-    /// sentence of that, and its name alone.
+    /// sentence of that, what stands late in a long description, and its name alone.
     pub fn passage(&self, rules: Rules) -> Passage {
-        let mut texts = vec![(self.text(self.description.trim(), rules), 1.0)];
+        let description = match rules.has(Rule::Boilerplate) {
+            true => text::without_boilerplate(&self.description),
+            false => self.description.trim().to_owned(),
+        };
+        let words = description.split_whitespace().count();
+        let with_parameters = rules.has(Rule::Parameters) && words < SHORT_DESCRIPTION;
+        let text = |said: &str| self.text(said, with_parameters, rules);
+        let mut texts = vec![(text(&description), 1.0)];
         let mut add = |text: String, weight: f32| match texts.iter_mut().find(|(known, _)| *known == text) {
             Some((_, known)) => *known += weight,
             None if text.is_empty() => {}
             None => texts.push((text, weight)),
         };
         if rules.has(Rule::FirstSentence) {
-            add(self.text(text::first_sentence(&self.description), rules), FIRST_SENTENCE);
+            add(text(text::first_sentence(&description)), FIRST_SENTENCE);
         }
         if rules.has(Rule::ToolName) {
             add(text::split_identifiers(&self.name), TOOL_NAME);
         }
+        if rules.has(Rule::LateSentences) {
+            let windows = text::late_windows(&description);
+            let share = LATE_SENTENCES / windows.len().max(1) as f32;
+            for window in windows {
+                add(text(&window), share);
+            }
+        }
         Passage::new(texts)
     }
 
-    /// `server name: description`, identifiers split. The group's description is left out, because it makes all documents of
-    /// a group alike.
-    fn text(&self, description: &str, rules: Rules) -> String {
+    /// `server name: description (parameters)`, identifiers split. The group's description is left out, because it makes all
+    /// documents of a group alike.
+    fn text(&self, description: &str, with_parameters: bool, rules: Rules) -> String {
         let group = if rules.has(Rule::Server) { &*self.group } else { "" };
         let mut text = text::split_identifiers(&format!("{group} {}", self.name));
         let name_words = text::words(&text);
@@ -132,16 +155,24 @@ impl Document {
             text.push_str(": ");
             text.push_str(description);
         }
-        let short = self.description.split_whitespace().count() < SHORT_DESCRIPTION;
-        if rules.has(Rule::Parameters) && !self.parameters.is_empty() && short {
-            let names: Vec<String> =
-                self.parameters.iter().map(|(name, _)| text::split_identifiers(name)).collect();
+        let room = SHORT_TEXT.saturating_sub(text.chars().count());
+        if with_parameters && !self.parameters.is_empty() && room > 0 {
+            let said: Vec<String> = self.parameters.iter().map(parameter).collect();
             text.push_str(" (");
-            text.push_str(&names.join(", "));
+            text.push_str(text::cut(&said.join(", "), room));
             text.push(')');
         }
         text
     }
+}
+
+/// `name: what it is`.
+fn parameter((name, description): &(String, String)) -> String {
+    let name = text::split_identifiers(name);
+    if description.is_empty() {
+        return name;
+    }
+    format!("{name}: {}", text::cut(text::first_sentence(description), PARAMETER_CHARACTERS))
 }
 
 /// The properties of a schema, and of the objects (or lists of objects) among them one level down.
@@ -204,17 +235,23 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_named_only_where_little_else_is_said() {
+    fn parameters_are_told_only_where_little_else_is_said() {
         let check = |description: &str, expected: &str| {
-            let schema = json!({"properties": {"repo_name": {}}});
+            let schema = json!({"properties": {"repo_name": {}, "title": {"description": "The heading of it. In short."}}});
             assert_eq!(texts(&document(description, schema))[0], expected);
         };
-        check("", "git Hub create issue (repo name)");
-        check("Opens an issue", "git Hub create issue: Opens an issue (repo name)");
+        check("", "git Hub create issue (repo name, title: The heading of it.)");
         check(
-            "Opens an issue in a repository of yours or of others",
-            "git Hub create issue: Opens an issue in a repository of yours or of others",
+            "Opens an issue",
+            "git Hub create issue: Opens an issue (repo name, title: The heading of it.)",
         );
+        let long = "word ".repeat(SHORT_DESCRIPTION);
+        check(&long, &format!("git Hub create issue: {}", long.trim()));
+        let fewer = "wordy ".repeat(SHORT_DESCRIPTION - 1);
+        let text =
+            texts(&document(&fewer, json!({"properties": {"repo_name": {"description": "x ".repeat(60)}}})))
+                .remove(0);
+        assert!(text.ends_with(')') && text.chars().count() <= SHORT_TEXT + 3, "{text}");
     }
 
     #[test]
@@ -236,6 +273,22 @@ mod tests {
             Rules::default().without(Rule::FirstSentence).without(Rule::ToolName).without(Rule::Server);
         assert!(long.passage(rules).texts[0].0.starts_with("create issue: Opens"));
         assert_eq!(long.passage(rules).texts.len(), 1);
+    }
+
+    #[test]
+    fn what_is_said_late_has_texts_of_its_own_and_usage_none() {
+        let said = "Opens an issue in a repository. ".to_owned() + &"It can carry labels, too. ".repeat(14);
+        let late = "Milestones are set at the end.";
+        let long = document(
+            &format!("{said}\n{late}\n\nArgs:\n  title: the **title**\nReturns: nothing"),
+            Value::Null,
+        );
+        let texts = texts(&long);
+        assert!(texts.iter().any(|text| text.ends_with(late)), "{texts:?}");
+        assert!(texts.iter().all(|text| !text.contains("Args") && !text.contains("nothing")), "{texts:?}");
+        let count = |rule| long.passage(Rules::default().without(rule)).texts.len();
+        assert_eq!(count(Rule::LateSentences), 3);
+        assert!(long.passage(Rules::default().without(Rule::Boilerplate)).texts[0].0.contains("**title**"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Indexes with the same code as the gateway and asks as a client would, one request at a time.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fs::File,
     io::{self, BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
@@ -51,6 +51,15 @@ pub struct Report {
     /// Discounted gain over the best possible, within the first ten (Järvelin & Kekäläinen 2002, gains 0 and 1).
     #[serde(rename = "ndcg@10")]
     pub ndcg_at_10: f64,
+    /// Share of requests with a right tool first, which is what counts where any of several tools would do.
+    #[serde(rename = "hit@1")]
+    pub hit_at_1: f64,
+    /// The same with one within the first five.
+    #[serde(rename = "hit@5")]
+    pub hit_at_5: f64,
+    /// The figures of each kind of request, where the requests say theirs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub kinds: BTreeMap<String, OfKind>,
     /// From the definitions to an index that answers by meaning.
     pub index_ms: f64,
     /// A request, embedding included: half took no longer.
@@ -63,6 +72,25 @@ pub struct Report {
     /// What earlier outcomes change, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
+}
+
+/// The figures of the requests of one kind; shares are 0..1.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OfKind {
+    /// Requests asked.
+    pub queries: usize,
+    /// As in [`Report`].
+    #[serde(rename = "hit@1")]
+    pub hit_at_1: f64,
+    /// The same.
+    #[serde(rename = "hit@5")]
+    pub hit_at_5: f64,
+    /// The same.
+    #[serde(rename = "recall@5")]
+    pub recall_at_5: f64,
+    /// The same.
+    #[serde(rename = "ndcg@10")]
+    pub ndcg_at_10: f64,
 }
 
 /// How often each word of confidence came, and how often it was right.
@@ -83,6 +111,9 @@ pub struct Calibration {
 pub struct Word {
     /// The share of all answers.
     pub share: f64,
+    /// The share of these that had a right tool first.
+    #[serde(rename = "hit@1")]
+    pub hit_at_1: f64,
     /// The share of these that had a right tool among the first five.
     #[serde(rename = "hit@5")]
     pub hit_at_5: f64,
@@ -157,6 +188,7 @@ struct Tool {
 struct Labelled {
     query: String,
     relevant: Vec<String>,
+    kind: Option<String>,
 }
 
 /// A line of the answers file.
@@ -215,6 +247,7 @@ pub async fn run(
 
     let mut times = Vec::with_capacity(labelled.len());
     let mut sums = Figures::default();
+    let mut by_kind: BTreeMap<String, (usize, Figures)> = BTreeMap::new();
     let mut calibration = Counts::default();
     for query in &labelled {
         let start = Instant::now();
@@ -224,7 +257,8 @@ pub async fn run(
         if measure.confidence {
             let right: HashSet<&str> = query.relevant.iter().map(String::as_str).collect();
             let is_right = |document: usize| right.contains(&*index.documents()[document].id);
-            calibration.add(&found, found.hits.iter().take(SHOWN).any(|hit| is_right(hit.document)));
+            let rank = found.hits.iter().position(|hit| is_right(hit.document));
+            calibration.add(&found, rank);
             let removed = index.search(&request, SHOWN, &|document| !is_right(document), &Boosts::new());
             calibration.removed[place(removed.confidence)] += 1;
         }
@@ -235,7 +269,13 @@ pub async fn run(
                 ranked.push(id);
             }
         }
-        sums.add(&Figures::of(&ranked, &query.relevant));
+        let figures = Figures::of(&ranked, &query.relevant);
+        sums.add(&figures);
+        if let Some(kind) = &query.kind {
+            let (count, sums) = by_kind.entry(kind.clone()).or_default();
+            *count += 1;
+            sums.add(&figures);
+        }
         if let Some(answers) = &mut answers {
             answers.write(&Ranked { query: &query.query, ranked: &ranked })?;
         }
@@ -257,6 +297,9 @@ pub async fn run(
         recall_at_10: share(sums.recall[3]),
         mrr_at_10: share(sums.mrr),
         ndcg_at_10: share(sums.ndcg),
+        hit_at_1: share(sums.hit[0]),
+        hit_at_5: share(sums.hit[1]),
+        kinds: by_kind.into_iter().map(|(kind, (count, sums))| (kind, sums.of_kind(count))).collect(),
         index_ms,
         search_p50_ms: milliseconds(percentile(&times, 0.50)),
         search_p95_ms: milliseconds(percentile(&times, 0.95)),
@@ -309,21 +352,25 @@ async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled
 #[derive(Default)]
 struct Counts {
     all: [usize; 3],
+    first: [usize; 3],
     right: [usize; 3],
     removed: [usize; 3],
 }
 
 impl Counts {
-    fn add(&mut self, found: &Found, right: bool) {
+    /// Counts an answer; `rank` is that of the first right tool, from 0.
+    fn add(&mut self, found: &Found, rank: Option<usize>) {
         let word = place(found.confidence);
         self.all[word] += 1;
-        self.right[word] += usize::from(right);
+        self.first[word] += usize::from(rank == Some(0));
+        self.right[word] += usize::from(rank.is_some_and(|rank| rank < SHOWN));
     }
 
     fn report(&self, queries: usize) -> Calibration {
         let share = |count: usize, of: usize| count as f64 / of.max(1) as f64;
         let word = |at: usize| Word {
             share: share(self.all[at], queries),
+            hit_at_1: share(self.first[at], self.all[at]),
             hit_at_5: share(self.right[at], self.all[at]),
         };
         Calibration {
@@ -403,6 +450,8 @@ impl Answers {
 struct Figures {
     /// At 1, 3, 5 and 10.
     recall: [f64; 4],
+    /// At 1 and 5.
+    hit: [f64; 2],
     mrr: f64,
     ndcg: f64,
 }
@@ -423,6 +472,7 @@ impl Figures {
         let gained: f64 = ranks.iter().filter(|&&rank| rank <= DEPTH).map(|&rank| gain(rank)).sum();
         Figures {
             recall: [1, 3, 5, DEPTH].map(within),
+            hit: [1, SHOWN].map(|k| f64::from(u8::from(ranks.first().is_some_and(|&rank| rank <= k)))),
             mrr: ranks.first().filter(|&&rank| rank <= DEPTH).map_or(0.0, |&rank| 1.0 / rank as f64),
             ndcg: gained / ideal,
         }
@@ -430,8 +480,20 @@ impl Figures {
 
     fn add(&mut self, other: &Figures) {
         self.recall.iter_mut().zip(other.recall).for_each(|(sum, value)| *sum += value);
+        self.hit.iter_mut().zip(other.hit).for_each(|(sum, value)| *sum += value);
         self.mrr += other.mrr;
         self.ndcg += other.ndcg;
+    }
+
+    fn of_kind(&self, queries: usize) -> OfKind {
+        let share = |sum: f64| sum / queries.max(1) as f64;
+        OfKind {
+            queries,
+            hit_at_1: share(self.hit[0]),
+            hit_at_5: share(self.hit[1]),
+            recall_at_5: share(self.recall[2]),
+            ndcg_at_10: share(self.ndcg),
+        }
     }
 }
 

@@ -5,8 +5,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    Boosts, Document, Explanation, Found, Hit, MatchedWord, Settings, fusion,
+    Boosts, Document, Explanation, Found, Hit, MatchedWord, Settings,
+    actions::{self, Actions},
+    fusion,
     keywords::Bm25,
+    products::Products,
     query::{Part, Query},
     rules::{Rule, Rules},
     text,
@@ -27,7 +30,14 @@ struct Words {
     trigrams: Bm25<u64>,
     /// What documents are called, as words, sorted, for exact and prefix matches.
     names: Vec<(String, usize, Pin)>,
+    /// What each document does.
+    actions: Vec<Actions>,
+    products: Products,
+    /// Whether it says that another has taken its place.
+    deprecated: Vec<bool>,
     rules: Rules,
+    /// Whether requests are embedded in English: the model of a folder may read their own language.
+    translates: bool,
 }
 
 /// How well a request is a document's name; the better ones are ranked first whatever their scores.
@@ -60,7 +70,29 @@ impl Index {
         }
         names.retain(|(name, ..)| !name.is_empty());
         names.sort();
-        let words = Arc::new(Words { documents, keywords, trigrams, names, rules });
+        let actions = documents
+            .iter()
+            .map(|document| actions::of_document(&document.group, &document.name, &document.description))
+            .collect();
+        let products = Products::new(&documents);
+        let deprecated = documents
+            .iter()
+            .map(|document| {
+                rules.has(Rule::Deprecated)
+                    && (text::is_deprecated(&document.title) || text::is_deprecated(&document.description))
+            })
+            .collect();
+        let words = Arc::new(Words {
+            documents,
+            keywords,
+            trigrams,
+            names,
+            actions,
+            products,
+            deprecated,
+            rules,
+            translates: settings.model.is_none(),
+        });
         Index { words, vectors: None, graph_above: settings.hnsw_above }
     }
 
@@ -125,7 +157,7 @@ impl Index {
 
     /// Analyses a request by the rules of this index.
     pub fn parse(&self, request: &str) -> Query {
-        Query::parse(request, self.words.rules)
+        Query::parse(request, self.words.rules, self.words.translates)
     }
 
     /// The best `limit` documents among those allowed (by number), best first. `boosts` are added to the scores of single
@@ -190,6 +222,30 @@ impl Index {
     /// The share of what was said that a document has, 0..1.
     pub(super) fn coverage<'q>(&self, said: impl IntoIterator<Item = &'q str>, document: usize) -> f32 {
         self.words.keywords.coverage(said, document as u32)
+    }
+
+    /// What a document does.
+    pub(super) fn actions(&self, document: usize) -> Actions {
+        self.words.actions.get(document).copied().unwrap_or_default()
+    }
+
+    /// Whether two documents are the same thing from two places: twin servers, or two versions of one.
+    pub(super) fn are_twins(&self, one: usize, other: usize) -> bool {
+        /// Cosines of texts that differ in a word or two, and of those of one name.
+        const SAME_TEXT: f32 = 0.97;
+        const SAME_NAME: f32 = 0.85;
+        let near = self.vectors.as_ref().and_then(|vectors| vectors.between(one, other)).unwrap_or(0.0);
+        let same_name = || self.words.documents[one].name == self.words.documents[other].name;
+        near > SAME_TEXT || (near > SAME_NAME && same_name())
+    }
+
+    /// Whether a document says that another has taken its place.
+    pub(super) fn is_deprecated(&self, document: usize) -> bool {
+        self.words.deprecated.get(document) == Some(&true)
+    }
+
+    pub(super) fn products(&self) -> &Products {
+        &self.words.products
     }
 
     /// The documents that the request names.

@@ -34,7 +34,7 @@ use super::{
 /// The model that is compiled in: `input_ids`, `attention_mask` (int64 `[batch, sequence]`) to `sentence_embedding`
 /// (f32 `[batch, 384]`).
 static BUILT_IN_GRAPH: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/models/minilm-l6-v2.int8w.onnx"));
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/models/minilm-tools.int8w.onnx"));
 static BUILT_IN_TOKENIZER: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tokenizer.json"));
 

@@ -33,6 +33,8 @@ const LEAST_OVERLAP: f32 = 0.5;
 /// Beyond this more successes change no boost, and would only make a habit last longer than the half-life says: an agent
 /// in a loop makes thousands.
 const MOST_WEIGHT: f32 = 16.0;
+/// What is left of a habit each time that its document is passed over: after three times a lift is a third of what it was.
+const PASSED_OVER: f32 = 0.5;
 /// Characters of a query that are looked at for its words.
 const LONGEST_QUERY: usize = 1_000;
 /// Characters between two spaces. A longer run is a key, a hash or an address: it helps no other query, and is better not
@@ -170,6 +172,24 @@ impl Outcomes {
             self.remove_weakest(self.rows.keys().copied().collect(), id, at);
         }
         Some(row)
+    }
+
+    /// Halves what a document gained for queries like this one: it was shown first, and another document was called. Gives the
+    /// outcomes that changed, to be stored.
+    pub fn pass_over(&mut self, words: &[String], document: &str, at: u64) -> Vec<Outcome> {
+        let words = tidy(words);
+        let mut changed = Vec::new();
+        for id in self.by_document.get(document).into_iter().flatten() {
+            let Some(row) = self.rows.get_mut(id) else { continue };
+            let shared = row.words.iter().filter(|word| words.binary_search(word).is_ok()).count();
+            if overlap(words.len(), row.words.len(), shared) > 0.0 {
+                // What is left is never 0: that would be no outcome.
+                row.weight = (row.weight_at(at) * PASSED_OVER).max(f32::MIN_POSITIVE);
+                row.at = at;
+                changed.push(row.clone());
+            }
+        }
+        changed
     }
 
     /// What each document gains for a query with these [`words`], at a time in seconds since 1970. Documents that gain
@@ -488,6 +508,31 @@ mod tests {
         outcomes.record(&words("second newcomer"), "a", NOW);
         assert!(rows(&outcomes).contains(&"newcom second -> a".into()));
         assert!(!rows(&outcomes).contains(&"newcom -> a".into()));
+    }
+
+    #[test]
+    fn what_is_passed_over_again_and_again_loses_its_lift() {
+        let mut outcomes = Outcomes::default();
+        for _ in 0..4 {
+            outcomes.record(&words("open an issue"), "a", NOW);
+        }
+        outcomes.record(&words("weather in Rome"), "a", NOW);
+        let before = boost(&outcomes, "open an issue", NOW);
+        let mut last = before;
+        for _ in 0..4 {
+            let changed = outcomes.pass_over(&words("open an issue now"), "a", NOW);
+            assert!(changed.len() == 1 && changed[0].is_sound(), "{changed:?}");
+            let boost = boost(&outcomes, "open an issue", NOW);
+            assert!(boost < last);
+            last = boost;
+        }
+        assert!(last < before / 4.0, "{last} of {before}");
+        assert!(close(boost(&outcomes, "weather in Rome", NOW), 0.1), "other requests keep theirs");
+        assert!(outcomes.pass_over(&words("open an issue"), "b", NOW).is_empty());
+        for _ in 0..500 {
+            outcomes.pass_over(&words("open an issue"), "a", NOW);
+        }
+        assert!(outcomes.rows.values().all(Outcome::is_sound));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use regex::Regex;
 
 use super::{
     abbreviations,
+    actions::{self, Actions},
+    languages::{self, Gloss},
     rules::{Rule, Rules},
     synonyms, text, vectors,
 };
@@ -54,6 +56,8 @@ pub(super) struct Part {
     pub(super) terms: Vec<Term>,
     /// How many of the terms were said.
     said: usize,
+    /// What is to be done.
+    pub(super) actions: Actions,
     /// Three-letter windows, each once.
     pub(super) trigrams: Vec<u64>,
     pub(super) vector: Option<Arc<[f32]>>,
@@ -69,13 +73,27 @@ pub(super) struct Term {
 }
 
 impl Query {
-    /// Analyses a request in any language, of any length. The rules have to be those of the index.
-    pub fn parse(request: &str, rules: Rules) -> Query {
+    /// Analyses a request in any language, of any length. The rules have to be those of the index. `translates` says whether
+    /// a request in one of the languages of the dictionaries is embedded in English, because the model reads no other.
+    pub fn parse(request: &str, rules: Rules, translates: bool) -> Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
-        let mut parts = split(whole);
-        if parts.len() < FEWEST_PARTS || !rules.has(Rule::Parts) {
-            parts.clear();
-        }
+        let gloss = if rules.has(Rule::Languages) { languages::gloss(whole) } else { None };
+        let (of_whole, mut parts) = match &gloss {
+            None => {
+                (Part::new(whole, false, rules), parts(whole, rules, |part| Part::new(part, false, rules)))
+            }
+            Some(Gloss { text, .. }) if translates => {
+                (Part::new(text, true, rules), parts(text, rules, |part| Part::new(part, true, rules)))
+            }
+            Some(Gloss { language, text }) => (
+                Part::new(text, true, rules).spoken_as(whole),
+                parts(whole, rules, |part| {
+                    Part::new(&language.into_english(part), true, rules).spoken_as(part)
+                }),
+            ),
+        };
+        // Tools and their aliases may be in the language of the request.
+        let of_whole = if gloss.is_some() { of_whole.also(text::terms(whole, rules)) } else { of_whole };
         parts.truncate(MOST_PARTS);
         let name =
             whole.trim_matches(|c: char| c.is_whitespace() || "`'\"*".contains(c)).trim_end_matches("()");
@@ -89,8 +107,8 @@ impl Query {
                 .filter(|word| is_identifier(word))
                 .map(|word| text::words(word).join(" "))
                 .collect(),
-            parts: parts.iter().map(|part| Part::new(part, rules)).collect(),
-            whole: Part::new(whole, rules),
+            parts,
+            whole: of_whole,
         }
     }
 
@@ -124,14 +142,14 @@ impl Query {
 impl Query {
     /// The request by its meaning alone, without words, letters, parts and names.
     pub fn vector_only(&self) -> Query {
-        let nothing = Query::parse("", Rules::default());
+        let nothing = Query::parse("", Rules::default(), true);
         let whole = Part { vector: self.whole.vector.clone(), ..nothing.whole.clone() };
         Query { whole, ..nothing }
     }
 }
 
 impl Part {
-    fn new(part: &str, rules: Rules) -> Part {
+    fn new(part: &str, is_gloss: bool, rules: Rules) -> Part {
         let mut terms: Vec<Term> = Vec::new();
         let mut add = |term: String, weight: f32, by: &str| {
             if !terms.iter().any(|known| known.term == term) {
@@ -144,7 +162,7 @@ impl Part {
         let mut spoken = part.to_owned();
         if rules.has(Rule::Abbreviations) {
             let words = text::words(part);
-            for word in &words {
+            for word in words.iter().filter(|word| stands_alone(part, word)) {
                 let singular = word.strip_suffix('s').unwrap_or(word);
                 let meaning = abbreviations::meaning(word).or_else(|| abbreviations::meaning(singular));
                 if let Some(meaning) = meaning.filter(|meaning| !spoken.to_lowercase().contains(*meaning)) {
@@ -157,6 +175,10 @@ impl Part {
                 text::terms(short, rules).into_iter().for_each(|term| add(term, ABBREVIATION, by));
             }
         }
+        if rules.has(Rule::Abbreviations) && ARITHMETIC.is_match(part) {
+            spoken.push_str(" (calculate)");
+            text::terms("calculate", rules).into_iter().for_each(|term| add(term, ABBREVIATION, part));
+        }
         if rules.has(Rule::Synonyms) {
             for stem in &stems {
                 synonyms::of(stem, rules).iter().for_each(|other| add(other.clone(), SYNONYM, stem));
@@ -167,7 +189,25 @@ impl Part {
         let mut trigrams = if rules.has(Rule::Letters) { text::trigrams(part) } else { Vec::new() };
         trigrams.sort_unstable();
         trigrams.dedup();
-        Part { text: part.to_owned(), spoken, terms, said, trigrams, vector: None }
+        let actions =
+            if rules.has(Rule::Actions) { actions::of_request(part, is_gloss) } else { Actions::NONE };
+        Part { text: part.to_owned(), spoken, terms, said, actions, trigrams, vector: None }
+    }
+
+    /// With words that are looked for as well, and do not count as said.
+    fn also(mut self, terms: Vec<String>) -> Part {
+        for term in terms {
+            if !self.terms.iter().any(|known| known.term == term) {
+                self.terms.push(Term { by: term.clone(), term, weight: 1.0 });
+            }
+        }
+        self
+    }
+
+    /// Embedded as another text.
+    fn spoken_as(mut self, text: &str) -> Part {
+        text.clone_into(&mut self.spoken);
+        self
     }
 
     /// The terms that were said, without what means the same.
@@ -181,12 +221,43 @@ impl Part {
     }
 }
 
+/// Whether a word of a text is a word there, or the ending of a file's name (`docx` of `offer.docx`). What is part of a path,
+/// an address or a key (`HR-22`) stands for nothing.
+fn stands_alone(text: &str, word: &str) -> bool {
+    let is = |piece: &str| text::words(piece).iter().any(|part| part == word);
+    text.split_whitespace().map(|run| run.trim_matches(|c: char| !c.is_alphanumeric() && c != '/')).any(
+        |run| match run.rsplit_once('.') {
+            Some((_, ending)) => text::fold(ending) == word,
+            None => !run.contains('/') && !is_key(run) && is(run),
+        },
+    )
+}
+
+/// Letters and a number, as trackers name their issues.
+fn is_key(run: &str) -> bool {
+    run.split_once('-').is_some_and(|(head, number)| {
+        let capitals = head.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+        capitals && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
 /// What cannot name a tool and makes parts look alike.
 static NOISE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
         r#"(?ix) https?://\S+ | (?:\s|^)(?:~|[a-z]:)?[/\\][\w.\-/\\]+
         | \b(?:please|kindly|thanks|thank\s+you|could\s+you|can\s+you|would\s+you|will\s+you|i\s+would\s+like\s+(?:you\s+)?to
         | i'd\s+like\s+(?:you\s+)?to|i\s+want\s+(?:you\s+)?to|i\s+need\s+(?:you\s+)?to|help\s+me)\b"#,
+    )
+    .expect("a constant that a test compiles")
+});
+
+/// Numbers with something to reckon between them. A date or an address has no space around its signs.
+static ARITHMETIC: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(
+        r"(?ix) \d\s*[+*^×÷]\s*\d | \d\s+[-/]\s+\d | \d\s*(?:%|percent|per\s+cent)\s+(?:of|from)\s+\d
+        | \b(?:add|sum|multiply|divide|subtract)\s+(?:up\s+)?\d[\d.,]*\s*(?:,|and|by|from|to|with)\s*\d
+        | \d\s+(?:plus|minus|times|divided(?:\s+by)?|multiplied(?:\s+by)?|modulo)\s+\d
+        | \b(?:square|cube)\s+root\b | \broot\s+(?:of\s+)?\d",
     )
     .expect("a constant that a test compiles")
 });
@@ -198,6 +269,12 @@ static SEAM: LazyLock<Regex> = LazyLock::new(|| {
     )
     .expect("a constant that a test compiles")
 });
+
+/// The parts of a request for several things, each made by `part`; none where there are too few.
+fn parts(request: &str, rules: Rules, part: impl Fn(&str) -> Part) -> Vec<Part> {
+    let texts = if rules.has(Rule::Parts) { split(request) } else { Vec::new() };
+    if texts.len() < FEWEST_PARTS { Vec::new() } else { texts.iter().map(|text| part(text)).collect() }
+}
 
 fn split(request: &str) -> Vec<String> {
     let clean = NOISE.replace_all(request, " ");
@@ -254,39 +331,55 @@ mod tests {
         for request in
             ["", " ", "\u{0}", "查询北京的天气", "🦀🦀", &"a".repeat(100_000), &"word. ".repeat(5_000)]
         {
-            let query = Query::parse(request, Rules::default());
+            let query = Query::parse(request, Rules::default(), true);
             assert!((1..=MOST_PARTS).contains(&query.texts().len()));
         }
     }
 
     #[test]
     fn the_vector_of_a_whole_is_that_of_its_parts_together() {
-        let query =
-            Query::parse("find flights to Rome; book the cheapest one; mail me the plan", Rules::default());
+        let query = Query::parse(
+            "find flights to Rome; book the cheapest one; mail me the plan",
+            Rules::default(),
+            true,
+        );
         assert_eq!(query.texts(), ["find flights to Rome", "book the cheapest one", "mail me the plan"]);
         let unit = |at: usize| -> Arc<[f32]> { (0..3).map(|n| f32::from(n == at)).collect() };
         let query = query.with_vectors((0..3).map(unit).collect());
         let whole = query.whole.vector.as_deref().expect("a vector");
         assert!(whole.iter().all(|value| (value - 1.0 / 3f32.sqrt()).abs() < 1e-6));
         assert_eq!(query.parts[2].vector.as_deref(), Some(&*unit(2)));
-        let none = Query::parse("a b c; d e f; g h i", Rules::default()).with_vectors(Vec::new());
+        let none = Query::parse("a b c; d e f; g h i", Rules::default(), true).with_vectors(Vec::new());
         assert!(!none.has_vectors() && none.parts.len() == 3);
     }
 
     #[test]
     fn synonyms_do_not_count_as_said() {
-        let query = Query::parse("remove a folder", Rules::default());
+        let query = Query::parse("remove a folder", Rules::default(), true);
         assert_eq!(query.whole.said().collect::<Vec<_>>(), ["remov", "folder"]);
         let synonym = |term: &Term| term.term == "delet" && term.weight == SYNONYM && term.by == "remov";
         assert!(query.whole.terms.iter().any(synonym));
-        let query = Query::parse("remove a folder", Rules::default().without(Rule::Synonyms));
+        let query = Query::parse("remove a folder", Rules::default().without(Rule::Synonyms), true);
         assert_eq!(query.whole.terms.len(), 2);
+    }
+
+    #[test]
+    fn requests_in_other_languages_are_embedded_in_english_where_the_model_reads_no_other() {
+        let texts = |translates: bool| Query::parse("Datei löschen", Rules::default(), translates).texts();
+        assert_eq!(texts(true), ["file delete"]);
+        assert_eq!(texts(false), ["Datei löschen"]);
+        let query = Query::parse("Datei löschen", Rules::default(), true);
+        assert_eq!(query.whole.said().collect::<Vec<_>>(), ["file", "delet"]);
+        // An alias in the language of the request is found by its own words.
+        assert!(query.whole.terms.iter().any(|term| term.term == text::stem("loschen")));
+        let rules = Rules::default().without(Rule::Languages);
+        assert_eq!(Query::parse("Datei löschen", rules, true).texts(), ["Datei löschen"]);
     }
 
     #[test]
     fn abbreviations_are_looked_for_as_what_they_stand_for() {
         let weight = |request: &str, term: &str| {
-            let query = Query::parse(request, Rules::default());
+            let query = Query::parse(request, Rules::default(), true);
             query.whole.terms.iter().find(|known| known.term == term).map(|known| known.weight)
         };
         assert_eq!(weight("list PRs", "pull"), Some(ABBREVIATION));
@@ -294,10 +387,16 @@ mod tests {
         assert_eq!(weight("show statistics", "stat"), Some(ABBREVIATION), "as `get_stats` has it");
         assert_eq!(weight("list pull requests", "pull"), Some(1.0));
         assert_eq!(
-            Query::parse("restart k8s pods", Rules::default()).texts(),
+            Query::parse("restart k8s pods", Rules::default(), true).texts(),
             ["restart k8s pods (kubernetes)"]
         );
+        let spoken = |request: &str| Query::parse(request, Rules::default(), true).texts().remove(0);
+        assert_eq!(spoken("close HR-22 in /var/data/env.d"), "close HR-22 in /var/data/env.d");
+        assert_eq!(spoken("sign offer.docx"), "sign offer.docx (word document)");
+        assert_eq!(spoken("add 19 and 23"), "add 19 and 23 (calculate)");
+        assert_eq!(spoken("17.5 percent of 2340"), "17.5 percent of 2340 (calculate)");
+        assert_eq!(spoken("add a label to issue 17 by 2026-11-22"), "add a label to issue 17 by 2026-11-22");
         let rules = Rules::default().without(Rule::Abbreviations);
-        assert_eq!(Query::parse("restart k8s pods", rules).texts(), ["restart k8s pods"]);
+        assert_eq!(Query::parse("restart k8s pods", rules, true).texts(), ["restart k8s pods"]);
     }
 }

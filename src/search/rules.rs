@@ -33,11 +33,23 @@ pub enum Rule {
     Parts,
     /// A request that is, begins or mentions a tool's name finds that tool first.
     Names,
+    /// What a request wants to do is compared with what a tool does.
+    Actions,
+    /// A tool that is bound to a product comes first where that is named, and later where another one is, or none.
+    Products,
+    /// A tool that calls itself deprecated comes after the one that took its place.
+    Deprecated,
+    /// What a long description says late has vectors of its own.
+    LateSentences,
+    /// Usage rules, argument lists, examples and markup are no part of what is embedded.
+    Boilerplate,
+    /// A request in another language is brought into English.
+    Languages,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 13] = [
+    pub const ALL: [Rule; 19] = [
         Rule::Meaning,
         Rule::FirstSentence,
         Rule::ToolName,
@@ -51,6 +63,12 @@ impl Rule {
         Rule::Letters,
         Rule::Parts,
         Rule::Names,
+        Rule::Actions,
+        Rule::Products,
+        Rule::Deprecated,
+        Rule::LateSentences,
+        Rule::Boilerplate,
+        Rule::Languages,
     ];
 
     /// What it is called on a command line.
@@ -69,6 +87,12 @@ impl Rule {
             Rule::Letters => "letters",
             Rule::Parts => "parts",
             Rule::Names => "names",
+            Rule::Actions => "actions",
+            Rule::Products => "products",
+            Rule::Deprecated => "deprecated",
+            Rule::LateSentences => "late-sentences",
+            Rule::Boilerplate => "boilerplate",
+            Rule::Languages => "languages",
         }
     }
 }

@@ -129,6 +129,11 @@ fn by(form: fn(&str) -> String) -> Groups {
     groups
 }
 
+/// All words that have a synonym.
+pub(super) fn words() -> impl Iterator<Item = &'static str> {
+    GROUPS.iter().flat_map(|group| group.iter().copied())
+}
+
 /// The terms that mean nearly the same as this one; terms are stems if that rule is on, else words.
 pub(super) fn of(term: &str, rules: Rules) -> &'static [String] {
     let groups = if rules.has(Rule::Stemming) { &BY_STEM } else { &BY_WORD };

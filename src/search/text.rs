@@ -4,6 +4,7 @@
 
 use std::sync::LazyLock;
 
+use regex::Regex;
 use rust_stemmers::{Algorithm, Stemmer};
 
 use super::rules::{Rule, Rules};
@@ -96,6 +97,136 @@ pub(super) fn first_sentence(text: &str) -> &str {
     });
     let end = ends.map(|(at, c)| at + c.len_utf8()).find(|&end| end >= SHORTEST);
     end.map_or(text, |end| text[..end].trim_end())
+}
+
+/// Headings of what says how to call a tool and not what it does.
+static USAGE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(
+        r"(?im)(?:^|\s)(?:args|arguments|parameters|params|returns?|raises|throws|yields|examples?|example\s+usage|usage|example\s+(?:call|query|request|response|output)s?|output\s+format|response\s+format|input\s+schema|request\s+body|error\s+responses|required\s+params?|optional\s+params?|notes?|important|warnings?|prerequisites|limitations)\s*:(?:\s|$)",
+    )
+    .expect("a constant that a test compiles")
+});
+
+/// Fenced code, tags, links' targets and addresses.
+static MARKUP: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?s)```.*?(?:```|$)|</?[a-zA-Z][\w-]*>|\]\([^)\s]*\)|https?://\S+")
+        .expect("a constant that a test compiles")
+});
+
+/// How a description says that another tool has taken its place.
+static DEPRECATED: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?:^|[.\[(:*]\s*|\b(?:is|are|now)\s+)(?i:deprecated|obsolete)\b|\bDEPRECATED\b")
+        .expect("a constant that a test compiles")
+});
+
+/// Whether a description says early on that it should not be used any more.
+pub(super) fn is_deprecated(description: &str) -> bool {
+    DEPRECATED.is_match(cut(description.trim(), 240))
+}
+
+/// A description without usage rules, argument lists, examples, markup and the indentation of source code.
+pub(super) fn without_boilerplate(description: &str) -> String {
+    let plain = MARKUP.replace_all(description, " ");
+    let mut kept = String::new();
+    let mut skipping: Option<usize> = None;
+    for line in plain.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let bare = line.trim().trim_start_matches(['#', '*', '-', '•', '>', ' ']).trim();
+        if bare.is_empty() {
+            continue;
+        }
+        let usage = USAGE.find(bare);
+        match (&usage, skipping) {
+            (Some(found), _) => {
+                skipping = Some(indent);
+                push_line(&mut kept, &bare[..found.start()]);
+                continue;
+            }
+            // What follows on the same level and is prose again.
+            (None, Some(level))
+                if indent <= level
+                    && bare.split_whitespace().count() > 6
+                    && !is_item(line.trim())
+                    && !bare.contains(':') =>
+            {
+                skipping = None
+            }
+            (None, Some(_)) => continue,
+            (None, None) => {}
+        }
+        push_line(&mut kept, bare);
+    }
+    let kept: String = kept.chars().filter(|c| !matches!(c, '*' | '`' | '[' | ']' | '|')).collect();
+    let kept = kept.trim();
+    if kept.chars().any(char::is_alphanumeric) {
+        kept.to_owned()
+    } else {
+        description.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn push_line(text: &mut String, line: &str) {
+    let line = line.trim();
+    if line.is_empty() {
+        return;
+    }
+    if !text.is_empty() {
+        text.push(if text.ends_with(['.', '!', '?', ':', '。', ',', ';']) { ' ' } else { '\n' });
+    }
+    text.push_str(&line.split_whitespace().collect::<Vec<_>>().join(" "));
+}
+
+fn is_item(line: &str) -> bool {
+    line.starts_with(['-', '*', '•'])
+        || line
+            .split_once(['.', ')'])
+            .is_some_and(|(number, _)| number.len() < 3 && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// What a description says after as much as the model reads at once, in pieces of that size, at most [`MOST_WINDOWS`].
+pub(super) fn late_windows(description: &str) -> Vec<String> {
+    /// Bytes of English that are surely read at once.
+    const WINDOW: usize = 320;
+    const MOST_WINDOWS: usize = 2;
+    let mut windows = vec![String::new()];
+    for sentence in sentences(description) {
+        let full = windows
+            .last()
+            .is_some_and(|last: &String| !last.is_empty() && last.len() + sentence.len() > WINDOW);
+        if full {
+            if windows.len() > MOST_WINDOWS {
+                break;
+            }
+            windows.push(String::new());
+        }
+        if let Some(last) = windows.last_mut() {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(sentence);
+        }
+    }
+    windows.remove(0);
+    windows
+}
+
+/// The sentences and lines of a text.
+fn sentences(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text.trim();
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let ends = rest.char_indices().filter(|&(at, c)| match c {
+            '\n' | '。' | '！' | '？' => true,
+            '.' | '!' | '?' => rest[at + 1..].starts_with(char::is_whitespace),
+            _ => false,
+        });
+        let end = ends.map(|(at, c)| at + c.len_utf8()).find(|&end| end >= 15).unwrap_or(rest.len());
+        let (sentence, after) = rest.split_at(end);
+        rest = after.trim_start();
+        Some(sentence.trim())
+    })
 }
 
 /// The longest beginning of `text` with at most `max` characters.

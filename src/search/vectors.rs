@@ -130,6 +130,12 @@ impl Vectors {
         row.and_then(Option::as_ref).map_or(UNKNOWN, |vector| dot(query, vector))
     }
 
+    /// The cosine of two of the vectors, if both are known.
+    pub(super) fn between(&self, one: usize, other: usize) -> Option<f32> {
+        let row = |number: usize| self.rows.get(number).and_then(Option::as_ref);
+        Some(dot(row(one)?, row(other)?))
+    }
+
     /// About the `count` nearest and all that the graph does not have, in no order; nothing without a graph.
     pub(super) fn near(&self, query: &[f32], count: usize) -> Vec<usize> {
         let Some(placed) = self.placed.as_ref().filter(|_| query.len() == self.width) else {

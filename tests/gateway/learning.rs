@@ -50,6 +50,28 @@ async fn what_was_called_after_a_search_comes_first_the_next_time() {
 }
 
 #[tokio::test]
+async fn what_is_shown_first_and_passed_over_again_and_again_loses_its_lift() {
+    let inside = desk().open().await;
+    inside.gateway.recalled().await;
+    let first = async |caller: &Caller| search(&inside, caller, QUERY).await["results"][0]["name"].clone();
+    for _ in 0..4 {
+        let caller = client(&inside);
+        search(&inside, &caller, QUERY).await;
+        execute(&inside, &caller, "desk.six").await;
+    }
+    let mut rounds = 0;
+    while first(&client(&inside)).await == "desk.six" {
+        rounds += 1;
+        assert!(rounds < 5, "it is still first after {rounds} calls of another");
+        let caller = client(&inside);
+        search(&inside, &caller, QUERY).await;
+        execute(&inside, &caller, "desk.one").await;
+    }
+    assert!(rounds > 1, "one call of another is an exception and no habit");
+    assert_eq!(first(&client(&inside)).await, "desk.one");
+}
+
+#[tokio::test]
 async fn only_a_success_of_what_was_found_teaches() {
     let inside = desk().open().await;
     inside.gateway.recalled().await;

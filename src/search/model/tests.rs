@@ -453,7 +453,9 @@ async fn a_multilingual_model_finds_by_meaning_in_any_language() {
         documents.iter().map(|document| document.passage(Rules::default())).collect();
     let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("a model that fits");
     assert_eq!(vectors.iter().flatten().map(|vector| vector.len()).collect::<Vec<_>>(), [12, 12]);
-    let index = Index::new(documents, &Settings::default()).with_vectors(vectors);
+    // Requests are put to such a model as they were said.
+    let settings = Settings { model: Some("a folder".into()), ..Settings::default() };
+    let index = Index::new(documents, &settings).with_vectors(vectors);
     assert!(index.has_vectors());
 
     let check = async |text: &str, expected: &str| {

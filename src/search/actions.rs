@@ -1,0 +1,341 @@
+//! What somebody wants to do, and what a document does: `close an issue` is no `delete_issue`, and `what changed` is no
+//! wish to change something.
+//!
+//! Knows English verbs and where they stand in a request, a name and a description; has not heard of scores. A text may
+//! mean several actions, and one that means none agrees with all.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use super::text;
+
+/// A set of actions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Actions(u16);
+
+impl Actions {
+    pub(super) const NONE: Actions = Actions(0);
+    const READ: Actions = Actions(1);
+    const FIND: Actions = Actions(1 << 1);
+    const CREATE: Actions = Actions(1 << 2);
+    const CHANGE: Actions = Actions(1 << 3);
+    const DELETE: Actions = Actions(1 << 4);
+    const SEND: Actions = Actions(1 << 5);
+    const RUN: Actions = Actions(1 << 6);
+    const STOP: Actions = Actions(1 << 7);
+    const MOVE: Actions = Actions(1 << 8);
+    const CONVERT: Actions = Actions(1 << 9);
+    const COMPUTE: Actions = Actions(1 << 10);
+
+    const fn with(self, other: Actions) -> Actions {
+        Actions(self.0 | other.0)
+    }
+
+    fn meets(self, other: Actions) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self == Actions::NONE
+    }
+
+    /// Whether nothing in the set changes anything.
+    pub(super) fn only_reads(self) -> bool {
+        !self.is_empty() && self.0 & !LOOKS.0 == 0
+    }
+
+    /// Whether everything in the set changes something.
+    pub(super) fn only_writes(self) -> bool {
+        !self.is_empty() && !self.meets(LOOKS.with(Actions::RUN))
+    }
+
+    /// How what a document does fits what is wanted.
+    pub(super) fn fit(self, document: Actions) -> Fit {
+        let (wanted, does) = (self, document);
+        if wanted.is_empty() || does.is_empty() {
+            // What takes something away has to be asked for.
+            return if wanted.is_empty() && does == Actions::DELETE { Fit::Other } else { Fit::Open };
+        }
+        let runs = wanted.meets(Actions::RUN) || does.meets(Actions::RUN);
+        if wanted.meets(does) {
+            Fit::Same
+        } else if wanted.meets(Actions::DELETE) != does.meets(Actions::DELETE) && !runs {
+            Fit::TakesAway
+        } else if wanted.group() & does.group() == 0 {
+            Fit::Other
+        } else {
+            Fit::Open
+        }
+    }
+
+    /// The kinds of effect in the set, a bit each. To run something may have any.
+    fn group(self) -> u8 {
+        let mut group = 0;
+        let mut add = |of: Actions, bits: u8| group |= if self.meets(of) { bits } else { 0 };
+        add(LOOKS, 1);
+        add(MAKES, 2);
+        add(Actions::DELETE, 4);
+        add(Actions::STOP, 8);
+        add(Actions::CONVERT.with(Actions::MOVE), 3);
+        add(Actions::RUN, 7);
+        group
+    }
+}
+
+/// How what a document does fits what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It is the same.
+    Same,
+    /// Nothing can be told.
+    Open,
+    /// One looks and the other changes something.
+    Other,
+    /// One takes something away and the other does not.
+    TakesAway,
+}
+
+const LOOKS: Actions = Actions::READ.with(Actions::FIND).with(Actions::COMPUTE);
+const MAKES: Actions = Actions::CREATE.with(Actions::CHANGE).with(Actions::SEND);
+
+/// Verbs by what they do. One that stands in several lines may mean any of them.
+const VERBS: &[(Actions, &str)] = &[
+    (
+        Actions::READ,
+        "get read show view display fetch retrieve list enumerate browse describe inspect check count summarize explain \
+         compare diff status log history measure monitor analyze analyse preview print dump see look tell inform know watch \
+         open peek tail examine verify validate test review return obtain identify detect determine track report \
+         summary overview statistics stats info blame audit scan ping trace profile estimate predict forecast assess learn \
+         understand observe stat resolve extract scrape crawl download access expand lookup discover find",
+    ),
+    (
+        Actions::FIND,
+        "search find query look lookup locate discover grep filter recommend suggest seek match explore get list glob \
+         research identify detect",
+    ),
+    (
+        Actions::CREATE,
+        "create add make new insert generate build register write draft compose initialize init append define schedule \
+         book reserve order buy purchase commit fork clone remember store save record draw plot invite upload raise setup \
+         produce design establish start put place enter provision attach introduce import copy duplicate note log memorize \
+         load subscribe join link connect highlight annotate mount request issue prepare ingest index push embed capture \
+         take publish post plan remind leave review",
+    ),
+    (
+        Actions::CHANGE,
+        "update edit modify change set rename replace patch alter format adjust configure close reopen assign approve enable \
+         disable toggle mark merge resize rotate transition lock unlock protect fix sort freeze hide revert restore undo \
+         archive switch label tag put correct rewrite overwrite customize refresh rebase reset amend extend align crop scale \
+         mute unmute pin unpin star vote rate complete finish accept reject decline dismiss confirm authorize \
+         write insert add append apply stage unstage checkout upgrade improve optimize group ungroup reorder arrange \
+         increase decrease raise lower turn activate deactivate suspend resume emulate cordon drain style manage mute \
+         encrypt decrypt sign compress resolve bump rollback restart roll annotate revise touch swap tweak clean",
+    ),
+    (
+        Actions::DELETE,
+        "delete remove drop erase clear purge uninstall unlink unsubscribe detach revoke retract discard forget wipe \
+         truncate destroy prune trash clean deregister unregister unfollow cancel eliminate exclude strip empty",
+    ),
+    (
+        Actions::SEND,
+        "send post reply publish notify email mail message share tell comment submit react forward tweet respond answer \
+         broadcast announce mention invite dispatch deliver ask remind alert upload push",
+    ),
+    (
+        Actions::RUN,
+        "run execute start launch invoke call trigger deploy perform play click press type fill navigate go select \
+         drag hover scroll open simulate use interact handle process begin restart visit tap control manage",
+    ),
+    (
+        Actions::STOP,
+        "stop cancel kill abort terminate end quit pause exit close shut suspend halt interrupt finish",
+    ),
+    (
+        Actions::MOVE,
+        "move copy duplicate transfer upload download import export migrate sync synchronize rename relocate drag \
+         transport backup save pull push archive replicate",
+    ),
+    (
+        Actions::CONVERT,
+        "convert translate transform export parse encode decode render extract turn reformat compile transcribe transcode \
+         format encrypt decrypt compress zip unzip gzip serialize localize",
+    ),
+    (
+        Actions::COMPUTE,
+        "calculate compute evaluate solve sum average multiply divide subtract count convert estimate",
+    ),
+];
+
+static BY_STEM: LazyLock<HashMap<String, Actions>> = LazyLock::new(|| {
+    let mut by_stem: HashMap<String, Actions> = HashMap::new();
+    for (actions, words) in VERBS {
+        for word in words.split_whitespace() {
+            let known = by_stem.entry(text::stem(word)).or_default();
+            *known = known.with(*actions);
+        }
+    }
+    by_stem
+});
+
+/// All verbs that are known.
+pub(super) fn verbs() -> impl Iterator<Item = &'static str> {
+    VERBS.iter().flat_map(|(_, words)| words.split_whitespace())
+}
+
+/// What a word does if it is a verb.
+fn of_word(word: &str) -> Actions {
+    BY_STEM.get(&text::stem(word)).copied().unwrap_or_default()
+}
+
+/// What a document does: the verb of its name, which stands first or last there, and the first verb of its description.
+/// `group` is what it belongs to, whose words in the name say nothing.
+pub(super) fn of_document(group: &str, name: &str, description: &str) -> Actions {
+    let group = text::words(group);
+    let words: Vec<String> = text::words(name).into_iter().filter(|word| !group.contains(word)).collect();
+    let first = words.iter().take(2).map(|word| of_word(word)).find(|actions| !actions.is_empty());
+    let last = || words.last().map(|word| of_word(word)).unwrap_or_default();
+    let of_name = first.unwrap_or_else(last);
+    let sentence = text::first_sentence(description);
+    let opening = text::words(text::cut(sentence, 120));
+    let of_description = opening
+        .iter()
+        .take(3)
+        .map(|word| of_word(word))
+        .find(|actions| !actions.is_empty())
+        .unwrap_or_default();
+    // A name like `issue_write` is more than its description, and one like `API-patch-page` less.
+    of_name.with(of_description)
+}
+
+/// Words that may stand before the verb that says what is wanted: `please delete`, `I want to delete`, `can you delete`.
+const BEFORE_A_VERB: &[&str] = &[
+    "also", "and", "can", "could", "d", "do", "finally", "first", "help", "how", "i", "just", "kindly",
+    "let", "lets", "like", "ll", "me", "must", "need", "next", "now", "please", "pls", "quickly", "shall",
+    "should", "simply", "so", "the", "then", "to", "us", "want", "we", "will", "would", "you",
+];
+
+/// Words that begin a question about how things are.
+const QUESTIONS: &[&str] = &[
+    "any", "are", "did", "do", "does", "has", "have", "how", "is", "was", "were", "what", "whats", "when",
+    "where", "wheres", "which", "who", "whom", "whos", "whose", "why",
+];
+
+/// Those of them that are about nothing else wherever they stand.
+const QUESTION_WORDS: &[&str] = &["what", "which", "where", "when", "who", "whom", "whose", "why"];
+
+const LOOK_UP: Actions = Actions::READ.with(Actions::FIND);
+
+/// What a request asks to be done. `is_gloss` is set for words that were put in the place of another language's, whose order
+/// says nothing.
+pub(super) fn of_request(request: &str, is_gloss: bool) -> Actions {
+    if is_gloss {
+        let words = text::words(request);
+        let asks = words.iter().any(|word| QUESTION_WORDS.contains(&word.as_str()));
+        let asked = if asks { LOOK_UP } else { Actions::NONE };
+        return words.iter().fold(asked, |all, word| all.with(of_word(word)));
+    }
+    let clauses = request.split(['.', '!', '?', ';', ':', ',', '\n', '(', '"']);
+    let clauses = clauses.map(|clause| text::words(&clause.replace(['\'', '’'], "")));
+    let all = clauses.fold(Actions::NONE, |all, words| all.with(of_clause(&words)));
+    if all.is_empty() && request.trim_end().ends_with('?') { LOOK_UP } else { all }
+}
+
+fn of_clause(words: &[String]) -> Actions {
+    let word = |at: usize| words.get(at).map_or("", String::as_str);
+    // How to do something is asked by who wants it done.
+    let how_to = word(0) == "how" && matches!(word(1), "to" | "do" | "can" | "could" | "should" | "would");
+    if QUESTIONS.contains(&word(0)) && !how_to {
+        return LOOK_UP;
+    }
+    let leading = (0..words.len()).take_while(|&at| at == 0 || BEFORE_A_VERB.contains(&word(at - 1)));
+    // `I would like to`, `we need to`, further on in the clause.
+    let further = (1..words.len())
+        .filter(|&at| matches!(word(at - 1), "to" | "please" | "pls" | "and" | "you" | "then"));
+    let actions = leading.chain(further).map(|at| verb(words, at));
+    actions.into_iter().find(|actions| !actions.is_empty()).unwrap_or_default()
+}
+
+/// What the verb at a place does, with what follows it.
+fn verb(words: &[String], at: usize) -> Actions {
+    let word = words[at].as_str();
+    let next = words.get(at + 1).map_or("", String::as_str);
+    let after = words.get(at + 2).map_or("", String::as_str);
+    let filed = || is_thing_to_file(after) || is_thing_to_file(words.get(at + 3).map_or("", String::as_str));
+    let is_amount = || !next.is_empty() && next.bytes().all(|byte| byte.is_ascii_digit());
+    match (word, next) {
+        ("me" | "us" | "the" | "you" | "i" | "we", _) => Actions::NONE,
+        ("give" | "bring" | "hand", "me" | "us") | ("look", "up" | "for") => LOOK_UP,
+        ("set", "up") => Actions::CREATE.with(Actions::CHANGE),
+        ("take" | "cut", "out") | ("get", "rid") | ("take", "away") => Actions::DELETE,
+        ("roll", "back") => Actions::CHANGE,
+        ("log", "work" | "time" | "hours" | "my") => Actions::CREATE,
+        ("log", _) if is_amount() => Actions::CREATE,
+        ("load", _) if words[at..].iter().any(|word| matches!(word.as_str(), "into" | "in" | "to")) => {
+            Actions::CREATE
+        }
+        ("load", _) => Actions::READ,
+        // `logs of a pod`, `notes about Oslo`: a verb that orders has no ending.
+        (noun, _) if noun.ends_with('s') && !noun.ends_with("ss") => Actions::NONE,
+        ("open", things) if is_thing_to_file(things) && things.ends_with('s') => LOOK_UP,
+        ("open" | "raise" | "file", thing) if is_thing_to_file(thing) => Actions::CREATE,
+        ("open" | "file" | "raise" | "log" | "report" | "submit", "a" | "an" | "new" | "another")
+            if filed() =>
+        {
+            Actions::CREATE
+        }
+        _ => of_word(word),
+    }
+}
+
+/// What is opened by making one.
+fn is_thing_to_file(word: &str) -> bool {
+    let word = word.strip_suffix('s').unwrap_or(word);
+    matches!(
+        word,
+        "issue"
+            | "ticket"
+            | "bug"
+            | "pr"
+            | "pull"
+            | "mr"
+            | "merge"
+            | "case"
+            | "request"
+            | "incident"
+            | "story"
+            | "account"
+            | "position"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_documents_agree_on_what_is_done() {
+        let check = |request: &str, name: &str, expected: Fit| {
+            let (wanted, does) = (of_request(request, false), of_document("hub", name, ""));
+            assert_eq!(wanted.fit(does), expected, "{request} -> {name}: {wanted:?} {does:?}");
+        };
+        check("close an issue", "delete_issue", Fit::TakesAway);
+        check("close an issue", "update_issue", Fit::Same);
+        check("open a pull request", "get_pull_request", Fit::Other);
+        check("open a pull request", "create_pull_request", Fit::Same);
+        check("open issues of a repository", "list_issues", Fit::Same);
+        check("what changed in the repo", "commit", Fit::Other);
+        check("what changed in the repo", "diff", Fit::Same);
+        check("Could you please delete the old branch?", "delete_branch", Fit::Same);
+        check("Could you please delete the old branch?", "create_branch", Fit::TakesAway);
+        check("how do I remove a label", "delete_label", Fit::Same);
+        check("remember that Ada likes chess", "delete_entities", Fit::TakesAway);
+        check("remember that Ada likes chess", "create_entities", Fit::Same);
+        check("stop the search", "start_search", Fit::Other);
+        check("is there a meeting today?", "create_event", Fit::Other);
+        check("weather in Rome", "forecast", Fit::Open);
+        check("log 2 hours of work on a ticket", "add_worklog", Fit::Same);
+        check("logs of a pod", "delete_pod", Fit::Other);
+        check("load a CSV file into a table", "read_query", Fit::Other);
+        check("show me the open bugs", "list_issues", Fit::Same);
+        check("", "get", Fit::Open);
+    }
+}

@@ -1,0 +1,674 @@
+//! Eight languages brought into English, word by word, before a request is embedded and searched: the built-in model reads
+//! English, and so do the words of most tools.
+//!
+//! A dictionary for each language (`languages/*.txt`) has the words of this field: verbs, objects, kinds of files, time. The
+//! result is no English sentence, and need not be one. Numbers, names and quoted text stay as they are. Knows words; has
+//! not heard of documents or scores.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::LazyLock,
+};
+
+use rust_stemmers::{Algorithm, Stemmer};
+
+use super::{abbreviations, actions, products, synonyms, text};
+
+/// Words of a phrase of a dictionary.
+const LONGEST_PHRASE: usize = 5;
+/// Letters of a word that may be a compound of others.
+const SHORTEST_COMPOUND: usize = 7;
+/// Letters of a part of a compound.
+const SHORTEST_HALF: usize = 3;
+/// Longer words are none, and are not looked at letter by letter.
+const LONGEST_WORD: usize = 60;
+
+/// A language that requests are brought into English from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Language {
+    /// German.
+    De,
+    /// French.
+    Fr,
+    /// Spanish.
+    Es,
+    /// Portuguese.
+    Pt,
+    /// Italian.
+    It,
+    /// Russian.
+    Ru,
+    /// Chinese.
+    Zh,
+    /// Japanese.
+    Ja,
+}
+
+use Language::{De, Es, Fr, It, Ja, Pt, Ru, Zh};
+
+/// Those whose letters are Latin, which only words tell apart.
+const LATIN: [Language; 5] = [De, Fr, Es, Pt, It];
+
+impl Language {
+    fn source(self) -> &'static str {
+        match self {
+            De => include_str!("languages/de.txt"),
+            Fr => include_str!("languages/fr.txt"),
+            Es => include_str!("languages/es.txt"),
+            Pt => include_str!("languages/pt.txt"),
+            It => include_str!("languages/it.txt"),
+            Ru => include_str!("languages/ru.txt"),
+            Zh => include_str!("languages/zh.txt"),
+            Ja => include_str!("languages/ja.txt"),
+        }
+    }
+
+    fn stemmer(self) -> Option<Stemmer> {
+        let algorithm = match self {
+            De => Algorithm::German,
+            Fr => Algorithm::French,
+            Es => Algorithm::Spanish,
+            Pt => Algorithm::Portuguese,
+            It => Algorithm::Italian,
+            Ru => Algorithm::Russian,
+            Zh | Ja => return None,
+        };
+        Some(Stemmer::create(algorithm))
+    }
+
+    fn dictionary(self) -> &'static Dictionary {
+        static ALL: [LazyLock<Dictionary>; 8] = [
+            LazyLock::new(|| Dictionary::read(De)),
+            LazyLock::new(|| Dictionary::read(Fr)),
+            LazyLock::new(|| Dictionary::read(Es)),
+            LazyLock::new(|| Dictionary::read(Pt)),
+            LazyLock::new(|| Dictionary::read(It)),
+            LazyLock::new(|| Dictionary::read(Ru)),
+            LazyLock::new(|| Dictionary::read(Zh)),
+            LazyLock::new(|| Dictionary::read(Ja)),
+        ];
+        &ALL[self as usize]
+    }
+
+    /// Endings that stand for `it`, `me`, `them` behind a verb: `muestrame`, `mettilo`. The longest first.
+    fn enclitics(self) -> &'static [&'static str] {
+        match self {
+            Es => &[
+                "melos", "melas", "selos", "selas", "noslo", "noslos", "melo", "mela", "selo", "sela",
+                "telo", "tela", "los", "las", "les", "nos", "me", "te", "se", "lo", "la", "le",
+            ],
+            It => &[
+                "melo", "mela", "meli", "mele", "celo", "glielo", "gliela", "mene", "gli", "mi", "ti", "ci",
+                "vi", "lo", "la", "li", "le", "ne",
+            ],
+            Pt => &["lhes", "nos", "los", "las", "lhe", "me", "te", "se", "lo", "la", "os", "as", "o", "a"],
+            _ => &[],
+        }
+    }
+}
+
+impl Language {
+    /// A text of this language in English, word by word.
+    pub(super) fn into_english(self, text: &str) -> String {
+        self.dictionary().translate(self, &tokens(text))
+    }
+}
+
+/// A request in another language, brought into English.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Gloss {
+    pub(super) language: Language,
+    /// English words in the order of the request.
+    pub(super) text: String,
+}
+
+/// Brings a request into English; nothing if it is English already, or in none of the languages.
+pub(super) fn gloss(request: &str) -> Option<Gloss> {
+    let tokens = tokens(request);
+    let language = language_of(&tokens)?;
+    let text = language.dictionary().translate(language, &tokens);
+    // What no dictionary knows is better left as it is.
+    text.chars().any(char::is_alphanumeric).then_some(Gloss { language, text })
+}
+
+/// A piece of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    /// A word of letters: as written, and folded.
+    Word(String, String),
+    /// Chinese or Japanese letters.
+    Dense(String),
+    /// A number, path, name with digits, or quoted text: stays as it is.
+    Verbatim(String),
+    /// A stop: what stands on its two sides is no phrase.
+    Stop(char),
+}
+
+fn tokens(request: &str) -> Vec<Token> {
+    let mut tokens = Vec::new();
+    let mut rest = request;
+    while let Some(c) = rest.chars().next() {
+        if let Some(close) = closing_quote(c)
+            && let Some(end) = rest[c.len_utf8()..].find(close).filter(|end| *end > 0 && *end < 400)
+        {
+            let (start, end) = (c.len_utf8(), c.len_utf8() + end);
+            tokens.push(Token::Verbatim(format!("\"{}\"", rest[start..end].trim())));
+            rest = &rest[end + close.len_utf8()..];
+        } else if is_dense(c) {
+            let end = rest.find(|c| !is_dense(c)).unwrap_or(rest.len());
+            tokens.push(Token::Dense(rest[..end].to_owned()));
+            rest = &rest[end..];
+        } else if is_run(c) {
+            let end = rest.find(|c: char| !is_run(c)).unwrap_or(rest.len());
+            run(&rest[..end], &mut tokens);
+            rest = &rest[end..];
+        } else {
+            if let Some(stop) = stop(c) {
+                tokens.push(Token::Stop(stop));
+            }
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    tokens
+}
+
+fn closing_quote(c: char) -> Option<char> {
+    match c {
+        '"' => Some('"'),
+        '“' => Some('”'),
+        '„' => Some('“'),
+        '«' => Some('»'),
+        '「' => Some('」'),
+        '『' => Some('』'),
+        '《' => Some('》'),
+        '`' => Some('`'),
+        _ => None,
+    }
+}
+
+/// Whether a character is part of what is written without a space: letters, and what paths and file names have.
+fn is_run(c: char) -> bool {
+    !is_dense(c)
+        && (c.is_alphanumeric() || "'’-_/\\.@:~#%&+*=$|".contains(c) || matches!(c as u32, 0x0300..=0x036F))
+}
+
+fn stop(c: char) -> Option<char> {
+    match c {
+        '.' | '!' | '?' | ';' | ',' | ':' | '\n' | '(' | ')' => Some(c),
+        '。' | '．' => Some('.'),
+        '！' | '¡' => Some('!'),
+        '？' => Some('?'),
+        '；' => Some(';'),
+        '，' | '、' => Some(','),
+        '：' => Some(':'),
+        _ => None,
+    }
+}
+
+/// Chinese and Japanese letters.
+fn is_dense(c: char) -> bool {
+    matches!(c as u32, 0x3005..=0x3007 | 0x3040..=0x30FF | 0x31F0..=0x31FF | 0x3400..=0x4DBF | 0x4E00..=0x9FFF | 0xF900..=0xFAFF | 0xFF66..=0xFF9F)
+}
+
+/// Takes apart what was written without a space.
+fn run(run: &str, tokens: &mut Vec<Token>) {
+    let inner = run.trim_end_matches(['.', ':', '\'', '’', '-']);
+    let is_name = inner.contains(|c: char| c.is_ascii_digit() || "_/\\@~#%&+*=$|".contains(c))
+        || inner
+            .chars()
+            .zip(inner.chars().skip(1))
+            .any(|(a, b)| (a == '.' || a == ':') && b.is_alphanumeric());
+    if is_name {
+        tokens.push(Token::Verbatim(inner.to_owned()));
+    } else {
+        for word in inner.split(['\'', '’', '-', '.', ':']).filter(|word| !word.is_empty()) {
+            tokens.push(Token::Word(word.to_owned(), text::fold(word)));
+        }
+    }
+    if let Some(c) = run[inner.len()..].chars().find_map(stop) {
+        tokens.push(Token::Stop(c));
+    }
+}
+
+/// The language of a request, told by its letters and its words; none if it may be English or is none of the eight.
+fn language_of(tokens: &[Token]) -> Option<Language> {
+    let words: Vec<(&str, &str)> = tokens
+        .iter()
+        .filter_map(|token| match token {
+            Token::Word(written, folded) => Some((written.as_str(), folded.as_str())),
+            _ => None,
+        })
+        .collect();
+    let dense = tokens.iter().filter_map(|token| match token {
+        Token::Dense(text) => Some(text.chars()),
+        _ => None,
+    });
+    let dense: Vec<char> = dense.flatten().collect();
+    let cyrillic = |word: &str| word.chars().any(|c| matches!(c as u32, 0x0400..=0x04FF));
+    let (foreign, latin): (Vec<&str>, Vec<&str>) =
+        words.iter().map(|(_, folded)| *folded).partition(|folded| cyrillic(folded));
+    // `hot posts on 少数派`: a name in an English request.
+    let is_english = || latin.iter().any(|word| english(word) >= 1.0);
+    if !dense.is_empty() {
+        let kana = dense.iter().any(|c| matches!(*c as u32, 0x3041..=0x30FF | 0xFF66..=0xFF9F));
+        let is_name = latin.len() * 2 > dense.len() && is_english();
+        return (!is_name).then_some(if kana { Ja } else { Zh });
+    }
+    if !foreign.is_empty() {
+        let is_name = latin.len() > foreign.len() && is_english();
+        return (!is_name).then_some(Ru);
+    }
+    // A plain request is told in one pass, before any dictionary is read.
+    if words.iter().all(|(_, folded)| english(folded) > 0.0 || products::is_known(folded)) {
+        return None;
+    }
+    let mut best: Option<(f32, Language)> = None;
+    for language in LATIN {
+        let dictionary = language.dictionary();
+        let (mut own, mut shared, mut other) = (0.0, 0.0, 0.0);
+        for (written, folded) in &words {
+            let english = english(folded);
+            match dictionary.knows(language, written, folded) {
+                false => other += english,
+                // One letter is no word: a list of them is in no language.
+                true if english > 0.0 || folded.chars().count() < 2 => shared += 0.25,
+                // English has no letters with marks.
+                true => own += if written.is_ascii() { 1.0 } else { 1.5 },
+            }
+        }
+        let enough = if words.len() > 3 { own >= 2.0 } else { own >= 1.0 };
+        if enough && own > other && best.is_none_or(|(most, _)| own + shared > most) {
+            best = Some((own + shared, language));
+        }
+    }
+    best.map(|(_, language)| language)
+}
+
+/// English words that other languages write alike.
+const COMMON_ENGLISH: &str = "am are as at be but by come do done else ever for from had has have he her here him his how i if in is it its last less \
+    made make many may me mine more most much my no non none not of on one or our out over own per plan real same she sole some such than that the \
+    their them then there these they this those to total two under up us use very via was we were what when where which while who why will with you your";
+
+/// How much a folded word tells that a request is English: words that hold sentences together do more than names of things,
+/// which other languages borrow.
+fn english(word: &str) -> f32 {
+    static OF_THE_FIELD: LazyLock<HashSet<String>> = LazyLock::new(|| {
+        let mut words: HashSet<String> = HashSet::new();
+        words.extend(actions::verbs().map(str::to_owned));
+        words.extend(synonyms::words().map(str::to_owned));
+        words.extend(COMMON_ENGLISH.split_whitespace().map(str::to_owned));
+        for language in [De, Fr, Es, Pt, It, Ru, Zh, Ja] {
+            let glosses = language.source().lines().filter_map(|line| Some(line.split_once(':')?.0));
+            words.extend(glosses.flat_map(str::split_whitespace).map(str::to_owned));
+        }
+        words
+    });
+    static STEMS: LazyLock<HashSet<String>> =
+        LazyLock::new(|| OF_THE_FIELD.iter().map(|word| text::stem(word)).collect());
+    let is_abbreviation = || {
+        let singular = word.strip_suffix('s').unwrap_or(word);
+        abbreviations::meaning(word).or_else(|| abbreviations::meaning(singular)).is_some()
+    };
+    if products::is_known(word) {
+        0.0
+    } else if text::is_stop_word(word) || text::is_preposition(word) {
+        1.0
+    } else if OF_THE_FIELD.contains(word) || is_abbreviation() || STEMS.contains(&text::stem(word)) {
+        0.5
+    } else {
+        0.0
+    }
+}
+
+/// The words of one language.
+struct Dictionary {
+    /// By folded words joined with a space: what is written in English instead, empty for words that say nothing.
+    exact: HashMap<String, &'static str>,
+    /// The same by stems, where the language has a stemmer.
+    stems: HashMap<String, &'static str>,
+    stemmer: Option<Stemmer>,
+    /// Letters of the longest entry, where words are not set apart.
+    longest: usize,
+}
+
+impl Dictionary {
+    fn read(language: Language) -> Dictionary {
+        let mut dictionary = Dictionary {
+            exact: HashMap::new(),
+            stems: HashMap::new(),
+            stemmer: language.stemmer(),
+            longest: 0,
+        };
+        for (english, foreign) in entries(language.source()) {
+            let words: Vec<&str> =
+                foreign.split([' ', '-', '\'', '’']).filter(|word| !word.is_empty()).collect();
+            let folded: Vec<String> = words.iter().map(|word| text::fold(word)).collect();
+            dictionary.longest = dictionary.longest.max(foreign.chars().count());
+            let (stems, plain) = (dictionary.stem_all(&words), dictionary.stem_all(&folded));
+            dictionary.exact.entry(folded.join(" ")).or_insert(english);
+            for stems in [stems, plain] {
+                dictionary.stems.entry(stems).or_insert(english);
+            }
+        }
+        dictionary
+    }
+
+    fn stem_all(&self, words: &[impl AsRef<str>]) -> String {
+        let stems: Vec<String> = words.iter().map(|word| self.stem(word.as_ref())).collect();
+        stems.join(" ")
+    }
+
+    fn stem(&self, word: &str) -> String {
+        let lower = word.to_lowercase();
+        match &self.stemmer {
+            Some(stemmer) => text::fold(&stemmer.stem(&lower)),
+            None => text::fold(&lower),
+        }
+    }
+
+    /// A word or phrase, as written or by its stems.
+    fn look_up(&self, words: &[(&str, &str)]) -> Option<&'static str> {
+        let join = |pick: fn(&(&str, &str)) -> String| words.iter().map(pick).collect::<Vec<_>>().join(" ");
+        let exact = self.exact.get(&join(|(_, folded)| (*folded).to_owned()));
+        let written: Vec<&str> = words.iter().map(|(written, _)| *written).collect();
+        let folded: Vec<&str> = words.iter().map(|(_, folded)| *folded).collect();
+        exact
+            .or_else(|| self.stems.get(&self.stem_all(&written)))
+            .or_else(|| self.stems.get(&self.stem_all(&folded)))
+            .copied()
+    }
+
+    fn knows(&self, language: Language, written: &str, folded: &str) -> bool {
+        self.look_up(&[(written, folded)]).is_some() || self.by_parts(language, folded).is_some()
+    }
+
+    /// A word without what is attached to it, or in the parts that it is made of.
+    fn by_parts(&self, language: Language, folded: &str) -> Option<String> {
+        if folded.chars().count() > LONGEST_WORD {
+            return None;
+        }
+        for enclitic in language.enclitics() {
+            let Some(verb) = folded.strip_suffix(enclitic).filter(|verb| verb.chars().count() >= 3) else {
+                continue;
+            };
+            let found = self.exact.get(verb).copied();
+            // `mostrarlo` is `mostrar lo`; `farlo` is `fare lo`.
+            let with_e = || self.exact.get(&format!("{verb}e")).copied().filter(|_| language == It);
+            let with_r = || self.exact.get(&format!("{verb}r")).copied().filter(|_| language == Pt);
+            if let Some(english) = found.or_else(with_e).or_else(with_r).filter(|english| !english.is_empty())
+            {
+                return Some(english.to_owned());
+            }
+        }
+        (language == De).then(|| self.compound(folded)).flatten()
+    }
+
+    /// The parts of a German compound, each of which is known: `spaltenbreite` is `spalten` and `breite`.
+    fn compound(&self, word: &str) -> Option<String> {
+        if word.chars().count() < SHORTEST_COMPOUND || !word.is_ascii() {
+            return None;
+        }
+        let known = |part: &str| {
+            let found = self.exact.get(part).or_else(|| self.stems.get(&self.stem(part)));
+            found.copied().filter(|english| !english.is_empty())
+        };
+        for end in (SHORTEST_HALF..=word.len() - SHORTEST_HALF).rev() {
+            let (head, tail) = word.split_at(end);
+            let Some(english) = known(head) else { continue };
+            for link in ["", "s", "es", "n", "en", "er", "e"] {
+                let Some(tail) = tail.strip_prefix(link).filter(|tail| tail.len() >= SHORTEST_HALF) else {
+                    continue;
+                };
+                if let Some(rest) = known(tail).map(str::to_owned).or_else(|| self.compound(tail)) {
+                    return Some(format!("{english} {rest}"));
+                }
+            }
+        }
+        None
+    }
+
+    fn translate(&self, language: Language, tokens: &[Token]) -> String {
+        let mut tokens = tokens.to_vec();
+        if language == De {
+            join_separated(self, &mut tokens);
+        }
+        let mut out: Vec<String> = Vec::new();
+        let mut at = 0;
+        while at < tokens.len() {
+            match &tokens[at] {
+                Token::Stop(stop) => {
+                    if let Some(last) = out.last_mut() {
+                        last.push(*stop);
+                    }
+                    at += 1;
+                }
+                Token::Verbatim(text) => {
+                    out.push(text.clone());
+                    at += 1;
+                }
+                Token::Dense(text) => {
+                    self.longest_matches(text, &mut out);
+                    at += 1;
+                }
+                Token::Word(written, folded) => {
+                    let words: Vec<(&str, &str)> = tokens[at..]
+                        .iter()
+                        .take(LONGEST_PHRASE)
+                        .map_while(|token| match token {
+                            Token::Word(written, folded) => Some((written.as_str(), folded.as_str())),
+                            _ => None,
+                        })
+                        .collect();
+                    let found = (1..=words.len())
+                        .rev()
+                        .find_map(|length| Some((length, self.look_up(&words[..length])?)));
+                    match found {
+                        Some((length, english)) => {
+                            if !english.is_empty() {
+                                out.push(english.to_owned());
+                            }
+                            at += length;
+                        }
+                        None => {
+                            out.extend(
+                                self.by_parts(language, folded)
+                                    .or_else(|| is_latin(written).then(|| written.clone())),
+                            );
+                            at += 1;
+                        }
+                    }
+                }
+            }
+        }
+        out.join(" ")
+    }
+
+    /// Chinese and Japanese: the longest entry that begins at each place; what no entry begins with is passed over.
+    fn longest_matches(&self, text: &str, out: &mut Vec<String>) {
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let ends: Vec<usize> =
+                rest.char_indices().take(self.longest).map(|(at, c)| at + c.len_utf8()).collect();
+            let found =
+                ends.iter().rev().find_map(|&end| Some((end, *self.exact.get(&text::fold(&rest[..end]))?)));
+            if let Some((_, english)) = found.filter(|(_, english)| !english.is_empty()) {
+                out.push(english.to_owned());
+            }
+            rest = &rest[found.map_or(first.len_utf8(), |(end, _)| end)..];
+        }
+    }
+}
+
+fn is_latin(word: &str) -> bool {
+    text::fold(word).is_ascii()
+}
+
+/// Parts of German verbs that stand at the end of their clause.
+const PARTICLES: &[&str] = &[
+    "ab", "an", "auf", "aus", "bei", "durch", "ein", "fertig", "fest", "fort", "frei", "her", "heraus",
+    "herunter", "hervor", "hin", "hinzu", "hoch", "los", "mit", "nach", "raus", "rein", "rum", "runter",
+    "um", "vor", "weg", "wieder", "zu", "zurueck", "zuruck", "zusammen", "zurück",
+];
+
+/// Joins the two parts of German verbs: `leg ... an` is `anleg ...`.
+fn join_separated(dictionary: &Dictionary, tokens: &mut Vec<Token>) {
+    let mut at = 0;
+    while at < tokens.len() {
+        let ends_clause = |next: Option<&Token>| match next {
+            None | Some(Token::Stop(_)) => true,
+            Some(Token::Word(_, folded)) => {
+                matches!(folded.as_str(), "und" | "oder" | "bitte" | "damit" | "aber" | "dann")
+            }
+            _ => false,
+        };
+        if let Token::Word(_, particle) = &tokens[at]
+            && PARTICLES.contains(&particle.as_str())
+            && ends_clause(tokens.get(at + 1))
+        {
+            let joined = (0..at)
+                .rev()
+                .take_while(|&verb| !matches!(tokens[verb], Token::Stop('.' | '!' | '?' | ';')))
+                .find_map(|verb| {
+                    let Token::Word(written, folded) = &tokens[verb] else { return None };
+                    let (whole, plain) =
+                        (format!("{particle}{}", written.to_lowercase()), format!("{particle}{folded}"));
+                    let known =
+                        dictionary.look_up(&[(&whole, &plain)]).is_some_and(|english| !english.is_empty());
+                    known.then_some((verb, Token::Word(whole, plain)))
+                });
+            if let Some((verb, whole)) = joined {
+                tokens[verb] = whole;
+                tokens.remove(at);
+                continue;
+            }
+        }
+        at += 1;
+    }
+}
+
+/// `english: foreign, foreign` on each line; `#` begins a remark.
+fn entries(source: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = source.lines().map(|line| line.split('#').next().unwrap_or_default());
+    lines.filter_map(|line| line.split_once(':')).flat_map(|(english, foreign)| {
+        let words = foreign.split(',').map(str::trim).filter(|word| !word.is_empty());
+        words.map(move |word| (english.trim(), word))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Language; 8] = [De, Fr, Es, Pt, It, Ru, Zh, Ja];
+
+    #[test]
+    fn requests_of_eight_languages_are_told_and_brought_into_english() {
+        let check = |request: &str, language: Language, expected: &[&str]| {
+            let found = gloss(request).unwrap_or_else(|| panic!("{request} is taken for English"));
+            assert_eq!(found.language, language, "{request}: {}", found.text);
+            for word in expected {
+                assert!(found.text.contains(word), "{request}: {} has no {word}", found.text);
+            }
+        };
+        check("Datei löschen", De, &["delete", "file"]);
+        check(
+            "Leg mir bitte einen neuen Ordner „Belege 2024“ an",
+            De,
+            &["create", "folder", "\"Belege 2024\""],
+        );
+        check("Spaltenbreite ändern", De, &["column", "width", "change"]);
+        check("Dateien ueber 10 MB suchen", De, &["file", "10", "search"]);
+        check("supprimer le fichier /tmp/a_b.txt", Fr, &["delete", "file", "/tmp/a_b.txt"]);
+        check("creer une branche", Fr, &["create", "branch"]);
+        check("¿Qué pestañas tengo abiertas?", Es, &["tab", "open", "?"]);
+        check("muéstrame los archivos", Es, &["show", "file"]);
+        check("renomear aba", Pt, &["rename", "tab"]);
+        check("Inserir uma tabela no documento", Pt, &["insert", "table", "document"]);
+        check("elimina la riga 4 del foglio", It, &["delete", "row", "4", "sheet"]);
+        check("mostrami i commit", It, &["show", "commit"]);
+        check("удали файл отчет.txt", Ru, &["delete", "file"]);
+        check("合并单元格A1到D1", Zh, &["merge", "cell", "A1", "D1"]);
+        check("GitHubのプルリクエストを見せて", Ja, &["GitHub", "pull request", "show"]);
+    }
+
+    #[test]
+    fn english_stays_as_it_is() {
+        for request in [
+            "",
+            "list files in a directory",
+            "What's the time in São Paulo?",
+            "open the café menu.pdf",
+            "merge a PR",
+            "rename sheet",
+            "search for Müller in Jira",
+            "git_log",
+            "list PRs",
+            "hot posts on 少数派",
+            "what is the weather in Москва",
+            "a b c; d e f",
+            "send a message to José Álvarez on Slack",
+            "on one plan come die table",
+            "!!! 🦀 42",
+        ] {
+            assert_eq!(gloss(request), None, "{request}");
+        }
+    }
+
+    #[test]
+    fn any_text_is_read() {
+        for request in [
+            "の",
+            "。。。",
+            "«",
+            "„ohne Ende",
+            &"ä".repeat(10_000),
+            &"löschen ".repeat(2_000),
+            &"删".repeat(5_000),
+            "e\u{301}",
+        ] {
+            let _ = gloss(request);
+        }
+    }
+
+    #[test]
+    fn the_dictionaries_are_small_whole_and_free_of_doubles() {
+        let size: usize = ALL.iter().map(|language| language.source().len()).sum();
+        assert!(size < 300_000, "{size} bytes");
+        for language in ALL {
+            let mut seen: HashMap<String, &str> = HashMap::new();
+            let mut count = 0;
+            for line in
+                language.source().lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'))
+            {
+                let (english, _) =
+                    line.split_once(':').unwrap_or_else(|| panic!("{language:?}: no colon in {line}"));
+                let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || " -".contains(c);
+                assert!(
+                    english.chars().all(plain) && english.split_whitespace().count() <= 4,
+                    "{language:?}: {line}"
+                );
+            }
+            for (english, foreign) in entries(language.source()) {
+                count += 1;
+                if let Some(other) = seen.insert(foreign.to_lowercase(), english) {
+                    panic!("{language:?}: {foreign} is both `{other}` and `{english}`");
+                }
+            }
+            assert!(count > 1_500, "{language:?}: {count}");
+        }
+    }
+
+    /// What looks like English in a dictionary must not make an English request foreign: a word that English has too counts
+    /// for neither side, and names of products stay names.
+    #[test]
+    fn dictionaries_leave_names_of_products_alone() {
+        for language in ALL {
+            for (english, foreign) in entries(language.source()) {
+                let folded = text::fold(foreign);
+                if products::is_known(&folded) {
+                    assert_eq!(english, folded, "{language:?}");
+                }
+            }
+        }
+    }
+}
