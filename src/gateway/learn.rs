@@ -95,10 +95,11 @@ impl Gateway {
             let fit = |hit: &Hit| if hit.exact { 1.0 } else { hit.signals.fit() };
             let enough = found.hits.iter().map(fit).fold(0.0, f32::max) * FITS;
             let hits = found.hits.iter().filter(|hit| fit(hit) >= enough);
-            let names = hits.filter_map(|hit| Some(snapshot.tool(hit.document)?.full.clone()));
-            let found: Vec<Arc<str>> = names.collect();
-            let first = found.first().cloned();
-            caller.session.searched(Search { words, found, first, at: Instant::now() });
+            let name = |hit: &Hit| Some(snapshot.tool(hit.document)?.full.clone());
+            let names: Vec<Arc<str>> = hits.filter_map(name).collect();
+            // Of a request for several things the first is the tool of one of them.
+            let first = found.hits.first().filter(|hit| hit.part.is_none()).and_then(name);
+            caller.session.searched(Search { words, found: names, first, at: Instant::now() });
         }
     }
 

@@ -110,7 +110,7 @@ pub(super) fn search(
     }
     ranked.sort_by(order);
 
-    scoring.give_each_part_a_place(&mut ranked);
+    scoring.give_each_part_a_place(&mut ranked, limit);
     let confidence = scoring.confidence(&ranked);
     let scale = scoring.scale(&ranked);
     ranked.truncate(limit);
@@ -208,8 +208,8 @@ impl<'a> Scoring<'a> {
 
     /// Moves the best document of each part of a request among the first hits, where it is not there already and the part asks
     /// for something: `thank you very much` has a best document too.
-    fn give_each_part_a_place(&self, ranked: &mut [(Pin, Hit)]) {
-        let places = SIXTH.max(self.parts.len()).min(ranked.len());
+    fn give_each_part_a_place(&self, ranked: &mut [(Pin, Hit)], limit: usize) {
+        let places = SIXTH.max(self.parts.len()).min(limit).min(ranked.len());
         let best = |part: &Scored| {
             let scores =
                 ranked.iter().map(|(_, hit)| (hit.document, self.by_text(part, hit.document).0.sum()));
@@ -225,7 +225,9 @@ impl<'a> Scoring<'a> {
         for document in &wanted {
             let Some(at) = ranked.iter().position(|(_, hit)| hit.document == *document) else { continue };
             // The last of the first that no part asks for makes room; the best hit of all stays.
-            let free = (1..places).rev().find(|&at| !wanted.contains(&ranked[at].1.document));
+            let free = (1..places)
+                .rev()
+                .find(|&at| ranked[at].0 == Pin::No && !wanted.contains(&ranked[at].1.document));
             if at >= places
                 && let Some(free) = free
             {
@@ -290,7 +292,8 @@ impl<'a> Scoring<'a> {
             return Confidence::High;
         }
         let fit = first.signals.found();
-        let found = |hit: Option<&(Pin, Hit)>| hit.map_or(0.0, |(_, hit)| hit.signals.found());
+        // Where there is no other, nothing stands out.
+        let found = |hit: Option<&(Pin, Hit)>| hit.map_or(fit, |(_, hit)| hit.signals.found());
         // In a list too short for a sixth the last one stands for what does not fit.
         // Habits tell what is liked, not what fits.
         let ahead = fit - ranked.get(SIXTH).or(ranked.last()).map_or(fit, |(_, hit)| hit.signals.found());
@@ -299,7 +302,7 @@ impl<'a> Scoring<'a> {
             let next =
                 ranked[1..].iter().find(|(_, hit)| !self.index.are_twins(first.document, hit.document));
             let sure = 2.7 * first.dense + 7.5 * (fit - found(next)) + 4.5 * ahead + 1.3 * coverage;
-            (sure >= 5.4, 2.9 * first.dense + 5.8 * ahead < 3.65)
+            (sure >= 5.6, 2.9 * first.dense + 5.8 * ahead < 3.65)
         } else {
             (coverage + ahead >= 1.3, coverage + ahead < 0.9)
         };
@@ -307,8 +310,8 @@ impl<'a> Scoring<'a> {
         // Who only asks is not sent to what changes something.
         let fits = !(asked.only_reads() && self.index.actions(first.document).only_writes());
         match (high && fits, low) {
-            (true, _) => Confidence::High,
-            (false, true) => Confidence::Low,
+            (_, true) => Confidence::Low,
+            (true, false) => Confidence::High,
             (false, false) => Confidence::Medium,
         }
     }

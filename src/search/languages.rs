@@ -2,7 +2,7 @@
 //! English, and so do the words of most tools.
 //!
 //! A dictionary for each language (`languages/*.txt`) has the words of this field: verbs, objects, kinds of files, time. The
-//! result is no English sentence, and need not be one. Numbers, names and quoted text stay as they are. Knows words; has
+//! result is no English sentence, and need not be one. Numbers, names in Latin letters and quoted text stay as they are. Knows words; has
 //! not heard of documents or scores.
 
 use std::{
@@ -20,8 +20,10 @@ const LONGEST_PHRASE: usize = 5;
 const SHORTEST_COMPOUND: usize = 7;
 /// Letters of a part of a compound.
 const SHORTEST_HALF: usize = 3;
+/// Words between a German verb and its particle at the end of the clause.
+const LONGEST_CLAUSE: usize = 25;
 /// Longer words are none, and are not looked at letter by letter.
-const LONGEST_WORD: usize = 60;
+const LONGEST_WORD: usize = 40;
 
 /// A language that requests are brought into English from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -285,9 +287,23 @@ fn language_of(tokens: &[Token]) -> Option<Language> {
 }
 
 /// English words that other languages write alike.
-const COMMON_ENGLISH: &str = "am are as at be but by come do done else ever for from had has have he her here him his how i if in is it its last less \
-    made make many may me mine more most much my no non none not of on one or our out over own per plan real same she sole some such than that the \
-    their them then there these they this those to total two under up us use very via was we were what when where which while who why will with you your";
+const COMMON_ENGLISH: &str = "\
+    accounts activation addition alias alter alto am are arm as assistance assurance at auto bad be \
+    branches brief but by cafe cane cause cave certain chat chef chose classes coin collaboration come \
+    commander commits construction core correction courses court creation curriculum dent diagnostic \
+    dice differences diffusion dir do doc done dove else estate etiquette evaluation ever evolution \
+    execution explorer extra extraction fall fame fast files fin final fine flux foot for formation \
+    forms from gift grand gross gut had has have he her here hey hi him his hop how hut i ideas if in \
+    indices installation interior is issues it items its joint journal kind land las last lee less links \
+    lit locale machines made main make male man many mare mars mate may me memo meta mine minimal mode \
+    moment more most motor much musical my navigation no non none not of on once one or ore organisation \
+    our out over own pace pack pain parents pasta per phrase pie pile place plan planning plus point \
+    pose premier principal progression promotion protection quest rat real red reduction regime \
+    relations repo reports rock roman rot rotation sale salon same scanner sea selection she site slides \
+    smartphone sms sol sole some son stand stats such super superior suspends tabs tag taste tempo \
+    temporal tester than that the their them then there these they this those tickets tiers to toll tor \
+    total traces transcription two under up us use utilize van vent very via videos voter war was we \
+    were what when where which while who why will with you your";
 
 /// How much a folded word tells that a request is English: words that hold sentences together do more than names of things,
 /// which other languages borrow.
@@ -405,21 +421,34 @@ impl Dictionary {
 
     /// The parts of a German compound, each of which is known: `spaltenbreite` is `spalten` and `breite`.
     fn compound(&self, word: &str) -> Option<String> {
-        if word.chars().count() < SHORTEST_COMPOUND || !word.is_ascii() {
+        if word.len() < SHORTEST_COMPOUND || !word.is_ascii() {
             return None;
         }
+        self.parts_from(word, 0, &mut HashSet::new())
+    }
+
+    /// The parts of what begins at a place. `dead` are places from which no way leads to the end: each is tried once.
+    fn parts_from(&self, word: &str, start: usize, dead: &mut HashSet<usize>) -> Option<String> {
         let known = |part: &str| {
             let found = self.exact.get(part).or_else(|| self.stems.get(&self.stem(part)));
             found.copied().filter(|english| !english.is_empty())
         };
-        for end in (SHORTEST_HALF..=word.len() - SHORTEST_HALF).rev() {
-            let (head, tail) = word.split_at(end);
+        let rest = &word[start..];
+        if start > 0
+            && let Some(english) = known(rest)
+        {
+            return Some(english.to_owned());
+        }
+        for end in (SHORTEST_HALF..=rest.len().saturating_sub(SHORTEST_HALF)).rev() {
+            let (head, tail) = rest.split_at(end);
             let Some(english) = known(head) else { continue };
             for link in ["", "s", "es", "n", "en", "er", "e"] {
-                let Some(tail) = tail.strip_prefix(link).filter(|tail| tail.len() >= SHORTEST_HALF) else {
-                    continue;
-                };
-                if let Some(rest) = known(tail).map(str::to_owned).or_else(|| self.compound(tail)) {
+                let next = start + end + link.len();
+                let fits = tail.starts_with(link) && word.len() - next.min(word.len()) >= SHORTEST_HALF;
+                if fits
+                    && dead.insert(next)
+                    && let Some(rest) = self.parts_from(word, next, dead)
+                {
                     return Some(format!("{english} {rest}"));
                 }
             }
@@ -500,7 +529,8 @@ impl Dictionary {
 }
 
 fn is_latin(word: &str) -> bool {
-    text::fold(word).is_ascii()
+    word.chars()
+        .all(|c| !c.is_alphabetic() || matches!(c as u32, 0x41..=0x24F | 0x1E00..=0x1EFF | 0xFF21..=0xFF5A))
 }
 
 /// Parts of German verbs that stand at the end of their clause.
@@ -527,6 +557,7 @@ fn join_separated(dictionary: &Dictionary, tokens: &mut Vec<Token>) {
         {
             let joined = (0..at)
                 .rev()
+                .take(LONGEST_CLAUSE)
                 .take_while(|&verb| !matches!(tokens[verb], Token::Stop('.' | '!' | '?' | ';')))
                 .find_map(|verb| {
                     let Token::Word(written, folded) = &tokens[verb] else { return None };
@@ -604,6 +635,8 @@ mod tests {
             "git_log",
             "list PRs",
             "hot posts on 少数派",
+            "gut microbiome papers",
+            "iron ore price",
             "what is the weather in Москва",
             "a b c; d e f",
             "send a message to José Álvarez on Slack",
@@ -618,6 +651,8 @@ mod tests {
     fn any_text_is_read() {
         for request in [
             "の",
+            &("tagen".repeat(7) + "qqqqq ").repeat(90),
+            &"um,".repeat(1_333),
             "。。。",
             "«",
             "„ohne Ende",

@@ -1,8 +1,9 @@
 //! Which products documents are bound to and requests name: who asks for a spreadsheet did not ask for Excel, and who asks
 //! for GitHub did not ask for GitLab.
 //!
-//! A document is bound to the products that its group's name, its own name or its first sentence names: those of a list of
-//! well-known ones, and any word of a group's name that is no common word. Knows names; has not heard of scores.
+//! A document is bound to the products that its group's name, its own name, or the first sentence of what is said of either
+//! names: those of a list of well-known ones, and any word of a group's name that is no common word. Knows names; has not
+//! heard of scores.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -73,7 +74,7 @@ const COMMON: &str = "\
     view viewer voice weather web website wiki windows with workflow workspace world write writer \
     writing xml your";
 
-/// A first sentence that names so many products is about none of them.
+/// Products that are many in one sentence.
 const MANY: usize = 3;
 
 /// Whether a folded word is the name of a well-known product wherever it stands.
@@ -115,8 +116,7 @@ impl Products {
         let mut of_groups: HashMap<&str, Vec<u32>> = HashMap::new();
         let bound = documents.iter().map(|document| {
             let of_group = of_groups.entry(&document.group).or_insert_with(|| {
-                let said = plain_words(text::first_sentence(&document.group_description));
-                let mut found = known_in(&said, false);
+                let mut found = named_by(&document.group_description);
                 for word in plain_words(&document.group).into_iter().filter(|word| !is_common(word)) {
                     let next = (known().len() + words.len()) as u32;
                     let number = known().get(&word).map(|(number, _)| *number);
@@ -126,11 +126,7 @@ impl Products {
             });
             let mut found = of_group.clone();
             found.extend(known_in(&plain_words(&document.name), true));
-            let said = known_in(&plain_words(text::first_sentence(&document.description)), false);
-            // One that reads many kinds is bound to none of them.
-            if said.len() < MANY {
-                found.extend(said);
-            }
+            found.extend(named_by(&document.description));
             found.sort_unstable();
             found.dedup();
             found
@@ -143,7 +139,10 @@ impl Products {
     pub(super) fn named(&self, request: &str) -> Vec<u32> {
         let words = plain_words(request);
         let own = words.iter().filter_map(|word| self.words.get(word)).copied();
-        known_in(&words, false).into_iter().chain(own).collect()
+        let mut named: Vec<u32> = known_in(&words, false).into_iter().chain(own).collect();
+        named.sort_unstable();
+        named.dedup();
+        named
     }
 
     /// How a document stands to the products that were named.
@@ -183,6 +182,14 @@ fn plain_words(text: &str) -> Vec<String> {
         }
     }
     words
+}
+
+/// The well-known products that a first sentence names; none where it names many, because then it is about none of them.
+fn named_by(description: &str) -> Vec<u32> {
+    let mut named = known_in(&plain_words(text::first_sentence(description)), false);
+    named.sort_unstable();
+    named.dedup();
+    if named.len() < MANY { named } else { Vec::new() }
 }
 
 /// The well-known products that words name, by up to three words each.

@@ -2,7 +2,10 @@
 //!
 //! Knows text; has not heard of documents or of how they are scored.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::HashSet,
+    sync::{Arc, LazyLock},
+};
 
 use regex::Regex;
 
@@ -78,7 +81,7 @@ impl Query {
     pub fn parse(request: &str, rules: Rules, translates: bool) -> Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
         let gloss = if rules.has(Rule::Languages) { languages::gloss(whole) } else { None };
-        let (of_whole, mut parts) = match &gloss {
+        let (of_whole, parts) = match &gloss {
             None => {
                 (Part::new(whole, false, rules), parts(whole, rules, |part| Part::new(part, false, rules)))
             }
@@ -94,7 +97,6 @@ impl Query {
         };
         // Tools and their aliases may be in the language of the request.
         let of_whole = if gloss.is_some() { of_whole.also(text::terms(whole, rules)) } else { of_whole };
-        parts.truncate(MOST_PARTS);
         let name =
             whole.trim_matches(|c: char| c.is_whitespace() || "`'\"*".contains(c)).trim_end_matches("()");
         let name = if name.len() <= LONGEST_NAME { name } else { "" };
@@ -162,7 +164,9 @@ impl Part {
         let mut spoken = part.to_owned();
         if rules.has(Rule::Abbreviations) {
             let words = text::words(part);
-            for word in words.iter().filter(|word| stands_alone(part, word)) {
+            let alone = standing_alone(part);
+            let mut seen = HashSet::new();
+            for word in words.iter().filter(|word| alone.contains(*word) && seen.insert(word.as_str())) {
                 let singular = word.strip_suffix('s').unwrap_or(word);
                 let meaning = abbreviations::meaning(word).or_else(|| abbreviations::meaning(singular));
                 if let Some(meaning) = meaning.filter(|meaning| !spoken.to_lowercase().contains(*meaning)) {
@@ -221,16 +225,17 @@ impl Part {
     }
 }
 
-/// Whether a word of a text is a word there, or the ending of a file's name (`docx` of `offer.docx`). What is part of a path,
-/// an address or a key (`HR-22`) stands for nothing.
-fn stands_alone(text: &str, word: &str) -> bool {
-    let is = |piece: &str| text::words(piece).iter().any(|part| part == word);
-    text.split_whitespace().map(|run| run.trim_matches(|c: char| !c.is_alphanumeric() && c != '/')).any(
-        |run| match run.rsplit_once('.') {
-            Some((_, ending)) => text::fold(ending) == word,
-            None => !run.contains('/') && !is_key(run) && is(run),
-        },
-    )
+/// The words of a text that are words there, and the endings of files' names (`docx` of `offer.docx`). What is part of a path, an
+/// address or a key (`HR-22`) stands for nothing.
+fn standing_alone(text: &str) -> HashSet<String> {
+    let runs =
+        text.split_whitespace().map(|run| run.trim_matches(|c: char| !c.is_alphanumeric() && c != '/'));
+    let words = runs.map(|run| match run.rsplit_once('.') {
+        Some((_, ending)) => vec![text::fold(ending)],
+        None if run.contains('/') || is_key(run) => Vec::new(),
+        None => text::words(run),
+    });
+    words.flatten().collect()
 }
 
 /// Letters and a number, as trackers name their issues.
@@ -273,7 +278,8 @@ static SEAM: LazyLock<Regex> = LazyLock::new(|| {
 /// The parts of a request for several things, each made by `part`; none where there are too few.
 fn parts(request: &str, rules: Rules, part: impl Fn(&str) -> Part) -> Vec<Part> {
     let texts = if rules.has(Rule::Parts) { split(request) } else { Vec::new() };
-    if texts.len() < FEWEST_PARTS { Vec::new() } else { texts.iter().map(|text| part(text)).collect() }
+    let few = texts.len() < FEWEST_PARTS;
+    if few { Vec::new() } else { texts.iter().take(MOST_PARTS).map(|text| part(text)).collect() }
 }
 
 fn split(request: &str) -> Vec<String> {

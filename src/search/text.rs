@@ -102,7 +102,7 @@ pub(super) fn first_sentence(text: &str) -> &str {
 /// Headings of what says how to call a tool and not what it does.
 static USAGE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
-        r"(?im)(?:^|\s)(?:args|arguments|parameters|params|returns?|raises|throws|yields|examples?|example\s+usage|usage|example\s+(?:call|query|request|response|output)s?|output\s+format|response\s+format|input\s+schema|request\s+body|error\s+responses|required\s+params?|optional\s+params?|notes?|important|warnings?|prerequisites|limitations)\s*:(?:\s|$)",
+        r"(?im)(?:^|[.!?]\s+)(?:args|arguments|parameters|params|returns?|raises|throws|yields|examples?|example\s+usage|usage|example\s+(?:call|query|request|response|output)s?|output\s+format|response\s+format|input\s+schema|request\s+body|error\s+responses|required\s+params?|optional\s+params?|notes?|important|warnings?|prerequisites|limitations)\s*:(?:\s|$)",
     )
     .expect("a constant that a test compiles")
 });
@@ -139,7 +139,9 @@ pub(super) fn without_boilerplate(description: &str) -> String {
         match (&usage, skipping) {
             (Some(found), _) => {
                 skipping = Some(indent);
-                push_line(&mut kept, &bare[..found.start()]);
+                // The stop before it is part of the sentence that stays.
+                let stop = usize::from(bare[found.start()..].starts_with(['.', '!', '?']));
+                push_line(&mut kept, &bare[..found.start() + stop]);
                 continue;
             }
             // What follows on the same level and is prose again.
@@ -156,7 +158,7 @@ pub(super) fn without_boilerplate(description: &str) -> String {
         }
         push_line(&mut kept, bare);
     }
-    let kept: String = kept.chars().filter(|c| !matches!(c, '*' | '`' | '[' | ']' | '|')).collect();
+    let kept = kept.replace('|', " ").replace(['*', '`', '[', ']'], "");
     let kept = kept.trim();
     if kept.chars().any(char::is_alphanumeric) {
         kept.to_owned()
@@ -189,7 +191,7 @@ pub(super) fn late_windows(description: &str) -> Vec<String> {
     const WINDOW: usize = 320;
     const MOST_WINDOWS: usize = 2;
     let mut windows = vec![String::new()];
-    for sentence in sentences(description) {
+    for sentence in sentences(description).flat_map(|sentence| pieces(sentence, WINDOW)) {
         let full = windows
             .last()
             .is_some_and(|last: &String| !last.is_empty() && last.len() + sentence.len() > WINDOW);
@@ -208,6 +210,25 @@ pub(super) fn late_windows(description: &str) -> Vec<String> {
     }
     windows.remove(0);
     windows
+}
+
+/// A text in pieces of at most so many bytes, cut at spaces where there are some.
+fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let end = if rest.len() <= most {
+            rest.len()
+        } else {
+            let end = rest.floor_char_boundary(most);
+            rest[..end].rfind(char::is_whitespace).filter(|space| *space > 0).unwrap_or(end)
+        };
+        let (piece, after) = rest.split_at(end);
+        rest = after.trim_start();
+        Some(piece)
+    })
 }
 
 /// The sentences and lines of a text.
@@ -417,6 +438,43 @@ mod tests {
         check("Lists open issues\n\nArgs: none", "Lists open issues");
         check("获取指定城市的天气。还有更多", "获取指定城市的天气。");
         check("  ", "");
+    }
+
+    #[test]
+    fn usage_markup_and_indentation_are_no_part_of_what_is_said() {
+        let check = |text: &str, expected: &str| assert_eq!(without_boilerplate(text), expected, "{text}");
+        check("Reads a file.", "Reads a file.");
+        check("\n      Reads a\n      file.\n", "Reads a\nfile.");
+        check("Reads a file.\n\nArgs:\n    path: where it is\n\nReturns:\n    its text", "Reads a file.");
+        check("Reads **a** `file` ([docs](https://a.b/c)) <b>now</b>", "Reads a file (docs ) now");
+        check("Reads a file. Example: read(\"a\")", "Reads a file.");
+        check("Create a note: title and body.", "Create a note: title and body.");
+        check("```\ncode\n```", "``` code ```");
+        check(
+            "Args: a\nThe sheet can be sorted by any of its columns too",
+            "The sheet can be sorted by any of its columns too",
+        );
+    }
+
+    #[test]
+    fn late_windows_are_what_comes_after_the_first() {
+        let long = "word ".repeat(60);
+        assert!(late_windows("One. Two. Three.").is_empty());
+        let windows = late_windows(&format!("{long}. Second sentence here. {long}. {long}. {long}."));
+        assert!(windows.len() == 2 && windows.iter().all(|window| window.len() <= 640), "{windows:?}");
+        assert_eq!(late_windows(&"列出文件，".repeat(200)).len(), 2, "a text without stops is cut");
+        assert!(late_windows("").is_empty());
+    }
+
+    #[test]
+    fn deprecation_is_told_from_words_about_it() {
+        let check = |text: &str, expected: bool| assert_eq!(is_deprecated(text), expected, "{text}");
+        check("Deprecated: use read_text_file", true);
+        check("Reads a file. DEPRECATED, use another.", true);
+        check("This tool is deprecated", true);
+        check("[deprecated] Reads", true);
+        check("Finds calls of deprecated functions", false);
+        check("", false);
     }
 
     #[test]
