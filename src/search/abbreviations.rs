@@ -61,6 +61,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("psql", "postgres sql query"),
     ("cron", "schedule job"),
     ("blame", "log history of who changed"),
+    ("changed", "difference history"),
     ("stash", "save uncommitted changes"),
     ("rebase", "branch history"),
     ("changelog", "history of changes"),

@@ -283,9 +283,9 @@ impl<'a> Scoring<'a> {
     /// Four pieces of evidence, added up: how near the first hit's meaning is, how far it stands out from the second and from
     /// the sixth, and how much of what was said is found. The weights follow two logistic regressions over seven catalogues,
     /// of whether the first hit is right, and of whether a right one is among the first five when half of the requests have
-    /// theirs taken out. The limits are set so that in each catalogue "high" is right 90 times in 100 and has a right one among
-    /// the first five 98 times, and 80 of 100 requests whose right tools were taken out are "low" (`nonet eval
-    /// --confidence`). Without vectors two pieces are left.
+    /// theirs taken out. The limits are set so that "high" is right nine times in ten in each catalogue, and that four in five
+    /// requests whose right tools were taken out are "low" (docs/search.md has what came of it). Without vectors two pieces are
+    /// left.
     fn confidence(&self, ranked: &[(Pin, Hit)]) -> Confidence {
         let Some((_, first)) = ranked.first() else { return Confidence::Low };
         if first.exact {
