@@ -23,8 +23,8 @@ const POOL: usize = 60;
 /// What a tool that the session has loaded gains in score.
 const LOADED_BONUS: f32 = 0.1;
 /// What a priority of 1 adds to a score: enough among hits that are nearly as good. It grows with the square, so that 10 adds
-/// 2, which is more than any two scores are apart: 1 for meaning, 0.5 for words, 0.05 for letters, 0.3 for what was learned
-/// and loaded.
+/// 2, which is more than any two hits of a search were seen apart: up to 1 for meaning, 0.5 for words, 0.03 for letters, 0.3
+/// for what was learned and loaded, 0.3 for action, product and deprecation.
 const PRIORITY_STEP: f32 = 0.02;
 /// How many tools one `get_tool` describes.
 const MAX_NAMES: usize = 5;

@@ -609,7 +609,7 @@ mod tests {
         );
         check("Spaltenbreite ändern", De, &["column", "width", "change"]);
         check("Dateien ueber 10 MB suchen", De, &["file", "10", "search"]);
-        check("supprimer le fichier /tmp/a_b.txt", Fr, &["delete", "file", "/tmp/a_b.txt"]);
+        check("supprimer le fichier /srv/a_b.txt", Fr, &["delete", "file", "/srv/a_b.txt"]);
         check("creer une branche", Fr, &["create", "branch"]);
         check("¿Qué pestañas tengo abiertas?", Es, &["tab", "open", "?"]);
         check("muéstrame los archivos", Es, &["show", "file"]);
