@@ -21,6 +21,7 @@ mod passing;
 mod publish;
 mod reload;
 mod run;
+mod see_also;
 pub mod session;
 mod skills;
 
@@ -221,6 +222,8 @@ pub struct Gateway {
     kept: keep::KeptCell,
     sessions: DashMap<u64, std::sync::Weak<Session>>,
     links: Mutex<passing::Links>,
+    /// Skills and apps, as searches name them.
+    guides: ArcSwapOption<see_also::Guides>,
     /// What sessions want to hear of servers' logs.
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
     questions: DashMap<String, ask::Question>,
@@ -282,6 +285,7 @@ impl Gateway {
             kept: keep::KeptCell::new(),
             sessions: DashMap::new(),
             links: Mutex::default(),
+            guides: ArcSwapOption::empty(),
             log_levels: Mutex::default(),
             questions: DashMap::new(),
             approvals: DashMap::new(),

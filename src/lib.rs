@@ -23,6 +23,7 @@ pub mod name;
 pub mod oauth;
 pub mod passed;
 pub mod policy;
+pub mod prose;
 pub mod results;
 pub mod schema;
 pub mod search;

@@ -169,7 +169,6 @@ async fn meta_call(
                     Code::InvalidParams,
                     "Give the `name` of a tool, or up to five `names`.",
                 )
-                .next("list_categories", json!({}))
                 .into());
             }
             text(gateway.describe(caller, &names, many).await?)
@@ -312,7 +311,7 @@ fn raw_definitions() -> Vec<Value> {
             "name": "search_tools",
             "description": "Find the right tool by meaning, in plain words, among all tools of the user's MCP servers: files, git and code hosts, web, databases, mail, calendars, time, memory and every product connected here. None of them is listed elsewhere, so search whenever a step needs something outside of this chat, before saying that it cannot be done. Search once per step and name the product: \"create a github issue\", not the whole task. Gives names to run with execute_tool, with signature and risk. Try other words if confidence is low.",
             "inputSchema": object(json!({
-                "query": text("What the tool should do"),
+                "query": text("What the tool should do; English works best"),
                 "category": text("Only this server or group"),
                 "limit": { "type": "integer", "minimum": 1, "maximum": 50, "default": 5 },
                 "detail": { "type": "string", "enum": ["name", "signature", "full"], "default": "signature" },

@@ -16,7 +16,7 @@ pub use read::{bad_query, read};
 pub use value::{Body, Whole, source_of, value_of};
 
 /// The part of the budget that previews of all blocks together may take, in bytes.
-const PREVIEW: usize = 6_000;
+const PREVIEW: usize = 3_000;
 /// Texts up to this length, in bytes, are never worth cutting.
 const SHORT: usize = 1_000;
 
@@ -84,14 +84,22 @@ pub fn json_len(value: &Value) -> usize {
 }
 
 /// Whether a result of `size` bytes has to be shortened to fit into `budget` bytes, and can be: pictures and sound stay as
-/// they are.
+/// they are, and what only repeats the text does not count.
 pub fn must_be_shortened(result: &Value, size: usize, budget: usize) -> bool {
-    if size <= budget || is_error(result) {
+    if size <= budget || is_error(result) || weight(result, size) <= budget {
         return false;
     }
     let mut rest = blocks(result).filter(|block| !is_media(block));
     rest.clone().any(|block| long_text(block).is_some() || long_blob(block).is_some())
         || rest.clone().map(json_len).sum::<usize>() > budget / 2 && rest.next().is_some()
+}
+
+/// The size of a result without the wrapper that repeats its text.
+fn weight(result: &Value, size: usize) -> usize {
+    match value::wrapper(result) {
+        Some(_) => size.saturating_sub(json_len(&result["structuredContent"])),
+        None => size,
+    }
 }
 
 /// A result whose long texts are replaced by previews, with a note that says how to read on: under `reference`, or why it
@@ -100,6 +108,7 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
     let long = blocks(&result).filter(|block| long_text(block).is_some()).count();
     let share = PREVIEW.min(budget / 2) / long.max(1);
     let kind = preview::kind(&result);
+    let size = weight(&result, size);
     let wrapper = value::wrapper(&result).map(String::from);
     if let Some(blocks) = result.get_mut("content").and_then(Value::as_array_mut) {
         for block in blocks.iter_mut() {

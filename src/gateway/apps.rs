@@ -62,7 +62,11 @@ impl Gateway {
                 Code::NotFound,
                 format!("There is no app `{id}`. call_app without `app_id` lists them."),
             );
-            return Err(fault.next("call_app", json!({})).suggest(near).into());
+            let next = match near.first() {
+                Some(first) => json!({ "app_id": first, "input": arguments.input }),
+                None => json!({}),
+            };
+            return Err(fault.next("call_app", next).suggest(near).into());
         };
         let mut input = arguments.input.clone();
         if let Some(schema) = &app.input_schema {

@@ -100,6 +100,19 @@ impl Gateway {
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
         let begun = Begun::new(caller, &request.params);
         let prepared = async {
+            if let Some(meta_tool) = meta_tool(&request.name) {
+                let arguments = match &request.params {
+                    Value::Object(_) => request.params.clone(),
+                    _ => json!({}),
+                };
+                return Err(Interrupt::from(
+                    Fault::new(
+                        Code::InvalidParams,
+                        format!("`{meta_tool}` is not behind execute_tool; call it directly."),
+                    )
+                    .next(meta_tool, arguments),
+                ));
+            }
             let filled = self.fill_references(caller, &request.params).await?;
             self.prepare(caller, &request.name, request.params, filled).await
         };
@@ -249,7 +262,7 @@ impl Gateway {
     fn named_server(&self, name: &str) -> Option<Arc<str>> {
         let name = name.trim();
         let rest = name::without_client_prefix(name).unwrap_or(name);
-        let server = rest.split_once("__").or_else(|| rest.split_once(['.', ':', '/']))?.0;
+        let (server, _) = name::split_given(rest)?;
         let folded = name::fold(server);
         self.connections().keys().find(|known| name::fold(known) == folded).cloned()
     }
@@ -279,9 +292,10 @@ impl Gateway {
         if name::META_TOOLS.contains(&name) {
             return Err(Fault::new(
                 Code::InvalidParams,
-                format!("`{name}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."),
-            )
-            .next("list_categories", json!({})));
+                format!(
+                    "`{name}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."
+                ),
+            ));
         }
         let snapshot = self.snapshot();
         let world = self.world();
@@ -541,9 +555,24 @@ fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
     (value, told)
 }
 
-/// What the server asked of the client in vain.
+/// The meta-tool that a name means.
+fn meta_tool(name: &str) -> Option<&'static str> {
+    let name = name.trim();
+    let own = name::without_client_prefix(name).unwrap_or(name);
+    name::META_TOOLS.into_iter().find(|meta_tool| *meta_tool == own)
+}
+
+/// What the server asked of the client in vain. That a client has no roots concerns nobody: servers ask for them on the off
+/// chance.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
-    let methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    methods.retain(|method| {
+        let of_interest = *method != "roots/list";
+        if !of_interest {
+            tracing::info!(tool = %tool.full, %method, "the server asked for this, and the client could not answer it");
+        }
+        of_interest
+    });
     (!methods.is_empty()).then(|| {
         json!({
             "kind": "request_declined",

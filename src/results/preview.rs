@@ -298,7 +298,9 @@ pub fn note(reference: Result<&str, &str>, size: usize, kind: Kind) -> Value {
             way(json!({ "offset": FIRST_ROWS, "limit": read::PAGE_ROWS })),
             way(json!({ "select": ".[0] | keys" })),
         ],
-        Kind::Object => vec![way(json!({ "select": "keys" }))],
+        Kind::Object => {
+            vec![way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) })), way(json!({ "grep": "error" }))]
+        }
         Kind::JsonLines | Kind::Table(_) => {
             vec![way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) })), way(json!({ "grep": "error" }))]
         }

@@ -90,7 +90,7 @@ impl<'a> Repair<'a> {
         if let Some(value) = default.or_else(|| options(&views).next()) {
             return (value.clone(), false);
         }
-        let said = views.iter().map(|view| kind(view, 0)).find(|kind| kind != "any");
+        let said = views.iter().map(|view| kind(view)).find(|kind| kind != "any");
         (json!(format!("<{}>", clip(said.as_deref().unwrap_or("any"), 120))), false)
     }
 }
