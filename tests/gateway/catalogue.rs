@@ -67,7 +67,8 @@ async fn signatures_of_recorded_tools_can_be_read_and_hide_nothing() {
                 faults.push(format!("`{name}` is not in the schema: {signature}"));
                 continue;
             };
-            if has_word(kind, "any") && refers_to_kinds_alone(root, schema, 0) {
+            let alternatives = alternatives(kind, false);
+            if alternatives.iter().any(|(kind, _)| kind == "any") && refers_to_kinds_alone(root, schema, 0) {
                 faults.push(format!("`{name}` refers to types that are there: {signature}"));
             }
             if kind.contains("object[]") && branches(root, schema).any(|branch| has_typed_items(root, branch))
@@ -190,8 +191,34 @@ fn refers_to_kinds_alone(root: &Value, schema: &Value, depth: usize) -> bool {
     refers
 }
 
-fn has_word(text: &str, word: &str) -> bool {
-    text.split(|c: char| !c.is_alphanumeric()).any(|one| one == word)
+/// The alternatives of a type as it is written, each with whether it is that of a list's items. What is inside of braces is
+/// not looked at.
+fn alternatives(kind: &str, is_list: bool) -> Vec<(String, bool)> {
+    let (mut parts, mut depth, mut in_text) = (vec![String::new()], 0, false);
+    for c in kind.chars() {
+        match c {
+            '"' => in_text = !in_text,
+            '{' | '(' if !in_text => depth += 1,
+            '}' | ')' if !in_text => depth -= 1,
+            '|' if !in_text && depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push(c);
+        }
+    }
+    let flat = parts.into_iter().flat_map(|part| {
+        let item = part.trim_end_matches("[]");
+        let is_list = is_list || item.len() < part.len();
+        match item.strip_prefix('(').and_then(|item| item.strip_suffix(')')) {
+            Some(inner) => alternatives(inner, is_list),
+            None => vec![(item.to_owned(), is_list)],
+        }
+    });
+    flat.collect()
 }
 
 /// The alternatives of a schema: itself where there is no choice.
