@@ -60,8 +60,8 @@ class Session:
     """One fresh session. `known` is what the model has read of each tool: calls may use nothing else."""
 
     def __init__(self, words, env, transcript=None, capabilities=None):
-        self.calls = self.searches = self.sent = self.read = self.wire = 0
-        self.positions = []
+        self.calls = self.sent = self.read = self.wire = 0
+        self.finds = []
         self.known = {}
         self.transcript = transcript
         self.lines = queue.Queue()
@@ -130,7 +130,6 @@ class Session:
         sent = len(tool) + len(compact(arguments).encode())
         self._note(f"-> {tool} {compact(arguments) if sent < 2000 else compact(arguments)[:2000] + '...'}")
         self.sent += sent
-        self.searches += tool == "search_tools"
         began = time.monotonic()
         answer = Answer(self.request("tools/call", {"name": tool, "arguments": arguments}))
         read = 0
@@ -160,11 +159,13 @@ class Session:
                 return name
         names = []
         for query in queries:
-            names = [result["name"] for result in self.search(query, **more).get("results", [])]
+            found = self.search(query, **more)
+            names = [result["name"] for result in found.get("results", [])]
             fitting = [name for name in names if name in wanted]
             if fitting:
-                self.positions.append(names.index(fitting[0]) + 1)
+                self.finds.append((found.get("confidence"), names.index(fitting[0]) + 1))
                 return fitting[0]
+            self.finds.append((found.get("confidence"), None))
         raise Failed(f"{queries} did not find {wanted}, but {names}")
 
     def learn(self, text, name=None):
