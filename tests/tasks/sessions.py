@@ -108,7 +108,7 @@ def commit(s, place):
 @task("A knowledge graph")
 def graph(s, place):
     """Remember: Anna leads the project Apollo, Ben tests it. Then tell me what you know of Apollo."""
-    create = s.find("memory.create_entities", "add people and projects to the knowledge graph")
+    create = s.find("memory.create_entities", "add people and projects to the knowledge graph", "create entities in the knowledge graph")
     relate = s.find("memory.create_relations", "add relations to the knowledge graph")
     read = s.find(["memory.open_nodes", "memory.search_nodes"], "look up an entity of the knowledge graph")
     entity = lambda name, kind: {"name": name, "entityType": kind, "observations": []}
@@ -404,11 +404,14 @@ def down(s, place):
 def starting(s, place):
     """What was the last commit in WORK/early?"""
     repo = repository(place, "early")
+    query = "history of a git repository"
     for _ in range(5):
-        found = s.search("history of a git repository")
+        found = s.search(query)
         if "git.git_log" in s.known:
             break
-        if "starting" not in json.dumps(found):
+        if any(name.startswith("git.") for name in s.known):
+            query = "git log"
+        elif "starting" not in json.dumps(found):
             need("starting" in s.call("list_categories").text, "nothing says that a server is starting")
         # What a model takes for a turn.
         time.sleep(2)
