@@ -20,6 +20,7 @@ mod background;
 mod bridging;
 mod calls;
 mod cancelling;
+mod catalogue;
 mod check;
 mod client_limits;
 mod command_line;
