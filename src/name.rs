@@ -340,7 +340,6 @@ mod tests {
         check("git.git_lgo", &["git.git_log"]);
         check("notes.ntoe", &["notes.note"]);
         check("nope.nope", &[]);
-        check("nope", &[]);
         check("weather.forecast", &[]);
         check("files.teleport", &[]);
         check("zzzz", &[]);

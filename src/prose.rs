@@ -22,7 +22,7 @@ pub fn dedented(text: &str) -> String {
         out.push_str(line[cut..].trim_end());
         out.push('\n');
     }
-    out.trim_matches('\n').to_string()
+    out.trim().to_string()
 }
 
 /// The beginning of a text that may be Markdown, on one line, at most about `max` characters: prose, or else the headings.
