@@ -1,6 +1,6 @@
-//! How a schema reads on one line, and which values stand in for missing ones.
+//! How a schema reads on one line.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Schema;
 
@@ -57,20 +57,6 @@ impl Schema {
         out.push(')');
         out
     }
-
-    /// A params object with a placeholder for each required parameter.
-    pub fn example(&self) -> Map<String, Value> {
-        required(self.raw())
-            .map(|name| {
-                (
-                    name.to_string(),
-                    properties(self.raw())
-                        .and_then(|all| all.get(name))
-                        .map_or(json!("<value>"), placeholder),
-                )
-            })
-            .collect()
-    }
 }
 
 pub(super) fn properties(schema: &Value) -> Option<&Map<String, Value>> {
@@ -119,12 +105,4 @@ pub(super) fn kind(schema: &Value, depth: usize) -> String {
         Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("|"),
         _ => "any".into(),
     }
-}
-
-/// A stand-in of the schema's type that says what belongs there.
-pub(super) fn placeholder(schema: &Value) -> Value {
-    if let Some(value) = schema.get("default").or_else(|| schema.get("enum")?.get(0)) {
-        return value.clone();
-    }
-    json!(format!("<{}>", kind(schema, 0)))
 }
