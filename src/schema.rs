@@ -16,6 +16,7 @@ mod repair;
 mod signature;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use std::{
     sync::{
@@ -28,6 +29,7 @@ use std::{
 
 use jsonschema::{PatternOptions, Validator};
 use limits::Cost;
+pub use repair::bare;
 use serde_json::{Map, Value};
 pub use signature::Parameter;
 

@@ -72,7 +72,17 @@ impl Gateway {
         if let Some(schema) = &app.input_schema {
             let schema = Schema::new(schema.clone());
             match schema.read(arguments.input.clone()) {
-                Ok(reading) => input = Value::Object(reading.params),
+                Ok(reading) => {
+                    let mut changes = reading.repaired;
+                    let unknown = schema.unknown(&reading.params);
+                    changes.extend(unknown.iter().map(|key| format!("the app does not know `{key}`")));
+                    if !changes.is_empty() {
+                        caller
+                            .session
+                            .notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
+                    }
+                    input = Value::Object(reading.params);
+                }
                 Err(misfit) => {
                     let example = json!({ "app_id": id, "input": misfit.example });
                     let message =

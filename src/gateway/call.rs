@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    faults::{call_fault, invalid_params, not_ready},
+    faults::{call_fault, invalid_params, not_ready, passed_on},
     run::Run,
     session::Caller,
 };
@@ -60,7 +60,7 @@ pub struct Prepared {
     pub tool: Arc<Tool>,
     /// Its params.
     pub params: Map<String, Value>,
-    /// What was repaired in them.
+    /// What was repaired in them, and what the tool does not know.
     pub repaired: Vec<String>,
 }
 
@@ -209,7 +209,9 @@ impl Gateway {
         if let Some((rule, written)) = asked {
             self.approve(caller, &tool, &reading.params, written, &rule).await?;
         }
-        Ok(Prepared { tool, params: reading.params, repaired: reading.repaired })
+        let mut repaired = reading.repaired;
+        repaired.extend(passed_on(&tool, &reading.params));
+        Ok(Prepared { tool, params: reading.params, repaired })
     }
 
     /// The tool that is meant, if the caller may use it. A name that is not known yet is waited for while
@@ -285,6 +287,11 @@ impl Gateway {
             State::Starting | State::Ready { .. } => None,
             state => Some(not_ready(server, state)),
         }
+    }
+
+    /// Whether a tool that the caller may use takes a param of this name.
+    pub fn takes(&self, caller: &Caller, tool: &str, param: &str) -> bool {
+        self.allowed_tool(caller, tool).is_ok_and(|tool| tool.schema.names(param))
     }
 
     /// The tool that is meant, if it is known and the caller may use it.

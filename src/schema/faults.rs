@@ -59,7 +59,7 @@ impl Inner {
     }
 
     /// What can be kept of `fields`, with placeholders, and whether that fits as it stands.
-    fn example_of(&self, fields: Map<String, Value>) -> (Map<String, Value>, bool) {
+    pub(super) fn example_of(&self, fields: Map<String, Value>) -> (Map<String, Value>, bool) {
         let repair = Repair::new(&self.raw, false);
         let own = properties(&self.raw);
         let part = |name: &str| own.and_then(|own| own.get(name));

@@ -1,6 +1,6 @@
-//! How a schema reads on one line, and which values stand in for missing ones.
+//! How a schema reads on one line.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{Schema, places::target};
 
@@ -72,20 +72,6 @@ impl Schema {
         }
         out.push(')');
         out
-    }
-
-    /// A params object with a placeholder for each required parameter.
-    pub fn example(&self) -> Map<String, Value> {
-        required(self.raw())
-            .map(|name| {
-                (
-                    name.to_string(),
-                    properties(self.raw())
-                        .and_then(|all| all.get(name))
-                        .map_or(json!("<value>"), placeholder),
-                )
-            })
-            .collect()
     }
 }
 
@@ -183,16 +169,10 @@ fn object(root: &Value, schema: &Value, members: Members, depth: usize) -> Strin
     format!("{{{}}}", shown.join(", "))
 }
 
-/// A stand-in of the schema's type that says what belongs there.
-pub(super) fn placeholder(schema: &Value) -> Value {
-    if let Some(value) = schema.get("default").or_else(|| schema.get("enum")?.get(0)) {
-        return value.clone();
-    }
-    json!(format!("<{}>", kind(schema)))
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn check(properties: Value, expected: &str) {
