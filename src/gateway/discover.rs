@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How long a description is in a list, in characters.
-const SUMMARY: usize = 160;
+pub(super) const SUMMARY: usize = 160;
 /// How many tools of other servers a search with low confidence adds.
 const TAIL: usize = 3;
 /// How many hits are looked at for that, and for tools that the session has loaded.
@@ -237,6 +237,7 @@ impl Gateway {
                     starting.join(", ")
                 ));
             }
+            hints.extend(self.absent_hint(caller, snapshot, &arguments.query));
         }
         (!hints.is_empty()).then(|| hints.join(" "))
     }
@@ -284,6 +285,9 @@ impl Gateway {
         if world.connections.contains_key(key) {
             return Ok(BTreeSet::new());
         }
+        if let Some(fault) = self.left_out_server(key) {
+            return Err(fault);
+        }
         let known = snapshot.catalog.servers().keys().map(|name| &**name);
         let known: Vec<&str> = known.chain(world.config.categories.keys().map(String::as_str)).collect();
         let near = name::nearest(key, known.iter().copied(), 3);
@@ -328,7 +332,8 @@ impl Gateway {
             let entry = snapshot.catalog.servers().get(name);
             let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
             let own = world.connections.get(name);
-            if scope.is_some() && count == 0 {
+            let kept_out = entry.is_some_and(|entry| entry.tools.is_empty() && entry.kept_out > 0);
+            if kept_out || scope.is_some() && count == 0 {
                 continue;
             }
             total += count;
@@ -350,6 +355,7 @@ impl Gateway {
             }
             push(name, &group.description, count, None);
         }
+        categories.extend(self.left_out_categories(caller));
         json!({ "categories": categories, "total_tools": total })
     }
 

@@ -47,6 +47,7 @@ impl Gateway {
         let mut changed = true;
         let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
         let mut news: Vec<Value> = Vec::new();
+        let mut relisted = false;
         loop {
             if changed {
                 generation += 1;
@@ -59,6 +60,9 @@ impl Gateway {
             for waiting in barriers.drain(..) {
                 let _ = waiting.send(());
             }
+            if std::mem::take(&mut relisted) {
+                self.tell_of_unmatched(&fresh);
+            }
             changed = false;
             let mut next = tokio::select! {
                 update = updates.recv() => update,
@@ -66,6 +70,7 @@ impl Gateway {
             };
             tokio::time::sleep(GATHER).await;
             while let Some(update) = next {
+                relisted |= matches!(update, Update::Listed { .. } | Update::Reconfigured);
                 match update {
                     Update::Listed { server, listing: Some(listing) } => {
                         let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
