@@ -60,7 +60,7 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     if &*tool.server == crate::catalog::GATEWAY {
         return None;
     }
-    if !profile.only.is_empty() && !profile.only.matches(&tool.full) {
+    if profile.only.as_ref().is_some_and(|only| !only.matches(&tool.full)) {
         return Some("only");
     }
     if profile.allow.matches(&tool.full) {

@@ -132,7 +132,7 @@ pub struct Profile {
     /// Patterns on full names (`server.tool`) that are shown, besides what `categories`, `tags` and `max_risk` show.
     pub allow: Globs,
     /// If given, nothing is shown but full names that match, whatever `allow` says.
-    pub only: Globs,
+    pub only: Option<Globs>,
     /// Patterns on full names that are not shown, whatever else says so.
     pub deny: Globs,
     /// The highest risk that is shown.

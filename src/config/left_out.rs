@@ -8,9 +8,12 @@ use super::{
     Fault,
     read::{Written, join},
 };
+use crate::schema::clip;
 
 /// Faults that one sentence names; `nonet check` has them all.
 const TOLD: usize = 3;
+/// The longest sentence, in characters.
+const LONGEST: usize = 1_000;
 
 /// A server that cannot be used until its table is put right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +37,9 @@ impl LeftOut {
             );
         }
         if self.faults.len() > TOLD {
-            let _ = write!(why, "`nonet check` tells {} more faults of it.", self.faults.len() - TOLD);
+            let _ = write!(why, "`nonet check` tells the rest, {} more.", self.faults.len() - TOLD);
         }
-        why.trim_end().into()
+        clip(why.trim_end(), LONGEST)
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     session::{Caller, Session},
 };
 use crate::{
-    config::LeftOut,
+    config::{Globs, LeftOut},
     downstream::{Remedy, State},
     fault::{Code, Fault},
     name,
@@ -161,7 +161,8 @@ fn may_concern(scope: Option<Scope<'_>>, server: &str) -> bool {
     if profile.deny.matches(&any_tool) {
         return false;
     }
-    if !profile.only.is_empty() && !profile.only.matches(&any_tool) && !names(profile.only.patterns()) {
+    let is_beyond = |only: &Globs| !only.matches(&any_tool) && !names(only.patterns());
+    if profile.only.as_ref().is_some_and(is_beyond) {
         return false;
     }
     let is_limited = !profile.categories.is_empty() || !profile.tags.is_empty() || !profile.allow.is_empty();

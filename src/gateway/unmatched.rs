@@ -14,6 +14,7 @@ use super::Gateway;
 use crate::{
     catalog::{Catalog, GATEWAY, Tool},
     config::{AppKind, Config, Globs, written_key},
+    fault::Code,
     name,
 };
 
@@ -120,7 +121,7 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
         let key = |key: &str| format!("profiles.{name}.{key}");
         finder.patterns(&key("allow"), profile.allow.patterns());
         finder.patterns(&key("deny"), profile.deny.patterns());
-        finder.patterns(&key("only"), profile.only.patterns());
+        finder.patterns(&key("only"), profile.only.as_ref().map_or(&[], Globs::patterns));
         finder.names_or_patterns(&key("pinned"), &profile.pinned);
         finder.patterns(&key("priorities"), profile.priorities.patterns());
     }
@@ -197,8 +198,23 @@ impl<'a> Finder<'a> {
 
     /// Judges what may also be names, in any form that a tool's name is taken in.
     fn names_or_patterns(&mut self, key: &str, globs: &Globs) {
-        for pattern in globs.patterns().iter().filter(|name| self.catalog.resolve(name).is_err()) {
-            self.pattern(key, pattern);
+        for pattern in globs.patterns() {
+            if !self.is_name(key, pattern) {
+                self.pattern(key, pattern);
+            }
+        }
+    }
+
+    /// Whether a text is the name of a tool. One that may be any of several is told.
+    fn is_name(&mut self, key: &str, given: &str) -> bool {
+        match self.catalog.resolve(given) {
+            Ok(_) => true,
+            Err(fault) if fault.code == Code::AmbiguousTool => {
+                let message = format!("`{given}` may be any of {}", fault.did_you_mean.join(", "));
+                self.found.push(Unmatched { key: key.into(), message });
+                true
+            }
+            Err(_) => false,
         }
     }
 
@@ -233,7 +249,7 @@ impl<'a> Finder<'a> {
 
     /// Judges the name of a tool.
     fn name(&mut self, key: &str, given: &str) {
-        if self.catalog.resolve(given).is_ok() {
+        if self.is_name(key, given) {
             return;
         }
         let folded = name::fold(given);
@@ -247,7 +263,7 @@ impl<'a> Finder<'a> {
         };
         if judged {
             let near = nearest(given, self.tools.iter().map(|tool| &*tool.full));
-            self.tell(key, given, "no tool, or more than one", near);
+            self.tell(key, given, "no tool", near);
         }
     }
 
@@ -314,8 +330,8 @@ mod tests {
     use super::*;
     use crate::{catalog::Listing, config};
 
-    /// What is told of a file with two servers: `files` lists two tools, and `slow` has not listed any. `gamma` lists one
-    /// tool where the file has it.
+    /// What is told of a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs where the file
+    /// has them, and `slow` has not listed any.
     fn told(text: &str) -> Vec<String> {
         let text = format!("[servers.files]\ncommand = 'x'\n{text}");
         let config =
@@ -327,7 +343,8 @@ mod tests {
         let lists = BTreeMap::from([
             (GATEWAY, listing(&["status"])),
             ("files", listing(&["read_file", "write_file"])),
-            ("gamma", listing(&["ray"])),
+            ("gamma", listing(&["look", "ray"])),
+            ("docs", listing(&["look"])),
         ]);
         let settings = |name: &str| config.servers.iter().find(|(key, _)| key.as_str() == name);
         let listings = lists.iter().filter(|(name, _)| **name == GATEWAY || settings(name).is_some());
@@ -373,10 +390,18 @@ mod tests {
             ],
         );
         check(
+            "[servers.gamma]\ncommand = 'x'\n[servers.docs]\ncommand = 'x'\n[gateway]\npinned = ['look', 'l*']\n[apps.one]\ntool = 'look'\n",
+            &[
+                "gateway.pinned: `look` may be any of docs.look, gamma.look",
+                "gateway.pinned: `l*` matches no tool",
+                "apps.one.tool: `look` may be any of docs.look, gamma.look",
+            ],
+        );
+        check(
             "[apps.one]\ntool = 'files.wirte_file'\n[apps.two]\nsteps = [{ tool = 'read_file' }, { tool = 'files__raed_file' }]\n",
             &[
-                "apps.one.tool: `files.wirte_file` matches no tool, or more than one; the nearest is `files.write_file`",
-                "apps.two.steps.step2: `files__raed_file` matches no tool, or more than one; the nearest is `files.read_file`",
+                "apps.one.tool: `files.wirte_file` matches no tool; the nearest is `files.write_file`",
+                "apps.two.steps.step2: `files__raed_file` matches no tool; the nearest is `files.read_file`",
             ],
         );
     }
