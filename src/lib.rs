@@ -36,4 +36,5 @@ pub mod skills;
 pub mod store;
 pub mod template;
 pub mod trace;
+mod verbs;
 pub mod web;

@@ -152,6 +152,9 @@ impl Handler {
     /// A handler with a session of its own.
     fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parkings: Parkings) -> Self {
         let session = gateway.open_session(profile);
+        if !http {
+            gateway.greet(&session);
+        }
         let ended = CancellationToken::new();
         Self {
             gateway,
@@ -306,6 +309,10 @@ impl ServerHandler for Handler {
         let mut result = self.negotiate_initialize(&request)?;
         self.recalled().await;
         let caller = self.gateway.caller(self.session.clone(), &request.client_info.name);
+        // Over HTTP a stateless client has a session for each request, and would be told with every answer.
+        if self.http {
+            self.gateway.greet(&self.session);
+        }
         result.instructions = Some(meta::instructions(&self.gateway, &caller));
         Ok(result)
     }

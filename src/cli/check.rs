@@ -69,6 +69,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     let failed = gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. }));
     let (whole, nine) = gateway.saving();
     let warnings = warnings(&gateway);
+    let unmatched = gateway.unmatched();
     gateway.stop().await;
     let code = match (faults.is_empty(), failed || warnings.iter().any(|warning| warning.serious)) {
         (false, _) => UNUSABLE,
@@ -82,7 +83,8 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         status["disabled"] = json!(disabled);
         let warnings =
             warnings.iter().map(|warning| json!({ "server": warning.server, "message": warning.message }));
-        status["warnings"] = json!(warnings.collect::<Vec<_>>());
+        let rules = unmatched.iter().map(|rule| json!({ "key": rule.key, "message": rule.message }));
+        status["warnings"] = json!(warnings.chain(rules).collect::<Vec<_>>());
         status["embedder"] = match &backend {
             Ok(backend) => json!({ "backend": backend }),
             Err(error) => json!({ "error": error }),
@@ -129,6 +131,9 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     }
     for warning in &warnings {
         say!("{}: {}", warning.server, warning.message);
+    }
+    for rule in &unmatched {
+        say!("warning: {rule}");
     }
     if !launchers.is_empty() {
         let told = launchers.iter().map(|(program, version)| match version {

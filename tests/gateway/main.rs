@@ -34,6 +34,7 @@ mod http_servers;
 mod keeping;
 mod large_results;
 mod learning;
+mod left_out;
 mod lists;
 mod load;
 mod names;
