@@ -317,7 +317,9 @@ fn matches_any<'n>(pattern: &str, mut names: impl Iterator<Item = &'n str>) -> b
 /// The name that is most like what a pattern spells out.
 fn nearest<'n>(pattern: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
     let spelled = pattern.replace(['*', '?', '[', ']', '{', '}', '\\'], "");
-    if spelled.trim_matches(['.', '_', '-']).is_empty() {
+    // Of `*.a*` nobody knows what was meant.
+    let letters = spelled.chars().filter(|c| c.is_alphanumeric()).count();
+    if letters < 3 && !is_literal(pattern) {
         return None;
     }
     name::nearest(&spelled, names, 1).first().map(ToString::to_string)

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::Client,
-    setup::{Setup, eventually, json_of},
+    setup::{Setup, eventually, json_of, notices_of},
     web::WebClient,
 };
 
@@ -151,6 +151,11 @@ fn a_profile_hears_of_the_servers_that_it_is_for() {
 fn the_page_shows_it_and_a_client_over_http_is_told_once() {
     let site = office().serve();
     let mut client = WebClient::new(&site.address, "/mcp");
+    let mut told = || {
+        let notices = notices_of(&client.call("list_categories", json!({})));
+        notices.iter().filter(|notice| notice["kind"] == "servers_left_out").count()
+    };
+    assert_eq!((told(), told()), (1, 0));
     client.until_ready("shop");
     let status = client.answer("execute_tool", json!({ "name": "gateway.status" }));
     let servers = status["servers"].as_array().expect("a list");
