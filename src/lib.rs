@@ -26,6 +26,7 @@ pub mod policy;
 pub mod results;
 pub mod schema;
 pub mod search;
+pub mod secrets_file;
 pub mod select;
 pub mod serve;
 pub mod shared;

@@ -38,7 +38,7 @@ fn fault(fault: &Fault) -> Value {
 /// Prints what is wrong and how every server does. Exit code 0: all fine; 1: a server failed; 2: the
 /// configuration has faults.
 pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
-    let faults = loaded.faults.clone();
+    let (faults, exposed) = (loaded.faults.clone(), loaded.warnings.clone());
     let file = loaded.config.file.clone();
     let limit = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
     let disabled: Vec<String> = loaded
@@ -70,6 +70,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     let (whole, nine) = gateway.saving();
     let warnings = warnings(&gateway);
     gateway.stop().await;
+    let failed = failed || !exposed.is_empty();
     let code = match (faults.is_empty(), failed || warnings.iter().any(|warning| warning.serious)) {
         (false, _) => UNUSABLE,
         (true, true) => FAILED,
@@ -82,7 +83,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         status["disabled"] = json!(disabled);
         let warnings =
             warnings.iter().map(|warning| json!({ "server": warning.server, "message": warning.message }));
-        status["warnings"] = json!(warnings.collect::<Vec<_>>());
+        status["warnings"] = json!(warnings.chain(exposed.iter().map(fault)).collect::<Vec<_>>());
         status["embedder"] = match &backend {
             Ok(backend) => json!({ "backend": backend }),
             Err(error) => json!({ "error": error }),
@@ -129,6 +130,9 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     }
     for warning in &warnings {
         say!("{}: {}", warning.server, warning.message);
+    }
+    for fault in &exposed {
+        say!("{fault}");
     }
     if !launchers.is_empty() {
         let told = launchers.iter().map(|(program, version)| match version {

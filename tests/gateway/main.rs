@@ -25,6 +25,7 @@ mod client_limits;
 mod command_line;
 mod discovering;
 mod exposing;
+mod guided;
 mod handshake;
 mod hosts;
 mod http_clients;

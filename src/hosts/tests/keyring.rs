@@ -16,7 +16,7 @@ fn github(token: &str) -> String {
 }
 
 fn to(keyring: &Keyring) -> Manner<'_> {
-    Manner { replace: false, keyring: Some(keyring) }
+    Manner { keyring: Some(keyring), ..Manner::default() }
 }
 
 fn toml(world: &World) -> String {
@@ -99,7 +99,7 @@ fn with_replace_what_was_a_variable_moves_into_the_keyring() {
     assert!(toml(&world).contains("${GITHUB_TOKEN}"));
     let kept = world.try_import(&github(TOKEN), to(&keyring)).unwrap();
     assert!(kept.change.is_nothing(), "{}", done(&kept));
-    let manner = Manner { replace: true, keyring: Some(&keyring) };
+    let manner = Manner { replace: true, keyring: Some(&keyring), file: false };
     let moved = world.try_import(&github(TOKEN), manner).unwrap();
     assert_eq!(done(&moved), "github replaced github, docs replaced docs");
     moved.apply().unwrap();
