@@ -32,7 +32,7 @@ pub use change::{Applied, Change};
 pub use import::{
     Carried, Done, Imported, Kept, Manner, Origin, Row, Source, Store, Variable, import, usable,
 };
-pub use install::{Launch, install, uninstall};
+pub use install::{Launch, Present, install, present, uninstall};
 
 use crate::name;
 

@@ -18,8 +18,9 @@ use super::{
     show,
 };
 use crate::{
+    config,
     downstream::{Remedy, State},
-    hosts::{self, Carried, Host, Imported, Machine, Manner, Scope, Source, Store},
+    hosts::{self, Carried, Host, Imported, Launch, Machine, Manner, Present, Scope, Source, Store},
     keyring::Keyring,
     secrets_file::{self, SecretsFile},
     shell,
@@ -46,6 +47,8 @@ pub struct Wishes {
 struct Client {
     host: &'static Host,
     file: PathBuf,
+    /// How it is to start Nonet.
+    launch: Launch,
 }
 
 /// Sets clients up. Exit code 1: the file of a client could not be written.
@@ -64,7 +67,9 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
         eprintln!("nonet: {unusable}");
         return Ok(UNUSABLE);
     }
-    let clients = clients(&wishes.clients, &target, &machine)?;
+    let secrets = secrets_file::beside(&target);
+    SecretsFile::read(&secrets).with_context(|| format!("{} cannot be used", secrets.display()))?;
+    let clients = clients(&wishes.clients, &target, profile, &machine)?;
     let all: Vec<&'static Host> = clients.iter().map(|client| client.host).collect();
     let (mut imported, keyring) =
         commands::take_over(Source::Users(&all), &target, false, Secrets::Kept, &machine)?;
@@ -78,7 +83,7 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
             target.display()
         );
     }
-    let setup = Setup { machine, target, clients, had_config, profile };
+    let setup = Setup { machine, target, clients, had_config };
     let planned = setup.planned(&imported)?;
     if imported.is_nothing() && planned.iter().all(|plan| plan.is_nothing) {
         setup.tell_clients(&imported);
@@ -96,8 +101,10 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     if asks {
         let (mut input, mut output) = (io::stdin().lock(), io::stderr());
         let mut agree = |question: &str| agree(question, &mut input, &mut output);
-        let takes_over = imported.is_nothing()
-            || agree(&format!("Write these servers and their secrets to {}?", setup.target.display()))?;
+        let secrets =
+            if imported.secrets.iter().all(|kept| kept.there) { "" } else { ", and keep their secrets" };
+        let question = format!("Write these servers to {}{secrets}?", setup.target.display());
+        let takes_over = imported.is_nothing() || agree(&question)?;
         if !takes_over {
             say!("Nothing was changed.");
             return Ok(OK);
@@ -113,33 +120,71 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     setup.go_on(&imported, keyring.as_ref(), &chosen, typed).await
 }
 
-/// The clients that are named, else those that have a configuration. One whose file cannot be read is left alone, and
-/// is an error if it was named.
-fn clients(names: &[String], target: &Path, machine: &Machine) -> anyhow::Result<Vec<Client>> {
+/// The clients that are named, else those that have a configuration. One whose file cannot be read, or that has another
+/// Nonet, is left alone; if it was named, that is an error.
+fn clients(
+    names: &[String],
+    target: &Path,
+    profile: Option<&str>,
+    machine: &Machine,
+) -> anyhow::Result<Vec<Client>> {
     let named: Vec<&'static Host> = names.iter().map(|name| hosts::find(name)).collect::<Result<_, _>>()?;
     let hosts: Vec<&'static Host> = if named.is_empty() { hosts::HOSTS.iter().collect() } else { named };
     let mut clients: Vec<Client> = Vec::new();
-    let mut looked_at = Vec::new();
+    let (mut looked_at, mut left_alone) = (String::new(), false);
     for host in hosts {
         let Some(file) = host.file(Scope::User, machine) else { continue };
-        looked_at.push(format!("\n  {}", file.display()));
+        looked_at.push_str(&format!("\n  {}", file.display()));
         if clients.iter().any(|client| client.host.name == host.name) || names.is_empty() && !file.exists() {
             continue;
         }
-        match hosts::import(Source::Users(&[host]), target, Manner::default(), machine) {
-            Ok(_) => clients.push(Client { host, file }),
-            Err(fault) if fault.file.as_ref() == Some(&file) && names.is_empty() => {
-                eprintln!("nonet: {} is left alone: {fault}", host.title);
+        match launch(host, target, profile, machine) {
+            Ok(launch) => clients.push(Client { host, file, launch }),
+            Err(why) if names.is_empty() => {
+                left_alone = true;
+                eprintln!("nonet: {} is left alone: {why:#}", host.title);
             }
-            Err(fault) => return Err(fault.into()),
+            Err(why) => return Err(why),
         }
     }
+    anyhow::ensure!(!clients.is_empty() || !left_alone, "nothing was changed: no client can be set up");
     anyhow::ensure!(
         !clients.is_empty(),
-        "no MCP client was found on this machine; looked for{}\nName one to have its file made: `nonet setup cursor`",
-        looked_at.concat()
+        "no MCP client was found on this machine; looked for{looked_at}\n\
+         Name one to have its file made: `nonet setup cursor`"
     );
     Ok(clients)
+}
+
+/// How a client is to start Nonet: as it does now, if that is the same configuration.
+fn launch(
+    host: &'static Host,
+    target: &Path,
+    profile: Option<&str>,
+    machine: &Machine,
+) -> anyhow::Result<Launch> {
+    hosts::import(Source::Users(&[host]), target, Manner::default(), machine)?;
+    let wanted = commands::launch(target, profile)?;
+    let (now, config) = match hosts::present(host, Scope::User, machine)? {
+        Present::Absent => return Ok(wanted),
+        Present::Program { launch, config } => (launch, config),
+        Present::Elsewhere => anyhow::bail!("its `nonet` joins a gateway elsewhere"),
+    };
+    let config = match &config {
+        Some(file) => Some(std::path::absolute(file)?),
+        None => config::user_file(),
+    };
+    anyhow::ensure!(
+        config.as_deref() == Some(target),
+        "its `nonet` has another configuration; `nonet install {}` would change that",
+        host.name
+    );
+    let is_gone = |command: &str| Path::new(command).is_absolute() && !Path::new(command).exists();
+    match profile {
+        None if !is_gone(&now.command) => Ok(now),
+        None => Ok(Launch { command: wanted.command, args: now.args }),
+        Some(_) => Ok(wanted),
+    }
 }
 
 fn clients_to_change(planned: &[Plan]) -> BTreeSet<&'static str> {
@@ -166,19 +211,18 @@ impl Plan {
     }
 }
 
-struct Setup<'a> {
+struct Setup {
     machine: Machine,
     target: PathBuf,
     clients: Vec<Client>,
     /// Whether servers.toml was there before.
     had_config: bool,
-    profile: Option<&'a str>,
 }
 
-impl Setup<'_> {
+impl Setup {
     fn tell_clients(&self, imported: &Imported) {
         let mut table = show::plain_table(&["CLIENT", "SERVERS", "FILE"]);
-        for Client { host, file } in &self.clients {
+        for Client { host, file, .. } in &self.clients {
             let servers =
                 imported.rows.iter().filter(|row| row.from.file == *file && row.done.server().is_some());
             table.add_row([host.title.into(), servers.count().to_string(), file.display().to_string()]);
@@ -203,16 +247,15 @@ impl Setup<'_> {
     fn planned(&self, imported: &Imported) -> anyhow::Result<Vec<Plan>> {
         let plan = |client: &Client| {
             let carried = self.movable(client.host, imported);
-            let change = self.change(client.host, &carried)?;
+            let change = self.change(client, &carried)?;
             Ok(Plan { host: client.host, moves: carried.len(), is_nothing: change.is_nothing() })
         };
         self.clients.iter().map(plan).collect()
     }
 
-    fn change(&self, host: &Host, carried: &[Carried]) -> anyhow::Result<hosts::Change> {
+    fn change(&self, client: &Client, carried: &[Carried]) -> anyhow::Result<hosts::Change> {
         let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
-        let launch = commands::launch(&self.target, self.profile)?;
-        Ok(hosts::install(host, Scope::User, &launch, &names, &self.machine)?)
+        Ok(hosts::install(client.host, Scope::User, &client.launch, &names, &self.machine)?)
     }
 
     /// Shows every file as it would become.
@@ -221,7 +264,7 @@ impl Setup<'_> {
             say!("{}", imported.change.diff());
         }
         for client in &self.clients {
-            let change = self.change(client.host, &self.movable(client.host, imported))?;
+            let change = self.change(client, &self.movable(client.host, imported))?;
             say!("{}: {}", client.host.title, change.told.join(" "));
             if !change.is_nothing() {
                 say!("{}", change.diff());
@@ -258,7 +301,9 @@ impl Setup<'_> {
         let manner = Manner { replace: false, keyring, file: true };
         let now = hosts::import(Source::Users(&hosts), &self.target, manner, &self.machine)?;
         let (mut code, mut installed) = (OK, Vec::new());
-        for Client { host, .. } in self.clients.iter().filter(|client| chosen.contains(client.host.name)) {
+        let mut stayed = false;
+        for client in self.clients.iter().filter(|client| chosen.contains(client.host.name)) {
+            let host = client.host;
             say!("\n{}", host.title);
             let (stay, carried): (Vec<_>, Vec<_>) = now
                 .carried(host, Scope::User, &self.machine)
@@ -267,20 +312,24 @@ impl Setup<'_> {
             for Carried { name, server } in stay {
                 let why = broken.get(&server).map(String::as_str).unwrap_or_default();
                 say!("`{name}` stays in its file, because Nonet cannot run it: {why}");
+                stayed = true;
             }
-            let done = self.change(host, &carried).and_then(|change| {
+            let done = self.change(client, &carried).and_then(|change| {
                 let applied = commands::apply(&change, false)?;
                 commands::finish(&change, applied);
                 Ok(!change.is_nothing())
             });
             match done {
-                Ok(true) => installed.push(*host),
+                Ok(true) => installed.push(host),
                 Ok(false) => {}
                 Err(error) => {
                     eprintln!("nonet: {}: {error:#}", host.title);
                     code = FAILED;
                 }
             }
+        }
+        if stayed {
+            say!("\nOnce Nonet can run what stays, `nonet setup` moves it too.");
         }
         self.tell_undo(imported, &applied, &installed, &typed);
         Ok(code)
@@ -324,10 +373,10 @@ impl Setup<'_> {
             let why = match connection.state() {
                 State::Ready { .. } => continue,
                 State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                    format!("it wants a sign-in. Run `{login}`, then `nonet setup` again.")
+                    format!("it wants a sign-in; run `{login}`")
                 }
                 State::AuthRequired { error, .. } | State::Down { error, .. } => error,
-                State::Starting => "it is still starting; run `nonet setup` again.".into(),
+                State::Starting => "it is still starting".into(),
                 State::Stopped => "it was stopped".into(),
             };
             broken.insert(name.to_string(), why);

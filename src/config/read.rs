@@ -271,7 +271,14 @@ impl Walk<'_> {
                 for trouble in troubles {
                     // Someone who switches a server off need not have its token.
                     if !self.is_off || trouble == Trouble::Malformed {
-                        self.unreadable(pointer, trouble.to_string(), trouble.remedy());
+                        let remedy = match &trouble {
+                            Trouble::Unset(name) => format!(
+                                "Set it, keep it with `nonet secret set {name} --file`, or give a default: \
+                                 `${{{name}:-default}}`."
+                            ),
+                            trouble => trouble.remedy(),
+                        };
+                        self.unreadable(pointer, trouble.to_string(), remedy);
                     }
                 }
                 text.into()

@@ -191,3 +191,33 @@ fn what_cannot_be_set_up_is_told() {
     assert!(nothing.status.code() == Some(2) && said.contains("there is nothing to set up"), "{said}");
     assert!(!empty.path().join(".cursor").exists());
 }
+
+#[test]
+fn a_nonet_that_is_there_stays_as_its_user_has_it() {
+    let (home, claude, cursor) = home();
+    nonet(&home, &["setup", "claude-desktop", "--yes"]);
+    // Under a profile, with the same configuration: only what is new moves.
+    let mut now: Value = serde_json::from_slice(&fs::read(&claude).expect("it is there")).expect("JSON");
+    let toml = home.path().join(".config/nonet/servers.toml");
+    let own =
+        json!({ "command": "nonet", "args": ["--profile", "reader", "--config", toml], "env": { "A": "b" } });
+    now["mcpServers"] = json!({ "nonet": own, "new": entry(json!({})) });
+    fs::write(&claude, now.to_string()).expect("it can be written");
+    // With another configuration, or elsewhere: nothing is done.
+    for there in [
+        json!({ "command": "nonet", "args": ["--config", "/other/servers.toml"] }),
+        json!({ "command": "nonet", "args": ["connect", "http://127.0.0.1:8931/mcp"] }),
+        json!({ "url": "http://127.0.0.1:8931/mcp" }),
+    ] {
+        write(&cursor, json!({ "nonet": there, "other": entry(json!({})) }));
+        let before = fs::read(&cursor).expect("it is there");
+        let set_up = nonet(&home, &["setup", "--yes"]);
+        let said = text(&set_up);
+        assert!(set_up.status.success() && said.contains("Cursor is left alone: its `nonet`"), "{said}");
+        assert_eq!(fs::read(&cursor).expect("it is there"), before);
+        let named = nonet(&home, &["setup", "cursor", "--yes"]);
+        assert_eq!(named.status.code(), Some(2), "{}", text(&named));
+    }
+    let now: Value = serde_json::from_slice(&fs::read(&claude).expect("it is there")).expect("JSON");
+    assert_eq!(now["mcpServers"], json!({ "nonet": own }));
+}
