@@ -12,7 +12,10 @@ use serde_json::json;
 use super::{OK, show};
 use crate::{
     config, downstream,
-    hosts::{self, Applied, Carried, Change, Host, Imported, Launch, Machine, Manner, Scope, Source, Store},
+    hosts::{
+        self, Applied, Carried, Change, Host, Imported, Launch, Machine, Manner, Scope, Source, Store,
+        Variable,
+    },
     keyring::{self, Keyring},
     shell,
 };
@@ -216,16 +219,8 @@ pub fn install(
         anyhow::bail!(left_out.refusal(&lost, host, &target));
     }
     finish(&change, apply(&change, dry_run)?);
-    let here_only = imported.iter().flat_map(|imported| &imported.variables).filter(|variable| {
-        let is_carried = |server: &String| carried.iter().any(|carried| carried.server == *server);
-        variable.set
-            && !variable.kept
-            && !downstream::is_usual(&variable.name, "")
-            && variable.servers.iter().any(is_carried)
-    });
-    for variable in here_only {
-        let set = command(&format!("secret set {} --file", variable.name), &target);
-        say!("`{}` is set in this shell, which {} may not see: `{set}`", variable.name, host.title);
+    if let Some(imported) = &imported {
+        tell_of_this_shell(imported, &carried, host, &target);
     }
     if !left_out.is_empty() {
         let servers = left_out.servers().len();
@@ -239,8 +234,21 @@ pub fn install(
     Ok(OK)
 }
 
+/// Prints the variables of servers that only the environment of this shell sets.
+pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host: &Host, target: &Path) {
+    let is_carried = |server: &String| carried.iter().any(|carried| carried.server == *server);
+    let is_of_this_shell =
+        |variable: &&Variable| variable.set && !variable.kept && !downstream::is_usual(&variable.name, "");
+    for variable in imported.variables.iter().filter(is_of_this_shell) {
+        if variable.servers.iter().any(is_carried) {
+            let set = command(&format!("secret set {} --file", variable.name), target);
+            say!("`{}` is set in this shell, which {} may not see: `{set}`", variable.name, host.title);
+        }
+    }
+}
+
 /// Reads the configuration that a host is to start Nonet with. One that Nonet could not start with is an error.
-fn usable(target: &Path, host: &Host) -> anyhow::Result<LeftOut> {
+fn usable(target: &Path, host: &Host) -> anyhow::Result<Faulty> {
     if !target.exists() {
         let here = match is_passed_over(target) {
             true => {
@@ -255,14 +263,14 @@ fn usable(target: &Path, host: &Host) -> anyhow::Result<LeftOut> {
             host.name
         );
     }
-    LeftOut::of(target)
+    Faulty::of(target)
         .with_context(|| format!("{} would start Nonet in vain; nothing was changed", host.title))
 }
 
 /// The entries of a configuration that Nonet leaves out.
-pub(super) struct LeftOut(Vec<config::Fault>);
+pub(super) struct Faulty(Vec<config::Fault>);
 
-impl LeftOut {
+impl Faulty {
     /// Reads a configuration.
     pub fn of(target: &Path) -> anyhow::Result<Self> {
         Ok(Self::of_faults(super::load(target)?.faults))

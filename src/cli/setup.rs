@@ -14,13 +14,15 @@ use clap::Args;
 
 use super::{
     FAILED, OK, UNUSABLE,
-    hosts::{self as commands, LeftOut, Secrets},
+    hosts::{self as commands, Faulty, Secrets},
     show,
 };
 use crate::{
     config,
     downstream::{Remedy, State},
-    hosts::{self, Carried, Host, Imported, Launch, Machine, Manner, Present, Scope, Source, Store},
+    hosts::{
+        self, Carried, Host, Imported, Launch, Machine, Manner, Present, Scope, Source, Store, Variable,
+    },
     keyring::Keyring,
     secrets_file::{self, SecretsFile},
     shell,
@@ -84,23 +86,26 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
         );
     }
     let setup = Setup { machine, target, clients, had_config };
-    let planned = setup.planned(&imported)?;
-    if imported.is_nothing() && planned.iter().all(|plan| plan.is_nothing) {
-        setup.tell_clients(&imported);
+    let mut planned = setup.planned(&imported, &[])?;
+    setup.tell_clients(&imported);
+    let is_done = imported.is_nothing() && planned.iter().all(|plan| plan.is_nothing);
+    let is_asked_for = imported.variables.iter().any(|variable| !variable.set);
+    if is_done && !is_asked_for {
         say!("Everything is set up: nothing was changed.");
         return Ok(OK);
     }
-    setup.tell_clients(&imported);
     commands::tell(&imported, &setup.target, wishes.dry_run);
     if wishes.dry_run {
         setup.show(&imported)?;
         return Ok(OK);
     }
-    let mut chosen: BTreeSet<&str> = clients_to_change(&planned);
+    if is_done && !asks {
+        say!("Nothing was changed.");
+        return Ok(OK);
+    }
     let mut typed = Vec::new();
     if asks {
-        let (mut input, mut output) = (io::stdin().lock(), io::stderr());
-        let mut agree = |question: &str| agree(question, &mut input, &mut output);
+        let agree = |question: &str| agree(question, &mut io::stdin().lock(), &mut io::stderr());
         let secrets =
             if imported.secrets.iter().all(|kept| kept.there) { "" } else { ", and keep their secrets" };
         let question = format!("Write these servers to {}{secrets}?", setup.target.display());
@@ -109,14 +114,14 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
             say!("Nothing was changed.");
             return Ok(OK);
         }
-        for plan in planned.iter().filter(|plan| !plan.is_nothing) {
-            if !agree(&plan.question())? {
-                chosen.remove(plan.host.name);
-            }
-        }
-        drop(input);
         typed = ask_for_variables(&imported)?;
+        planned = setup.planned(&imported, &typed)?;
+        for plan in planned.iter_mut().filter(|plan| !plan.is_nothing) {
+            plan.is_nothing = !agree(&plan.question())?;
+        }
     }
+    let wanted = planned.iter().filter(|plan| !plan.is_nothing);
+    let chosen: BTreeSet<&str> = wanted.map(|plan| plan.host.name).collect();
     setup.go_on(&imported, keyring.as_ref(), &chosen, typed).await
 }
 
@@ -187,11 +192,7 @@ fn launch(
     }
 }
 
-fn clients_to_change(planned: &[Plan]) -> BTreeSet<&'static str> {
-    planned.iter().filter(|plan| !plan.is_nothing).map(|plan| plan.host.name).collect()
-}
-
-/// What is meant to become of a client's file, if every server works.
+/// What is meant to become of a client's file, if every server works and the user agrees.
 struct Plan {
     host: &'static Host,
     moves: usize,
@@ -235,18 +236,20 @@ impl Setup {
         }
     }
 
-    /// The servers that can move behind Nonet, as far as that is known before they are started.
-    fn movable(&self, host: &Host, imported: &Imported) -> Vec<Carried> {
-        let unset: BTreeSet<&String> =
-            imported.variables.iter().filter(|variable| !variable.set).flat_map(|v| &v.servers).collect();
+    /// The servers that can move behind Nonet, as far as that is known before they are started. `typed` has the
+    /// variables that will be set.
+    fn movable(&self, host: &Host, imported: &Imported, typed: &[(String, String)]) -> Vec<Carried> {
+        let is_typed = |variable: &&Variable| typed.iter().any(|(name, _)| *name == variable.name);
+        let unset = imported.variables.iter().filter(|variable| !variable.set && !is_typed(variable));
+        let unset: BTreeSet<&String> = unset.flat_map(|variable| &variable.servers).collect();
         let mut carried = imported.will_be_carried(host, Scope::User, &self.machine);
         carried.retain(|carried| !unset.contains(&carried.server));
         carried
     }
 
-    fn planned(&self, imported: &Imported) -> anyhow::Result<Vec<Plan>> {
+    fn planned(&self, imported: &Imported, typed: &[(String, String)]) -> anyhow::Result<Vec<Plan>> {
         let plan = |client: &Client| {
-            let carried = self.movable(client.host, imported);
+            let carried = self.movable(client.host, imported, typed);
             let change = self.change(client, &carried)?;
             Ok(Plan { host: client.host, moves: carried.len(), is_nothing: change.is_nothing() })
         };
@@ -264,7 +267,7 @@ impl Setup {
             say!("{}", imported.change.diff());
         }
         for client in &self.clients {
-            let change = self.change(client, &self.movable(client.host, imported))?;
+            let change = self.change(client, &self.movable(client.host, imported, &[]))?;
             say!("{}: {}", client.host.title, change.told.join(" "));
             if !change.is_nothing() {
                 say!("{}", change.diff());
@@ -327,6 +330,7 @@ impl Setup {
                     code = FAILED;
                 }
             }
+            commands::tell_of_this_shell(&now, &carried, host, &self.target);
         }
         if stayed {
             say!("\nOnce Nonet can run what stays, `nonet setup` moves it too.");
@@ -350,7 +354,7 @@ impl Setup {
     /// Starts every server. Returns those that do not work, each with the reason and the remedy.
     async fn broken(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let loaded = super::load(&self.target)?;
-        let left_out = LeftOut::of_faults(loaded.faults.clone());
+        let left_out = Faulty::of_faults(loaded.faults.clone());
         let limit =
             loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
         let mut broken: BTreeMap<String, String> = left_out

@@ -42,6 +42,11 @@ fn servers(file: &Path) -> Vec<String> {
     now["mcpServers"].as_object().expect("servers").keys().cloned().collect()
 }
 
+fn entry_of(file: &Path, name: &str) -> Value {
+    let now: Value = serde_json::from_slice(&fs::read(file).expect("it is there")).expect("JSON");
+    now["mcpServers"][name].clone()
+}
+
 /// Everything below a folder that a setup may write, with the text of each file.
 fn files(home: &TempDir) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
@@ -135,12 +140,18 @@ fn what_nonet_cannot_run_stays_with_its_client() {
     let again = nonet(&home, &["setup", "--yes"]);
     assert!(again.status.success() && text(&again).contains("Nothing was changed"), "{}", text(&again));
     assert_eq!(files(&home), after);
+    // What is missing is told again, also where there is nothing else to do.
+    let rest = json!({ "asks": entry(json!({ "KEY": "${env:NONET_TEST_UNSET}" })), "nonet": entry_of(&cursor, "nonet") });
+    write(&cursor, rest);
+    let missing = text(&nonet(&home, &["setup", "--yes"]));
+    assert!(missing.contains("secret set NONET_TEST_UNSET --file"), "{missing}");
+    assert!(missing.contains("Nothing was changed"), "{missing}");
     // Once it can run it, the next setup moves it too.
     let secrets = home.path().join(".config/nonet/secrets.env");
     let text_of = fs::read_to_string(&secrets).expect("it is there");
     fs::write(&secrets, text_of + "NONET_TEST_UNSET=x\n").expect("it can be written");
     let moved = nonet(&home, &["setup", "--yes"]);
-    assert_eq!(servers(&cursor), ["dead", "nonet"], "{}", text(&moved));
+    assert_eq!(servers(&cursor), ["nonet"], "{}", text(&moved));
 }
 
 #[test]
