@@ -13,7 +13,7 @@ use super::{OK, show};
 use crate::{
     config, downstream,
     hosts::{
-        self, Applied, Carried, Change, Host, Imported, Launch, Machine, Manner, Scope, Source, Store,
+        self, Applied, Carried, Change, Host, Imported, Launch, Machine, Manner, Scope, SecretStore, Source,
         Variable,
     },
     keyring::{self, Keyring},
@@ -121,7 +121,7 @@ pub fn import(
         if secrets != Secrets::Variables {
             answer["secrets"] = json!(imported.secrets);
         }
-        if imported.secrets.iter().any(|kept| kept.store == Store::File) {
+        if imported.secrets.iter().any(|kept| kept.store == SecretStore::File) {
             answer["secrets_file"] = json!(imported.secrets_file());
         }
         if let Some(backup) = applied.and_then(|applied| applied.backup) {
@@ -167,7 +167,7 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
         }
     }
     let file = format!("In {}, for you only:", imported.secrets_file().display());
-    for (store, title) in [(Store::Keyring, "In the keyring:"), (Store::File, &file)] {
+    for (store, title) in [(SecretStore::Keyring, "In the keyring:"), (SecretStore::File, &file)] {
         let kept: Vec<_> = imported.secrets.iter().filter(|kept| kept.store == store).collect();
         if kept.is_empty() {
             continue;

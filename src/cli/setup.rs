@@ -21,7 +21,7 @@ use crate::{
     config,
     downstream::{Remedy, State},
     hosts::{
-        self, Carried, Host, Imported, Launch, Machine, Manner, Present, Scope, Source, Store, Variable,
+        self, Carried, Host, Imported, Launch, Machine, Manner, Present, Scope, SecretStore, Source, Variable,
     },
     keyring::Keyring,
     secrets_file::{self, SecretsFile},
@@ -401,7 +401,7 @@ impl Setup {
         installed: &[&Host],
         typed: &[(String, String)],
     ) {
-        let stored = |store: Store| {
+        let stored = |store: SecretStore| {
             let new = imported.secrets.iter().filter(move |kept| kept.store == store && !kept.there);
             new.map(|kept| kept.name.as_str())
         };
@@ -409,9 +409,9 @@ impl Setup {
         let remove = if cfg!(windows) { "del" } else { "rm" };
         let mut undo: Vec<String> =
             installed.iter().map(|host| format!("nonet uninstall {}", host.name)).collect();
-        undo.extend(stored(Store::Keyring).map(|name| format!("nonet secret remove {name}")));
+        undo.extend(stored(SecretStore::Keyring).map(|name| format!("nonet secret remove {name}")));
         let in_file: Vec<&str> =
-            stored(Store::File).chain(typed.iter().map(|(name, _)| name.as_str())).collect();
+            stored(SecretStore::File).chain(typed.iter().map(|(name, _)| name.as_str())).collect();
         match (imported.had_secrets_file(), in_file.is_empty()) {
             (_, true) => {}
             (false, false) => undo.push(format!("{remove} {}", word(imported.secrets_file()))),

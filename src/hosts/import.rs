@@ -170,7 +170,7 @@ pub struct Variable {
 /// Where a secret is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Store {
+pub enum SecretStore {
     /// In the keyring of the system.
     Keyring,
     /// In `secrets.env` beside servers.toml.
@@ -186,7 +186,7 @@ pub struct Kept {
     pub servers: Vec<String>,
     /// Where it is kept.
     #[serde(rename = "in")]
-    pub store: Store,
+    pub store: SecretStore,
     /// Whether it is there already.
     pub there: bool,
     #[serde(skip)]
@@ -249,7 +249,7 @@ impl Imported {
 
     fn store<'s>(&'s self, stored: &mut Vec<&'s str>) -> Result<(), Fault> {
         let Some(keyring) = &self.keyring else { return Ok(()) };
-        let new = |kept: &&Kept| kept.store == Store::Keyring && !kept.there;
+        let new = |kept: &&Kept| kept.store == SecretStore::Keyring && !kept.there;
         for Kept { name, value, .. } in self.secrets.iter().filter(new) {
             match keyring.get(name) {
                 Err(keyring::Error::NoSecret(_)) => {}
@@ -269,7 +269,7 @@ impl Imported {
     /// Puts secrets into `secrets.env`. Returns whether there were any to put.
     fn keep(&self) -> Result<bool, Fault> {
         let mut file = self.file.clone();
-        let new = |kept: &&Kept| kept.store == Store::File && !kept.there;
+        let new = |kept: &&Kept| kept.store == SecretStore::File && !kept.there;
         for Kept { name, value, .. } in self.secrets.iter().filter(new) {
             file.set(name, value.expose());
         }
@@ -368,7 +368,7 @@ pub fn import(
                 .into(),
         );
     }
-    if secrets.iter().any(|kept| kept.store == Store::File && !kept.there) && is_tracked(file.path()) {
+    if secrets.iter().any(|kept| kept.store == SecretStore::File && !kept.there) && is_tracked(file.path()) {
         let note = "this folder belongs to a git repository: put `secrets.env` into its .gitignore";
         notes.push(format!("{}: {note}", file.path().display()));
     }

@@ -6,7 +6,7 @@ use super::{
     Machine, Os,
     entry::{Entry, Server},
     find::FoundEntry,
-    import::{Done, Kept, Manner, Row, Store, Variable},
+    import::{Done, Kept, Manner, Row, SecretStore, Variable},
     listed,
     names::{Held, Names, Reference},
     parts::Part,
@@ -191,8 +191,8 @@ impl<'a> Joining<'a> {
 
     fn note_secret(&mut self, reference: Reference, value: String, server: &str) {
         let (store, there) = match &reference {
-            Reference::Keyring(_) => (Store::Keyring, self.names.is_set(&reference)),
-            Reference::Variable(_) => (Store::File, self.names.kept(&reference).is_some()),
+            Reference::Keyring(_) => (SecretStore::Keyring, self.names.is_set(&reference)),
+            Reference::Variable(_) => (SecretStore::File, self.names.kept(&reference).is_some()),
         };
         let same = |known: &&mut Kept| known.store == store && known.name == reference.name();
         if let Some(known) = self.secrets.iter_mut().find(same) {

@@ -58,6 +58,18 @@ fn secrets_go_into_the_keyring_when_the_file_is_written() {
 }
 
 #[test]
+fn the_keyring_goes_before_the_file() {
+    let (world, keyring) = (World::new(Os::Linux), holding(&[]));
+    let manner = Manner { replace: false, keyring: Some(&keyring), file: true };
+    let imported = world.try_import(&github(TOKEN), manner).unwrap();
+    assert!(imported.secrets.iter().all(|kept| kept.store == SecretStore::Keyring), "{:?}", imported.secrets);
+    imported.apply().unwrap();
+    assert_eq!(keyring.get("GITHUB_TOKEN").as_deref(), Ok(TOKEN));
+    assert!(!imported.secrets_file().exists());
+    assert!(world.try_import(&github(TOKEN), manner).unwrap().is_nothing());
+}
+
+#[test]
 fn a_secret_that_is_there_with_another_value_stays() {
     let (world, keyring) = (World::new(Os::Linux), holding(&[("GITHUB_TOKEN", "of something else")]));
     let imported = world.try_import(&github(TOKEN), to(&keyring)).unwrap();

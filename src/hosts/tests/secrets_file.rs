@@ -21,7 +21,7 @@ fn file(world: &World) -> SecretsFile {
 }
 
 fn kept(imported: &Imported) -> Vec<(&str, bool)> {
-    assert!(imported.secrets.iter().all(|kept| kept.store == Store::File));
+    assert!(imported.secrets.iter().all(|kept| kept.store == SecretStore::File));
     imported.secrets.iter().map(|kept| (kept.name.as_str(), kept.there)).collect()
 }
 
