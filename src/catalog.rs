@@ -16,14 +16,17 @@ use crate::{
     fault::{Code, Fault},
     name::{self, Wire},
     passed::{Offer, Passed},
+    prose,
     schema::Schema,
     search::Document,
 };
 
+/// How much of what a server says of itself is kept, in characters.
+const ABOUT: usize = 300;
 /// The server name of Nonet's own tools.
 pub const GATEWAY: &str = "gateway";
-/// How a client shows a server's tools to its model: `mcp__<server>__<tool>`, here for Nonet's own.
-const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
+/// How many candidates are described at once.
+const MOST_DESCRIBED: usize = 5;
 /// Names in an "unknown" or "ambiguous" answer.
 const SUGGESTIONS: usize = 5;
 
@@ -168,7 +171,7 @@ impl Catalog {
             let server: Arc<str> = server.into();
             let about = settings.and_then(|s| s.description.clone());
             let mut entry = ServerEntry {
-                description: about.unwrap_or_else(|| first_sentences(&listing.about)),
+                description: about.unwrap_or_else(|| prose::plain(&listing.about, ABOUT)),
                 verbatim: settings.is_some_and(|s| s.expose == Expose::Verbatim),
                 prompts: listing.prompts.clone(),
                 resources: listing.resources.clone(),
@@ -307,10 +310,7 @@ impl Catalog {
             return Ok(tool);
         }
         let given = given.trim();
-        let short = CLIENT_PREFIXES.iter().find_map(|prefix| {
-            let head = given.get(..prefix.len())?;
-            head.eq_ignore_ascii_case(prefix).then(|| &given[prefix.len()..])
-        });
+        let short = name::without_client_prefix(given);
         for name in [Some(given), short].into_iter().flatten() {
             if let Some(tool) = self.tools.get(name).or_else(|| self.by_wire.get(name)) {
                 return Ok(tool);
@@ -346,16 +346,19 @@ impl Catalog {
             Code::AmbiguousTool,
             format!("`{given}` may be any of: {list}. Call again with one of these full names."),
         );
-        match candidates.first() {
-            Some(first) => fault.next("get_tool", json!({ "name": &***first })),
-            None => fault,
-        }
-        .suggest(candidates)
+        let names: Vec<&str> = candidates.iter().take(MOST_DESCRIBED).map(|full| &***full).collect();
+        fault.next("get_tool", json!({ "names": names })).suggest(candidates)
     }
 
     fn unknown(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Fault {
-        let names = self.tools.values().filter(|tool| seen(tool)).map(|tool| &*tool.full);
-        let near = name::nearest(given, names, SUGGESTIONS);
+        let given = given.trim();
+        let given = name::without_client_prefix(given).unwrap_or(given);
+        let tools = self.tools.values().filter(|tool| seen(tool));
+        let near = name::nearest_tools(
+            given,
+            tools.map(|tool| (&*tool.server, &*tool.name, &*tool.full)),
+            SUGGESTIONS,
+        );
         let message = match near.first() {
             Some(first) => format!("There is no tool `{given}`. The nearest is `{first}`."),
             None => format!("There is no tool `{given}`. Search for what it should do."),
@@ -439,7 +442,7 @@ fn build(
         verbatim,
         mirrored: verbatim && schema.raw().to_string().contains("\"x-mcp-header\""),
         title,
-        description: text("description"),
+        description: prose::dedented(&text("description")),
         risk,
         read_only,
         as_task: definition.get("execution").and_then(|e| e.get("taskSupport")?.as_str()) == Some("required"),
@@ -531,10 +534,4 @@ fn risk(name: &str, read_only: Option<bool>, destructive: Option<bool>) -> Risk 
 fn version(definition: &Value) -> String {
     let digest = Sha256::digest(definition.to_string().as_bytes());
     digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The beginning of a server's instructions: one line, at most 300 characters.
-fn first_sentences(text: &str) -> String {
-    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    crate::schema::clip(&flat, 300)
 }

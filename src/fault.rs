@@ -61,16 +61,17 @@ impl Code {
         }
     }
 
-    /// The call that helps with any fault of this kind.
-    fn next_step(self) -> NextStep {
-        let status = || NextStep::new("execute_tool", json!({ "name": "gateway.status", "params": {} }));
+    /// The call that helps with any fault of this kind, if one does. Who cancels a call knows what to do next, and what the
+    /// caller got wrong the message says.
+    fn next_step(self) -> Option<NextStep> {
         match self {
             Code::UnknownTool
             | Code::AmbiguousTool
             | Code::InvalidParams
             | Code::NotFound
-            | Code::Forbidden => NextStep::new("list_categories", json!({})),
-            _ => status(),
+            | Code::Forbidden
+            | Code::Cancelled => None,
+            _ => Some(NextStep::new("execute_tool", json!({ "name": "gateway.status", "params": {} }))),
         }
     }
 
@@ -162,12 +163,14 @@ impl Fault {
         self
     }
 
-    /// The fault as the object `{error: ...}`. One that names no call to make next names the one that always helps.
+    /// The fault as the object `{error: ...}`. One that names no call to make next names the one that helps with faults
+    /// of its kind, if there is one.
     pub fn to_value(&self) -> Value {
         let mut error = json!(self);
-        // Who cancels a call knows what to do next.
-        if self.next_step.is_none() && self.code != Code::Cancelled {
-            error["next_step"] = json!(self.code.next_step());
+        if self.next_step.is_none()
+            && let Some(step) = self.code.next_step()
+        {
+            error["next_step"] = json!(step);
         }
         json!({ "error": error })
     }

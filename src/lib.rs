@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod answers;
 pub mod bridge;
 pub mod catalog;
 pub mod cli;
@@ -23,6 +24,7 @@ pub mod name;
 pub mod oauth;
 pub mod passed;
 pub mod policy;
+pub mod prose;
 pub mod results;
 pub mod schema;
 pub mod search;

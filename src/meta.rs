@@ -3,6 +3,8 @@
 //! The definitions are constant: clients cache prompts on them. Whatever else is called by name is
 //! routed as if it were `execute_tool`.
 
+mod arguments;
+
 use std::{
     sync::{Arc, LazyLock},
     time::Duration,
@@ -27,12 +29,9 @@ use crate::{
 /// The meta-tools, in the order of `tools/list`.
 pub const NAMES: [&str; 9] = crate::name::META_TOOLS;
 
-/// Names that models give to `params` and to `name` of `execute_tool`.
-const PARAMS_NAMES: [&str; 5] = ["arguments", "args", "input", "parameters", "tool_input"];
-const NAME_NAMES: [&str; 3] = ["tool", "tool_name", "toolName"];
 /// The keys of `execute_tool`, and of an action of `run_parallel`; others beside `name` may be params.
 const EXECUTE_KEYS: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
-const ACTION_KEYS: [&str; 5] = ["id", "name", "params", "after", "timeout_ms"];
+const ACTION_KEYS: [&str; 6] = ["id", "name", "params", "after", "timeout_ms", "select"];
 
 /// What a call of a meta-tool comes to.
 #[derive(Debug)]
@@ -90,7 +89,13 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
          step, not for the whole task. get_tool gives a full schema when the signature is not enough.",
     );
     if !names.is_empty() {
-        text.push_str(&format!("\n\n{} tools by now. Categories: ", categories["total_tools"]));
+        text.push_str("\n\n");
+        match gateway.snapshot().of_servers().filter(|tool| gateway.may_call(caller, tool)).count() {
+            0 => {}
+            1 => text.push_str("One tool by now. "),
+            count => text.push_str(&format!("{count} tools by now. ")),
+        }
+        text.push_str("Categories: ");
         for (n, name) in names.iter().enumerate() {
             if text.len() + name.len() + 100 > caller.limits.max_instructions {
                 text.push_str(&format!(" and {} more", names.len() - n));
@@ -113,6 +118,7 @@ pub async fn call(
     name: &str,
     arguments: Map<String, Value>,
 ) -> Answer {
+    gateway.recalled_lists().await;
     let mut notes = Vec::new();
     let at = NAMES.iter().position(|known| *known == name);
     let verbatim = at.is_none() && gateway.is_verbatim(caller, name);
@@ -145,6 +151,8 @@ async fn meta_call(
     notes: &mut Vec<Value>,
 ) -> Result<Value, Interrupt> {
     let text = |value: Value| text_result(value.to_string());
+    // What stands beside the name of a call may be its params.
+    let arguments = if NAMES[at] == "execute_tool" { arguments } else { named(notes, at, arguments) };
     Ok(match NAMES[at] {
         "search_tools" => text(gateway.search(caller, read::<SearchArguments>(notes, at, arguments)?).await?),
         "get_tool" => {
@@ -162,7 +170,6 @@ async fn meta_call(
                     Code::InvalidParams,
                     "Give the `name` of a tool, or up to five `names`.",
                 )
-                .next("list_categories", json!({}))
                 .into());
             }
             text(gateway.describe(caller, &names, many).await?)
@@ -178,8 +185,9 @@ async fn meta_call(
                 background: bool,
                 select: Option<String>,
             }
-            let (arguments, changes) = unwrap_execute(arguments, &EXECUTE_KEYS);
-            tell_repairs(notes, at, &changes);
+            let takes = |tool: &str, param: &str| gateway.takes(caller, tool, param);
+            let (arguments, changes) = arguments::call(&EXECUTE_KEYS, arguments, &takes);
+            tell_repairs(notes, at, changes);
             let wanted: Arguments = read(notes, at, arguments)?;
             let request = Request {
                 name: wanted.name,
@@ -195,11 +203,12 @@ async fn meta_call(
         "browse_category" => text(gateway.browse(caller, &read::<BrowseArguments>(notes, at, arguments)?)?),
         "run_parallel" => {
             let mut arguments = arguments;
+            let takes = |tool: &str, param: &str| gateway.takes(caller, tool, param);
             if let Some(Value::Array(actions)) = arguments.get_mut("actions") {
                 for action in actions {
                     if let Value::Object(fields) = action {
-                        let (read, changes) = unwrap_execute(std::mem::take(fields), &ACTION_KEYS);
-                        tell_repairs(notes, at, &changes);
+                        let (read, changes) = arguments::call(&ACTION_KEYS, std::mem::take(fields), &takes);
+                        tell_repairs(notes, at, changes);
                         *fields = read;
                     }
                 }
@@ -212,51 +221,27 @@ async fn meta_call(
     })
 }
 
-/// `execute_tool` as models write it: other names for `name` and `params`, or the params beside the
-/// name. Says what it took for what.
-fn unwrap_execute(mut arguments: Map<String, Value>, own: &[&str]) -> (Map<String, Value>, Vec<String>) {
-    let mut notes = Vec::new();
-    if !arguments.contains_key("name")
-        && let Some(other) =
-            NAME_NAMES.iter().find(|other| arguments.get(**other).is_some_and(Value::is_string))
-        && let Some(name) = arguments.remove(*other)
-    {
-        notes.push(format!("`{other}` was taken as `name`"));
-        arguments.insert("name".into(), name);
-    }
-    let empty = |params: &Value| params.as_object().is_some_and(Map::is_empty) || params.is_null();
-    if !arguments.contains_key("name") {
-        return (arguments, notes);
-    }
-    let beside: Vec<String> = arguments.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect();
-    if arguments.get("params").is_some_and(|params| !empty(params)) {
-        if !beside.is_empty() {
-            notes.push(format!("beside `params`, so left out: {}", beside.join(", ")));
-            arguments.retain(|key, _| own.contains(&key.as_str()));
-        }
-        return (arguments, notes);
-    }
-    let mut taken: Map<String, Value> =
-        beside.into_iter().filter_map(|key| arguments.remove(&key).map(|value| (key, value))).collect();
-    // One other name for `params` is that; anything else beside the name are params themselves.
-    let wrapper = taken.keys().next().filter(|key| taken.len() == 1 && PARAMS_NAMES.contains(&key.as_str()));
-    if let Some(wrapper) = wrapper.cloned()
-        && let Some(params) = taken.remove(&wrapper)
-    {
-        notes.push(format!("`{wrapper}` was taken as `params`"));
-        arguments.insert("params".into(), params);
-    } else if !taken.is_empty() {
-        let names: Vec<&str> = taken.keys().map(String::as_str).collect();
-        notes.push(format!("beside `name`, so taken into `params`: {}", names.join(", ")));
-        arguments.insert("params".into(), Value::Object(taken));
-    }
-    (arguments, notes)
+/// The arguments of a meta-tool under its own names.
+fn named(notes: &mut Vec<Value>, at: usize, arguments: Map<String, Value>) -> Map<String, Value> {
+    let parameters = META[at].schema.parameters();
+    let own: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
+    let (arguments, changes) = arguments::named(NAMES[at], &own, arguments);
+    tell_repairs(notes, at, changes);
+    arguments
 }
 
-/// Tells with the answer what was repaired in the arguments of a meta-tool.
-fn tell_repairs(notes: &mut Vec<Value>, at: usize, changes: &[String]) {
-    if !changes.is_empty() {
-        notes.push(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": changes }));
+/// Tells with the answer what was repaired in the arguments of a meta-tool, and what was not understood.
+fn tell_repairs(notes: &mut Vec<Value>, at: usize, changes: Vec<String>) {
+    if changes.is_empty() {
+        return;
+    }
+    let changes = changes.into_iter().map(Value::String);
+    match notes.last_mut().and_then(|note| note["changes"].as_array_mut()) {
+        Some(told) => told.extend(changes),
+        None => {
+            let changes: Vec<Value> = changes.collect();
+            notes.push(json!({ "kind": "arguments_repaired", "tool": NAMES[at], "changes": changes }));
+        }
     }
 }
 
@@ -283,7 +268,7 @@ fn read<T: DeserializeOwned>(
         let helps = misfit.example_fits && !misfit.example.is_empty();
         if helps { fault.next(NAMES[at], Value::Object(misfit.example)) } else { fault }
     })?;
-    tell_repairs(notes, at, &repaired);
+    tell_repairs(notes, at, repaired);
     serde_json::from_value(Value::Object(params)).map_err(|error| {
         Fault::new(Code::InvalidParams, format!("The arguments do not fit `{}`: {error}.", NAMES[at]))
     })
@@ -305,7 +290,7 @@ fn raw_definitions() -> Vec<Value> {
             "name": "search_tools",
             "description": "Find the right tool by meaning, in plain words, among all tools of the user's MCP servers: files, git and code hosts, web, databases, mail, calendars, time, memory and every product connected here. None of them is listed elsewhere, so search whenever a step needs something outside of this chat, before saying that it cannot be done. Search once per step and name the product: \"create a github issue\", not the whole task. Gives names to run with execute_tool, with signature and risk. Try other words if confidence is low.",
             "inputSchema": object(json!({
-                "query": text("What the tool should do"),
+                "query": text("What the tool should do; English works best"),
                 "category": text("Only this server or group"),
                 "limit": { "type": "integer", "minimum": 1, "maximum": 50, "default": 5 },
                 "detail": { "type": "string", "enum": ["name", "signature", "full"], "default": "signature" },
@@ -367,6 +352,7 @@ fn raw_definitions() -> Vec<Value> {
                         "params": { "type": "object" },
                         "after": { "type": "array", "items": { "type": "string" } },
                         "timeout_ms": { "type": "integer", "minimum": 1 },
+                        "select": text("jq filter on its result"),
                     }), &["name"]),
                 },
                 "max_concurrency": { "type": "integer", "minimum": 1, "maximum": 50 },
@@ -438,24 +424,5 @@ mod tests {
             assert!(fields.get("type") != Some(&json!("array")) || fields.contains_key("items"), "{schema}");
             fields.values().for_each(check_plain);
         }
-    }
-
-    #[test]
-    fn execute_tool_is_read_as_models_write_it() {
-        let check = |given: Value, params: Value| {
-            let Value::Object(given) = given else { panic!("an object") };
-            let (read, _) = unwrap_execute(given, &EXECUTE_KEYS);
-            assert_eq!(read["name"], "a.b");
-            assert_eq!(read.get("params").cloned().unwrap_or_default(), params, "{read:?}");
-        };
-        check(json!({"name": "a.b"}), json!(null));
-        check(json!({"name": "a.b", "params": {"x": 1}}), json!({"x": 1}));
-        check(json!({"name": "a.b", "arguments": {"x": 1}}), json!({"x": 1}));
-        check(json!({"tool_name": "a.b", "args": "{\"x\":1}"}), json!("{\"x\":1}"));
-        check(json!({"name": "a.b", "x": 1, "timeout_ms": 5}), json!({"x": 1}));
-        check(json!({"name": "a.b", "params": {"y": 1}, "x": 1}), json!({"y": 1}));
-        check(json!({"name": "a.b", "id": 7, "after": "x"}), json!({"id": 7, "after": "x"}));
-        check(json!({"name": "a.b", "params": {}, "x": 1}), json!({"x": 1}));
-        check(json!({"name": "a.b", "input": "text", "mode": "b"}), json!({"input": "text", "mode": "b"}));
     }
 }

@@ -150,6 +150,17 @@ impl Wire {
     }
 }
 
+/// How a client shows a server's tools to its model: `mcp__<server>__<tool>`, here for Nonet's own.
+const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
+
+/// A name without what a client puts before the names of Nonet's tools; `None` if there is nothing of the kind.
+pub fn without_client_prefix(name: &str) -> Option<&str> {
+    CLIENT_PREFIXES.iter().find_map(|prefix| {
+        let head = name.get(..prefix.len())?;
+        head.eq_ignore_ascii_case(prefix).then(|| &name[prefix.len()..])
+    })
+}
+
 /// What names that mean the same to a model share: letter case and `-` against `_` fall away, and
 /// so do the separators `.`, `__`, `:` and `/` between server and tool.
 pub fn fold(name: &str) -> String {
@@ -188,6 +199,67 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit:
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
     scored.into_iter().take(limit).map(|(_, candidate)| candidate).collect()
+}
+
+/// The server and the tool that a name speaks of, where something stands between them that separates the two.
+pub fn split_given(given: &str) -> Option<(&str, &str)> {
+    given.split_once("__").or_else(|| given.split_once(['.', ':', '/']))
+}
+
+/// The tools whose names come nearest to `given`, best first: at most `limit` full names. `tools` are servers, own names and
+/// full names. A name of two parts has to be near in both, or right in the second; nothing is better than something
+/// far-fetched.
+pub fn nearest_tools<'a>(
+    given: &str,
+    tools: impl Iterator<Item = (&'a str, &'a str, &'a str)>,
+    limit: usize,
+) -> Vec<&'a str> {
+    let given: String = given.chars().take(200).collect();
+    let parts = split_given(&given).map(|(server, tool)| (fold(server), fold(tool)));
+    let whole = fold(&given);
+    let mut scored: Vec<(f64, &str)> = tools
+        .filter_map(|(server, tool, full)| {
+            let (server, tool) = (fold(server), fold(tool));
+            let score = match &parts {
+                Some((given_server, given_tool)) => {
+                    let (servers, mut tools) = (likeness(given_server, &server), likeness(given_tool, &tool));
+                    // Of a server that is there some tool is meant.
+                    let letters = strsim::jaro_winkler(given_tool, &tool);
+                    let short = given_tool.len() <= 5 && given_tool.chars().next() == tool.chars().next();
+                    let few = || strsim::damerau_levenshtein(given_tool, &tool) <= 2;
+                    if *given_server == server && (letters >= SIMILAR || short && few()) {
+                        tools = tools.max(letters).max(SIMILAR);
+                    }
+                    match (servers >= NEAR, tools) {
+                        (true, tools) if tools >= NEAR => (servers + 2.0 * tools) / 3.0,
+                        (false, tools) if tools >= RIGHT => 0.6 * tools,
+                        _ => return None,
+                    }
+                }
+                None => likeness(&whole, &tool).max(likeness(&whole, &fold(full))),
+            };
+            (score >= 0.6 * RIGHT).then_some((score, full))
+        })
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.into_iter().take(limit).map(|(_, full)| full).collect()
+}
+
+/// From which likeness on one name may be a slip for another, and from which on it surely is.
+const NEAR: f64 = 0.65;
+const RIGHT: f64 = 0.9;
+/// From which similarity by Jaro and Winkler on two tools of one server are near.
+const SIMILAR: f64 = 0.8;
+
+/// How alike two folded names are, from 0 to 1: by slips of the pen, or because one has all words of the other.
+fn likeness(a: &str, b: &str) -> f64 {
+    let slips = strsim::normalized_damerau_levenshtein(a, b);
+    let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
+    let words: Vec<&str> = long.split('_').collect();
+    let all_in = short.len() >= 3 && short.split('_').all(|word| words.contains(&word));
+    // Names that begin alike and go on differently are slips less often than that, and short ones hardly ever.
+    let begins = if slips >= 0.5 && short.len() > 5 { strsim::jaro_winkler(a, b) - 0.15 } else { 0.0 };
+    slips.max(begins).max(if all_in { 0.85 } else { 0.0 })
 }
 
 #[cfg(test)]
@@ -240,5 +312,36 @@ mod tests {
         assert_eq!(nearest("git.git_statsu", names.into_iter(), 1), ["git.git_status"]);
         assert_eq!(nearest("raed_file", names.into_iter(), 1), ["files.read_file"]);
         assert!(nearest("zzzz", names.into_iter(), 3).is_empty());
+    }
+
+    #[test]
+    fn the_nearest_tools_are_near() {
+        let tools = [
+            ("git", "git_status"),
+            ("git", "git_log"),
+            ("files", "read_file"),
+            ("files", "write_file"),
+            ("notes", "note"),
+            ("memory", "open_nodes"),
+        ];
+        let full: Vec<String> = tools.iter().map(|(server, tool)| format!("{server}.{tool}")).collect();
+        let check = |given: &str, expected: &[&str]| {
+            let all = tools.iter().zip(&full).map(|((server, tool), full)| (*server, *tool, full.as_str()));
+            assert_eq!(nearest_tools(given, all, 2), expected, "{given}");
+        };
+        check("git.git_statsu", &["git.git_status"]);
+        check("git.status", &["git.git_status"]);
+        check("file.read_file", &["files.read_file"]);
+        check("raed_file", &["files.read_file", "files.write_file"]);
+        check("github.git_status", &["git.git_status"]);
+        check("files.readfile", &["files.read_file"]);
+        check("git.gti_status", &["git.git_status"]);
+        check("memory.open_node", &["memory.open_nodes"]);
+        check("git.git_lgo", &["git.git_log"]);
+        check("notes.ntoe", &["notes.note"]);
+        check("nope.nope", &[]);
+        check("weather.forecast", &[]);
+        check("files.teleport", &[]);
+        check("zzzz", &[]);
     }
 }

@@ -10,11 +10,13 @@ mod example;
 mod faults;
 mod judge;
 mod limits;
+mod places;
 mod readings;
 mod repair;
 mod signature;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use std::{
     sync::{
@@ -27,6 +29,7 @@ use std::{
 
 use jsonschema::{PatternOptions, Validator};
 use limits::Cost;
+pub use repair::bare;
 use serde_json::{Map, Value};
 pub use signature::Parameter;
 

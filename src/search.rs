@@ -39,6 +39,7 @@ pub use index::Index;
 pub use outcomes::{Learned, Outcome, Outcomes};
 pub use query::Query;
 pub use rules::{Rule, Rules};
+pub(crate) use text::fold;
 pub use vectors::Graph;
 
 /// The sentence embedder and the index.

@@ -40,6 +40,9 @@ pub enum SelectError {
 
 /// The argument that makes the binary run one filter: the filter follows, the value comes on stdin.
 pub const SELECT_COMMAND: &str = "__select";
+/// How much of a long message is shown, in characters.
+const MAX_HEAD: usize = 160;
+const MAX_TAIL: usize = 80;
 /// The memory that a filter may take, in bytes.
 const MEMORY_LIMIT: u64 = 4 << 30;
 /// The stack that a filter may take, in bytes.
@@ -143,7 +146,7 @@ pub fn run_child(filter: &str) -> io::Result<()> {
 }
 
 fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {
-    let failed = |why: String| SelectError::Failed(filter.into(), why);
+    let failed = |why: String| SelectError::Failed(filter.into(), shorten(&why));
     let input = read::parse_single(value.to_string().as_bytes()).map_err(|e| failed(e.to_string()))?;
     let defs = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs());
     let funs = jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs());
@@ -178,6 +181,17 @@ fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {
     Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
 }
 
+/// Takes the middle out of a long message: jq quotes the whole value, and says at the end what could not be done with it.
+fn shorten(why: &str) -> String {
+    let length = why.chars().count();
+    if length <= MAX_HEAD + MAX_TAIL {
+        return why.into();
+    }
+    let head: String = why.chars().take(MAX_HEAD).collect();
+    let tail: String = why.chars().skip(length - MAX_TAIL).collect();
+    format!("{head} [...] {tail}")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -207,5 +221,15 @@ mod tests {
         check("$ENV", Err("not a jq filter"));
         check(".items.t", Err("failed"));
         check("range(100000)", Err("more than"));
+    }
+
+    #[test]
+    fn a_fault_does_not_repeat_a_large_value() {
+        for filter in [".a", ".[] | .a", "error"] {
+            let fault = run(filter, &json!("é".repeat(1_000_000))).expect_err("it fails").to_string();
+            assert!(fault.len() < 1_000, "{filter}: {} bytes", fault.len());
+        }
+        let fault = run(".a", &json!("é".repeat(1_000_000))).expect_err("it fails").to_string();
+        assert!(fault.contains("cannot index") && fault.ends_with("with \"a\""), "{fault}");
     }
 }

@@ -24,9 +24,9 @@ use crate::{
     fault::{Code, Fault},
     jobs::Progress,
     name,
-    results::{is_error, json_len, value_of},
+    results::{is_error, json_len, source_of, value_of},
     schema::Schema,
-    template::{self, Named},
+    template::{self, Named, Source},
 };
 
 /// How long an app may take if the caller does not say, in seconds.
@@ -62,13 +62,27 @@ impl Gateway {
                 Code::NotFound,
                 format!("There is no app `{id}`. call_app without `app_id` lists them."),
             );
-            return Err(fault.next("call_app", json!({})).suggest(near).into());
+            let next = match near.first() {
+                Some(first) => json!({ "app_id": first, "input": arguments.input }),
+                None => json!({}),
+            };
+            return Err(fault.next("call_app", next).suggest(near).into());
         };
         let mut input = arguments.input.clone();
         if let Some(schema) = &app.input_schema {
             let schema = Schema::new(schema.clone());
             match schema.read(arguments.input.clone()) {
-                Ok(reading) => input = Value::Object(reading.params),
+                Ok(reading) => {
+                    let mut changes = reading.repaired;
+                    let unknown = schema.unknown(&reading.params);
+                    changes.extend(unknown.iter().map(|key| format!("the app does not know `{key}`")));
+                    if !changes.is_empty() {
+                        caller
+                            .session
+                            .notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
+                    }
+                    input = Value::Object(reading.params);
+                }
                 Err(misfit) => {
                     let example = json!({ "app_id": id, "input": misfit.example });
                     let message =
@@ -171,6 +185,7 @@ impl Gateway {
                 params: Value::Object(step.params.clone()),
                 after: step.after.clone(),
                 timeout_ms: None,
+                select: None,
                 optional: step.optional,
             })
             .collect();
@@ -178,7 +193,7 @@ impl Gateway {
         for action in plan.actions() {
             self.find_tool(caller, &action.name).await?;
         }
-        let given = BTreeMap::from([(INPUT.to_string(), Arc::new(input))]);
+        let given = BTreeMap::from([(INPUT.to_string(), Arc::new(Source::from(input)))]);
         let span = caller.meta_span("call_app");
         let own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
         let (gateway, token) = (self.clone(), cancel.clone());
@@ -228,7 +243,7 @@ fn finish(
     id: &str,
     plan: &Plan,
     ended: &[Ended],
-    given: &BTreeMap<String, Arc<Value>>,
+    given: &BTreeMap<String, Arc<Source>>,
     output: Option<&Value>,
     timeout: Duration,
 ) -> Value {
@@ -258,16 +273,17 @@ fn finish(
     }
     let mut values = given.clone();
     for (action, one) in steps() {
-        let value = if one.succeeded() { value_of(&one.result) } else { Value::Null };
-        values.insert(action.id.clone(), Arc::new(value));
+        let source = if one.succeeded() { source_of(&one.result) } else { Source::default() };
+        values.insert(action.id.clone(), Arc::new(source));
     }
     let last = plan.actions().last().and_then(|action| values.get(&action.id));
     let output = match output {
-        None => Ok(last.map(|value| (**value).clone()).unwrap_or_default()),
+        None => Ok(last.map(|source| source.value.clone()).unwrap_or_default()),
         Some(output) => template::fill(output, &|name| match values.get(name) {
             Some(value) => Named::Value(value.clone()),
             None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
-        }),
+        })
+        .map(|filled| filled.value),
     };
     match output {
         Err(error) => Fault::new(

@@ -15,11 +15,12 @@ use sha2::{Digest, Sha256};
 
 use super::{Gateway, session::Caller};
 use crate::{
+    answers::{self, Decision, Said},
     catalog::Tool,
     downstream::{ELICIT, Requests},
     fault::{Code, Fault},
     jobs::{Job, Owner},
-    schema::clip,
+    schema::{Schema, clip},
 };
 
 /// How long a question may wait for its answer, and an approval for its call.
@@ -48,12 +49,10 @@ const SECRETS: [&str; 9] = [
 /// Words of a question that is answered in free text and asks for a secret.
 const SECRET_WORDS: [&str; 6] =
     ["password", "passphrase", "api_key", "private_key", "access_token", "credit_card"];
-/// Answers that mean yes, yes from now on, and no.
-const YES: [&str; 8] = ["allow", "approve", "approved", "yes", "y", "ok", "true", "allowed"];
-const ALWAYS: [&str; 4] = [FOR_SESSION, "always", "allow always", "allow for this session"];
 /// The choice of allowing a tool for the rest of the session.
 const FOR_SESSION: &str = "allow_for_session";
-const NO: [&str; 7] = ["deny", "denied", "no", "n", "false", "reject", "refuse"];
+/// How much of an answer that is not understood is repeated, in characters.
+const MAX_SAID: usize = 80;
 
 /// Why an operation has no answer yet.
 #[derive(Debug)]
@@ -83,12 +82,23 @@ pub struct Approval {
 /// What an open question is about.
 #[derive(Clone, Debug)]
 enum About {
-    /// A call, with its params as they were written.
-    Call(Approval, Value),
-    Plain {
-        content: Option<String>,
-        yes_or_no: bool,
-    },
+    /// A call, with its params as they were written, and whether the session can remember the answer.
+    Call { approval: Approval, params: Value, lasting: bool },
+    /// Content to approve or edit.
+    Content(String),
+    /// Choices, of which several may be taken or one.
+    Choices(Vec<String>, bool),
+    /// The fields of a form.
+    Form(Value),
+    /// Anything else.
+    Free,
+}
+
+/// Why an answer is none, and what would be one.
+struct Unread {
+    why: String,
+    words: String,
+    feedback: Option<String>,
 }
 
 /// A question that waits for its answer.
@@ -120,8 +130,8 @@ impl Gateway {
     /// The `ask_user` meta-tool.
     pub async fn ask_user(&self, caller: &Caller, arguments: AskArguments) -> Result<Value, Interrupt> {
         if let Some(token) = &arguments.token {
-            return Ok(match arguments.answer {
-                Some(answer) => self.answered(caller, token, answer)?,
+            return Ok(match &arguments.answer {
+                Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref())?,
                 None => self.still_open(token)?,
             });
         }
@@ -144,40 +154,40 @@ impl Gateway {
                 .next("ask_user", json!({ "question": arguments.question, "choices": ["yes", "no"] }))
                 .into());
         }
-        let yes_or_no =
-            arguments.content.is_some() && arguments.choices.is_empty() && arguments.form.is_none();
-        let about = About::Plain { content: arguments.content.clone(), yes_or_no };
-        let schema = form_for(&arguments, yes_or_no);
+        let about = About::of(&arguments);
+        let schema = form_for(&arguments, &about);
         let message = match &arguments.content {
             Some(content) => format!("{}\n\n{content}", arguments.question),
             None => arguments.question.clone(),
         };
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
         match self.put(caller, &message, &schema, wanted).await {
-            Put::Reply(reply) => Ok(from_form(&about, reply)),
+            Put::Reply(Reply::Decline) => return Ok(json!({ "status": "denied" })),
+            Put::Reply(Reply::Cancel) => return Ok(json!({ "status": "cancelled" })),
+            Put::Reply(Reply::Accept(form)) => {
+                if let Some(answer) = about.filled_in(form) {
+                    return Ok(answer);
+                }
+                // It does not fit the form that was put, so the question goes through the chat.
+            }
             Put::TimedOut => {
                 let mut answer = json!({ "status": "timed_out" });
                 if let Some(default) = arguments.default {
                     answer["answer"] = default;
                 }
-                Ok(answer)
+                return Ok(answer);
             }
-            Put::Nobody => {
-                let mut text = message;
-                for (n, choice) in arguments.choices.iter().enumerate() {
-                    text.push_str(&format!("\n{}. {choice}", n + 1));
-                }
-                if yes_or_no {
-                    text.push_str("\n\nApprove, deny, or say what to change.");
-                }
-                let token = self.open(about, &text)?;
-                let mut answer = needs_user(&text, &token);
-                if arguments.form.is_some() {
-                    answer["form"] = schema;
-                }
-                Ok(answer)
-            }
+            Put::Nobody => {}
         }
+        let mut text = message;
+        for (n, choice) in arguments.choices.iter().enumerate() {
+            text.push_str(&format!("\n{}. {choice}", n + 1));
+        }
+        if matches!(about, About::Content(_)) {
+            text.push_str("\n\nApprove, deny, or say what to change.");
+        }
+        let token = self.open(about.clone(), &text)?;
+        Ok(Question { about, message: text, asked: Instant::now() }.put(&token))
     }
 
     /// Asks before a call whose policy wants it, unless the user has just agreed to this very call.
@@ -223,28 +233,32 @@ impl Gateway {
             "required": ["decision"],
         });
         let written = if written.is_null() { json!({}) } else { written };
-        let about = About::Call(approval, written.clone());
+        let about = About::Call { approval, params: written.clone(), lasting: caller.lasting };
         match self.put(caller, &message, &schema, patience(caller)).await {
-            Put::Reply(Reply::Accept(form)) if says(form.get("decision"), &YES) => Ok(()),
-            Put::Reply(Reply::Accept(form)) if caller.lasting && says(form.get("decision"), &ALWAYS) => {
-                caller.session.approve(&tool.full);
-                Ok(())
-            }
-            Put::Reply(_) => Err(Fault::new(
-                Code::Forbidden,
-                format!("The user did not allow this call of `{}` ({rule}).", tool.full),
-            )
-            .into()),
+            Put::Reply(reply) => match reply.decision() {
+                Decision::Yes => Ok(()),
+                Decision::Always => {
+                    if caller.lasting {
+                        caller.session.approve(&tool.full);
+                    }
+                    Ok(())
+                }
+                Decision::No | Decision::Change => Err(Fault::new(
+                    Code::Forbidden,
+                    format!("The user did not allow this call of `{}` ({rule}).", tool.full),
+                )
+                .into()),
+                Decision::Unclear => {
+                    let message =
+                        format!("The form for `{}` came back with neither a yes nor a no.", tool.full);
+                    Err(unanswered(tool, &message, written))
+                }
+            },
             // Whoever has forms answers there: no token that a model could answer by itself.
-            Put::TimedOut => Err(Fault::new(
-                Code::NeedsApproval,
-                format!(
-                    "The user has not answered whether `{}` may run. Make the call again to ask once more.",
-                    tool.full
-                ),
-            )
-            .next("execute_tool", json!({ "name": &*tool.full, "params": written }))
-            .into()),
+            Put::TimedOut => {
+                let message = format!("The user has not answered whether `{}` may run.", tool.full);
+                Err(unanswered(tool, &message, written))
+            }
             Put::Nobody => {
                 let token = self.open(about, &message)?;
                 let always = if caller.lasting { ", `allow_for_session`" } else { "" };
@@ -288,7 +302,7 @@ impl Gateway {
     /// Remembers a question until it is answered; gives its token. A call that is asked about again has one question.
     fn open(&self, about: About, message: &str) -> Result<String, Fault> {
         let same = |question: &Question| match (&question.about, &about) {
-            (About::Call(a, _), About::Call(b, _)) => a == b,
+            (About::Call { approval: one, .. }, About::Call { approval: other, .. }) => one == other,
             _ => false,
         };
         if let Some(mut open) = self.questions.iter_mut().find(|question| same(question)) {
@@ -311,42 +325,237 @@ impl Gateway {
     /// A question that has no answer yet, once more.
     fn still_open(&self, token: &str) -> Result<Value, Fault> {
         let question = self.questions.get(token).filter(|question| question.asked.elapsed() < QUESTION_AGE);
-        question.map(|question| needs_user(&question.message, token)).ok_or_else(|| no_question(token))
+        question.map(|question| question.put(token)).ok_or_else(|| no_question(token))
     }
 
-    /// The answer that the model brings back for a token.
-    fn answered(&self, caller: &Caller, token: &str, answer: Value) -> Result<Value, Fault> {
-        let question = self.questions.remove(token).map(|(_, question)| question);
+    /// The answer that the model brings back for a token. One that is not understood leaves the question open.
+    fn answered(
+        &self,
+        caller: &Caller,
+        token: &str,
+        said: &Value,
+        content: Option<&str>,
+    ) -> Result<Value, Fault> {
+        let question = self.questions.get(token).map(|question| question.clone());
         let question = question.filter(|question| question.asked.elapsed() < QUESTION_AGE);
-        match question.ok_or_else(|| no_question(token))?.about {
-            About::Call(approval, params) => {
-                let always = caller.lasting && says(Some(&answer), &ALWAYS);
-                if approval.owner != caller.owner() || !(always || says(Some(&answer), &YES)) {
-                    return Ok(json!({ "status": "denied" }));
-                }
-                if always {
-                    caller.session.approve(&approval.tool);
-                }
-                let name = approval.tool.clone();
-                self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
-                self.approvals.insert(approval, Instant::now());
-                let call =
-                    json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });
-                Ok(json!({ "status": "approved", "next_step": call }))
+        let question = question.ok_or_else(|| no_question(token))?;
+        let said = match (&question.about, content) {
+            (About::Call { approval, .. }, _) if approval.owner != caller.owner() => {
+                return Err(no_question(token));
             }
-            About::Plain { yes_or_no: false, .. } => Ok(json!({ "status": "answered", "answer": answer })),
-            About::Plain { content, yes_or_no: true } => {
-                if says(Some(&answer), &YES) {
-                    return Ok(json!({ "status": "approved", "content": content }));
+            (About::Content(_), Some(content)) => &with_content(said, content),
+            _ => said,
+        };
+        let mut answer = match question.about.read(said) {
+            Ok(answer) => answer,
+            Err(unread) => return Ok(ask_again(&question, token, said, unread)),
+        };
+        // A token is good once, also where two answers come at the same time.
+        self.questions.remove(token).ok_or_else(|| no_question(token))?;
+        if let About::Call { approval, params, .. } = question.about
+            && answer["status"] == "approved"
+        {
+            if answers::decision(said).decision == Decision::Always && caller.lasting {
+                caller.session.approve(&approval.tool);
+            }
+            let name = approval.tool.clone();
+            self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
+            self.approvals.insert(approval, Instant::now());
+            answer["next_step"] =
+                json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });
+        }
+        Ok(answer)
+    }
+}
+
+impl Question {
+    /// The answer of `ask_user` while the user has not been asked yet.
+    fn put(&self, token: &str) -> Value {
+        let edited = match &self.about {
+            About::Content(_) => ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}",
+            _ => "",
+        };
+        let hint = format!(
+            "Ask the user in the chat; then call ask_user with this `token` and, as `answer`, what the user said{edited}."
+        );
+        let mut answer = json!({
+            "status": "needs_user",
+            "message": self.message,
+            "token": token,
+            "hint": hint,
+            "next_step": { "tool": "ask_user", "arguments": { "token": token } },
+        });
+        if let About::Form(form) = &self.about {
+            answer["form"] = form.clone();
+        }
+        answer
+    }
+}
+
+impl About {
+    /// What `ask_user` asks about.
+    fn of(arguments: &AskArguments) -> Self {
+        match (&arguments.form, &arguments.content) {
+            (Some(form), _) => Self::Form(form.clone()),
+            (None, _) if !arguments.choices.is_empty() => {
+                Self::Choices(arguments.choices.clone(), arguments.allow_multiple)
+            }
+            (None, Some(content)) => Self::Content(content.clone()),
+            (None, None) => Self::Free,
+        }
+    }
+
+    /// What a filled-in form comes to, if it fits the form that was put.
+    fn filled_in(&self, form: Map<String, Value>) -> Option<Value> {
+        let text = |key: &str| form.get(key).and_then(Value::as_str).map(String::from);
+        match self {
+            Self::Content(content) => {
+                let feedback = text("feedback").filter(|feedback| !feedback.trim().is_empty());
+                match text("decision")?.as_str() {
+                    "approve" => {
+                        let decision = Decision::Yes;
+                        Some(approved(content, Said { decision, content: text("content"), feedback }))
+                    }
+                    "deny" => Some(denied(feedback)),
+                    _ => self.read(&Value::Object(form)).ok(),
                 }
-                if says(Some(&answer), &NO) {
-                    return Ok(json!({ "status": "denied" }));
+            }
+            Self::Choices(..) | Self::Free => self.read(form.get("answer")?).ok(),
+            Self::Form(_) | Self::Call { .. } => self.read(&Value::Object(form)).ok(),
+        }
+    }
+
+    /// What an answer comes to.
+    fn read(&self, said: &Value) -> Result<Value, Unread> {
+        let unread = |why: &str, words: &str| Unread { why: why.into(), words: words.into(), feedback: None };
+        match self {
+            Self::Call { lasting, .. } => {
+                let answer = answers::decision(said);
+                match answer.decision {
+                    Decision::Yes | Decision::Always if answer.content.is_none() => {
+                        Ok(json!({ "status": "approved" }))
+                    }
+                    Decision::No => Ok(denied(answer.feedback)),
+                    _ => {
+                        let words = match lasting {
+                            true => "`allow`, `allow_for_session` or `deny`",
+                            false => "`allow` or `deny`",
+                        };
+                        Err(unread("is neither a plain yes to this very call nor a plain no", words))
+                    }
                 }
-                let text = answer.as_str().map_or_else(|| answer.to_string(), String::from);
-                Ok(json!({ "status": "denied", "user_feedback": text }))
+            }
+            Self::Content(content) => {
+                let answer = answers::decision(said);
+                match answer.decision {
+                    Decision::Yes | Decision::Always => Ok(approved(content, answer)),
+                    Decision::No | Decision::Change => Ok(denied(answer.feedback)),
+                    Decision::Unclear => Err(Unread {
+                        why: "is neither a plain yes nor a no".into(),
+                        words: "`approve`, `deny`, {\"decision\": \"deny\", \"feedback\": \"what to change\"} or \
+                                {\"decision\": \"approve\", \"content\": \"the edited text\"}"
+                            .into(),
+                        feedback: answer.feedback.or_else(|| said.as_str().map(String::from)),
+                    }),
+                }
+            }
+            Self::Choices(choices, many) => {
+                if let Some(taken) = answers::choose(said, choices, *many) {
+                    let mut taken = taken.into_iter().map(|at| json!(choices[at]));
+                    let answer = if *many { taken.collect() } else { taken.next().unwrap_or_default() };
+                    return Ok(json!({ "status": "answered", "answer": answer }));
+                }
+                let refusal = answers::decision(said);
+                if refusal.decision == Decision::No && !answers::mentions(said, choices) {
+                    return Ok(denied(refusal.feedback));
+                }
+                let words = "numbers or texts of choices, or a list of them";
+                Err(match many {
+                    true => unread("names no choices", words),
+                    false => {
+                        unread("does not name one of the choices", "the number or the text of one choice")
+                    }
+                })
+            }
+            Self::Form(form) => match answers::fields(said, form) {
+                Ok(fields) => Ok(json!({ "status": "answered", "answer": fields })),
+                Err(fault) => {
+                    let refusal = answers::decision(said);
+                    if refusal.decision == Decision::No {
+                        return Ok(denied(refusal.feedback));
+                    }
+                    let example = Value::Object(Schema::new(form.clone()).example());
+                    Err(unread(
+                        &format!("does not fit the form: {fault}"),
+                        &format!("an object with its fields, such as {example}"),
+                    ))
+                }
+            },
+            Self::Free => {
+                let answer = if said.is_object() { answers::opened(said) } else { said.clone() };
+                let nothing = answer.is_null() || answer.as_str().is_some_and(|text| text.trim().is_empty());
+                if nothing {
+                    return Err(unread("is empty", "what the user said"));
+                }
+                Ok(json!({ "status": "answered", "answer": answer }))
             }
         }
     }
+}
+
+/// Approved content, as it was or as the user edited it.
+fn approved(content: &str, said: Said) -> Value {
+    let edited = said.content.filter(|edited| edited != content);
+    let mut answer = json!({ "status": "approved", "content": edited.as_deref().unwrap_or(content) });
+    if edited.is_some() {
+        answer["content_was_edited"] = json!(true);
+    }
+    if let Some(feedback) = said.feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}
+
+fn denied(feedback: Option<String>) -> Value {
+    let mut answer = json!({ "status": "denied" });
+    if let Some(feedback) = feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}
+
+/// An answer with the edited content that came beside it.
+fn with_content(answer: &Value, content: &str) -> Value {
+    match answers::opened(answer) {
+        Value::Object(mut fields) => {
+            fields.entry("content").or_insert_with(|| json!(content));
+            Value::Object(fields)
+        }
+        decision => json!({ "decision": decision, "content": content }),
+    }
+}
+
+/// An approval that no form has an answer to: the same call asks once more.
+fn unanswered(tool: &Tool, message: &str, written: Value) -> Interrupt {
+    Fault::new(Code::NeedsApproval, format!("{message} Make the call again to ask once more."))
+        .next("execute_tool", json!({ "name": &*tool.full, "params": written }))
+        .into()
+}
+
+/// The question once more, after an answer that was not understood.
+fn ask_again(question: &Question, token: &str, said: &Value, unread: Unread) -> Value {
+    let shown = said.as_str().map_or_else(|| said.to_string(), String::from);
+    let mut answer = question.put(token);
+    answer["hint"] = json!(format!(
+        "`{}` {}. The question is still open. Ask the user again; then call ask_user with this `token` and, as `answer`, {}.",
+        clip(&shown, MAX_SAID),
+        unread.why,
+        unread.words
+    ));
+    if let Some(feedback) = unread.feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
 }
 
 /// What became of a form.
@@ -378,6 +587,14 @@ impl Reply {
             _ => Self::Cancel,
         }
     }
+
+    /// What it says to an approval.
+    fn decision(self) -> Decision {
+        match self {
+            Self::Accept(form) => answers::decision(&Value::Object(form)).decision,
+            Self::Decline | Self::Cancel => Decision::No,
+        }
+    }
 }
 
 /// How long a form may be waited for: what the client stands, where it waits itself.
@@ -386,17 +603,6 @@ fn patience(caller: &Caller) -> Duration {
         Some(asker) if asker.parks => PARKED_AGE,
         _ => caller.limits.soft_deadline.saturating_sub(MARGIN),
     }
-}
-
-/// The answer while the user has not been asked yet.
-fn needs_user(message: &str, token: &str) -> Value {
-    json!({
-        "status": "needs_user",
-        "message": message,
-        "token": token,
-        "hint": "Ask the user in the chat; then call ask_user with this `token` and, as `answer`, what the user said.",
-        "next_step": { "tool": "ask_user", "arguments": { "token": token } },
-    })
 }
 
 fn no_question(token: &str) -> Fault {
@@ -409,25 +615,17 @@ fn no_question(token: &str) -> Fault {
     )
 }
 
-fn says(answer: Option<&Value>, words: &[&str]) -> bool {
-    match answer {
-        Some(Value::String(text)) => words.contains(&text.trim().to_lowercase().as_str()),
-        Some(Value::Bool(flag)) => words.contains(&flag.to_string().as_str()),
-        _ => false,
-    }
-}
-
 /// The form of a question.
-fn form_for(arguments: &AskArguments, yes_or_no: bool) -> Value {
-    if let Some(form) = &arguments.form {
+fn form_for(arguments: &AskArguments, about: &About) -> Value {
+    if let About::Form(form) = about {
         return form.clone();
     }
-    if yes_or_no {
+    if let About::Content(content) = about {
         return json!({
             "type": "object",
             "properties": {
                 "decision": { "type": "string", "title": "Decision", "enum": ["approve", "deny"] },
-                "content": { "type": "string", "title": "Edit it here", "default": arguments.content },
+                "content": { "type": "string", "title": "Edit it here", "default": content },
                 "feedback": { "type": "string", "title": "What to change" },
             },
             "required": ["decision"],
@@ -443,35 +641,6 @@ fn form_for(arguments: &AskArguments, yes_or_no: bool) -> Value {
         answer["default"] = default.clone();
     }
     json!({ "type": "object", "properties": { "answer": answer }, "required": ["answer"] })
-}
-
-/// A filled-in form as the answer of `ask_user`.
-fn from_form(about: &About, reply: Reply) -> Value {
-    let form = match reply {
-        Reply::Decline => return json!({ "status": "denied" }),
-        Reply::Cancel => return json!({ "status": "cancelled" }),
-        Reply::Accept(form) => form,
-    };
-    let About::Plain { content, yes_or_no: true } = about else {
-        return match (form.len(), form.get("answer")) {
-            (1, Some(answer)) => json!({ "status": "answered", "answer": answer }),
-            _ => json!({ "status": "answered", "answer": form }),
-        };
-    };
-    let approved = says(form.get("decision"), &YES);
-    let mut answer = json!({ "status": if approved { "approved" } else { "denied" } });
-    if approved {
-        let given = form.get("content").and_then(Value::as_str);
-        let edited = given.filter(|given| Some(*given) != content.as_deref());
-        answer["content"] = json!(edited.or(content.as_deref()));
-        if edited.is_some() {
-            answer["content_was_edited"] = json!(true);
-        }
-    }
-    if let Some(feedback) = form.get("feedback").and_then(Value::as_str).filter(|text| !text.is_empty()) {
-        answer["user_feedback"] = json!(feedback);
-    }
-    answer
 }
 
 /// A form is flat, and never asks for a secret: what a model can read must not hold one.

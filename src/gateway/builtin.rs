@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
+use rmcp::model::ErrorCode;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -16,6 +17,7 @@ use crate::{
     fault::{Code, Fault},
     jobs::{Ended, How},
     results::is_error,
+    schema::clip,
 };
 
 /// How long `wait` waits if the caller does not say, in seconds.
@@ -84,6 +86,18 @@ pub fn definitions() -> Vec<Value> {
             "annotations": { "readOnlyHint": true },
         }),
         json!({
+            "name": "read_resource",
+            "title": "Read a resource",
+            "description": "Reads a resource of a server by its URI: one that a result links to (resource_link), or any other that a server has.",
+            "inputSchema": {
+                "type": "object",
+                "properties": { "uri": { "type": "string", "description": "URI of the resource, as the link gives it" } },
+                "required": ["uri"],
+                "additionalProperties": false,
+            },
+            "annotations": { "readOnlyHint": true },
+        }),
+        json!({
             "name": "status",
             "title": "State of the gateway",
             "description": "Shows every server behind the gateway with its state, protocol version, last error and number of tools, and the background tasks, kept results and version of the gateway.",
@@ -132,6 +146,7 @@ impl Gateway {
                 Ok(text_result(answer.to_string()))
             }
             "load_tools" => self.load_tools(caller, &params),
+            "read_resource" => self.resource_as_result(caller, &params).await,
             "status" => {
                 let mut status = self.status(caller);
                 if let Some(kept) = self.kept_counts().await {
@@ -268,6 +283,38 @@ impl Gateway {
         Ok(text_result(answer.to_string()))
     }
 
+    /// The answer to `gateway.read_resource`: text as text, pictures as pictures, anything else as an embedded resource.
+    async fn resource_as_result(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Value, Fault> {
+        let uri = params.get("uri").and_then(Value::as_str).unwrap_or_default().trim();
+        let read = self.read_resource(caller, uri).await;
+        let mut read = read.map_err(|error| {
+            let code = match error.code {
+                ErrorCode::RESOURCE_NOT_FOUND | ErrorCode::INVALID_PARAMS => Code::NotFound,
+                _ => Code::UpstreamError,
+            };
+            Fault::new(code, format!("`{}` cannot be read: {}.", clip(uri, 200), error.message))
+        })?;
+        let contents = match read.get_mut("contents").map(Value::take) {
+            Some(Value::Array(contents)) => contents,
+            _ => Vec::new(),
+        };
+        let blocks: Vec<Value> = contents
+            .into_iter()
+            .map(|content| {
+                let kind = content.get("mimeType").and_then(Value::as_str).unwrap_or_default();
+                let media = kind.split_once('/').map_or("", |(media, _)| media);
+                match (content.get("text"), content.get("blob")) {
+                    (Some(text), _) => json!({ "type": "text", "text": text }),
+                    (None, Some(data)) if matches!(media, "image" | "audio") => {
+                        json!({ "type": media, "data": data, "mimeType": kind })
+                    }
+                    _ => json!({ "type": "resource", "resource": content }),
+                }
+            })
+            .collect();
+        Ok(json!({ "content": blocks }))
+    }
+
     fn load_tools(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Value, Fault> {
         let named = params.get("names").and_then(Value::as_array).into_iter().flatten();
         let mut names: Vec<String> = named.filter_map(Value::as_str).map(String::from).collect();
@@ -289,8 +336,7 @@ impl Gateway {
             return Err(Fault::new(
                 Code::InvalidParams,
                 "Give a `category` or `names`; nothing matches these.",
-            )
-            .next("list_categories", json!({})));
+            ));
         }
         left += names.len().saturating_sub(MAX_LOADED);
         names.truncate(MAX_LOADED);
@@ -369,7 +415,7 @@ impl Gateway {
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_s": self.started.elapsed().as_secs(),
             "servers": servers,
-            "tools": snapshot.catalog.visible().count(),
+            "tools": snapshot.of_servers().count(),
             "search": {
                 "by_meaning": snapshot.index.has_vectors(),
                 "indexed": indexing.done,

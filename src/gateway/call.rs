@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
-    faults::{call_fault, invalid_params, not_ready},
+    faults::{call_fault, invalid_params, not_ready, passed_on},
     run::Run,
     session::Caller,
 };
@@ -25,7 +25,9 @@ use crate::{
     metrics::Call,
     name,
     policy::{self, Verdict},
-    results::{Body, is_error, json_len},
+    results::{Whole, is_error, json_len},
+    schema::Schema,
+    template::Filled,
     trace::Span,
 };
 
@@ -58,7 +60,7 @@ pub struct Prepared {
     pub tool: Arc<Tool>,
     /// Its params.
     pub params: Map<String, Value>,
-    /// What was repaired in them.
+    /// What was repaired in them, and what the tool does not know.
     pub repaired: Vec<String>,
 }
 
@@ -98,6 +100,19 @@ impl Gateway {
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
         let begun = Begun::new(caller, &request.params);
         let prepared = async {
+            if let Some(meta_tool) = meta_tool(&request.name) {
+                let arguments = match &request.params {
+                    Value::Object(_) => request.params.clone(),
+                    _ => json!({}),
+                };
+                return Err(Interrupt::from(
+                    Fault::new(
+                        Code::InvalidParams,
+                        format!("`{meta_tool}` is not behind execute_tool; call it directly."),
+                    )
+                    .next(meta_tool, arguments),
+                ));
+            }
             let filled = self.fill_references(caller, &request.params).await?;
             self.prepare(caller, &request.name, request.params, filled).await
         };
@@ -170,14 +185,17 @@ impl Gateway {
         caller: &Caller,
         name: &str,
         written: Value,
-        filled: Option<Value>,
+        filled: Option<Filled>,
     ) -> Result<Prepared, Interrupt> {
         let tool = self.find_tool(caller, name).await?;
         let asked = match policy::check(&tool, self.world().scope(&caller.session)) {
             Verdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
         };
-        let params = filled.unwrap_or(written);
+        let (params, told) = match filled {
+            Some(filled) => in_text(&tool.schema, filled),
+            None => (written, Vec::new()),
+        };
         let reading = if tool.schema.is_quick() {
             tool.schema.read(params)
         } else {
@@ -186,11 +204,14 @@ impl Gateway {
             let read = tokio::task::spawn_blocking(move || schema.read(params)).await;
             read.map_err(|_| Fault::new(Code::Internal, "The params could not be checked."))?
         };
-        let reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
+        let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
+        reading.repaired.splice(0..0, told);
         if let Some((rule, written)) = asked {
             self.approve(caller, &tool, &reading.params, written, &rule).await?;
         }
-        Ok(Prepared { tool, params: reading.params, repaired: reading.repaired })
+        let mut repaired = reading.repaired;
+        repaired.extend(passed_on(&tool, &reading.params));
+        Ok(Prepared { tool, params: reading.params, repaired })
     }
 
     /// The tool that is meant, if the caller may use it. A name that is not known yet is waited for while
@@ -204,9 +225,8 @@ impl Gateway {
             return Err(fault);
         }
         let mut unlisted = self.unlisted();
-        let folded = name::fold(name);
-        if unlisted.iter().any(|server| folded.starts_with(&name::fold(server))) {
-            unlisted.retain(|server| folded.starts_with(&name::fold(server)));
+        if let Some(server) = self.named_server(name) {
+            unlisted.retain(|one| *one == server);
         }
         if unlisted.is_empty() {
             return Err(unknown);
@@ -240,6 +260,15 @@ impl Gateway {
         }
     }
 
+    /// The server that a name begins with, if it says so by what stands between it and the tool.
+    fn named_server(&self, name: &str) -> Option<Arc<str>> {
+        let name = name.trim();
+        let rest = name::without_client_prefix(name).unwrap_or(name);
+        let (server, _) = name::split_given(rest)?;
+        let folded = name::fold(server);
+        self.connections().keys().find(|known| name::fold(known) == folded).cloned()
+    }
+
     /// Why nothing is known of a tool whose name says that it is of a server which has never been reached.
     fn out_of_reach(&self, caller: &Caller, name: &str) -> Option<Fault> {
         let snapshot = self.snapshot();
@@ -260,14 +289,20 @@ impl Gateway {
         }
     }
 
+    /// Whether a tool that the caller may use takes a param of this name.
+    pub fn takes(&self, caller: &Caller, tool: &str, param: &str) -> bool {
+        self.allowed_tool(caller, tool).is_ok_and(|tool| tool.schema.names(param))
+    }
+
     /// The tool that is meant, if it is known and the caller may use it.
     pub(super) fn allowed_tool(&self, caller: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
         if name::META_TOOLS.contains(&name) {
             return Err(Fault::new(
                 Code::InvalidParams,
-                format!("`{name}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."),
-            )
-            .next("list_categories", json!({})));
+                format!(
+                    "`{name}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."
+                ),
+            ));
         }
         let snapshot = self.snapshot();
         let world = self.world();
@@ -446,7 +481,7 @@ impl Gateway {
     }
 
     /// A result of `size` bytes, filtered if that was asked for, with the size that it has then.
-    async fn filtered(
+    pub(super) async fn filtered(
         &self,
         caller: &Caller,
         result: Value,
@@ -454,7 +489,7 @@ impl Gateway {
         filter: Option<&str>,
     ) -> (Value, usize) {
         let Some(filter) = filter.filter(|_| !is_error(&result)) else { return (result, size) };
-        let filtered = match self.selector.select(filter, Body::of(&result).into_json()).await {
+        let filtered = match self.select(filter, Whole::of(&result)).await {
             Ok(value) => text_result(match value {
                 Value::String(text) => text,
                 value => value.to_string(),
@@ -506,9 +541,45 @@ pub fn text_result(text: String) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
 }
 
-/// What the server asked of the client in vain.
+/// Filled params, with text in the place of other values where the tool takes only text; and what was done.
+fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
+    let Filled { mut value, inserted } = filled;
+    let mut told = Vec::new();
+    for one in inserted {
+        if !schema.takes_only_text(&one.path) {
+            continue;
+        }
+        let place = one.path.iter().try_fold(&mut value, |at, step| match at {
+            Value::Object(fields) => fields.get_mut(step),
+            Value::Array(items) => items.get_mut(step.parse::<usize>().ok()?),
+            _ => None,
+        });
+        if let Some(place) = place {
+            *place = Value::String(one.text);
+            told.push(format!("{}: it takes text, so the result was put in as text", one.path.join(".")));
+        }
+    }
+    (value, told)
+}
+
+/// The meta-tool that a name means.
+fn meta_tool(name: &str) -> Option<&'static str> {
+    let name = name.trim();
+    let own = name::without_client_prefix(name).unwrap_or(name);
+    name::META_TOOLS.into_iter().find(|meta_tool| *meta_tool == own)
+}
+
+/// What the server asked of the client in vain. That a client has no roots concerns nobody: servers ask for them on the off
+/// chance.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
-    let methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    methods.retain(|method| {
+        let of_interest = *method != "roots/list";
+        if !of_interest {
+            tracing::info!(tool = %tool.full, %method, "the server asked for this, and the client could not answer it");
+        }
+        of_interest
+    });
     (!methods.is_empty()).then(|| {
         json!({
             "kind": "request_declined",

@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use rmcp::model::ErrorData;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     catalog::Tool,
     downstream::{CallError, Remedy, State},
     fault::{Code, Fault},
     results::text_of,
-    schema::Misfit,
+    schema::{Misfit, clip},
 };
+
+/// How many params are named in what is told of those that a tool does not know.
+const MAX_NAMES: usize = 20;
 
 /// The call that tells how the servers stand.
 fn status() -> Value {
@@ -112,7 +115,7 @@ pub(super) fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
                 entry["required"] = json!(true);
             }
             if !parameter.description.is_empty() {
-                entry["description"] = json!(crate::schema::clip(parameter.description, 120));
+                entry["description"] = json!(clip(parameter.description, 120));
             }
             entry
         })
@@ -126,6 +129,28 @@ pub(super) fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
         fault.next("get_tool", json!({ "name": &*tool.full }))
     };
     fault.details(json!({ "parameters": parameters, "corrected_call": { "tool": "execute_tool", "arguments": corrected } }))
+}
+
+/// What is told of params that go to the server though the tool does not name them.
+pub(super) fn passed_on(tool: &Tool, params: &Map<String, Value>) -> Option<String> {
+    let unknown = tool.schema.unknown(params);
+    let shown = |names: &[&str]| {
+        let shown: Vec<String> = names.iter().take(MAX_NAMES).map(|name| clip(name, 60)).collect();
+        shown.join(", ") + if names.len() > MAX_NAMES { ", ..." } else { "" }
+    };
+    let were = match unknown.len() {
+        0 => return None,
+        1 => "it was",
+        _ => "they were",
+    };
+    let parameters = tool.schema.parameters();
+    let takes: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
+    let takes = if takes.is_empty() { String::new() } else { format!(". It takes: {}", shown(&takes)) };
+    Some(format!(
+        "`{}` knows no `{}`; {were} passed on{takes}",
+        tool.name,
+        shown(&unknown).replace(", ", "`, `")
+    ))
 }
 
 fn rpc_fault(tool: &Tool, error: &ErrorData) -> Fault {

@@ -114,6 +114,9 @@ fn whole(tool: &Tool, name: &str) -> Value {
 
 fn direct(tool: &Tool, limits: &Limits) -> Value {
     let mut definition = whole(tool, &tool.wire);
+    if !tool.description.is_empty() {
+        definition["description"] = json!(tool.description);
+    }
     if tool.description.chars().count() > limits.max_description {
         let more = format!(" [more: get_tool {}]", tool.full);
         let most = limits.max_description.saturating_sub(more.chars().count());

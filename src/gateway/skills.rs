@@ -68,6 +68,21 @@ impl Gateway {
                     && self.may_see(caller, server)
                 {
                     let first = prompt.get("arguments").and_then(|all| all.get(0)?.get("name")?.as_str());
+                    let lacking = lacking(prompt, arguments.arguments.as_ref());
+                    if !lacking.is_empty() {
+                        let mut given =
+                            arguments.arguments.clone().filter(Value::is_object).unwrap_or(json!({}));
+                        for name in &lacking {
+                            given[*name] = json!(format!("<{name}>"));
+                        }
+                        let call = json!({ "command": command, "arguments": given });
+                        return Err(Fault::new(
+                            Code::InvalidParams,
+                            format!("The prompt `{command}` needs `arguments` with: {}.", lacking.join(", ")),
+                        )
+                        .details(json!({ "corrected_call": { "tool": "use_skill", "arguments": call } }))
+                        .into());
+                    }
                     return self
                         .prompt(caller, server, own, first.map(String::from), arguments.arguments)
                         .await;
@@ -80,7 +95,11 @@ impl Gateway {
             Code::NotFound,
             format!("There is no skill `{command}`. use_skill without `command` lists them."),
         );
-        Err(fault.next("use_skill", json!({ "query": command })).suggest(near).into())
+        let next = match near.first() {
+            Some(first) => json!({ "command": first }),
+            None => json!({ "query": command }),
+        };
+        Err(fault.next("use_skill", next).suggest(near).into())
     }
 
     /// A server's prompt, as text to follow.
@@ -222,6 +241,19 @@ fn entries(local: &[Skill], snapshot: &Snapshot, seen: &dyn Fn(&str) -> bool) ->
         }
     }
     all
+}
+
+/// The arguments that a prompt needs and was not given. Text stands for the first.
+fn lacking<'a>(prompt: &'a Value, given: Option<&Value>) -> Vec<&'a str> {
+    let all = prompt.get("arguments").and_then(Value::as_array).into_iter().flatten();
+    let needed = all.enumerate().filter(|(_, one)| one.get("required") == Some(&Value::Bool(true)));
+    let is_given = |at: usize, name: &str| match given {
+        Some(Value::Object(fields)) => fields.get(name).is_some_and(|value| !value.is_null()),
+        Some(Value::String(text)) => at == 0 && !text.is_empty(),
+        _ => false,
+    };
+    let names = needed.filter_map(|(at, one)| Some((at, one.get("name")?.as_str()?)));
+    names.filter(|(at, name)| !is_given(*at, name)).map(|(_, name)| name).collect()
 }
 
 fn line(entry: &Entry) -> Value {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, de::MapAccess};
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{blocks, fetch, floor_boundary, long_text, read};
+use super::{blocks, fetch, floor_boundary, long_text, read, value::wrapper};
 use crate::schema::clip;
 
 /// The first rows of an array or a table in a preview.
@@ -36,7 +36,7 @@ pub enum Kind {
 pub fn kind(result: &Value) -> Kind {
     match result.get("structuredContent") {
         Some(Value::Array(_)) => return Kind::Array,
-        Some(Value::Object(_)) => return Kind::Object,
+        Some(Value::Object(_)) if wrapper(result).is_none() => return Kind::Object,
         _ => {}
     }
     let mut long = blocks(result).filter_map(long_text);
@@ -298,7 +298,9 @@ pub fn note(reference: Result<&str, &str>, size: usize, kind: Kind) -> Value {
             way(json!({ "offset": FIRST_ROWS, "limit": read::PAGE_ROWS })),
             way(json!({ "select": ".[0] | keys" })),
         ],
-        Kind::Object => vec![way(json!({ "select": "keys" }))],
+        Kind::Object => {
+            vec![way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) })), way(json!({ "grep": "error" }))]
+        }
         Kind::JsonLines | Kind::Table(_) => {
             vec![way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) })), way(json!({ "grep": "error" }))]
         }

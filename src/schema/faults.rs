@@ -59,7 +59,7 @@ impl Inner {
     }
 
     /// What can be kept of `fields`, with placeholders, and whether that fits as it stands.
-    fn example_of(&self, fields: Map<String, Value>) -> (Map<String, Value>, bool) {
+    pub(super) fn example_of(&self, fields: Map<String, Value>) -> (Map<String, Value>, bool) {
         let repair = Repair::new(&self.raw, false);
         let own = properties(&self.raw);
         let part = |name: &str| own.and_then(|own| own.get(name));
@@ -148,8 +148,7 @@ impl Inner {
                     return;
                 }
                 let branches = self.raw.pointer(error.schema_path().as_str()).and_then(Value::as_array);
-                let kinds: Vec<String> =
-                    branches.into_iter().flatten().map(|branch| kind(branch, 0)).collect();
+                let kinds: Vec<String> = branches.into_iter().flatten().map(|branch| kind(branch)).collect();
                 match &kinds[..] {
                     [] => error.masked_with(value).to_string(),
                     _ => format!("{value} fits none of {}", clip(&kinds.join("|"), MAX_VALUE)),
@@ -172,7 +171,7 @@ impl Inner {
             match own.and_then(|own| own.get(key)) {
                 Some(schema) if !repair.fits(schema, field, 0) => {
                     let found = clip(&field.to_string(), MAX_VALUE);
-                    let text = format!("params/{}: {found} is no {}", clip(key, MAX_VALUE), kind(schema, 0));
+                    let text = format!("params/{}: {found} is no {}", clip(key, MAX_VALUE), kind(schema));
                     out.push(clip(&text, MAX_MESSAGE));
                 }
                 None if self.raw.get("additionalProperties") == Some(&Value::Bool(false)) => {

@@ -42,6 +42,11 @@ const MAX_NOTES: usize = 20;
 /// A value with what was done to get it.
 type Told<T> = (T, Vec<String>);
 
+/// Whether models wrap arguments in a key of this name.
+pub(super) fn is_wrapper(key: &str) -> bool {
+    WRAPPERS.contains(&bare(key).as_str())
+}
+
 /// Params of a tool whose schema cannot be used. Only that they are an object is made sure of.
 pub(super) fn unchecked(given: Value) -> Result<Reading, Misfit> {
     let mut told = (given, Vec::new());
@@ -162,7 +167,7 @@ impl Inner {
             let callee = CALLEES.contains(&plain.as_str()) && value.as_str().is_some_and(|it| self.names(it));
             if !known(key) && simple && (callee || CALL_FIELDS.contains(&plain.as_str())) {
                 beside.push(format!("`{}`", clip(key, 40)));
-            } else if wrapper.is_none() && (WRAPPERS.contains(&plain.as_str()) || self.is_named(key)) {
+            } else if wrapper.is_none() && (is_wrapper(key) || self.is_named(key)) {
                 wrapper = Some((key, value));
             } else {
                 return None;

@@ -14,7 +14,7 @@ use super::{
     clip,
     judge::options,
     limits,
-    readings::from_text,
+    readings::{from_text, is_wrapper},
     signature::{properties, required},
 };
 
@@ -35,8 +35,160 @@ pub(super) fn values(value: &Value) -> usize {
 }
 
 /// A key without case and separators.
-pub(super) fn bare(key: &str) -> String {
+pub fn bare(key: &str) -> String {
     key.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
+}
+
+/// Keys that stand beside the params of any tool, and are none of its own under another name.
+const BESIDE: &[&str] = &[
+    "action",
+    "callid",
+    "comment",
+    "cwd",
+    "debug",
+    "description",
+    "dryrun",
+    "encoding",
+    "env",
+    "explanation",
+    "force",
+    "format",
+    "id",
+    "index",
+    "jsonrpc",
+    "lang",
+    "language",
+    "limit",
+    "method",
+    "mode",
+    "name",
+    "note",
+    "offset",
+    "page",
+    "pagesize",
+    "reason",
+    "status",
+    "thought",
+    "thoughts",
+    "timeout",
+    "timeoutms",
+    "token",
+    "tool",
+    "toolcallid",
+    "toolname",
+    "type",
+    "verbose",
+];
+
+/// Names that models give each other's params.
+const SYNONYMS: &[&[&str]] = &[
+    &["path", "file", "filepath", "filename", "target", "location", "directory", "dir", "folder", "uri"],
+    &[
+        "query",
+        "q",
+        "sql",
+        "search",
+        "statement",
+        "searchquery",
+        "term",
+        "keywords",
+        "keyword",
+        "text",
+        "expression",
+        "question",
+    ],
+    &["repo", "repository", "repopath", "reponame", "project"],
+    &["url", "uri", "link", "href", "address", "website"],
+    &["content", "contents", "text", "body", "data", "message", "markdown"],
+    &["command", "cmd", "script", "code", "shell"],
+    &["timezone", "tz", "zone"],
+    &["owner", "org", "organization", "user", "username"],
+    &["to", "recipient", "email", "mail", "address"],
+    &["name", "title"],
+    &["source", "src", "from", "origin"],
+    &["destination", "dest", "dst", "to", "target"],
+    &["prompt", "instruction", "instructions", "question", "task"],
+    &["city", "location", "place", "town"],
+];
+
+/// The words of a key, in lower case.
+fn key_words(key: &str) -> BTreeSet<String> {
+    let mut words = vec![String::new()];
+    let mut lower = false;
+    for c in key.chars() {
+        if !c.is_alphanumeric() || c.is_uppercase() && lower {
+            words.push(String::new());
+        }
+        lower = c.is_lowercase() || c.is_numeric();
+        if let Some(word) = words.last_mut().filter(|_| c.is_alphanumeric()) {
+            word.extend(c.to_lowercase());
+        }
+    }
+    words.into_iter().filter(|word| !word.is_empty()).collect()
+}
+
+/// Whether two keys may be names of the same thing: the words of one are in the other, they are a slip apart, or one is
+/// used for the other.
+fn alike(one: &str, other: &str) -> bool {
+    let (first, second) = (key_words(one), key_words(other));
+    if !first.is_empty() && !second.is_empty() && (first.is_subset(&second) || second.is_subset(&first)) {
+        return true;
+    }
+    let (first, second) = (bare(one), bare(other));
+    is_close(&first, &second)
+        || SYNONYMS.iter().any(|group| group.contains(&first.as_str()) && group.contains(&second.as_str()))
+}
+
+/// Whether two words are a slip of writing apart, or one is the beginning of the other.
+pub(super) fn is_close(one: &str, other: &str) -> bool {
+    let (short, long) =
+        (one.chars().count().min(other.chars().count()), one.chars().count().max(other.chars().count()));
+    if short < 3 || long > 64 {
+        return false;
+    }
+    one.starts_with(other)
+        || other.starts_with(one)
+        || strsim::damerau_levenshtein(one, other) <= (short / 4).max(1)
+}
+
+/// Whether a value is an object, or text that holds one.
+fn holds_object(value: &Value) -> bool {
+    value.is_object() || value.as_str().and_then(from_text).is_some_and(|(inner, _)| inner.is_object())
+}
+
+/// Whether two values of a list differ in letter case only.
+fn is_other_case(option: &str, text: &str) -> bool {
+    option.to_lowercase() == text.to_lowercase()
+}
+
+/// Whether they also differ in separators between letters.
+fn is_written_apart(option: &str, text: &str) -> bool {
+    let joined = |text: &str| {
+        let text = text.trim_end_matches(['.', ',', ';', '!']).to_lowercase();
+        let chars: Vec<char> = text.chars().collect();
+        let letter = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(|c| c.is_alphanumeric());
+        let digit = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(char::is_ascii_digit);
+        let between = |at: usize| {
+            let (before, after) = (at.checked_sub(1), at.checked_add(1));
+            letter(before) && letter(after) && !(digit(before) && digit(after))
+        };
+        let kept = chars.iter().enumerate();
+        kept.filter(|(at, c)| !(matches!(c, '_' | '-' | ' ') && between(*at)))
+            .map(|(_, c)| *c)
+            .collect::<String>()
+    };
+    joined(option) == joined(text)
+}
+
+/// Whether one is the plural of the other.
+fn is_other_number(option: &str, text: &str) -> bool {
+    let (option, text) = (option.to_lowercase(), text.trim_end_matches(['.', ',', ';', '!']).to_lowercase());
+    let plural = |one: &str, many: &str| {
+        let long = one.chars().count() >= 3 && one.chars().all(char::is_alphabetic);
+        long && (many == format!("{one}s")
+            || one.ends_with(['s', 'x', 'z', 'h']) && many == format!("{one}es"))
+    };
+    plural(&option, &text) || plural(&text, &option)
 }
 
 /// Where a value is, written only when something is told of it.
@@ -183,13 +335,17 @@ impl<'a> Repair<'a> {
             && !views.iter().any(|view| view.get("patternProperties").is_some());
         let others =
             views.iter().find_map(|view| view.get("additionalProperties").filter(|it| it.is_object()));
+        let misnamed = self.misnamed(views, fields, &needed, depth);
         let mut out = Map::new();
         for (key, value) in fields {
             let (name, schema) = match own(key) {
                 Some(schema) => (key.as_str(), Some(schema)),
                 None => match self.meant(views, fields, key) {
                     Some((name, schema)) => (name, Some(schema)),
-                    None => (key.as_str(), others),
+                    None => match misnamed {
+                        Some((other, name)) if other == key => (name, own(name)),
+                        _ => (key.as_str(), others),
+                    },
                 },
             };
             let at = Path::Field(&path, name);
@@ -239,6 +395,63 @@ impl<'a> Repair<'a> {
         (rivals == 1 && same.all(|(other, _)| other == name)).then_some((name, schema))
     }
 
+    /// The field that is given under another name: the only required one that is missing, and a key that the schema does not
+    /// know, whose value has its type. The names have to be alike, unless there is nothing else that the value can be.
+    fn misnamed<'f>(
+        &self,
+        views: &[&'a Value],
+        fields: &'f Map<String, Value>,
+        needed: &BTreeSet<&'a str>,
+        depth: usize,
+    ) -> Option<(&'f str, &'a str)> {
+        let own = || views.iter().filter_map(|view| properties(view)).flatten();
+        if !self.spend(own().count() + fields.len() * needed.len()) {
+            return None;
+        }
+        let given = |name: &str| fields.keys().any(|key| key == name || bare(key) == bare(name));
+        let mut missing = needed.iter().filter(|name| !given(name));
+        let (Some(missing), None) = (missing.next(), missing.next()) else { return None };
+        let (missing, schema) = own().find(|(name, _)| name == missing)?;
+        let unknown: Vec<(&String, &Value)> = fields
+            .iter()
+            .filter(|(key, _)| !own().any(|(name, _)| name == *key || bare(name) == bare(key)))
+            .collect();
+        let takes = |(key, value): &(&String, &Value)| {
+            self.takes(schema, value, depth) && !(is_wrapper(key) && holds_object(value))
+        };
+        let absent: Vec<&String> =
+            own().map(|(name, _)| name).filter(|name| *name != missing && !given(name)).collect();
+        let meant = |key: &str| alike(key, missing) && !absent.iter().any(|other| alike(key, other));
+        let mut close = unknown.iter().filter(|one| meant(one.0) && takes(one));
+        match (close.next(), close.next(), &unknown[..]) {
+            (Some((key, _)), None, _) => Some((key.as_str(), missing.as_str())),
+            (None, None, [only]) => {
+                let nothing_else = needed.len() == 1
+                    && !absent.iter().any(|other| alike(only.0, other))
+                    && !BESIDE.contains(&bare(only.0).as_str())
+                    && !holds_object(only.1);
+                (nothing_else && takes(only)).then(|| (only.0.as_str(), missing.as_str()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the schema names the type of `value`, and takes it.
+    fn takes(&self, schema: &'a Value, value: &Value, depth: usize) -> bool {
+        let kinds: &[&str] = match value {
+            Value::Null => return false,
+            Value::Bool(_) => &["boolean"],
+            Value::Number(_) => &["integer", "number"],
+            Value::String(_) => &["string"],
+            Value::Array(_) => &["array"],
+            Value::Object(_) => &["object"],
+        };
+        let views = self.views(schema);
+        let stated = |views: &[&'a Value]| kinds.iter().any(|kind| self.allows(views, kind));
+        (stated(&views) || branches(&views).any(|branch| stated(&self.views(branch))))
+            && self.fits(schema, value, depth + 1)
+    }
+
     fn array(
         &self,
         views: &[&'a Value],
@@ -283,8 +496,11 @@ impl<'a> Repair<'a> {
                 if allows("null") && plain == "null" {
                     found.push((Value::Null, "text was taken as null".into()));
                 }
-                for option in options(views).filter_map(Value::as_str) {
-                    if option != text && option.to_lowercase() == plain.to_lowercase() {
+                let listed: Vec<&str> = options(views).filter_map(Value::as_str).collect();
+                let ways: [fn(&str, &str) -> bool; 3] = [is_other_case, is_written_apart, is_other_number];
+                let way = ways.iter().find(|way| listed.iter().any(|option| way(option, plain)));
+                for option in listed {
+                    if option != text && way.is_some_and(|way| way(option, plain)) {
                         let what = format!("`{}` was taken as `{}`", clip(text, 40), clip(option, 40));
                         found.push((json!(option), what));
                     }
@@ -333,7 +549,7 @@ impl<'a> Repair<'a> {
 }
 
 /// The branches of which one has to fit.
-fn branches<'a>(views: &[&'a Value]) -> impl Iterator<Item = &'a Value> {
+pub(super) fn branches<'a>(views: &[&'a Value]) -> impl Iterator<Item = &'a Value> {
     views.iter().flat_map(|view| {
         let lists = ["anyOf", "oneOf"].into_iter().filter_map(|key| view.get(key)?.as_array());
         lists.flatten().collect::<Vec<_>>()

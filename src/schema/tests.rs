@@ -97,7 +97,7 @@ fn every_fault_is_told() {
         "required": ["path"],
         "additionalProperties": false,
     }));
-    let misfit = schema.read(json!({"maxDepth": -1, "tags": "[", "pth": "a"})).unwrap_err();
+    let misfit = schema.read(json!({"maxDepth": -1, "tags": "[", "pth": 1})).unwrap_err();
     assert_eq!(
         misfit.faults,
         [
@@ -122,7 +122,7 @@ fn a_misfit_teaches_about_what_is_inside() {
         }}},
         "required": ["to"],
     }));
-    let misfit = schema.read(json!({"to": [{"name": "Ada", "mail": "a@b"}]})).unwrap_err();
+    let misfit = schema.read(json!({"to": [{"name": "Ada", "mail": 5}]})).unwrap_err();
     assert!(misfit.faults.iter().any(|fault| fault.starts_with("params/to/0: ")), "{:?}", misfit.faults);
     assert_eq!(Value::Object(misfit.example), json!({"to": [{"name": "Ada", "address": "<string>"}]}));
     assert!(!misfit.example_fits, "it has a placeholder");

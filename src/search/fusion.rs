@@ -304,7 +304,7 @@ impl<'a> Scoring<'a> {
             let sure = 2.7 * first.dense + 7.5 * (fit - found(next)) + 4.5 * ahead + 1.3 * coverage;
             (sure >= 5.6, 2.9 * first.dense + 5.8 * ahead < 3.65)
         } else {
-            (coverage + ahead >= 1.3, coverage + ahead < 0.9)
+            (coverage + ahead >= 1.3, coverage + ahead < 0.9 || coverage < LEAST_COVERAGE)
         };
         let asked = self.text_of(first).part.actions;
         // Who only asks is not sent to what changes something.
@@ -337,6 +337,9 @@ fn by_products(index: &Index, named: &[u32]) -> Vec<f32> {
 fn value(values: &[f32], at: usize) -> f32 {
     values.get(at).copied().unwrap_or(0.0)
 }
+
+/// The share of what was said that has to be found for an answer by words alone to be more than a guess.
+const LEAST_COVERAGE: f32 = 0.2;
 
 /// Scores as shares of the best allowed one.
 fn shares(mut scores: Vec<f32>, mask: &[bool]) -> Vec<f32> {

@@ -333,7 +333,7 @@ fn is_combining(c: char) -> bool {
 }
 
 /// Lower case without accents: `École` is `ecole`, `ＡＢ` is `ab`.
-pub(super) fn fold(text: &str) -> String {
+pub(crate) fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
     }

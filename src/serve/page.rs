@@ -141,7 +141,7 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
         kept_entries: kept.entries,
         kept_bytes: kept.bytes,
         sessions,
-        tools: gateway.snapshot().catalog.visible().count(),
+        tools: gateway.snapshot().of_servers().count(),
         bytes_of_all_tools: saving.0,
         bytes_of_the_nine: saving.1,
         uptime_s: gateway.uptime().as_secs(),

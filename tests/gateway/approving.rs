@@ -91,6 +91,117 @@ async fn a_no_in_the_chat_is_a_no() {
 }
 
 #[tokio::test]
+async fn a_yes_in_the_chat_is_read_as_people_write_it() {
+    let (setup, log) = bank();
+    let inside = setup.open().await;
+    let answers = [
+        json!("Yes, go ahead"),
+        json!("sure"),
+        json!("ok!"),
+        json!("Allow."),
+        json!("ja"),
+        json!("allow once"),
+        json!("oui, vas-y"),
+        json!("да"),
+        json!("好的"),
+        json!("はい、お願いします"),
+        json!("👍"),
+        json!({ "decision": "allow" }),
+        json!({ "answer": "yes" }),
+        json!(true),
+    ];
+    for (n, answer) in answers.iter().enumerate() {
+        let call = json!({ "name": "bank.pay", "params": { "sum": n } });
+        let fault = inside.fault("execute_tool", call.clone()).await;
+        let token = fault["next_step"]["arguments"]["token"].clone();
+        let told = inside.answer("ask_user", json!({ "token": token, "answer": answer })).await;
+        assert_eq!(told["status"], "approved", "{answer}: {told}");
+        let next = told["next_step"]["arguments"].clone();
+        assert_eq!(inside.answer("execute_tool", next).await, json!({ "sum": n }), "{answer}");
+    }
+    assert_eq!(logged(&log).len(), answers.len());
+}
+
+#[tokio::test]
+async fn what_is_neither_a_yes_nor_a_no_asks_again_with_the_same_token() {
+    let (setup, log) = bank();
+    let inside = setup.open().await;
+    let call = json!({ "name": "bank.pay", "params": { "sum": 5 } });
+    let token = inside.fault("execute_tool", call.clone()).await["next_step"]["arguments"]["token"].clone();
+    for answer in [
+        json!("yes, but only half of it"),
+        json!("ja, aber nur die Hälfte"),
+        json!("no problem"),
+        json!("not sure"),
+        json!("yes? no"),
+        json!("ok cancel it"),
+        json!("nobody"),
+        json!("okra"),
+        json!("2"),
+        json!(""),
+        json!({ "decision": "allow", "only": "half" }),
+        json!({ "decision": "allow", "content": "sum 2" }),
+    ] {
+        let told = inside.answer("ask_user", json!({ "token": token, "answer": answer })).await;
+        assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &token), "{answer}: {told}");
+        let hint = told["hint"].as_str().unwrap_or_default();
+        assert!(hint.contains("`allow`") && hint.contains("`deny`"), "{answer}: {told}");
+        let message = told["message"].as_str().unwrap_or_default();
+        assert!(message.contains("bank"), "the question is told again: {told}");
+    }
+    assert_eq!(inside.fault("execute_tool", call.clone()).await["code"], "needs_approval");
+    let told = inside.answer("ask_user", json!({ "token": token, "answer": "Yes." })).await;
+    assert_eq!(told["status"], "approved", "{told}");
+    let fault = inside.fault("ask_user", json!({ "token": token, "answer": "Yes." })).await;
+    assert_eq!(fault["code"], "not_found", "a token is good once: {fault}");
+    assert_eq!(logged(&log), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_no_with_a_reason_keeps_the_reason() {
+    let (setup, _) = bank();
+    let inside = setup.open().await;
+    let fault = inside.fault("execute_tool", json!({ "name": "bank.pay" })).await;
+    let token = &fault["next_step"]["arguments"]["token"];
+    let told = inside.answer("ask_user", json!({ "token": token, "answer": "No, pay Bob instead" })).await;
+    assert_eq!(told, json!({ "status": "denied", "user_feedback": "No, pay Bob instead" }));
+}
+
+#[tokio::test]
+async fn an_always_in_the_chat_holds_for_the_session() {
+    let (setup, _) = bank();
+    let inside = setup.open().await;
+    let fault = inside.fault("execute_tool", json!({ "name": "bank.pay", "params": { "sum": 1 } })).await;
+    let token = &fault["next_step"]["arguments"]["token"];
+    inside.answer("ask_user", json!({ "token": token, "answer": "Yes, always" })).await;
+    assert_eq!(json_of(&inside.execute("bank.pay", json!({ "sum": 2 })).await), json!({ "sum": 2 }));
+}
+
+#[tokio::test]
+async fn another_client_can_neither_answer_nor_spend_a_token() {
+    let (setup, _) = bank();
+    let inside = setup.open().await;
+    let fault = inside.fault("execute_tool", json!({ "name": "bank.pay", "params": { "sum": 1 } })).await;
+    let answer = json!({ "token": fault["next_step"]["arguments"]["token"], "answer": "yes" });
+    let other = inside.gateway.caller(inside.gateway.open_session(None), "other");
+    let told = json_of(&inside.call_as(&other, "ask_user", answer.clone()).await);
+    assert_eq!(told["error"]["code"], "not_found", "{told}");
+    assert_eq!(inside.answer("ask_user", answer).await["status"], "approved");
+}
+
+#[test]
+fn a_form_that_comes_back_empty_is_no_answer() {
+    let (setup, log) = bank();
+    let mut client = setup.start_with(json!({ "elicitation": {} }));
+    client.answer_questions(|_| json!({ "action": "accept", "content": {} }));
+    client.until_ready("bank");
+    let fault = client.fault("bank.pay", json!({ "sum": 5 }));
+    assert_eq!(fault["code"], "needs_approval", "{fault}");
+    assert_eq!(fault["next_step"]["tool"], "execute_tool", "no token that a model could answer: {fault}");
+    assert_eq!(logged(&log), Vec::<Value>::new());
+}
+
+#[tokio::test]
 async fn no_other_door_leads_around_the_user() {
     let (setup, log) = bank();
     let inside = setup.toml("[apps.pay]\ntool = 'bank.pay'").open().await;

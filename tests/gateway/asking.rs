@@ -49,6 +49,148 @@ async fn an_answer_in_the_chat_approves_denies_or_says_what_to_change() {
     }
 }
 
+/// Asks in the chat, and brings back an answer.
+async fn replied(inside: &Inside, question: &Value, answer: &Value) -> Value {
+    let asked = inside.answer("ask_user", question.clone()).await;
+    assert_eq!(asked["status"], "needs_user", "{asked}");
+    inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await
+}
+
+#[tokio::test]
+async fn content_is_edited_in_the_chat() {
+    let inside = alone().await;
+    let question = json!({ "question": "Send it?", "content": "Dear all" });
+    let edited = json!({ "status": "approved", "content": "Dear friends", "content_was_edited": true });
+    for answer in [
+        json!({ "decision": "approve", "content": "Dear friends" }),
+        json!({ "answer": "Yes, send it", "edited_content": "Dear friends" }),
+        json!("{\"decision\": \"approve\", \"content\": \"Dear friends\"}"),
+        json!({ "action": "accept", "content": { "decision": "approve", "content": "Dear friends" } }),
+    ] {
+        assert_eq!(replied(&inside, &question, &answer).await, edited, "{answer}");
+    }
+    // Beside the answer it is read too.
+    let asked = inside.answer("ask_user", question.clone()).await;
+    let beside = json!({ "token": asked["token"], "answer": "ok", "content": "Dear friends" });
+    assert_eq!(inside.answer("ask_user", beside).await, edited);
+    let same = json!({ "decision": "approve", "content": "Dear all" });
+    assert_eq!(
+        replied(&inside, &question, &same).await,
+        json!({ "status": "approved", "content": "Dear all" })
+    );
+    let no = json!({ "decision": "deny", "feedback": "too stiff" });
+    let denied = json!({ "status": "denied", "user_feedback": "too stiff" });
+    assert_eq!(replied(&inside, &question, &no).await, denied);
+}
+
+#[tokio::test]
+async fn an_answer_about_content_that_is_not_understood_leaves_the_question_open() {
+    let inside = alone().await;
+    let asked = inside.answer("ask_user", json!({ "question": "Send it?", "content": "Dear all" })).await;
+    for answer in [json!("yes, but warmer"), json!("hmm"), json!({ "content": "Dear friends" })] {
+        let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await;
+        assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &asked["token"]), "{answer}");
+        let hint = told["hint"].as_str().unwrap_or_default();
+        assert!(hint.contains("`approve`") && hint.contains("content"), "{told}");
+        if answer.is_string() {
+            assert_eq!(told["user_feedback"], answer, "{told}");
+        }
+    }
+    let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": "genehmigt" })).await;
+    assert_eq!(told["status"], "approved", "{told}");
+}
+
+#[tokio::test]
+async fn a_choice_in_the_chat_is_a_number_or_a_beginning() {
+    let inside = alone().await;
+    let question = json!({ "question": "Which one?", "choices": ["red", "green", "blue"] });
+    for answer in [
+        json!("2"),
+        json!(2),
+        json!("2."),
+        json!("Green!"),
+        json!("gr"),
+        json!("the green one"),
+        json!({ "answer": "green" }),
+    ] {
+        let told = replied(&inside, &question, &answer).await;
+        assert_eq!(told, json!({ "status": "answered", "answer": "green" }), "{answer}");
+    }
+    assert_eq!(replied(&inside, &question, &json!("no, thanks")).await, json!({ "status": "denied" }));
+    let reason = json!({ "status": "denied", "user_feedback": "No, none of these" });
+    assert_eq!(replied(&inside, &question, &json!("No, none of these")).await, reason);
+    let asked = inside.answer("ask_user", question).await;
+    for answer in ["4", "yellow", "red and green", "maybe", "no, blue"] {
+        let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await;
+        assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &asked["token"]), "{answer}");
+        assert!(told["message"].as_str().is_some_and(|text| text.contains("3. blue")), "{told}");
+    }
+    let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": "1" })).await;
+    assert_eq!(told["answer"], "red", "{told}");
+    let yes_or_no = json!({ "question": "Go on?", "choices": ["Yes", "No"] });
+    assert_eq!(replied(&inside, &yes_or_no, &json!("ja, gerne")).await["answer"], "Yes");
+}
+
+#[tokio::test]
+async fn several_choices_are_taken_in_the_chat() {
+    let inside = alone().await;
+    let question =
+        json!({ "question": "Which?", "choices": ["red", "green", "blue"], "allow_multiple": true });
+    for answer in
+        [json!(["red", "blue"]), json!("1 and 3"), json!("red, blue"), json!("1,3"), json!("Red und Blue")]
+    {
+        let told = replied(&inside, &question, &answer).await;
+        assert_eq!(told, json!({ "status": "answered", "answer": ["red", "blue"] }), "{answer}");
+    }
+    assert_eq!(replied(&inside, &question, &json!("green")).await["answer"], json!(["green"]));
+    let told = replied(&inside, &question, &json!("red, pink")).await;
+    assert_eq!(told["status"], "needs_user", "{told}");
+}
+
+#[tokio::test]
+async fn a_form_in_the_chat_is_checked() {
+    let inside = alone().await;
+    let form = json!({
+        "type": "object",
+        "properties": { "city": { "type": "string" }, "days": { "type": "integer", "minimum": 1 }, "rain": { "type": "boolean" } },
+        "required": ["city"],
+    });
+    let question = json!({ "question": "Where to?", "form": form });
+    for answer in [
+        json!({ "city": "Bern", "days": 3, "rain": false }),
+        json!({ "City": "Bern", "days": "3", "rain": "no, thanks" }),
+        json!("{\"city\": \"Bern\", \"days\": 3, \"rain\": false}"),
+    ] {
+        let told = replied(&inside, &question, &answer).await;
+        let expected = json!({ "city": "Bern", "days": 3, "rain": false });
+        assert_eq!(told, json!({ "status": "answered", "answer": expected }), "{answer}");
+    }
+    assert_eq!(replied(&inside, &question, &json!("Bern")).await["answer"], json!({ "city": "Bern" }));
+    let asked = inside.answer("ask_user", question).await;
+    assert_eq!(asked["form"], form, "{asked}");
+    for (answer, part) in [
+        (json!({ "days": 3 }), "city"),
+        (json!({ "city": "Bern", "days": 0 }), "minimum"),
+        (json!({ "city": "Bern", "days": "some" }), "days"),
+    ] {
+        let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await;
+        assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &asked["token"]), "{answer}");
+        assert!(told["hint"].as_str().is_some_and(|hint| hint.contains(part)), "{told}");
+        assert_eq!(told["form"], form, "{told}");
+    }
+    let told = inside
+        .answer("ask_user", json!({ "token": asked["token"], "answer": { "action": "decline" } }))
+        .await;
+    assert_eq!(told, json!({ "status": "denied" }));
+}
+
+#[test]
+fn an_answer_that_does_not_fit_the_form_is_asked_for_in_the_chat() {
+    let mut client = with_forms(|_| json!({ "action": "accept", "content": { "answer": "pink" } }));
+    let told = client.answer("ask_user", json!({ "question": "Which one?", "choices": ["red", "blue"] }));
+    assert_eq!(told["status"], "needs_user", "{told}");
+}
+
 #[tokio::test]
 async fn a_token_without_an_answer_asks_again_and_a_question_without_words_is_told() {
     let inside = alone().await;

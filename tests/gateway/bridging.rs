@@ -124,6 +124,9 @@ fn a_stateless_server_asks_a_stateless_client() {
 fn what_a_client_cannot_answer_is_declined() {
     let mut client = shop("legacy").start();
     client.until_ready("shop");
+    // That there are no roots is for the log.
+    let roots = client.execute("shop.roots", json!({}));
+    assert!(notices_of(&roots).iter().all(|notice| notice["kind"] != "request_declined"), "{roots}");
     let form = client.execute("shop.form", json!({}));
     assert_eq!(json_of(&form), json!({ "action": "decline" }));
     let notes = notices_of(&form);

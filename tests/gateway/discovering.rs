@@ -133,6 +133,125 @@ async fn a_search_that_finds_nothing_says_what_to_do() {
 }
 
 #[tokio::test]
+async fn an_answer_of_low_confidence_is_the_shortest() {
+    let inside = office().await;
+    let found = inside
+        .answer("search_tools", json!({ "query": "a generated flight to the moon and the stars" }))
+        .await;
+    assert_eq!(found["confidence"], "low", "{found}");
+    assert!(names(&found["results"]).len() <= 3, "{found}");
+    assert!(
+        found["hint"].as_str().is_some_and(|hint| hint.contains("Try once more in other words")),
+        "{found}"
+    );
+    let results = found["results"].as_array().expect("results").iter();
+    let longest =
+        results.filter_map(|hit| hit["description"].as_str()).map(|text| text.chars().count()).max();
+    assert!(longest <= Some(83), "descriptions are cut: {found}");
+    let one = json!({ "query": "a generated flight to the moon and the stars", "limit": 1 });
+    assert!(names(&inside.answer("search_tools", one).await["results"]).len() <= 1);
+}
+
+#[tokio::test]
+async fn tools_of_twin_servers_are_one_hit() {
+    let files = json!({ "tools": [
+        tool("read_file", "Reads a file from the disk", json!({})),
+        tool("write_file", "Writes a file", json!({})),
+    ] });
+    let inside = Setup::new().server("home", files.clone()).server("work", files).open().await;
+    let found = inside.answer("search_tools", json!({ "query": "read a file from the disk" })).await;
+    assert_eq!(found["results"][0]["name"], "home.read_file", "{found}");
+    assert_eq!(found["results"][0]["also"], json!(["work.read_file"]), "{found}");
+    assert!(!names(&found["results"]).contains(&"work.read_file"), "{found}");
+    let named = inside.answer("search_tools", json!({ "query": "work read file" })).await;
+    assert_eq!(named["results"][0]["name"], "work.read_file", "{named}");
+}
+
+#[tokio::test]
+async fn a_skill_or_an_app_that_fits_is_named() {
+    let setup = Setup::new();
+    let folder = setup.path("skills/release-notes");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let skill = "---\nname: release-notes\ndescription: Writes the release notes of a version\n---\nDo it.\n";
+    std::fs::write(folder.join("SKILL.md"), skill).expect("a skill");
+    let prompts =
+        json!([{ "name": "review", "description": "Reviews a pull request", "text": "Review it." }]);
+    let inside = setup
+        .gateway(&format!("skills = ['{}']", folder.parent().expect("a folder").display()))
+        .server("code", json!({ "tools": [{ "name": "diff" }], "prompts": prompts }))
+        .toml("[apps.weekly]\ndescription = 'Sends the weekly report'\ntool = 'code.diff'")
+        .open()
+        .await;
+    for (query, tool, arguments) in [
+        ("write release notes", "use_skill", json!({ "command": "release-notes" })),
+        ("review the pull request", "use_skill", json!({ "command": "code/review" })),
+        ("send my weekly report", "call_app", json!({ "app_id": "weekly" })),
+    ] {
+        let found = inside.answer("search_tools", json!({ "query": query })).await;
+        assert_eq!(found["see_also"][0]["tool"], tool, "{query}: {found}");
+        assert_eq!(found["see_also"][0]["arguments"], arguments, "{query}: {found}");
+    }
+    let found = inside.answer("search_tools", json!({ "query": "show what differs" })).await;
+    assert!(found.get("see_also").is_none(), "{found}");
+}
+
+#[tokio::test]
+async fn a_name_that_is_like_nothing_is_not_likened() {
+    let inside = office().await;
+    let fault = inside.fault("get_tool", json!({ "name": "nope.nope" })).await;
+    assert_eq!(fault["code"], "unknown_tool", "{fault}");
+    assert!(fault.get("did_you_mean").is_none(), "{fault}");
+    assert_eq!(fault["next_step"]["tool"], "search_tools", "{fault}");
+}
+
+#[tokio::test]
+async fn a_meta_tool_behind_execute_tool_is_answered_with_the_call_that_was_meant() {
+    let inside = office().await;
+    for name in ["search_tools", "mcp__nonet__search_tools"] {
+        let call = json!({ "name": name, "params": { "query": "mail" } });
+        let fault = inside.fault("execute_tool", call).await;
+        let meant = json!({ "tool": "search_tools", "arguments": { "query": "mail" } });
+        assert_eq!(fault["next_step"], meant, "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn descriptions_are_read_as_prose() {
+    let docstring = "Reads a log.\n\n    Args:\n        path: where it is\n    ";
+    let script = json!({
+        "instructions": "# Logs\n\n**Reads** logs, see [the manual](https://example.com).\n\n- fast",
+        "tools": [tool("read", docstring, json!({}))],
+    });
+    let inside = Setup::new().server("logs", script).server("plain", json!({ "tool_count": 5 })).open().await;
+    let whole = inside.answer("get_tool", json!({ "name": "logs.read" })).await;
+    assert_eq!(whole["description"], "Reads a log.\n\nArgs:\n    path: where it is", "{whole}");
+    let all = inside.answer("list_categories", json!({})).await;
+    let about = |name: &str| {
+        let list = all["categories"].as_array().expect("a list").iter();
+        list.clone().find(|one| one["name"] == name).map(|one| one["description"].clone())
+    };
+    assert_eq!(about("logs"), Some(json!("Reads logs, see the manual. fast")));
+    assert_eq!(about("plain"), Some(json!("tool_0000, tool_0002, tool_0004 and 2 more")));
+}
+
+#[tokio::test]
+async fn a_resource_that_a_result_links_to_can_be_read_by_the_nine() {
+    let link = json!({ "type": "resource_link", "uri": "note://linked", "name": "linked" });
+    let script = json!({
+        "tools": [{ "name": "find", "on": { "result": { "content": [link] } } }],
+        "resources": [{ "uri": "note://linked", "text": "what it says", "unlisted": true }],
+    });
+    let inside = Setup::new().server("notes", script).open().await;
+    let found = inside.execute("notes.find", json!({})).await;
+    let read = json!({ "uri": found["content"][0]["uri"] });
+    let result = inside.execute("gateway.read_resource", read).await;
+    assert_eq!(result["content"], json!([{ "type": "text", "text": "what it says" }]), "{result}");
+    let call = json!({ "name": "gateway.read_resource", "params": { "uri": "note://nowhere" } });
+    let fault = inside.fault("execute_tool", call).await;
+    assert_eq!(fault["code"], "not_found", "{fault}");
+}
+
+#[tokio::test]
 async fn a_query_of_any_length_and_kind_is_survived() {
     let inside = office().await;
     let long = "a".repeat(100_000);

@@ -20,11 +20,13 @@ mod background;
 mod bridging;
 mod calls;
 mod cancelling;
+mod catalogue;
 mod check;
 mod client_limits;
 mod command_line;
 mod discovering;
 mod exposing;
+mod first_answers;
 mod guided;
 mod handshake;
 mod hosts;
@@ -57,3 +59,4 @@ mod tasks;
 mod tokens;
 #[cfg(feature = "otel")]
 mod tracing;
+mod values;

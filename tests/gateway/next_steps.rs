@@ -38,7 +38,9 @@ async fn check(inside: &Inside, tool: &str, arguments: Value, code: &str) {
     let fault = inside.fault(tool, arguments.clone()).await;
     assert_eq!(fault["code"], code, "{tool} {arguments}: {fault}");
     let step = &fault["next_step"];
-    let next = step["tool"].as_str().unwrap_or_else(|| panic!("no next step: {fault}"));
+    // Better none than one that helps nobody.
+    let Some(next) = step["tool"].as_str() else { return };
+    assert_ne!(next, "list_categories", "{tool} {arguments}: {fault}");
     let answer = inside.call(next, step["arguments"].clone()).await;
     assert_ne!(answer["isError"], true, "{tool} {arguments}: {step} gave {answer}");
 }

@@ -194,3 +194,125 @@ async fn the_arguments_of_the_nine_are_read_as_leniently() {
     assert_eq!(fault["code"], "invalid_params", "{fault}");
     insta::assert_json_snapshot!(fault);
 }
+
+#[tokio::test]
+async fn the_keys_of_the_nine_are_read_under_their_usual_names() {
+    let (inside, _) = files().await;
+    let told = async |tool: &str, arguments: Value| {
+        let result = inside.call(tool, arguments.clone()).await;
+        let notices = notices_of(&result);
+        assert_eq!(notices.len(), 1, "{tool} {arguments}: {result}");
+        assert_eq!(notices[0]["kind"], "arguments_repaired", "{notices:?}");
+        (json_of(&result), notices[0]["changes"].clone())
+    };
+    for key in ["q", "search", "text", "task", "Query"] {
+        let (found, changes) = told("search_tools", json!({ key: "list" })).await;
+        assert!(found["results"].is_array(), "{key}: {found}");
+        assert_eq!(changes, json!([format!("`{key}` was taken as `query`")]));
+    }
+    let (found, changes) =
+        told("search_tools", json!({ "query": "list", "maxRisk": "low", "server": "files" })).await;
+    assert!(found["results"].is_array(), "{found}");
+    assert_eq!(changes.as_array().map(Vec::len), Some(2), "{changes}");
+    let (found, changes) = told("search_tools", json!({ "query": "list", "lmit": 3 })).await;
+    assert!(found["results"].is_array(), "{found}");
+    assert!(changes[0].as_str().is_some_and(|text| text.contains("did you mean `limit`")), "{changes}");
+    let (about, _) = told("get_tool", json!({ "tool": "files.list" })).await;
+    assert_eq!(about["name"], "files.list", "{about}");
+    let (page, _) = told("browse_category", json!({ "server": "files", "pageSize": "10" })).await;
+    assert_eq!(page["page_size"], 10, "{page}");
+    let (report, _) =
+        told("run_parallel", json!({ "tasks": [{ "tool": "files.list", "args": { "path": "a" } }] })).await;
+    assert_eq!(report["succeeded"], 1, "{report}");
+    let (asked, _) = told("ask_user", json!({ "message": "Which one?", "options": ["a", "b"] })).await;
+    assert_eq!(asked["message"], "Which one?\n1. a\n2. b", "{asked}");
+    let (list, changes) = told("list_categories", json!({ "query": "x" })).await;
+    assert!(list["categories"].is_array(), "{list}");
+    assert!(changes[0].as_str().is_some_and(|text| text.contains("takes no arguments")), "{changes}");
+    for (tool, arguments) in
+        [("use_skill", json!({ "name": "nothing" })), ("call_app", json!({ "app": "nothing" }))]
+    {
+        assert_eq!(inside.fault(tool, arguments).await["code"], "not_found", "{tool}");
+    }
+    let call = json!({ "name": "files.list", "params": { "path": "a" }, "timeoutMs": 5_000 });
+    let (_, changes) = told("execute_tool", call).await;
+    assert_eq!(changes, json!(["`timeoutMs` was taken as `timeout_ms`"]));
+}
+
+#[tokio::test]
+async fn a_param_that_the_tool_does_not_know_is_passed_on_and_told() {
+    let log = json!({ "type": "object", "properties": { "repo_path": { "type": "string" }, "max_count": { "type": "integer" } }, "required": ["repo_path"] });
+    let open = json!({ "type": "object", "properties": { "a": {} }, "additionalProperties": true });
+    let tools = json!([
+        { "name": "git_log", "input_schema": log, "annotations": { "readOnlyHint": true } },
+        { "name": "open", "input_schema": open },
+        { "name": "any", "input_schema": { "type": "object" } },
+    ]);
+    let inside = Setup::new().server("git", json!({ "tools": tools })).open().await;
+    let params = json!({ "repo_path": ".", "path": "src" });
+    let result = inside.execute("git.git_log", params.clone()).await;
+    assert_eq!(json_of(&result), params);
+    let told = "`git_log` knows no `path`; it was passed on. It takes: repo_path, max_count";
+    assert_eq!(notices_of(&result)[0]["changes"], json!([told]));
+    let actions = json!([{ "name": "git.git_log", "params": params }]);
+    let report = inside.answer("run_parallel", json!({ "actions": actions })).await;
+    assert_eq!(report["results"][0]["repaired"], json!([told]), "{report}");
+    for tool in ["git.open", "git.any"] {
+        let result = inside.execute(tool, json!({ "b": 1 })).await;
+        assert!(notices_of(&result).is_empty(), "{tool}: {result}");
+    }
+}
+
+#[tokio::test]
+async fn the_one_missing_param_under_another_name_is_used_and_told() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let one = |key: &str| json!({ "type": "object", "properties": { key: { "type": "string" } }, "required": [key] });
+    let chart = json!({ "type": "object", "properties": { "kind": { "enum": ["bar", "line"] } }, "required": ["kind"] });
+    let tools = json!([
+        { "name": "read", "input_schema": one("file_path") },
+        { "name": "log", "input_schema": one("repo_path") },
+        { "name": "query", "input_schema": one("sql") },
+        { "name": "chart", "input_schema": chart },
+    ]);
+    let inside = setup.server("shop", json!({ "tools": tools, "call_log": log })).open().await;
+    for (tool, params, expected, change) in [
+        ("read", json!({ "path": "a" }), json!({ "file_path": "a" }), "`path` was taken as `file_path`"),
+        ("log", json!({ "repo": "." }), json!({ "repo_path": "." }), "`repo` was taken as `repo_path`"),
+        ("query", json!({ "query": "s" }), json!({ "sql": "s" }), "`query` was taken as `sql`"),
+        ("chart", json!({ "kind": "bars" }), json!({ "kind": "bar" }), "`kind`: `bars` was taken as `bar`"),
+    ] {
+        let result = inside.execute(&format!("shop.{tool}"), params).await;
+        assert_eq!(json_of(&result), expected, "{tool}");
+        assert_eq!(notices_of(&result)[0]["changes"], json!([change]), "{tool}: {result}");
+    }
+    let calls = logged(&log).len();
+    // A slip that may be another value is only corrected in the fault.
+    let wrong = json!({ "name": "shop.chart", "params": { "kind": "lien" } });
+    let fault = inside.fault("execute_tool", wrong).await;
+    let corrected = &fault["details"]["corrected_call"]["arguments"]["params"];
+    assert_eq!(corrected, &json!({ "kind": "line" }), "{fault}");
+    assert_eq!(fault["next_step"]["tool"], "get_tool", "{fault}");
+    assert_eq!(logged(&log).len(), calls, "the server has not seen the call");
+}
+
+#[tokio::test]
+async fn the_call_to_copy_and_the_corrected_call_are_one() {
+    let schema = json!({
+        "type": "object",
+        "$defs": { "Edit": { "type": "object", "properties": { "oldText": { "type": "string" }, "newText": { "type": "string" }, "mode": { "enum": ["once", "all"] } }, "required": ["oldText", "newText", "mode"] } },
+        "properties": { "path": { "type": "string" }, "edits": { "type": "array", "items": { "$ref": "#/$defs/Edit" } } },
+        "required": ["path", "edits"],
+    });
+    let tools = json!([{ "name": "edit", "input_schema": schema }]);
+    let inside = Setup::new().server("files", json!({ "tools": tools })).open().await;
+    let about = inside.answer("get_tool", json!({ "name": "files.edit" })).await;
+    let edit = json!({ "oldText": "<string>", "newText": "<string>", "mode": "once" });
+    assert_eq!(
+        about["call"]["arguments"]["params"],
+        json!({ "path": "<string>", "edits": [edit] }),
+        "{about}"
+    );
+    let fault = inside.fault("execute_tool", json!({ "name": "files.edit", "params": {} })).await;
+    assert_eq!(fault["details"]["corrected_call"], about["call"], "{fault}");
+}

@@ -111,6 +111,7 @@ fn a_sign_in_leads_from_a_refusal_to_a_call() {
         "kind": "sign_in_needed", "server": "web", "command": told,
         "hint": "Ask the user to run the command in a terminal; the server is there at once then.",
     });
+    client.until_notice("sign_in_needed");
     assert_eq!(client.notices, [notice]);
 
     nonet::web::crypto();

@@ -131,3 +131,14 @@ async fn no_skills_at_all_is_told() {
     let list = inside.answer("use_skill", json!({})).await;
     assert_eq!((&list["total"], list["hint"].is_string()), (&json!(0), true), "{list}");
 }
+
+#[tokio::test]
+async fn a_prompt_without_what_it_needs_says_what_that_is() {
+    let inside = library().await;
+    let fault = inside.fault("use_skill", json!({ "command": "folk/greet" })).await;
+    assert_eq!(fault["code"], "invalid_params", "{fault}");
+    let call = &fault["details"]["corrected_call"]["arguments"];
+    assert_eq!(*call, json!({ "command": "folk/greet", "arguments": { "who": "<who>" } }), "{fault}");
+    let fault = inside.fault("use_skill", json!({ "command": "release-note" })).await;
+    assert_eq!(fault["next_step"]["arguments"], json!({ "command": "release-notes" }), "{fault}");
+}

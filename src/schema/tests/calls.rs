@@ -296,7 +296,7 @@ fn wrapped_in_what_is_no_wrapper() {
     check("read_file", json!("a.txt"), Refused("is not an object"));
     check("read_file", json!("{'file_path': 'a.txt'}"), Refused("is not an object"));
     check("read_file", json!(["a.txt"]), Refused("is not an object"));
-    check("read_file", json!({"arguments": {"path": "a"}}), Refused("required"));
+    check("read_file", json!({"arguments": {"colour": "a", "size": "b"}}), Refused("required"));
     check(
         "run_sql",
         json!({"params": {"sql": "select 1"}}),
@@ -419,7 +419,273 @@ fn named_otherwise() {
     check("merge", json!({"USER_ID": "a"}), Refused("USER_ID"));
     check("read_file", json!({"filePath": "a", "FilePath": "b"}), Refused("required"));
     check("read_file", json!({"file_path": "a", "filePath": "b"}), Refused("filePath"));
-    check("read_file", json!({"filename": "a"}), Refused("required"));
+}
+
+#[test]
+fn the_one_that_is_missing_under_another_name() {
+    let path = |note| Read(json!({"file_path": "a"}), note);
+    check("read_file", json!({"path": "a"}), path(&["`path` was taken as `file_path`"]));
+    check("read_file", json!({"file": "a"}), path(&["`file` was taken as `file_path`"]));
+    check("read_file", json!({"filename": "a"}), path(&["`filename` was taken as `file_path`"]));
+    check("read_file", json!({"fle_path": "a"}), path(&["`fle_path` was taken as `file_path`"]));
+    check("read_file", json!({"document": "a"}), path(&["`document` was taken as `file_path`"]));
+    check(
+        "read_file",
+        json!({"arguments": {"path": "a", "limit": "5"}}),
+        Read(
+            json!({"file_path": "a", "limit": 5}),
+            &[
+                "params were wrapped in `arguments`",
+                "`path` was taken as `file_path`",
+                "`limit`: text was taken as a number",
+            ],
+        ),
+    );
+    check("run_sql", json!({"query": "s"}), Read(json!({"sql": "s"}), &["`query` was taken as `sql`"]));
+    check(
+        "run_sql",
+        json!({"statement": "s", "why": "so"}),
+        Read(json!({"why": "so", "sql": "s"}), &["`statement` was taken as `sql`"]),
+    );
+    check(
+        "list_issues",
+        json!({"owner": "o", "repository": "r"}),
+        Read(json!({"owner": "o", "repo": "r"}), &["`repository` was taken as `repo`"]),
+    );
+    check(
+        "list_issues",
+        json!({"owner": "o", "repo_name": "r", "state": "OPEN"}),
+        Read(
+            json!({"owner": "o", "repo": "r", "state": "open"}),
+            &["`repo_name` was taken as `repo`", "`state`: `OPEN` was taken as `open`"],
+        ),
+    );
+    check(
+        "send_mail",
+        json!({"to": [{"email": "a@b"}], "subject": "s"}),
+        Read(
+            json!({"to": [{"emailAddress": "a@b"}], "subject": "s"}),
+            &["`to[0].email` was taken as `to[0].emailAddress`"],
+        ),
+    );
+    check(
+        "place",
+        json!({"place": {"kind": "point", "lat": 1.5, "long": 2}}),
+        Read(
+            json!({"place": {"kind": "point", "lat": 1.5, "lon": 2}}),
+            &["`place.long` was taken as `place.lon`"],
+        ),
+    );
+}
+
+#[test]
+fn what_may_be_something_else_is_not_taken_for_the_one_that_is_missing() {
+    // Of another type, or empty.
+    check("read_file", json!({"path": 7}), Refused("required"));
+    check("read_file", json!({"path": null}), Refused("required"));
+    check("read_file", json!({"path": ""}), Refused("required"));
+    // Two that it may be, and two that are missing.
+    check("read_file", json!({"path": "a", "file": "b"}), Refused("required"));
+    check("list_issues", json!({"repository": "r"}), Refused("required"));
+    check("list_issues", json!({"user": "o", "repository": "r"}), Refused("required"));
+    // Nothing says that it is meant, and the tool takes more than one thing.
+    check("list_issues", json!({"owner": "o", "explanation": "to see"}), Refused("required"));
+    check("list_issues", json!({"owner": "o", "colour": "red"}), Refused("required"));
+    // What stands beside the params of any tool.
+    check("read_file", json!({"explanation": "to see"}), Refused("required"));
+    check("read_file", json!({"encodng": "utf-8"}), Refused("required"));
+    check("run_sql", json!({"timeout": "5s"}), Refused("required"));
+    check("run_sql", json!({"reason": "so"}), Refused("required"));
+    // A whole call in a text.
+    check("run_sql", json!({"wrapped": "{\"sql\": \"s\"}"}), Refused("required"));
+    // Nothing is missing.
+    check("read_file", json!({"file_path": "a", "path": "b"}), Refused("'path' was unexpected"));
+}
+
+#[test]
+fn a_listed_value_in_other_letters() {
+    let state = |given: &str, expected: Expected| {
+        check("list_issues", json!({"owner": "o", "repo": "r", "state": given}), expected);
+    };
+    let open = |note| Read(json!({"owner": "o", "repo": "r", "state": "open"}), note);
+    state("Open.", open(&["`state`: `Open.` was taken as `open`"]));
+    state("opens", open(&["`state`: `opens` was taken as `open`"]));
+    state(" open ", open(&["`state`: ` open ` was taken as `open`"]));
+    // Another word, if only by a letter, is for the model to correct.
+    state("opne", Refused("\"opne\" is not one of"));
+    state("opened", Refused("\"opened\" is not one of"));
+    check(
+        "read_file",
+        json!({"file_path": "a", "encoding": "UTF8"}),
+        Read(json!({"file_path": "a", "encoding": "utf-8"}), &["`encoding`: `UTF8` was taken as `utf-8`"]),
+    );
+    check(
+        "read_file",
+        json!({"file_path": "a", "encoding": "Latin_1"}),
+        Read(
+            json!({"file_path": "a", "encoding": "latin-1"}),
+            &["`encoding`: `Latin_1` was taken as `latin-1`"],
+        ),
+    );
+    let odd = Schema::new(json!({"properties": {
+        "order": {"enum": ["asc", "desc"]},
+        "code": {"enum": ["1-0", "1.0", "C", "c++"]},
+        "both": {"enum": ["a-b", "a_b"]},
+        "kind": {"enum": ["box", "boxes", "tag"]},
+    }}));
+    for params in [
+        json!({"order": "-asc"}),
+        json!({"code": "10"}),
+        json!({"code": "c#"}),
+        json!({"both": "ab"}),
+        json!({"order": "ascs and descs"}),
+    ] {
+        assert!(odd.read(params.clone()).is_err(), "{params}");
+    }
+    for (given, expected) in [
+        (json!({"kind": "BOXES"}), json!({"kind": "boxes"})),
+        (json!({"kind": "tags"}), json!({"kind": "tag"})),
+        (json!({"both": "A-B"}), json!({"both": "a-b"})),
+        (json!({"code": "C++"}), json!({"code": "c++"})),
+    ] {
+        assert_eq!(odd.read(given).map(|reading| Value::Object(reading.params)), Ok(expected));
+    }
+}
+
+#[test]
+fn a_misspelt_listed_value_is_corrected_where_it_is_told() {
+    let corrected = |tool: &str, given: Value, expected: Value| {
+        let misfit = Schema::of_tool(tool, schema_of(tool)).read(given.clone()).unwrap_err();
+        assert_eq!(Value::Object(misfit.example), expected, "{given}");
+        assert!(!misfit.example_fits, "{given}: it is for the model to say");
+    };
+    corrected(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "state": "opne"}),
+        json!({"owner": "o", "repo": "r", "state": "open"}),
+    );
+    corrected(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "assignees": ["ada", "eva"]}),
+        json!({"owner": "o", "repo": "r", "assignees": ["ada", "eve"]}),
+    );
+    corrected(
+        "create_task",
+        json!({"title": "t", "items": [{"name": "n", "priority": "hihg"}]}),
+        json!({"title": "t", "items": [{"name": "n", "priority": "high"}]}),
+    );
+    corrected(
+        "list_issues",
+        json!({"owner": "o", "repo": "r", "state": "merged"}),
+        json!({"owner": "o", "repo": "r"}),
+    );
+}
+
+/// The call to copy, and the corrected call of a caller who gave nothing, are one.
+#[test]
+fn a_call_is_filled_in_as_the_schema_says() {
+    let filled = |tool: &str, expected: Value| {
+        let schema = Schema::of_tool(tool, schema_of(tool));
+        assert_eq!(Value::Object(schema.example()), expected, "{tool}");
+        if let Err(misfit) = schema.read(json!({})) {
+            assert_eq!(Value::Object(misfit.example), expected, "{tool}");
+        }
+    };
+    filled("read_file", json!({"file_path": "<string>"}));
+    filled("send_mail", json!({"to": [{"emailAddress": "<string>"}], "subject": "<string>"}));
+    filled("report", json!({"range": {"from": "<string>", "to": "<string>"}}));
+    filled("create_task", json!({"title": "<string>"}));
+    filled("place", json!({"place": {"kind": "point", "lat": "<number>", "lon": "<number>"}}));
+    filled("fetch", json!({"input": {"url": "<string>"}}));
+    filled("get_time", json!({}));
+    filled("search", json!({"query": "<string>"}));
+}
+
+#[test]
+fn a_filled_in_call_uses_what_the_schema_offers() {
+    let filled = |part: Value, expected: Value| {
+        let schema = Schema::new(json!({
+            "$defs": {
+                "Point": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number", "default": 0}}, "required": ["x", "y"]},
+                "Node": {"type": "object", "properties": {"name": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}}, "required": ["name", "next"]},
+            },
+            "type": "object",
+            "properties": {"a": part.clone()},
+            "required": ["a"],
+        }));
+        assert_eq!(Value::Object(schema.example()), json!({"a": expected}), "{part}");
+    };
+    filled(json!({"type": "string", "default": "x"}), json!("x"));
+    filled(json!({"type": "string", "examples": ["/tmp/a.txt", "b"]}), json!("/tmp/a.txt"));
+    filled(json!({"type": "string", "example": "b"}), json!("b"));
+    filled(json!({"enum": ["r", "w"]}), json!("r"));
+    filled(json!({"const": 5}), json!(5));
+    filled(json!({"type": "integer"}), json!("<integer>"));
+    filled(json!({"$ref": "#/$defs/Point"}), json!({"x": "<number>", "y": 0}));
+    filled(json!({"type": "array", "items": {"$ref": "#/$defs/Point"}}), json!([{"x": "<number>", "y": 0}]));
+    filled(
+        json!({"type": "array", "minItems": 2, "items": {"type": "string"}}),
+        json!(["<string>", "<string>"]),
+    );
+    filled(json!({"type": "array"}), json!("<array>"));
+    filled(
+        json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "minItems": 2}),
+        json!(["<string>", "<integer>"]),
+    );
+    filled(json!({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/Point"}]}), json!({"x": "<number>", "y": 0}));
+    filled(json!({"anyOf": [{"type": "integer"}, {"type": "null"}]}), json!("<integer|null>"));
+    filled(json!({"allOf": [{"$ref": "#/$defs/Point"}]}), json!({"x": "<number>", "y": 0}));
+    filled(json!({"type": "object", "properties": {"b": {}}}), json!("<{b}>"));
+    filled(json!({"type": "string", "default": "x".repeat(5_000)}), json!("<string>"));
+    // A circle ends.
+    let mut circle = json!("<{name, next}>");
+    for _ in 0..5 {
+        circle = json!({"name": "<string>", "next": circle});
+    }
+    filled(json!({"$ref": "#/$defs/Node"}), circle);
+    let wide: Map<String, Value> = (0..200).map(|n| (format!("f{n}"), json!({"type": "string"}))).collect();
+    let names: Vec<&String> = wide.keys().collect();
+    let schema = Schema::new(
+        json!({"properties": {"a": {"type": "object", "properties": wide, "required": names}}, "required": ["a"]}),
+    );
+    assert!(json!(schema.example()).to_string().len() < 5_000);
+    let own = Schema::new(json!({
+        "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"],
+        "examples": [{"q": "weather in Bern", "n": 3}],
+    }));
+    assert_eq!(Value::Object(own.example()), json!({"q": "weather in Bern", "n": 3}));
+    let wrong = Schema::new(json!({
+        "properties": {"q": {"type": "string"}}, "required": ["q"], "examples": [{"q": 5}],
+    }));
+    assert_eq!(Value::Object(wrong.example()), json!({"q": "<string>"}));
+}
+
+#[test]
+fn params_that_a_schema_does_not_name_are_found() {
+    let check = |schema: Value, expected: &[&str]| {
+        let Value::Object(params) = json!({"a": 1, "b": 2}) else { panic!("an object") };
+        assert_eq!(Schema::new(schema.clone()).unknown(&params), expected, "{schema}");
+    };
+    let a = || json!({"a": {"type": "integer"}});
+    check(json!({"properties": a()}), &["b"]);
+    check(json!({"properties": {"c": {}}}), &["a", "b"]);
+    check(json!({"properties": {"a": {}, "b": {}}}), &[]);
+    check(json!({"type": "object"}), &[]);
+    check(json!({"properties": {}}), &[]);
+    check(json!({"properties": a(), "additionalProperties": true}), &[]);
+    check(json!({"properties": a(), "additionalProperties": {}}), &[]);
+    check(json!({"properties": a(), "additionalProperties": {"type": "integer"}}), &[]);
+    check(json!({"properties": a(), "patternProperties": {"^b": {}}}), &[]);
+    check(json!({"properties": a(), "unevaluatedProperties": true}), &[]);
+    check(json!({"properties": a(), "allOf": [{"properties": {"b": {}}}]}), &[]);
+    check(json!({"properties": a(), "anyOf": [{"properties": {"b": {}}}, {"properties": {"c": {}}}]}), &[]);
+    check(json!({"properties": a(), "if": {"required": ["a"]}, "then": {"properties": {"b": {}}}}), &[]);
+    check(
+        json!({"$defs": {"P": {"properties": {"b": {}}}}, "allOf": [{"$ref": "#/$defs/P"}], "properties": a()}),
+        &[],
+    );
+    check(json!({"properties": a(), "dependentSchemas": {"a": {"properties": {"b": {}}}}}), &[]);
+    check(json!({"properties": {"a": {"type": 5}}}), &[]);
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! Text that people wrote about servers and tools, as lists show it: without Markdown and without the indentation of source
+//! code.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+static LINK: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(!?)\[([^\]]*)\]\([^)]*\)").expect("the pattern is constant"));
+static BULLET: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"^(?:[-*+>]|\d{1,3}[.)])\s+").expect("the pattern is constant"));
+
+/// A text without the indentation that all of its lines but the first share, as Python's `inspect.cleandoc` has it, and
+/// without blank lines around it and white space at the ends of lines.
+pub fn dedented(text: &str) -> String {
+    let width = |line: &str| line.len() - line.trim_start_matches([' ', '\t']).len();
+    let said = |line: &&str| !line.trim().is_empty();
+    let shared = text.lines().skip(1).filter(said).map(width).min().unwrap_or(0);
+    let mut out = String::with_capacity(text.len());
+    for (n, line) in text.lines().enumerate() {
+        let cut = if n == 0 { width(line) } else { shared.min(width(line)) };
+        out.push_str(line[cut..].trim_end());
+        out.push('\n');
+    }
+    out.trim().to_string()
+}
+
+/// The beginning of a text that may be Markdown, on one line, at most about `max` characters: prose, or else the headings.
+pub fn plain(text: &str, max: usize) -> String {
+    let mut prose = String::new();
+    let mut headings = String::new();
+    let mut fenced = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("```") || line.starts_with("~~~") {
+            fenced = !fenced;
+            continue;
+        }
+        let is_rule = line.chars().all(|c| matches!(c, '-' | '=' | '*' | '_' | ' '));
+        if fenced || is_rule || line.starts_with(['|', '<']) {
+            continue;
+        }
+        let (into, line) = match line.trim_start_matches('#') {
+            rest if rest.len() < line.len() => (&mut headings, rest),
+            _ => (&mut prose, line),
+        };
+        let line = BULLET.replace(line.trim(), "");
+        let line =
+            LINK.replace_all(
+                &line,
+                |found: &regex::Captures<'_>| {
+                    if found[1].is_empty() { found[2].to_string() } else { String::new() }
+                },
+            );
+        for word in line.replace("**", "").replace('`', "").split_whitespace() {
+            if !into.is_empty() {
+                into.push(' ');
+            }
+            into.push_str(word);
+        }
+        if prose.len() > 4 * max {
+            break;
+        }
+    }
+    crate::schema::clip(if prose.is_empty() { &headings } else { &prose }, max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indentation_of_source_code_goes() {
+        let check = |text: &str, expected: &str| assert_eq!(dedented(text), expected, "{text:?}");
+        check("Reads a file.", "Reads a file.");
+        check(
+            "Reads a file.\n\n    Args:\n        path: where it is\n    ",
+            "Reads a file.\n\nArgs:\n    path: where it is",
+        );
+        check("\n        Lists all.\n\n          - deeper\n        ", "Lists all.\n\n  - deeper");
+        check("one\ntwo\n  three", "one\ntwo\n  three");
+        check("  one\n\ttwo\n\t\tthree  ", "one\ntwo\n\tthree");
+        check("über\n  größer", "über\ngrößer");
+        check("", "");
+    }
+
+    #[test]
+    fn markdown_is_read_as_prose() {
+        let check = |text: &str, expected: &str| assert_eq!(plain(text, 80), expected, "{text:?}");
+        check("Tools for git.", "Tools for git.");
+        check(
+            "# Git server\n\nRead **all** of [the log](https://x.y), with `git log`.",
+            "Read all of the log, with git log.",
+        );
+        check("## Only a heading", "Only a heading");
+        check("- one\n- two_three\n1. four", "one two_three four");
+        check("Use it:\n```json\n{\"a\": 1}\n```\nthen rest.", "Use it: then rest.");
+        check("![logo](x.png)\n---\n| a | b |\n<br>\nA server.", "A server.");
+        check("", "");
+        assert_eq!(plain(&"word ".repeat(100), 20), "word word word word ...");
+    }
+}
