@@ -13,6 +13,7 @@ mod launchers;
 mod log;
 mod login;
 mod secret;
+mod setup;
 mod show;
 
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
@@ -26,7 +27,6 @@ use crate::{
     config::{self, Loaded, Sources},
     downstream::guard,
     gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request},
-    hosts::Manner,
     keyring::{self, Keyring},
     results,
     search::{self, Rule, eval::Measure},
@@ -130,12 +130,19 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Some(Command::Connect { url: Some(url), header }) => {
             return connect::to_url(&url, &header, cli.profile.as_deref()).await;
         }
-        Some(Command::Import { source, replace, keyring, dry_run, json }) => {
-            let keyring = keyring.then(|| Keyring::system(keyring::ATTENDED));
-            let manner = Manner { replace, keyring: keyring.as_ref() };
-            return hosts::import(source.as_deref(), cli.config.as_deref(), manner, dry_run, json);
+        Some(Command::Setup(wishes)) => {
+            return setup::run(&wishes, cli.config.as_deref(), cli.profile.as_deref()).await;
         }
-        Some(Command::Secret { action }) => return secret::run(&action),
+        Some(Command::Import { source, replace, keyring, variables, dry_run, json }) => {
+            let secrets = match (keyring, variables) {
+                (true, _) => hosts::Secrets::Keyring,
+                (false, true) => hosts::Secrets::Variables,
+                (false, false) => hosts::Secrets::Kept,
+            };
+            let (source, config) = (source.as_deref(), cli.config.as_deref());
+            return hosts::import(source, config, replace, secrets, dry_run, json);
+        }
+        Some(Command::Secret { action }) => return secret::run(&action, cli.config.as_deref()),
         Some(Command::Install { client, project, replace, dry_run }) => {
             return hosts::install(
                 &client,
@@ -182,7 +189,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         );
     }
     if !matches!(cli.command, Some(Command::Check { .. })) {
-        for fault in &loaded.faults {
+        for fault in loaded.faults.iter().chain(&loaded.warnings) {
             eprintln!("nonet: {fault}");
         }
     }

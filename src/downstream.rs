@@ -10,6 +10,7 @@
 pub mod cause;
 mod child;
 mod connect;
+mod environment;
 mod follow;
 pub mod guard;
 mod handler;
@@ -43,6 +44,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::environment::is_usual;
 use self::{child::Tail, follow::Followed, guard::Guard, refusal::Refusal, wishes::Askers};
 pub use self::{
     follow::Following,
@@ -284,6 +286,11 @@ impl Connection {
         };
         let hidden = hidden.values().chain(&settings.secrets);
         let secrets = hidden.map(|value| value.expose().trim_start_matches("Bearer ").to_string());
+        let inherited = match &settings.transport {
+            Transport::Stdio { inherit_env, .. } => Some(environment::named(inherit_env)),
+            Transport::Http { .. } => None,
+        };
+        let secrets = secrets.chain(inherited.into_iter().flatten());
         let secrets = secrets.filter(|value| value.len() >= MASKED).collect();
         let account = match &settings.transport {
             Transport::Http { url, oauth, .. } if settings.transport.is_signed_in_to() => {

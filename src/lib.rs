@@ -28,6 +28,7 @@ pub mod prose;
 pub mod results;
 pub mod schema;
 pub mod search;
+pub mod secrets_file;
 pub mod select;
 pub mod serve;
 pub mod shared;

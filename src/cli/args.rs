@@ -8,7 +8,7 @@ use clap::{
     error::ErrorKind,
 };
 
-use super::{login, secret};
+use super::{login, secret, setup};
 use crate::{
     downstream::guard,
     search::Rule,
@@ -22,11 +22,12 @@ Examples:
   nonet serve --http 127.0.0.1:8931         serve MCP over HTTP at /mcp
   nonet check                               look the configuration and every server over
   nonet search \"what changed in the repo\"   find tools
+  nonet setup                               take over the servers of your clients, step by step
   nonet import && nonet install claude-desktop --replace
-                                            take over a client's servers, then stand in front of them
+                                            the same for one client, by hand
   nonet call time.get_current_time '{\"timezone\": \"UTC\"}'
 
-Configuration: ./servers.toml, else ~/.config/nonet/servers.toml.
+Configuration: ./servers.toml, else ~/.config/nonet/servers.toml; setup, import and install take the latter.
 Exit codes: 0 fine, 1 a tool or server failed, 2 the command line or configuration cannot be used.";
 
 /// One MCP server in front of all of your MCP servers.
@@ -139,6 +140,8 @@ pub(super) enum Command {
         #[arg(long)]
         replay: bool,
     },
+    /// Put Nonet in front of your clients, step by step: import, secrets, check, install
+    Setup(setup::Wishes),
     /// Take MCP servers over from a client's configuration into servers.toml
     Import {
         /// A client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) or a file; all
@@ -147,9 +150,13 @@ pub(super) enum Command {
         /// Replace servers of the same name that are reached otherwise
         #[arg(long)]
         replace: bool,
-        /// Put secrets into the keyring of this system; without it they become variables to set
+        /// Put secrets into the keyring of this system, or do nothing; without it they go into the keyring where there
+        /// is one, else into secrets.env beside servers.toml
         #[arg(long)]
         keyring: bool,
+        /// Keep no secrets: they become variables to set
+        #[arg(long, conflicts_with = "keyring")]
+        variables: bool,
         /// Show what would be written, and write nothing
         #[arg(long)]
         dry_run: bool,
@@ -189,7 +196,7 @@ pub(super) enum Command {
         /// The server, by its name in servers.toml
         server: String,
     },
-    /// Keep secrets in the keyring of this system, for `${keyring:NAME}` in servers.toml
+    /// Keep secrets for servers.toml, in the keyring of this system or in a file
     Secret {
         #[command(subcommand)]
         action: secret::Action,

@@ -38,7 +38,7 @@ fn fault(fault: &Fault) -> Value {
 /// Prints what is wrong and how every server does. Exit code 0: all fine; 1: a server failed; 2: the
 /// configuration has faults.
 pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
-    let faults = loaded.faults.clone();
+    let (faults, exposed) = (loaded.faults.clone(), loaded.warnings.clone());
     let file = loaded.config.file.clone();
     let limit = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
     let disabled: Vec<String> = loaded
@@ -71,6 +71,7 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     let warnings = warnings(&gateway);
     let unmatched = gateway.unmatched();
     gateway.stop().await;
+    let failed = failed || !exposed.is_empty();
     let code = match (faults.is_empty(), failed || warnings.iter().any(|warning| warning.serious)) {
         (false, _) => UNUSABLE,
         (true, true) => FAILED,
@@ -84,7 +85,8 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         let warnings =
             warnings.iter().map(|warning| json!({ "server": warning.server, "message": warning.message }));
         let rules = unmatched.iter().map(|rule| json!({ "key": rule.key, "message": rule.message }));
-        status["warnings"] = json!(warnings.chain(rules).collect::<Vec<_>>());
+        let warnings = warnings.chain(exposed.iter().map(fault)).chain(rules);
+        status["warnings"] = json!(warnings.collect::<Vec<_>>());
         status["embedder"] = match &backend {
             Ok(backend) => json!({ "backend": backend }),
             Err(error) => json!({ "error": error }),
@@ -134,6 +136,9 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     }
     for rule in &unmatched {
         say!("warning: {rule}");
+    }
+    for fault in &exposed {
+        say!("{fault}");
     }
     if !launchers.is_empty() {
         let told = launchers.iter().map(|(program, version)| match version {

@@ -27,6 +27,9 @@ pub struct Gateway {
     pub tokens: Vec<Token>,
     /// Patterns on full names (`server.tool`) with a number from -10 to 10 that lifts or lowers these tools in searches.
     pub priorities: Priorities,
+    /// Variables of Nonet's environment that every server gets besides the usual ones; names and patterns.
+    #[schemars(schema_with = "super::servers::inherit_env_schema")]
+    pub inherit_env: Globs,
     /// Folders of skills; `~/` and paths relative to this file are understood.
     #[schemars(example = json!(["~/.config/nonet/skills"]))]
     pub skills: Vec<PathBuf>,
@@ -72,6 +75,7 @@ impl Default for Gateway {
             pinned: Globs::default(),
             tokens: Vec::new(),
             priorities: Priorities::default(),
+            inherit_env: Globs::default(),
             skills: Vec::new(),
             soft_deadline: None,
             max_result_bytes: None,

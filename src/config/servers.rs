@@ -49,7 +49,7 @@ pub struct Server {
     pub expose: Expose,
     /// What single tools have of their own, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
-    /// What the keyring gave for any of its texts; hidden wherever it turns up.
+    /// What the keyring or `secrets.env` gave for any of its texts; hidden wherever it turns up.
     pub secrets: Vec<Secret>,
 }
 
@@ -69,8 +69,10 @@ pub enum Transport {
         command: String,
         /// Its arguments, as written.
         args: Vec<String>,
-        /// What it gets besides the few variables that every child gets.
+        /// What it gets besides the variables that every child gets.
         env: BTreeMap<String, Secret>,
+        /// The variables that it also gets from Nonet's own environment.
+        inherit_env: Globs,
         /// The folder it runs in, made absolute.
         cwd: Option<PathBuf>,
     },
@@ -221,6 +223,9 @@ pub(super) struct ServerTable {
     /// Environment variables for the program, besides PATH, HOME and the like, which it always gets.
     #[schemars(schema_with = "env_schema")]
     pub env: BTreeMap<String, Secret>,
+    /// Variables of Nonet's own environment that the program gets too; names and patterns.
+    #[schemars(schema_with = "inherit_env_schema")]
+    pub inherit_env: Globs,
     /// The folder the program runs in; relative to this file.
     #[schemars(length(min = 1), example = &"~/projects")]
     pub cwd: Option<String>,
@@ -278,6 +283,7 @@ impl Default for ServerTable {
             command: None,
             args: Vec::new(),
             env: BTreeMap::new(),
+            inherit_env: Globs::default(),
             cwd: None,
             url: None,
             headers: BTreeMap::new(),
@@ -312,6 +318,7 @@ impl ServerTable {
                 command: paths.program(&self.command.unwrap_or_default()),
                 args: self.args,
                 env: self.env,
+                inherit_env: self.inherit_env,
                 cwd: self.cwd.map(|cwd| paths.resolve(cwd.as_ref())),
             },
         };
@@ -339,6 +346,14 @@ impl ServerTable {
 fn env_schema(_: &mut SchemaGenerator) -> Schema {
     let text = json_schema!({ "type": "string", "examples": ["warn"] });
     with_keys("env-name", text, json!({ "LOG_LEVEL": "warn" }))
+}
+
+pub(super) fn inherit_env_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": { "type": "string", "format": "glob", "examples": ["AWS_*"] },
+        "examples": [["AWS_*", "KUBECONFIG"]],
+    })
 }
 
 fn headers_schema(_: &mut SchemaGenerator) -> Schema {

@@ -124,6 +124,13 @@ impl Globs {
     pub fn patterns(&self) -> &[String] {
         &self.patterns
     }
+
+    /// These patterns and more.
+    pub fn with(&self, more: &Self) -> Self {
+        let missing = more.patterns.iter().filter(|pattern| !self.patterns.contains(pattern));
+        let patterns: Vec<String> = self.patterns.iter().chain(missing).cloned().collect();
+        Self::new(patterns).expect("each of them was compiled before")
+    }
 }
 
 impl TryFrom<Vec<String>> for Globs {

@@ -15,44 +15,13 @@ use tokio::{
     time::timeout,
 };
 
-use super::Around;
-use crate::schema::clip;
+use super::{Around, environment};
+use crate::{config::Globs, schema::clip};
 
 /// How long a server may take to leave after its stdin was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
 /// How many lines of stderr are remembered for the message about a failed start.
 const TAIL_LINES: usize = 12;
-/// Variables that a child gets from Nonet's own environment. Everything else comes from `env`.
-const INHERITED: &[&str] = &[
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "TERM",
-    "LANG",
-    "LANGUAGE",
-    "TZ",
-    "TMPDIR",
-    "TEMP",
-    "TMP",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "XDG_RUNTIME_DIR",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "NODE_EXTRA_CA_CERTS",
-    "SystemRoot",
-    "SYSTEMDRIVE",
-    "USERPROFILE",
-    "APPDATA",
-    "LOCALAPPDATA",
-    "PATHEXT",
-    "COMSPEC",
-    "ProgramFiles",
-];
-
 /// The last lines of a server's stderr.
 #[derive(Clone, Debug, Default)]
 pub struct Tail(Arc<Mutex<VecDeque<String>>>);
@@ -83,8 +52,10 @@ pub struct Program<'a> {
     pub command: &'a str,
     /// Its arguments.
     pub args: &'a [String],
-    /// Variables that it gets beside the inherited few.
+    /// Variables that it gets besides the inherited ones.
     pub env: Vec<(&'a str, &'a str)>,
+    /// Variables that it inherits besides the usual ones.
+    pub inherit_env: &'a Globs,
     /// Its working directory; Nonet's own if absent.
     pub cwd: Option<&'a Path>,
 }
@@ -109,9 +80,7 @@ impl Child {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .env_clear()
-            .envs(std::env::vars_os().filter(|(name, _)| {
-                name.to_str().is_some_and(|name| INHERITED.contains(&name) || name.starts_with("LC_"))
-            }))
+            .envs(environment::inherited(program.inherit_env))
             .envs(program.env.iter().copied())
             .kill_on_drop(true);
         if let Some(cwd) = program.cwd {

@@ -19,7 +19,7 @@ use super::{Connections, Gateway, World};
 use crate::{
     config::{self, Config, Loaded, Token},
     downstream::{Connection, Update},
-    keyring,
+    keyring, secrets_file,
 };
 
 /// How long calls on a server that is no longer wanted may go on.
@@ -106,7 +106,8 @@ impl Gateway {
         changes
     }
 
-    /// Takes the file up whenever it changes, or a keyring has been unlocked that it waits for, until the gateway stops. `read` reads it anew.
+    /// Takes the file up whenever it or `secrets.env` beside it changes, or a keyring has been unlocked that it waits for,
+    /// until the gateway stops. `read` reads it anew.
     pub async fn watch(
         self: Arc<Self>,
         file: PathBuf,
@@ -117,7 +118,11 @@ impl Gateway {
         let seen = move |event: notify::Result<notify::Event>| {
             let of_file = |event: &notify::Event| {
                 !event.kind.is_access()
-                    && event.paths.iter().any(|path| path.file_name() == target.as_deref())
+                    && event
+                        .paths
+                        .iter()
+                        .filter_map(|path| path.file_name())
+                        .any(|name| Some(name) == target.as_deref() || name == secrets_file::NAME)
             };
             if event.as_ref().is_ok_and(of_file) {
                 // A full queue holds enough of them.

@@ -27,6 +27,7 @@ mod command_line;
 mod discovering;
 mod exposing;
 mod first_answers;
+mod guided;
 mod handshake;
 mod hosts;
 mod http_clients;
