@@ -295,18 +295,18 @@ fn logs_show_what_was_written_of_a_server() {
     client.initialize("2025-06-18", json!({}));
     client.until_ready("bank");
     let of_bank = eventually("the log is written", || {
-        let output = run_in(&folder, &["logs", "bank"]);
+        let output = run_in(folder.path(), &["logs", "bank"]);
         (output.status.success() && stdout(&output).contains("ready")).then(|| stdout(&output).to_owned())
     });
     assert!(of_bank.contains("stderr: the bank is open") && !of_bank.contains("server=shop"), "{of_bank}");
-    let all = run_in(&folder, &["logs", "--json"]);
+    let all = run_in(folder.path(), &["logs", "--json"]);
     for line in stdout(&all).lines() {
         assert!(serde_json::from_str::<Value>(line).expect("JSON")["text"].is_string(), "{line}");
     }
     assert!(stdout(&all).contains("server=shop"), "{}", stdout(&all));
-    let one = run_in(&folder, &["logs", "-n", "1"]);
+    let one = run_in(folder.path(), &["logs", "-n", "1"]);
     assert_eq!(stdout(&one).lines().count(), 1, "{}", stdout(&one));
-    let mut follow = command(&folder)
+    let mut follow = command(folder.path())
         .args(["logs", "bank", "--follow", "-n", "0"])
         .stdout(Stdio::piped())
         .spawn()
@@ -318,7 +318,7 @@ fn logs_show_what_was_written_of_a_server() {
     let line = lines.next().expect("a line").expect("UTF-8");
     assert!(line.contains("tool=bank.pay"), "{line}");
     assert_eq!(interrupt(follow), Some(130));
-    let stranger = run_in(&folder, &["logs", "nobody"]);
+    let stranger = run_in(folder.path(), &["logs", "nobody"]);
     assert_eq!(stranger.status.code(), Some(1));
     assert!(stderr(&stranger).contains("nobody"), "{}", stderr(&stranger));
 }
