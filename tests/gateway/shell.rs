@@ -489,9 +489,9 @@ fn an_error_of_the_system_is_said_once() {
     let output = output.expect("nonet runs");
     assert!(!output.status.success());
     assert_eq!(stderr(&output).matches("os error").count(), 1, "{}", stderr(&output));
-    let folder = setup.folder.path().to_str().expect("UTF-8");
-    let unreadable =
-        command(setup.folder.path()).args(["--config", folder, "tools"]).output().expect("nonet runs");
+    let mut nonet = Command::new(env!("CARGO_BIN_EXE_nonet"));
+    nonet.env("HOME", setup.folder.path()).arg("--config").arg(setup.folder.path()).arg("tools");
+    let unreadable = nonet.output().expect("nonet runs");
     assert_eq!(
         stderr(&unreadable).matches("os error").count(),
         1,
