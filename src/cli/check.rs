@@ -175,7 +175,12 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
             let names: Vec<&str> = of.iter().take(NAMED).map(|tool| &*tool.name).collect();
             let more =
                 if of.len() > NAMED { format!(" and {} more", of.len() - NAMED) } else { String::new() };
-            let message = format!("{} of {} tools {what}: {}{more}", of.len(), tools.len(), names.join(", "));
+            let what = match of.len() {
+                1 => what.replacen("have ", "has ", 1).replacen("are ", "is ", 1),
+                _ => what.to_owned(),
+            };
+            let of = format!("{} of {}", of.len(), show::count(tools.len() as u64, "tool"));
+            let message = format!("{of} {what}: {}{more}", names.join(", "));
             all.push(Warning { server: server.to_string(), message, serious });
         };
         let which = |wrong: &dyn Fn(&Tool) -> bool| -> Vec<&Arc<Tool>> {

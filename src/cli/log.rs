@@ -32,7 +32,8 @@ pub struct Log {
 pub fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     // `nonet logs` reads that file.
     let file = cli.log_file.as_deref().filter(|_| !matches!(cli.command, Some(Command::Logs { .. })));
-    let filter = filter(cli.log.as_deref(), serves, file.is_some());
+    let asked = cli.log.as_deref().filter(|asked| !asked.is_empty());
+    let filter = filter(asked, serves, file.is_some());
     let (writer, guard) = writer(file)?;
     let coloured = file.is_none() && std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(coloured);

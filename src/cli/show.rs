@@ -73,9 +73,9 @@ pub fn failure(error: &str, verbose: bool) -> String {
     let brief = brief(error);
     let line = match cause::likely(error) {
         Some(cause) => format!("{} ({brief})", cause.trim_end_matches('.')),
-        None => brief.into_owned(),
+        None => brief.clone().into_owned(),
     };
-    if !verbose || !error.contains('\n') {
+    if !verbose || brief == error {
         return line;
     }
     let whole: Vec<String> = error.lines().map(|line| format!("    {line}")).collect();

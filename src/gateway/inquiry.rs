@@ -62,6 +62,8 @@ impl Gateway {
     pub async fn inquire(self: &Arc<Self>, mut caller: Caller, inquiry: Inquiry) -> Result<Value, Fault> {
         caller.limits.soft_deadline = PATIENCE;
         caller.limits.max_result_bytes = usize::MAX;
+        // A server that is ready has listed its tools; they may be on their way into the catalogue.
+        self.published().await;
         match inquiry {
             Inquiry::Search { query, category, limit, explain } => {
                 let arguments = SearchArguments {

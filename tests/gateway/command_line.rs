@@ -146,7 +146,7 @@ fn no_more_results_are_printed_than_asked_for() {
     let setup = servers.into_iter().fold(Setup::new(), |setup, name| {
         setup.server(name, json!({ "tools": [{ "name": "paint", "description": "Paints a wall" }] }))
     });
-    let found = json(&run(&setup, &["search", "feed my cat by the wall tomorrow", "--limit", "3", "--json"]));
+    let found = json(&run(&setup, &["search", "pant", "--limit", "3", "--json"]));
     assert_eq!(found["confidence"], "low", "{found}");
     assert_eq!(found["results"].as_array().map(Vec::len), Some(3), "{found}");
 }

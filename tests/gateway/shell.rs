@@ -227,7 +227,9 @@ fn interrupt(mut child: Child) -> Option<i32> {
 #[test]
 fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
     let site = shops().serve();
-    let folder = site.folder.path().to_path_buf();
+    // It stays when the gateway is gone.
+    let kept = site.folder.clone();
+    let folder = kept.path().to_path_buf();
     let status = eventually("both servers are ready", || {
         let status = json(&run_in(&folder, &["status", "--json"]));
         (status["servers"][1]["state"] == "ready" && status["servers"][0]["state"] == "ready")
@@ -396,13 +398,7 @@ fn every_page_that_the_man_page_names_exists() {
 
 #[test]
 fn a_table_is_as_wide_as_the_terminal_and_ctrl_c_leaves_it_clean() {
-    let long =
-        "Reads every line of every file that is named, and gives them all back in one long answer to read";
-    let tools: Vec<Value> =
-        (0..5).map(|n| json!({ "name": format!("read_number_{n}"), "description": long })).collect();
-    let setup = Setup::new()
-        .server("files", json!({ "tools": tools }))
-        .server("slow", json!({ "never_answer": true }));
+    let setup = Setup::new().server("slow", json!({ "never_answer": true }));
     setup.write();
     let terminal = Terminal::new();
     let child = terminal.spawn(command(setup.folder.path()).args(["tools", "--refresh"]));
@@ -415,6 +411,11 @@ fn a_table_is_as_wide_as_the_terminal_and_ctrl_c_leaves_it_clean() {
     seen.push_str(&terminal.read());
     let last = seen.rfind("starting servers").expect("it was there");
     assert!(seen[last..].ends_with("\r\u{1b}[2K"), "the line is wiped at the end: {:?}", &seen[last..]);
+    let long = "Reads every line of every file that is named, and gives them all back in one long answer to read";
+    let tools: Vec<Value> =
+        (0..5).map(|n| json!({ "name": format!("read_number_{n}"), "description": long })).collect();
+    let setup = Setup::new().server("files", json!({ "tools": tools }));
+    setup.write();
     for (variables, coloured) in [(&[("NO_COLOR", "1")][..], false), (&[], true)] {
         let terminal = Terminal::new();
         let mut nonet = command(setup.folder.path());
