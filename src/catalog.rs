@@ -22,8 +22,6 @@ use crate::{
 
 /// The server name of Nonet's own tools.
 pub const GATEWAY: &str = "gateway";
-/// How a client shows a server's tools to its model: `mcp__<server>__<tool>`, here for Nonet's own.
-const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
 /// Names in an "unknown" or "ambiguous" answer.
 const SUGGESTIONS: usize = 5;
 
@@ -307,10 +305,7 @@ impl Catalog {
             return Ok(tool);
         }
         let given = given.trim();
-        let short = CLIENT_PREFIXES.iter().find_map(|prefix| {
-            let head = given.get(..prefix.len())?;
-            head.eq_ignore_ascii_case(prefix).then(|| &given[prefix.len()..])
-        });
+        let short = name::without_client_prefix(given);
         for name in [Some(given), short].into_iter().flatten() {
             if let Some(tool) = self.tools.get(name).or_else(|| self.by_wire.get(name)) {
                 return Ok(tool);

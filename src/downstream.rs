@@ -191,6 +191,8 @@ pub enum Update {
         server: Arc<str>,
         /// What it lists now; absent where it could not be read again.
         listing: Option<Listing>,
+        /// Told when the list is in the catalogue.
+        published: oneshot::Sender<()>,
     },
     /// A server was lost and is there again.
     Reconnected {

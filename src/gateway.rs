@@ -29,10 +29,7 @@ mod skills;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{
-        Arc, LazyLock, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, LazyLock, Mutex, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -142,6 +139,19 @@ pub struct Indexing {
     pub failed: bool,
 }
 
+/// How much of the last known lists is in the snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recalled {
+    /// Nobody has asked for them, or they are kept nowhere.
+    Idle,
+    /// They are being read.
+    Reading,
+    /// They are in the catalogue.
+    Listed,
+    /// They are in the index as well, by their words.
+    Indexed,
+}
+
 /// The connections, by server name.
 pub type Connections = BTreeMap<Arc<str>, Arc<Connection>>;
 
@@ -217,7 +227,10 @@ pub struct Gateway {
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
     questions: DashMap<String, ask::Question>,
     approvals: DashMap<ask::Approval, Instant>,
-    connected: AtomicBool,
+    /// Whether the servers and the embedder were started.
+    connected: watch::Sender<bool>,
+    /// How much of the last lists is there.
+    recalled: watch::Sender<Recalled>,
     updates: Mutex<Option<mpsc::Sender<Update>>>,
     /// Changes with each configuration that is taken up.
     reloads: watch::Sender<()>,
@@ -274,7 +287,8 @@ impl Gateway {
             log_levels: Mutex::default(),
             questions: DashMap::new(),
             approvals: DashMap::new(),
-            connected: AtomicBool::new(false),
+            connected: watch::Sender::new(false),
+            recalled: watch::Sender::new(Recalled::Idle),
             updates: Mutex::default(),
             reloads: watch::Sender::new(()),
             stop: CancellationToken::new(),
@@ -288,26 +302,38 @@ impl Gateway {
         })
     }
 
+    /// Begins to read the last known lists and returns at once. A second call does nothing.
+    pub fn recall(self: &Arc<Self>) {
+        let Ok(mut updates) = self.updates.lock() else { return };
+        if updates.is_some() {
+            return;
+        }
+        let (sender, receiver) = mpsc::channel(256);
+        *updates = Some(sender);
+        if self.cache.is_some() {
+            self.recalled.send_replace(Recalled::Reading);
+        }
+        let gateway = self.clone();
+        self.tasks.spawn(async move { gateway.publish(receiver).await });
+    }
+
     /// Starts every server and the embedder, all at the same time, and returns at once. A second
     /// call does nothing.
     pub fn connect(self: &Arc<Self>) {
-        if self.connected.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (updates, receiver) = mpsc::channel(256);
-        if let Ok(mut own) = self.updates.lock() {
-            *own = Some(updates.clone());
-        }
+        self.recall();
+        let Some(updates) = self.updates.lock().ok().and_then(|updates| updates.clone()) else { return };
         if !self.without_embedder
             && let Ok(mut embedder) = self.embedder.lock()
+            && embedder.is_none()
         {
             *embedder = Some(Embedder::start(&self.config().embedder));
+        }
+        if self.connected.send_replace(true) {
+            return;
         }
         for connection in self.connections().values() {
             self.supervise(connection, &updates);
         }
-        let gateway = self.clone();
-        self.tasks.spawn(async move { gateway.publish(receiver).await });
         if !self.without_embedder {
             let gateway = self.clone();
             self.tasks.spawn(async move { gateway.recalled().await });
@@ -446,6 +472,11 @@ impl Gateway {
         crate::policy::check(tool, self.world().scope(&caller.session))
     }
 
+    /// Whether the rules let a caller use a tool.
+    pub fn may_call(&self, caller: &session::Caller, tool: &Tool) -> bool {
+        !matches!(self.verdict(caller, tool), crate::policy::Verdict::Deny(_))
+    }
+
     /// The servers that start for the first time and of which no older list is known either.
     fn unlisted(&self) -> Vec<Arc<str>> {
         let snapshot = self.snapshot();
@@ -463,9 +494,7 @@ impl Gateway {
             return true;
         }
         let snapshot = self.snapshot();
-        snapshot.catalog.visible().any(|tool| {
-            *tool.server == *server && !matches!(self.verdict(caller, tool), crate::policy::Verdict::Deny(_))
-        })
+        snapshot.catalog.visible().any(|tool| *tool.server == *server && self.may_call(caller, tool))
     }
 
     /// How a server stands, in one word; nothing for one that is ready.
@@ -483,6 +512,21 @@ impl Gateway {
             }
         };
         let _ = tokio::time::timeout(limit, all).await;
+    }
+
+    /// Waits until the last known lists are in the catalogue, if they are being read: milliseconds.
+    pub async fn recalled_lists(&self) {
+        if *self.recalled.borrow() == Recalled::Reading {
+            let _ = self.recalled.subscribe().wait_for(|now| *now != Recalled::Reading).await;
+        }
+    }
+
+    /// Waits until the last known lists can be searched by their words, if they are being read.
+    async fn searchable(&self) {
+        let there = |now: &Recalled| matches!(now, Recalled::Idle | Recalled::Indexed);
+        if !there(&self.recalled.borrow()) {
+            let _ = self.recalled.subscribe().wait_for(there).await;
+        }
     }
 
     /// Waits until what the servers have listed so far is in the catalogue.

@@ -32,7 +32,7 @@ const PARAMS_NAMES: [&str; 5] = ["arguments", "args", "input", "parameters", "to
 const NAME_NAMES: [&str; 3] = ["tool", "tool_name", "toolName"];
 /// The keys of `execute_tool`, and of an action of `run_parallel`; others beside `name` may be params.
 const EXECUTE_KEYS: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
-const ACTION_KEYS: [&str; 5] = ["id", "name", "params", "after", "timeout_ms"];
+const ACTION_KEYS: [&str; 6] = ["id", "name", "params", "after", "timeout_ms", "select"];
 
 /// What a call of a meta-tool comes to.
 #[derive(Debug)]
@@ -90,7 +90,13 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
          step, not for the whole task. get_tool gives a full schema when the signature is not enough.",
     );
     if !names.is_empty() {
-        text.push_str(&format!("\n\n{} tools by now. Categories: ", categories["total_tools"]));
+        text.push_str("\n\n");
+        match gateway.snapshot().of_servers().filter(|tool| gateway.may_call(caller, tool)).count() {
+            0 => {}
+            1 => text.push_str("One tool by now. "),
+            count => text.push_str(&format!("{count} tools by now. ")),
+        }
+        text.push_str("Categories: ");
         for (n, name) in names.iter().enumerate() {
             if text.len() + name.len() + 100 > caller.limits.max_instructions {
                 text.push_str(&format!(" and {} more", names.len() - n));
@@ -113,6 +119,7 @@ pub async fn call(
     name: &str,
     arguments: Map<String, Value>,
 ) -> Answer {
+    gateway.recalled_lists().await;
     let mut notes = Vec::new();
     let at = NAMES.iter().position(|known| *known == name);
     let verbatim = at.is_none() && gateway.is_verbatim(caller, name);
@@ -367,6 +374,7 @@ fn raw_definitions() -> Vec<Value> {
                         "params": { "type": "object" },
                         "after": { "type": "array", "items": { "type": "string" } },
                         "timeout_ms": { "type": "integer", "minimum": 1 },
+                        "select": text("jq filter on its result"),
                     }), &["name"]),
                 },
                 "max_concurrency": { "type": "integer", "minimum": 1, "maximum": 50 },

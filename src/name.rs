@@ -150,6 +150,17 @@ impl Wire {
     }
 }
 
+/// How a client shows a server's tools to its model: `mcp__<server>__<tool>`, here for Nonet's own.
+const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
+
+/// A name without what a client puts before the names of Nonet's tools; `None` if there is nothing of the kind.
+pub fn without_client_prefix(name: &str) -> Option<&str> {
+    CLIENT_PREFIXES.iter().find_map(|prefix| {
+        let head = name.get(..prefix.len())?;
+        head.eq_ignore_ascii_case(prefix).then(|| &name[prefix.len()..])
+    })
+}
+
 /// What names that mean the same to a model share: letter case and `-` against `_` fall away, and
 /// so do the separators `.`, `__`, `:` and `/` between server and tool.
 pub fn fold(name: &str) -> String {

@@ -1,33 +1,24 @@
 //! Results that are too large for a model: shown as a preview, read on piece by piece.
 //!
-//! An error is never shortened and `structuredContent` is never cut. This room knows the shape of a `CallToolResult`, and
+//! An error is never shortened and `structuredContent` is never cut, unless it only repeats the text. This room knows the shape of a `CallToolResult`, and
 //! nothing of where it came from or where it is kept. What is large is never turned into a tree of values: JSON is gone
 //! through as text, so that memory stays near the size of the result.
 
 mod preview;
 mod read;
+mod value;
 
-use std::io;
+use std::{io, sync::Arc};
 
-use serde::Deserialize;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Map, Value, json};
 
 pub use read::{bad_query, read};
+pub use value::{Body, Whole, source_of, value_of};
 
 /// The part of the budget that previews of all blocks together may take, in bytes.
 const PREVIEW: usize = 6_000;
 /// Texts up to this length, in bytes, are never worth cutting.
 const SHORT: usize = 1_000;
-
-/// A result as its value: `structuredContent`, else its text parsed as JSON if it is JSON, else its
-/// text.
-pub fn value_of(result: &Value) -> Value {
-    if let Some(structured) = result.get("structuredContent").filter(|value| !value.is_null()) {
-        return structured.clone();
-    }
-    let text = text_of(result);
-    serde_json::from_str(&text).unwrap_or(Value::String(text))
-}
 
 /// All text blocks of a result, joined by line ends.
 pub fn text_of(result: &Value) -> String {
@@ -36,69 +27,25 @@ pub fn text_of(result: &Value) -> String {
     texts.join("\n")
 }
 
-/// A result's value as text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// JSON.
-    Json(String),
-    /// Text that is no JSON.
-    Text(String),
+/// The text of a result, or its structured value as compact JSON where it has no text.
+pub fn text_of_value(result: &Value) -> String {
+    match text_of(result) {
+        text if text.is_empty() => match value_of(result) {
+            Value::String(text) => text,
+            value => value.to_string(),
+        },
+        text => text,
+    }
 }
 
-impl Body {
-    /// The value of a result; the same as [`value_of`].
-    pub fn of(result: &Value) -> Body {
-        match result.get("structuredContent").filter(|value| !value.is_null()) {
-            Some(structured) => Body::Json(structured.to_string()),
-            None => Body::from_text(text_of(result)),
-        }
+/// Takes pictures and sound out of a result.
+pub fn take_media(result: &mut Arc<Value>) -> Vec<Value> {
+    if !blocks(result).any(is_media) {
+        return Vec::new();
     }
-
-    fn from_text(text: String) -> Body {
-        match serde_json::from_str::<&RawValue>(&text) {
-            Ok(_) => Body::Json(text),
-            Err(_) => Body::Text(text),
-        }
-    }
-
-    /// The value of a result that is given as JSON text.
-    pub fn read(result: &str) -> Body {
-        #[derive(Deserialize)]
-        struct Whole<'a> {
-            #[serde(default, rename = "structuredContent", borrow)]
-            structured: Option<&'a RawValue>,
-            #[serde(default, borrow)]
-            content: Vec<Block<'a>>,
-        }
-        #[derive(Deserialize)]
-        struct Block<'a> {
-            #[serde(default, borrow)]
-            text: Option<&'a RawValue>,
-        }
-        let Ok(whole) = serde_json::from_str::<Whole<'_>>(result) else { return Body::Json(result.into()) };
-        if let Some(structured) = whole.structured.filter(|raw| raw.get() != "null") {
-            return Body::Json(structured.get().into());
-        }
-        let mut text = String::new();
-        for raw in whole.content.iter().filter_map(|block| block.text) {
-            if !text.is_empty() {
-                text.push('\n');
-            }
-            match serde_json::from_str::<String>(raw.get()) {
-                Ok(part) if text.is_empty() => text = part,
-                Ok(part) => text.push_str(&part),
-                Err(_) => {}
-            }
-        }
-        Body::from_text(text)
-    }
-
-    /// The value as JSON text.
-    pub fn into_json(self) -> String {
-        match self {
-            Body::Json(text) => text,
-            Body::Text(text) => Value::String(text).to_string(),
-        }
+    match Arc::make_mut(result).get_mut("content").and_then(Value::as_array_mut) {
+        Some(blocks) => blocks.extract_if(.., |block| is_media(block)).collect(),
+        None => Vec::new(),
     }
 }
 
@@ -153,6 +100,7 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
     let long = blocks(&result).filter(|block| long_text(block).is_some()).count();
     let share = PREVIEW.min(budget / 2) / long.max(1);
     let kind = preview::kind(&result);
+    let wrapper = value::wrapper(&result).map(String::from);
     if let Some(blocks) = result.get_mut("content").and_then(Value::as_array_mut) {
         for block in blocks.iter_mut() {
             if let Some((text, place)) = long_text(block) {
@@ -178,7 +126,12 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
         if blocks.len() < before {
             note["blocks_left_out"] = json!(before - blocks.len());
         }
+        let shown = wrapper.map(|name| (name, text_of(&json!({ "content": &*blocks }))));
         blocks.push(json!({ "type": "text", "text": note.to_string() }));
+        // It says the same once more.
+        if let Some((name, text)) = shown {
+            result["structuredContent"][name] = Value::String(text);
+        }
     }
     result
 }

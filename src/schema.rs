@@ -10,6 +10,7 @@ mod example;
 mod faults;
 mod judge;
 mod limits;
+mod places;
 mod readings;
 mod repair;
 mod signature;

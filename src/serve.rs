@@ -77,6 +77,8 @@ const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", 
 pub const MAX_MESSAGE: usize = 64 << 20;
 /// How long servers wait with starting, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
+/// How long a handshake waits for the last known lists.
+const RECALL_WAIT: Duration = Duration::from_millis(40);
 
 /// Serves one client on stdin and stdout until it leaves or `stop` ends.
 pub async fn serve_stdio(
@@ -86,6 +88,7 @@ pub async fn serve_stdio(
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let transport = lines::ClientLines::new(LineReader::new(reader, MAX_MESSAGE), writer);
+    gateway.recall();
     connect_soon(&gateway);
     let handler = Verbatim(Handler::new(gateway.clone(), profile, false, Parkings::default()));
     tokio::pin!(stop);
@@ -163,6 +166,11 @@ impl Handler {
             _ends: Arc::new(ended.clone().drop_guard()),
             ended,
         }
+    }
+
+    /// Waits for the last known lists, so that a handshake can tell of them; not longer than a handshake may take.
+    async fn recalled(&self) {
+        let _ = tokio::time::timeout(RECALL_WAIT, self.gateway.recalled_lists()).await;
     }
 
     fn caller(&self, context: &RequestContext<RoleServer>, base: Caller, ways: &Ways) -> Caller {
@@ -297,6 +305,7 @@ impl ServerHandler for Handler {
     ) -> Result<InitializeResult, ErrorData> {
         context.peer.set_peer_info(request.clone());
         let mut result = self.negotiate_initialize(&request)?;
+        self.recalled().await;
         let caller = self.gateway.caller(self.session.clone(), &request.client_info.name);
         result.instructions = Some(meta::instructions(&self.gateway, &caller));
         Ok(result)
@@ -305,6 +314,7 @@ impl ServerHandler for Handler {
     async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
         let versions = ServerHandler::supported_protocol_versions(self).into_owned();
         let mut result = DiscoverResult::from_server_info(versions, ServerHandler::get_info(self));
+        self.recalled().await;
         result.instructions = Some(meta::instructions(&self.gateway, &self.who(&context)));
         Ok(result)
     }
@@ -314,6 +324,7 @@ impl ServerHandler for Handler {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        self.gateway.recalled_lists().await;
         let tools = self.gateway.listed_tools(&self.session, &self.who(&context).limits);
         let mut list = json!({ "tools": tools });
         if is_modern(&context) {

@@ -79,10 +79,45 @@ fn walk(value: &Value, visit: &mut dyn FnMut(&str)) {
     }
 }
 
+/// What a name in a template stands for, when it stands for a value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Source {
+    /// The value.
+    pub value: Value,
+    /// A name that a path may begin with and that is not part of the value: the member that wrapped it.
+    pub wrapper: Option<String>,
+    /// The value as its author wrote it, where `value` was read from text or came with one.
+    pub text: Option<String>,
+}
+
+impl From<Value> for Source {
+    fn from(value: Value) -> Self {
+        Self { value, ..Self::default() }
+    }
+}
+
+/// JSON whose templates are filled.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Filled {
+    /// The JSON.
+    pub value: Value,
+    /// The values in it that are no text and took the place of a whole string, each with its text form.
+    pub inserted: Vec<Inserted>,
+}
+
+/// A value in the place of a string that was one template and nothing else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inserted {
+    /// Where it is: the keys and indices that lead to it.
+    pub path: Vec<String>,
+    /// The same as text: as it was written, else compact JSON.
+    pub text: String,
+}
+
 /// What a name in a template stands for.
 pub enum Named {
     /// This value.
-    Value(Arc<Value>),
+    Value(Arc<Source>),
     /// Nothing here: the template stays as it is, for whoever it is meant for.
     Foreign,
     /// Nothing, and that is a fault; says what could be named.
@@ -90,45 +125,124 @@ pub enum Named {
 }
 
 /// Fills every template in `value`. `lookup` says what a name (`id` or `ref:ID`) stands for.
-pub fn fill(value: &Value, lookup: &dyn Fn(&str) -> Named) -> Result<Value, TemplateError> {
-    Ok(match value {
-        Value::String(text) => fill_text(text, lookup)?,
-        Value::Array(items) => {
-            Value::Array(items.iter().map(|item| fill(item, lookup)).collect::<Result<_, _>>()?)
-        }
-        Value::Object(map) => Value::Object(fill_map(map, lookup)?),
-        other => other.clone(),
-    })
+pub fn fill(value: &Value, lookup: &dyn Fn(&str) -> Named) -> Result<Filled, TemplateError> {
+    let mut fill = Fill { lookup, path: Vec::new(), inserted: Vec::new() };
+    let value = fill.value(value)?;
+    Ok(Filled { value, inserted: fill.inserted })
 }
 
-/// [`fill`] for a params object.
-pub fn fill_map(
-    map: &Map<String, Value>,
-    lookup: &dyn Fn(&str) -> Named,
-) -> Result<Map<String, Value>, TemplateError> {
-    map.iter().map(|(key, item)| Ok((key.clone(), fill(item, lookup)?))).collect()
+/// One walk over JSON with templates.
+struct Fill<'a> {
+    lookup: &'a dyn Fn(&str) -> Named,
+    path: Vec<String>,
+    inserted: Vec<Inserted>,
 }
 
-fn fill_text(text: &str, lookup: &dyn Fn(&str) -> Named) -> Result<Value, TemplateError> {
-    if let Some(whole) = TEMPLATE.captures(text)
-        && whole.get(0).is_some_and(|m| m.as_str().len() == text.trim().len())
-    {
-        return Ok(resolve(&whole[1], lookup)?.unwrap_or_else(|| Value::String(text.into())));
+impl Fill<'_> {
+    fn value(&mut self, value: &Value) -> Result<Value, TemplateError> {
+        Ok(match value {
+            Value::String(text) => self.text(text)?,
+            Value::Array(items) => {
+                let filled = items.iter().enumerate().map(|(at, item)| self.below(at.to_string(), item));
+                Value::Array(filled.collect::<Result<_, _>>()?)
+            }
+            Value::Object(map) => {
+                let filled = map.iter().map(|(key, item)| Ok((key.clone(), self.below(key.clone(), item)?)));
+                Value::Object(filled.collect::<Result<Map<_, _>, _>>()?)
+            }
+            other => other.clone(),
+        })
     }
-    let mut out = String::new();
-    let mut last = 0;
-    for capture in TEMPLATE.captures_iter(text) {
-        let Some(span) = capture.get(0) else { continue };
-        out.push_str(&text[last..span.start()]);
-        match resolve(&capture[1], lookup)? {
-            None => out.push_str(span.as_str()),
-            Some(Value::String(inner)) => out.push_str(&inner),
-            Some(other) => out.push_str(&other.to_string()),
+
+    fn below(&mut self, step: String, value: &Value) -> Result<Value, TemplateError> {
+        self.path.push(step);
+        let filled = self.value(value);
+        self.path.pop();
+        filled
+    }
+
+    fn text(&mut self, text: &str) -> Result<Value, TemplateError> {
+        if let Some(whole) = TEMPLATE.captures(text)
+            && whole.get(0).is_some_and(|m| m.as_str().len() == text.trim().len())
+        {
+            let Some(found) = self.resolve(&whole[1])? else { return Ok(Value::String(text.into())) };
+            let value = found.value().clone();
+            if !value.is_string() {
+                self.inserted.push(Inserted { path: self.path.clone(), text: found.into_text() });
+            }
+            return Ok(value);
         }
-        last = span.end();
+        let mut out = String::new();
+        let mut last = 0;
+        for capture in TEMPLATE.captures_iter(text) {
+            let Some(span) = capture.get(0) else { continue };
+            out.push_str(&text[last..span.start()]);
+            match self.resolve(&capture[1])? {
+                None => out.push_str(span.as_str()),
+                Some(found) => out.push_str(&found.into_text()),
+            }
+            last = span.end();
+        }
+        out.push_str(&text[last..]);
+        Ok(Value::String(out))
     }
-    out.push_str(&text[last..]);
-    Ok(Value::String(out))
+
+    /// What a template stands for; `None` if it is not ours to fill.
+    fn resolve(&self, template: &str) -> Result<Option<Found>, TemplateError> {
+        let (name, path) = split(template);
+        let source = match (self.lookup)(name) {
+            Named::Value(source) => source,
+            Named::Foreign => return Ok(None),
+            Named::Unknown(known) => {
+                return Err(TemplateError::Unknown { template: template.into(), name: name.into(), known });
+            }
+        };
+        let steps = steps(path);
+        let lost =
+            |(at, step, there)| TemplateError::NoSuchPath { template: template.into(), at, step, there };
+        let value = match follow(&source.value, name, &steps) {
+            Ok(value) => value,
+            // The value itself comes first: what it wraps may have a member of the wrapper's name.
+            Err(why) => match &steps[..] {
+                [first, rest @ ..] if source.wrapper.as_deref() == Some(*first) => {
+                    follow(&source.value, name, rest).map_err(lost)?
+                }
+                _ => return Err(lost(why)),
+            },
+        };
+        let whole = std::ptr::eq(value, &source.value);
+        let part = (!whole).then(|| value.clone());
+        Ok(Some(Found { source, part }))
+    }
+}
+
+/// What a template stands for: a source, or a part of one.
+struct Found {
+    source: Arc<Source>,
+    part: Option<Value>,
+}
+
+impl Found {
+    fn value(&self) -> &Value {
+        self.part.as_ref().unwrap_or(&self.source.value)
+    }
+
+    /// Text as it is; of other values the text that they were written as, else compact JSON.
+    fn into_text(self) -> String {
+        match (&self.part, &self.source.text) {
+            (None, Some(text)) => text.clone(),
+            _ => match self.value() {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            },
+        }
+    }
+}
+
+/// The keys and indices of a path: `.key`, `.0`, `[0]` and `["key"]`.
+fn steps(path: &str) -> Vec<&str> {
+    let steps = path.split(['.', '[']).map(|step| step.trim_end_matches(']').trim());
+    steps.map(|step| step.trim_matches(['"', '\''])).filter(|step| !step.is_empty()).collect()
 }
 
 /// The first part of a template and the rest of its path.
@@ -137,35 +251,17 @@ fn split(template: &str) -> (&str, &str) {
     (template[..end].trim(), &template[end..])
 }
 
-/// The value of a template; `None` if it is not ours to fill.
-fn resolve(template: &str, lookup: &dyn Fn(&str) -> Named) -> Result<Option<Value>, TemplateError> {
-    let (name, path) = split(template);
-    let value = match lookup(name) {
-        Named::Value(value) => value,
-        Named::Foreign => return Ok(None),
-        Named::Unknown(known) => {
-            return Err(TemplateError::Unknown { template: template.into(), name: name.into(), known });
-        }
-    };
-    match follow(&value, name, path) {
-        Ok(found) => Ok(Some(found.clone())),
-        Err((at, step, there)) => {
-            Err(TemplateError::NoSuchPath { template: template.into(), at, step, there })
-        }
-    }
-}
-
 /// Follows `.key`, `.0` and `[0]` steps. A value that is text holding JSON is read as that JSON only
 /// by the caller, so that a path never changes meaning with the text.
-fn follow<'a>(mut value: &'a Value, name: &str, path: &str) -> Result<&'a Value, (String, String, String)> {
+fn follow<'a>(
+    mut value: &'a Value,
+    name: &str,
+    steps: &[&str],
+) -> Result<&'a Value, (String, String, String)> {
     let mut at = name.to_string();
-    for step in path.split(['.', '[']).map(|step| step.trim_end_matches(']').trim()) {
-        let step = step.trim_matches(['"', '\'']);
-        if step.is_empty() {
-            continue;
-        }
+    for step in steps {
         let next = match value {
-            Value::Object(map) => map.get(step),
+            Value::Object(map) => map.get(*step),
             Value::Array(items) => step.parse::<usize>().ok().and_then(|index| items.get(index)),
             _ => None,
         };
@@ -179,7 +275,7 @@ fn follow<'a>(mut value: &'a Value, name: &str, path: &str) -> Result<&'a Value,
                 Value::String(_) => "it is text".into(),
                 other => format!("it is {other}"),
             };
-            return Err((at, step.into(), there));
+            return Err((at, step.to_string(), there));
         };
         at = format!("{at}.{step}");
         value = next;
@@ -194,14 +290,22 @@ mod tests {
     use super::*;
 
     fn check(template: Value, expected: Result<Value, &str>) {
-        let a = Arc::new(json!({"n": 7, "list": [{"x": "one"}, "two"], "t": "text"}));
+        let a = json!({"n": 7, "list": [{"x": "one"}, "two"], "t": "text"});
+        // What a result of `{"content": "[1, {\"content\": 2}]"}` gives.
+        let wrapped = Source {
+            value: json!([1, {"content": 2}]),
+            wrapper: Some("content".into()),
+            text: Some("[1, {\"content\": 2}]".into()),
+        };
+        let (a, wrapped) = (Arc::new(Source::from(a)), Arc::new(wrapped));
         let lookup = |name: &str| match name {
             "a" => Named::Value(a.clone()),
+            "w" => Named::Value(wrapped.clone()),
             "foreign" => Named::Foreign,
             _ => Named::Unknown("a".into()),
         };
         match expected {
-            Ok(value) => assert_eq!(fill(&template, &lookup), Ok(value)),
+            Ok(value) => assert_eq!(fill(&template, &lookup).map(|filled| filled.value), Ok(value)),
             Err(part) => {
                 let error = fill(&template, &lookup).unwrap_err().to_string();
                 assert!(error.contains(part), "{error}");
@@ -224,6 +328,31 @@ mod tests {
         check(json!("{{b.n}}"), Err("none of: a"));
         check(json!("{{a.missing}}"), Err("its keys: n, list, t"));
         check(json!("{{a.list.9}}"), Err("an array of 2"));
+    }
+
+    #[test]
+    fn a_path_may_begin_with_the_wrapper() {
+        check(json!("{{w}}"), Ok(json!([1, {"content": 2}])));
+        check(json!("{{w.content}}"), Ok(json!([1, {"content": 2}])));
+        check(json!("{{w.content[0]}}"), Ok(json!(1)));
+        check(json!("{{w[0]}}"), Ok(json!(1)));
+        check(json!("{{w[1].content}}"), Ok(json!(2)));
+        check(json!("it says {{w}}"), Ok(json!("it says [1, {\"content\": 2}]")));
+        check(json!("it says {{ w.content }}"), Ok(json!("it says [1, {\"content\": 2}]")));
+        check(json!("{{w.result}}"), Err("`w` has no `result`"));
+    }
+
+    #[test]
+    fn whole_values_are_known_with_their_text() {
+        let source = Source { value: json!({"a": [1]}), text: Some("{ \"a\": [1] }".into()), wrapper: None };
+        let source = Arc::new(source);
+        let template = json!({"x": ["{{r}}"], "y": "{{r.a}}", "z": "in {{r}}"});
+        let filled = fill(&template, &|_| Named::Value(source.clone())).unwrap();
+        let inserted = |path: &[&str], text: &str| Inserted {
+            path: path.iter().map(|step| step.to_string()).collect(),
+            text: text.into(),
+        };
+        assert_eq!(filled.inserted, [inserted(&["x", "0"], "{ \"a\": [1] }"), inserted(&["y"], "[1]")]);
     }
 
     #[test]

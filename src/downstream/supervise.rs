@@ -8,7 +8,7 @@ use std::{
 use backon::BackoffBuilder;
 use rmcp::{RoleClient, model::ServerPeerInfo, service::RunningService};
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -206,10 +206,18 @@ impl Connection {
                 }
             };
             let tools = update.as_ref().map_or(0, |listing| listing.tools.len());
-            let _ = updates.send(Update::Listed { server: self.name.clone(), listing: update }).await;
+            let (published, in_catalogue) = oneshot::channel();
+            let server = self.name.clone();
+            let _ = updates.send(Update::Listed { server, listing: update, published }).await;
             if std::mem::take(&mut first) {
-                // Ready only now: whoever waits for it finds the list on its way.
+                // Tools that were known before can be called while the list is on its way.
                 self.peer.store(Some(Arc::new(peer.clone())));
+                tokio::select! {
+                    // An error: nobody publishes the lists of this connection.
+                    _ = in_catalogue => {}
+                    () = stop.cancelled() => return "stopped".into(),
+                    () = link.closed.cancelled() => return "it closed the connection".into(),
+                }
                 let version = link.info.protocol_version.to_string();
                 let took = started.elapsed();
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");

@@ -24,9 +24,9 @@ use crate::{
     fault::{Code, Fault},
     jobs::Progress,
     name,
-    results::{is_error, json_len, value_of},
+    results::{is_error, json_len, source_of, value_of},
     schema::Schema,
-    template::{self, Named},
+    template::{self, Named, Source},
 };
 
 /// How long an app may take if the caller does not say, in seconds.
@@ -171,6 +171,7 @@ impl Gateway {
                 params: Value::Object(step.params.clone()),
                 after: step.after.clone(),
                 timeout_ms: None,
+                select: None,
                 optional: step.optional,
             })
             .collect();
@@ -178,7 +179,7 @@ impl Gateway {
         for action in plan.actions() {
             self.find_tool(caller, &action.name).await?;
         }
-        let given = BTreeMap::from([(INPUT.to_string(), Arc::new(input))]);
+        let given = BTreeMap::from([(INPUT.to_string(), Arc::new(Source::from(input)))]);
         let span = caller.meta_span("call_app");
         let own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
         let (gateway, token) = (self.clone(), cancel.clone());
@@ -228,7 +229,7 @@ fn finish(
     id: &str,
     plan: &Plan,
     ended: &[Ended],
-    given: &BTreeMap<String, Arc<Value>>,
+    given: &BTreeMap<String, Arc<Source>>,
     output: Option<&Value>,
     timeout: Duration,
 ) -> Value {
@@ -258,16 +259,17 @@ fn finish(
     }
     let mut values = given.clone();
     for (action, one) in steps() {
-        let value = if one.succeeded() { value_of(&one.result) } else { Value::Null };
-        values.insert(action.id.clone(), Arc::new(value));
+        let source = if one.succeeded() { source_of(&one.result) } else { Source::default() };
+        values.insert(action.id.clone(), Arc::new(source));
     }
     let last = plan.actions().last().and_then(|action| values.get(&action.id));
     let output = match output {
-        None => Ok(last.map(|value| (**value).clone()).unwrap_or_default()),
+        None => Ok(last.map(|source| source.value.clone()).unwrap_or_default()),
         Some(output) => template::fill(output, &|name| match values.get(name) {
             Some(value) => Named::Value(value.clone()),
             None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
-        }),
+        })
+        .map(|filled| filled.value),
     };
     match output {
         Err(error) => Fault::new(

@@ -25,7 +25,9 @@ use crate::{
     metrics::Call,
     name,
     policy::{self, Verdict},
-    results::{Body, is_error, json_len},
+    results::{Whole, is_error, json_len},
+    schema::Schema,
+    template::Filled,
     trace::Span,
 };
 
@@ -170,14 +172,17 @@ impl Gateway {
         caller: &Caller,
         name: &str,
         written: Value,
-        filled: Option<Value>,
+        filled: Option<Filled>,
     ) -> Result<Prepared, Interrupt> {
         let tool = self.find_tool(caller, name).await?;
         let asked = match policy::check(&tool, self.world().scope(&caller.session)) {
             Verdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
         };
-        let params = filled.unwrap_or(written);
+        let (params, told) = match filled {
+            Some(filled) => in_text(&tool.schema, filled),
+            None => (written, Vec::new()),
+        };
         let reading = if tool.schema.is_quick() {
             tool.schema.read(params)
         } else {
@@ -186,7 +191,8 @@ impl Gateway {
             let read = tokio::task::spawn_blocking(move || schema.read(params)).await;
             read.map_err(|_| Fault::new(Code::Internal, "The params could not be checked."))?
         };
-        let reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
+        let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
+        reading.repaired.splice(0..0, told);
         if let Some((rule, written)) = asked {
             self.approve(caller, &tool, &reading.params, written, &rule).await?;
         }
@@ -204,9 +210,8 @@ impl Gateway {
             return Err(fault);
         }
         let mut unlisted = self.unlisted();
-        let folded = name::fold(name);
-        if unlisted.iter().any(|server| folded.starts_with(&name::fold(server))) {
-            unlisted.retain(|server| folded.starts_with(&name::fold(server)));
+        if let Some(server) = self.named_server(name) {
+            unlisted.retain(|one| *one == server);
         }
         if unlisted.is_empty() {
             return Err(unknown);
@@ -238,6 +243,15 @@ impl Gateway {
             }
             known => known,
         }
+    }
+
+    /// The server that a name begins with, if it says so by what stands between it and the tool.
+    fn named_server(&self, name: &str) -> Option<Arc<str>> {
+        let name = name.trim();
+        let rest = name::without_client_prefix(name).unwrap_or(name);
+        let server = rest.split_once("__").or_else(|| rest.split_once(['.', ':', '/']))?.0;
+        let folded = name::fold(server);
+        self.connections().keys().find(|known| name::fold(known) == folded).cloned()
     }
 
     /// Why nothing is known of a tool whose name says that it is of a server which has never been reached.
@@ -446,7 +460,7 @@ impl Gateway {
     }
 
     /// A result of `size` bytes, filtered if that was asked for, with the size that it has then.
-    async fn filtered(
+    pub(super) async fn filtered(
         &self,
         caller: &Caller,
         result: Value,
@@ -454,7 +468,7 @@ impl Gateway {
         filter: Option<&str>,
     ) -> (Value, usize) {
         let Some(filter) = filter.filter(|_| !is_error(&result)) else { return (result, size) };
-        let filtered = match self.selector.select(filter, Body::of(&result).into_json()).await {
+        let filtered = match self.select(filter, Whole::of(&result)).await {
             Ok(value) => text_result(match value {
                 Value::String(text) => text,
                 value => value.to_string(),
@@ -504,6 +518,27 @@ pub(super) fn background_call(params: Value) -> Value {
 /// A `CallToolResult` of one text block.
 pub fn text_result(text: String) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
+}
+
+/// Filled params, with text in the place of other values where the tool takes only text; and what was done.
+fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
+    let Filled { mut value, inserted } = filled;
+    let mut told = Vec::new();
+    for one in inserted {
+        if !schema.takes_only_text(&one.path) {
+            continue;
+        }
+        let place = one.path.iter().try_fold(&mut value, |at, step| match at {
+            Value::Object(fields) => fields.get_mut(step),
+            Value::Array(items) => items.get_mut(step.parse::<usize>().ok()?),
+            _ => None,
+        });
+        if let Some(place) = place {
+            *place = Value::String(one.text);
+            told.push(format!("{}: it takes text, so the result was put in as text", one.path.join(".")));
+        }
+    }
+    (value, told)
 }
 
 /// What the server asked of the client in vain.

@@ -106,6 +106,7 @@ impl Gateway {
         }
         let began = Instant::now();
         let span = caller.meta_span("search_tools");
+        self.searchable().await;
         let snapshot = self.snapshot();
         let members = match &arguments.category {
             Some(category) => {

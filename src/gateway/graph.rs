@@ -33,12 +33,15 @@ use crate::{
     fault::{Code, Fault},
     jobs::{self, Progress},
     name,
-    results::{is_error, json_len, value_of},
-    template::{self, Named},
+    results::{self, is_error, json_len, source_of, value_of},
+    schema::clip,
+    template::{self, Named, Source},
 };
 
 /// How many calls run at a time if the caller does not say.
 const CONCURRENCY: usize = 8;
+/// What is shown of a result that other calls use, in characters; one of so many bytes is shown whole.
+const PASSED_ON: usize = 500;
 /// Results up to this size, in bytes, are shown while others still run, and so many bytes of all.
 const PARTIAL_BYTES: usize = 2_000;
 const PARTIAL_TOTAL: usize = 10_000;
@@ -119,14 +122,15 @@ impl Gateway {
                 .await;
             let elapsed_ms = millis(began);
             span.ended("ok");
-            text_result(gateway.report(&own, &plan, ended, elapsed_ms).await.to_string())
+            gateway.report(&own, &plan, ended, elapsed_ms).await
         };
         let run = Run { progress, began, ..Run::new("run_parallel".into(), cancel) };
         self.run(caller, run, work).await
     }
 
-    /// The answer of `run_parallel`. All results share one budget: small ones are given whole, and what they leave is
-    /// divided among the large ones.
+    /// The answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget: small ones are
+    /// given whole, and what they leave is divided among the large ones. What only other calls use is kept and given in
+    /// short.
     async fn report(&self, caller: &Caller, plan: &Plan, ended: Vec<Ended>, elapsed_ms: u64) -> Value {
         let sizes: Vec<usize> =
             ended.iter().map(|one| if one.succeeded() { json_len(&one.result) } else { 0 }).collect();
@@ -135,19 +139,33 @@ impl Gateway {
         let mut left = budget;
         let (total, succeeded) = (ended.len(), ended.iter().filter(|one| one.succeeded()).count());
         let mut results: Vec<Value> = Vec::with_capacity(total);
-        for ((action, one), size) in plan.actions().iter().zip(ended).zip(sizes) {
+        let mut media: Vec<Value> = Vec::new();
+        let used = plan.used();
+        for (at, ((action, mut one), size)) in plan.actions().iter().zip(ended).zip(sizes).enumerate() {
             let success = one.succeeded();
             let mut entry = json!({ "id": action.id, "name": one.name, "success": success });
             if success {
-                let shown = self.compact(caller, one.result, share).await;
+                let own = results::take_media(&mut one.result);
+                if !own.is_empty() {
+                    entry["media"] = own.iter().map(|block| block["mimeType"].clone()).collect();
+                    let note = format!("From the action `{}` ({}):", action.id, one.name);
+                    media.push(json!({ "type": "text", "text": note }));
+                    media.extend(own);
+                }
+                let passed_on = used.contains(&at) && action.select.is_none() && size > PASSED_ON;
+                let shown = match passed_on {
+                    true => self.in_short(caller, &one.result, size).await,
+                    false => self.compact(caller, one.result, share).await,
+                };
                 // As text inside of text it takes more room than it does by itself.
                 let reference = shown["content"].as_array().and_then(|blocks| reference_in(blocks.last()?));
-                entry["result"] = match reference {
+                match reference {
                     Some(reference) if json_len(&shown) > left => {
-                        json!({ "truncated": true, "ref": reference, "bytes": size })
+                        entry["result"] = json!({ "truncated": true, "ref": reference, "bytes": size });
                     }
-                    _ => shown,
-                };
+                    _ if shown == "" && entry.get("media").is_some() => {}
+                    _ => entry["result"] = shown,
+                }
             } else {
                 entry["error"] = error_of(&one.result);
             }
@@ -158,13 +176,27 @@ impl Gateway {
             left = left.saturating_sub(json_len(&entry));
             results.push(entry);
         }
-        json!({
+        let report = json!({
             "results": results,
             "total": total,
             "succeeded": succeeded,
             "failed": total - succeeded,
             "elapsed_ms": elapsed_ms,
-        })
+        });
+        let mut blocks = vec![json!({ "type": "text", "text": report.to_string() })];
+        blocks.append(&mut media);
+        json!({ "content": blocks })
+    }
+
+    /// The beginning of a result that other calls took what they needed from, and the reference to the rest.
+    async fn in_short(&self, caller: &Caller, result: &Arc<Value>, size: usize) -> Value {
+        let text = results::text_of_value(result);
+        let mut short = json!({ "truncated": true, "bytes": size, "begins": clip(&text, PASSED_ON) });
+        match self.keep_whole(caller, Value::clone(result)).await {
+            Ok(reference) => short["ref"] = json!(reference),
+            Err(why) => short["not_kept"] = json!(why),
+        }
+        short
     }
 
     /// A result inside a larger answer: its value where that says everything, else its blocks. Here all
@@ -199,7 +231,7 @@ impl Gateway {
         self: &Arc<Self>,
         caller: &Caller,
         plan: &Plan,
-        given: &BTreeMap<String, Arc<Value>>,
+        given: &BTreeMap<String, Arc<Source>>,
         concurrency: usize,
         fail_fast: bool,
         cancel: CancellationToken,
@@ -214,10 +246,10 @@ impl Gateway {
         };
         // Cancelled by the first failure, if that is to keep the rest from starting.
         let halt = CancellationToken::new();
-        let used: BTreeSet<usize> = plan.needs.iter().flatten().copied().collect();
+        let used = plan.used();
         let count = plan.actions.len();
         let mut ended: Vec<Option<Ended>> = vec![None; count];
-        let mut values: BTreeMap<String, Arc<Value>> = given.clone();
+        let mut values: BTreeMap<String, Arc<Source>> = given.clone();
         let mut started: BTreeSet<usize> = BTreeSet::new();
         let mut running = FuturesUnordered::new();
         loop {
@@ -269,10 +301,10 @@ impl Gateway {
             });
             if one.succeeded() {
                 if used.contains(&at) {
-                    values.insert(action.id.clone(), Arc::new(value_of(&one.result)));
+                    values.insert(action.id.clone(), Arc::new(source_of(&one.result)));
                 }
             } else if action.optional {
-                values.insert(action.id.clone(), Arc::new(Value::Null));
+                values.insert(action.id.clone(), Arc::default());
             } else if fail_fast {
                 halt.cancel();
             }
@@ -286,7 +318,7 @@ impl Gateway {
         self: &Arc<Self>,
         caller: &Caller,
         action: &Action,
-        values: BTreeMap<String, Arc<Value>>,
+        values: BTreeMap<String, Arc<Source>>,
         cancel: CancellationToken,
         halt: &CancellationToken,
     ) -> Ended {
@@ -312,7 +344,7 @@ impl Gateway {
             let params = filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))?;
             // Templates mean nothing outside of the graph; kept results stay references.
             let outside = template::names(&action.params).is_empty();
-            let written = if outside { action.params.clone() } else { params.clone() };
+            let written = if outside { action.params.clone() } else { params.value.clone() };
             self.prepare(caller, &action.name, written, Some(params)).await
         };
         let prepared = match prepared.await {
@@ -351,8 +383,10 @@ impl Gateway {
         let repaired = prepared.repaired.clone();
         let sink = ProgressSink::new(None);
         let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        self.record(caller, &tool, &begun, json_len(&made.result), &made);
-        let result = Arc::new(made.result);
+        let size = json_len(&made.result);
+        self.record(caller, &tool, &begun, size, &made);
+        let (result, _) = self.filtered(caller, made.result, size, action.select.as_deref()).await;
+        let result = Arc::new(result);
         Ended { name: tool.full.to_string(), result, repaired, ran: true, elapsed_ms: millis(begun.at) }
     }
 }

@@ -17,9 +17,10 @@ use crate::{
     fault::{Code, Fault},
     jobs::{Ended, How, Job},
     memory,
-    results::{self, Body},
+    results::{self, Body, Whole},
+    select::SelectError,
     store::{Counts, JobRow, JobState, Kept, Limits, is_alive},
-    template::{self, Named},
+    template::{self, Filled, Named, Source},
 };
 
 /// How many kept jobs are looked at for those of earlier runs.
@@ -59,16 +60,32 @@ impl Gateway {
     /// The answer to `gateway.fetch_result`.
     pub(super) async fn fetch(&self, caller: &Caller, query: Map<String, Value>) -> Result<Value, Fault> {
         let reference = query.get("ref").and_then(Value::as_str).unwrap_or_default();
-        let mut body = self.kept_body(caller, reference).await?;
-        if let Some(filter) = query.get("select").and_then(Value::as_str) {
-            let selected = self.selector.select(filter, body.into_json()).await;
-            body = match selected.map_err(|error| results::bad_query(&query, error.to_string()))? {
-                Value::String(text) => Body::Text(text),
-                value => Body::Json(value.to_string()),
-            };
-        }
+        let whole = self.kept_whole(caller, reference).await?;
+        let body = match query.get("select").and_then(Value::as_str) {
+            None => whole.body,
+            Some(filter) => {
+                let selected = self.select(filter, whole).await;
+                match selected.map_err(|error| results::bad_query(&query, error.to_string()))? {
+                    Value::String(text) => Body::Text(text),
+                    value => Body::Json(value.to_string()),
+                }
+            }
+        };
         let budget = caller.limits.max_result_bytes / 2;
         blocking(move || results::read(body, &query, budget)).await?
+    }
+
+    /// What a jq filter makes of the value of a result.
+    pub(super) async fn select(&self, filter: &str, whole: Whole) -> Result<Value, SelectError> {
+        let mut failed = None;
+        for reading in whole.readings(filter) {
+            match self.selector.select(filter, reading).await {
+                Ok(value) => return Ok(value),
+                // What the first reading says is about the value that was shown.
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        Err(failed.unwrap_or_else(|| SelectError::Failed(filter.into(), "there is no value".into())))
     }
 
     /// Passes a result on as it is if it fits into `budget` bytes; else keeps it and gives a preview with its reference.
@@ -118,10 +135,10 @@ impl Gateway {
         work.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// The value of a kept result, as text.
-    async fn kept_body(&self, caller: &Caller, reference: &str) -> Result<Body, Fault> {
+    /// The value of a kept result.
+    async fn kept_whole(&self, caller: &Caller, reference: &str) -> Result<Whole, Fault> {
         let text = self.kept_text(caller, reference).await?;
-        blocking(move || Body::read(&text)).await
+        blocking(move || Whole::read(&text)).await
     }
 
     /// A kept result, as it was given.
@@ -183,7 +200,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         params: &Value,
-    ) -> Result<Option<Value>, Fault> {
+    ) -> Result<Option<Filled>, Fault> {
         let references = self.references(caller, params).await?;
         if references.is_empty() {
             return Ok(None);
@@ -198,14 +215,14 @@ impl Gateway {
         &self,
         caller: &Caller,
         params: &Value,
-    ) -> Result<BTreeMap<String, Arc<Value>>, Fault> {
+    ) -> Result<BTreeMap<String, Arc<Source>>, Fault> {
         let mut found = BTreeMap::new();
         for id in template::references(params).into_iter().filter(|id| results::is_reference(id)) {
-            let body = self.kept_body(caller, &id).await?;
-            let value = blocking(move || serde_json::from_str(&body.into_json())).await?;
-            let value = value
+            let whole = self.kept_whole(caller, &id).await?;
+            let source = blocking(move || whole.into_source()).await?;
+            let source = source
                 .map_err(|error| Fault::new(Code::Internal, format!("`{id}` cannot be read: {error}")))?;
-            found.insert(id, Arc::new(value));
+            found.insert(id, Arc::new(source));
         }
         Ok(found)
     }
@@ -369,7 +386,7 @@ impl From<Arc<Job>> for Known {
 }
 
 /// What a name in a template stands for, of the kept results.
-pub(super) fn reference(references: &BTreeMap<String, Arc<Value>>, name: &str) -> Named {
+pub(super) fn reference(references: &BTreeMap<String, Arc<Source>>, name: &str) -> Named {
     match name.strip_prefix("ref:").and_then(|id| references.get(id)) {
         Some(value) => Named::Value(value.clone()),
         None => Named::Foreign,

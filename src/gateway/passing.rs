@@ -63,6 +63,7 @@ pub struct Page {
 impl Gateway {
     /// Waits a moment for what servers list that start for the first time, unless `found` says that this is not needed.
     async fn listed(&self, caller: &Caller, found: impl Fn(&Passed) -> bool) {
+        self.recalled_lists().await;
         let enough = || {
             found(self.snapshot().catalog.passed())
                 || self.unlisted().is_empty() && self.snapshot().generation > 0

@@ -1,8 +1,9 @@
 //! Publishing: the one writer of snapshots.
 //!
-//! What the servers list becomes a catalogue, an index by words, and then vectors. A snapshot is published at once with
-//! the vectors that are known, again while the others are made, and once more when a graph of a large catalogue is
-//! built. Searches take the snapshot that is there and never wait.
+//! The lists of the last run come first, before any server is started: as a catalogue, so that the handshake can tell of
+//! them, then indexed by words. What the servers list becomes a catalogue, an index by words, and then vectors. A snapshot
+//! is published at once with the vectors that are known, again while the others are made, and once more when a graph of a
+//! large catalogue is built. Only the lists of the last run are ever waited for.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -13,7 +14,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Gateway, Indexing, Snapshot, lists, own_listing};
+use super::{Gateway, Indexing, Recalled, Snapshot, lists, own_listing};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
     config::Server,
@@ -25,32 +26,37 @@ use crate::{
 
 /// How long updates are gathered before a new snapshot is made.
 const GATHER: Duration = Duration::from_millis(15);
-/// How long a new snapshot waits for its vectors before it is published with those that are known.
-const VECTORS_WAIT: Duration = Duration::from_millis(400);
 /// How often the vectors that are there so far are published while the others are made.
 const PARTLY_EVERY: Duration = Duration::from_secs(1);
+
+/// A catalogue that is published by its words, and whose vectors are still to be made.
+struct Words {
+    generation: u64,
+    index: Arc<Index>,
+    passages: Arc<[Passage]>,
+}
 
 impl Gateway {
     /// Turns what the servers list into snapshots, until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
-        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::new();
-        known.insert(GATEWAY.into(), own_listing());
+        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::from([(GATEWAY.into(), own_listing())]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
-        if let Some(folder) = &self.cache {
-            for (name, connection) in self.connections().iter() {
-                if let Some(listing) = lists::read(folder, name, &connection.settings()) {
-                    known.insert(name.clone(), listing);
-                }
-            }
+        self.read_lists(&mut known).await;
+        let mut generation = 1;
+        let mut words = self.publish_words(&known, generation).await;
+        self.recalled.send_replace(Recalled::Indexed);
+        let mut connected = self.connected.subscribe();
+        tokio::select! {
+            _ = connected.wait_for(|connected| *connected) => {}
+            () = self.stop.cancelled() => return,
         }
-        let mut generation = 0;
-        let mut changed = true;
+        let mut changed = false;
         let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
         let mut news: Vec<Value> = Vec::new();
         loop {
             if changed {
                 generation += 1;
-                self.publish_one(&known, generation).await;
+                words = self.publish_words(&known, generation).await.or(words);
             }
             // Told only now: whoever reads of a new tool can call it.
             for notice in news.drain(..) {
@@ -58,6 +64,9 @@ impl Gateway {
             }
             for waiting in barriers.drain(..) {
                 let _ = waiting.send(());
+            }
+            if let Some(words) = words.take() {
+                self.embed(words);
             }
             changed = false;
             let mut next = tokio::select! {
@@ -67,12 +76,14 @@ impl Gateway {
             tokio::time::sleep(GATHER).await;
             while let Some(update) = next {
                 match update {
-                    Update::Listed { server, listing: Some(listing) } => {
-                        let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
-                        changed |= differs;
-                        news.extend(notice);
+                    Update::Listed { server, listing, published } => {
+                        if let Some(listing) = listing {
+                            let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
+                            changed |= differs;
+                            news.extend(notice);
+                        }
+                        barriers.push(published);
                     }
-                    Update::Listed { .. } => {}
                     Update::Reconnected { server } => self.metrics.restarted(&server),
                     Update::SignInNeeded { server, login } => self.tell_of_sign_in(&server, login.as_deref()),
                     Update::Reconfigured => {
@@ -81,6 +92,7 @@ impl Gateway {
                             **server == *GATEWAY || world.connections.contains_key(server)
                         });
                         fresh.retain(|server| world.connections.contains_key(server));
+                        self.read_lists(&mut known).await;
                         changed = true;
                     }
                     Update::Barrier(waiting) => barriers.push(waiting),
@@ -179,7 +191,35 @@ impl Gateway {
         (true, notice)
     }
 
-    async fn publish_one(self: &Arc<Self>, known: &BTreeMap<Arc<str>, Listing>, generation: u64) {
+    /// Adds the last known lists of servers of which none is known yet.
+    async fn read_lists(self: &Arc<Self>, known: &mut BTreeMap<Arc<str>, Listing>) {
+        let Some(folder) = self.cache.clone() else { return };
+        let connections = self.connections();
+        let wanted: Vec<_> = connections
+            .iter()
+            .filter(|(name, _)| !known.contains_key(*name))
+            .map(|(name, connection)| (name.clone(), connection.settings()))
+            .collect();
+        let read = tokio::task::spawn_blocking(move || {
+            let kept = |(name, settings): (Arc<str>, Arc<Server>)| {
+                let listing = lists::read(&folder, &name, &settings)?;
+                Some((name, listing))
+            };
+            wanted.into_iter().filter_map(kept).collect::<Vec<_>>()
+        });
+        match read.await {
+            Ok(read) => known.extend(read),
+            Err(_) => tracing::error!("the kept lists could not be read; they are read from the servers"),
+        }
+    }
+
+    /// Publishes the catalogue of these lists, with an index by their words and the vectors that are known. The very first
+    /// one is published before its index is there.
+    async fn publish_words(
+        self: &Arc<Self>,
+        known: &BTreeMap<Arc<str>, Listing>,
+        generation: u64,
+    ) -> Option<Words> {
         let gateway = self.clone();
         let known = known.clone();
         let made = tokio::task::spawn_blocking(move || {
@@ -189,32 +229,50 @@ impl Gateway {
             let listings = known.iter().map(|(server, listing)| {
                 (&**server, listing, settings.get(server).map(|settings| &**settings))
             });
-            let catalog = Catalog::new(listings, &world.config.policies);
-            catalog.warn_of_clashes(&gateway.snapshot().catalog);
-            let index = Arc::new(Index::new(documents(&catalog), &gateway.config().embedder));
+            let catalog = Arc::new(Catalog::new(listings, &world.config.policies));
+            let before = gateway.snapshot();
+            catalog.warn_of_clashes(&before.catalog);
+            if before.generation == 0 {
+                let unindexed = Arc::new(Index::new(Vec::new(), &world.config.embedder));
+                gateway.snapshot.store(Arc::new(Snapshot::new(catalog.clone(), unindexed, generation)));
+                gateway.recalled.send_if_modified(|now| {
+                    let reading = *now == Recalled::Reading;
+                    *now = if reading { Recalled::Listed } else { *now };
+                    reading
+                });
+            }
+            let index = Arc::new(Index::new(documents(&catalog), &world.config.embedder));
             let passages: Arc<[Passage]> =
                 index.documents().iter().map(|document| document.passage(index.rules())).collect();
             // A list is read, checked and indexed in several forms, of which one stays.
             memory::give_back();
-            (Snapshot::new(Arc::new(catalog), index, generation), passages)
+            (Snapshot::new(catalog, index, generation), passages)
         })
         .await;
         let Ok((snapshot, passages)) = made else {
             tracing::error!("the catalogue could not be made; the old one stays");
-            return;
+            return None;
         };
         let index = snapshot.index.clone();
-        let total = passages.len();
-        self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
+        let with_known = match self.embedder() {
+            Some(embedder) => {
+                self.with_vectors(index.clone(), Ok(embedder.known_documents(&passages))).await.0
+            }
+            None => index.clone(),
+        };
+        self.snapshot.store(Arc::new(snapshot.with_index(with_known)));
+        // Last: it has those who follow the lists look again.
+        self.indexing.send_replace(Indexing { generation, total: passages.len(), ..Indexing::default() });
+        Some(Words { generation, index, passages })
+    }
+
+    /// Makes the vectors of a published catalogue, and publishes what is there of them every second.
+    fn embed(self: &Arc<Self>, words: Words) {
+        let Words { generation, index, passages } = words;
         let Some(embedder) = self.embedder() else {
-            self.snapshot.store(Arc::new(snapshot));
             self.indexed_as(generation, true);
             return;
         };
-        // The first one is wanted at once, by words alone.
-        if self.snapshot().generation == 0 {
-            self.snapshot.store(Arc::new(snapshot.with_index(index.clone())));
-        }
         let gateway = self.clone();
         let (texts, worker) = (passages.clone(), embedder.clone());
         let mut embedding = tokio::spawn(async move {
@@ -235,19 +293,6 @@ impl Gateway {
             // What the older one has embedded is remembered; the rest is in the newer one's list.
             older.abort();
         }
-        // Known vectors come in no time: then one swap does.
-        if let Ok(vectors) = tokio::time::timeout(VECTORS_WAIT, &mut embedding).await {
-            let (index, failed) = match vectors {
-                Ok(vectors) => self.with_vectors(index, vectors).await,
-                Err(_) => (index, true),
-            };
-            self.snapshot.store(Arc::new(snapshot.with_index(index)));
-            self.indexed_as(generation, failed);
-            self.improve();
-            return;
-        }
-        let (partly, _) = self.with_vectors(index.clone(), Ok(embedder.known_documents(&passages))).await;
-        self.snapshot.store(Arc::new(snapshot.with_index(partly)));
         let gateway = self.clone();
         self.tasks.spawn(async move {
             let vectors = loop {
@@ -259,10 +304,12 @@ impl Gateway {
                 let known = embedder.known_documents(&passages);
                 gateway.adopt_index(generation, gateway.with_vectors(index.clone(), Ok(known)).await.0);
             };
-            // Aborted, because a newer catalogue is about to be published: what is there stays until then.
+            // Aborted, because a newer catalogue is there: its vectors follow.
             let Ok(vectors) = vectors else { return };
             let (index, failed) = gateway.with_vectors(index, vectors).await;
-            gateway.adopt_index(generation, index);
+            if !failed {
+                gateway.adopt_index(generation, index);
+            }
             gateway.indexed_as(generation, failed);
             gateway.improve();
         });

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, de::MapAccess};
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{blocks, fetch, floor_boundary, long_text, read};
+use super::{blocks, fetch, floor_boundary, long_text, read, value::wrapper};
 use crate::schema::clip;
 
 /// The first rows of an array or a table in a preview.
@@ -36,7 +36,7 @@ pub enum Kind {
 pub fn kind(result: &Value) -> Kind {
     match result.get("structuredContent") {
         Some(Value::Array(_)) => return Kind::Array,
-        Some(Value::Object(_)) => return Kind::Object,
+        Some(Value::Object(_)) if wrapper(result).is_none() => return Kind::Object,
         _ => {}
     }
     let mut long = blocks(result).filter_map(long_text);

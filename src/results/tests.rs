@@ -21,7 +21,7 @@ fn preview_of(text: &str, budget: usize) -> Value {
 
 fn read_on(text: &str, query: Value) -> Result<Value, crate::fault::Fault> {
     let query: Map<String, Value> = query.as_object().cloned().unwrap();
-    read(Body::of(&text_result(text)), &query, 5_000)
+    read(Whole::of(&text_result(text)).body, &query, 5_000)
 }
 
 fn rows(count: usize) -> String {
@@ -152,11 +152,25 @@ fn a_value_is_the_same_read_from_text_and_from_a_tree() {
         json!({"content": [{"type": "text", "text": "x"}], "structuredContent": {"k": "v\"é"}}),
         json!({"content": [{"type": "text", "text": "x"}], "structuredContent": null}),
     ] {
-        let from_text = Body::read(&result.to_string());
-        assert_eq!(from_text, Body::of(&result), "{result}");
-        let value: Value = serde_json::from_str(&from_text.into_json()).unwrap();
+        let from_text = Whole::read(&result.to_string());
+        assert_eq!(from_text, Whole::of(&result), "{result}");
+        let value: Value = serde_json::from_str(&from_text.body.into_json()).unwrap();
         assert_eq!(value, value_of(&result), "{result}");
     }
+}
+
+#[test]
+fn a_preview_of_wrapped_text_is_one_of_text() {
+    let log = "a line of the log\n".repeat(2_000);
+    let result = json!({
+        "content": [{"type": "text", "text": log}],
+        "structuredContent": {"content": log},
+    });
+    let shown = shown(result, 10_000);
+    let note: Value = serde_json::from_str(shown["content"][1]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(note["read_on"][1]["arguments"]["params"]["grep"], "error", "{note}");
+    assert_eq!(shown["structuredContent"]["content"], shown["content"][0]["text"]);
+    assert!(json_len(&shown) < 15_000);
 }
 
 #[test]

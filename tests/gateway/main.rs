@@ -25,6 +25,7 @@ mod client_limits;
 mod command_line;
 mod discovering;
 mod exposing;
+mod first_answers;
 mod handshake;
 mod hosts;
 mod http_clients;
@@ -57,3 +58,4 @@ mod tasks;
 mod tokens;
 #[cfg(feature = "otel")]
 mod tracing;
+mod values;

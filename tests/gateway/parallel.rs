@@ -222,8 +222,9 @@ async fn fifty_actions_run() {
 #[tokio::test]
 async fn pictures_are_not_lost() {
     let inside = shop().open().await;
-    let report = run(&inside, json!([{ "name": "shop.picture" }])).await;
-    assert_eq!(report["results"][0]["result"]["content"][0]["data"], "AAAA", "{report}");
+    let actions = json!([{ "name": "shop.picture" }]);
+    let result = inside.call("run_parallel", json!({ "actions": actions })).await;
+    assert_eq!(result["content"][2]["data"], "AAAA", "{result}");
 }
 
 #[tokio::test]

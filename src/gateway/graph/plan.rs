@@ -25,6 +25,8 @@ pub struct Action {
     pub after: Vec<String>,
     /// Its hard limit, instead of its server's.
     pub timeout_ms: Option<u64>,
+    /// A jq filter on its result, for the report and for what other calls take from it.
+    pub select: Option<String>,
     /// Whether its failure is no failure of what depends on it: they see `null`.
     #[serde(skip)]
     pub optional: bool,
@@ -96,6 +98,13 @@ impl Plan {
             done.extend(ready);
         }
         Ok(Self { actions, needs })
+    }
+
+    /// The calls whose results other calls take something from, by position.
+    pub(super) fn used(&self) -> BTreeSet<usize> {
+        let names: BTreeSet<String> =
+            self.actions.iter().flat_map(|action| template::names(&action.params)).collect();
+        (0..self.actions.len()).filter(|at| names.contains(&self.actions[*at].id)).collect()
     }
 
     /// The calls, in the order given.

@@ -1,0 +1,243 @@
+//! The value of a result: what templates, filters, previews and reads see of it.
+//!
+//! It is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the text blocks say as
+//! well. Then, and without `structuredContent`, it is the text, read as JSON if it is JSON.
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use super::{preview::Parts, text_of};
+use crate::template::Source;
+
+/// The value of a result as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// JSON.
+    Json(String),
+    /// Text that is no JSON.
+    Text(String),
+}
+
+/// The value of a result, with what else is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// The value.
+    pub body: Body,
+    /// The member of `structuredContent` that wrapped it. A path may begin with it.
+    pub wrapper: Option<String>,
+    /// The text of the result, where the value is not that text.
+    text: Option<String>,
+}
+
+/// The value of a result.
+pub fn value_of(result: &Value) -> Value {
+    match result.get("structuredContent").filter(|value| !value.is_null()) {
+        Some(structured) if wrapper(result).is_none() => structured.clone(),
+        _ => {
+            let text = text_of(result);
+            serde_json::from_str(&text).unwrap_or(Value::String(text))
+        }
+    }
+}
+
+/// The value of a result as templates see it.
+pub fn source_of(result: &Value) -> Source {
+    // What is a tree already can be read again; only its numbers could be beyond all bounds, and these were read before.
+    Whole::of(result).into_source().unwrap_or_else(|_| value_of(result).into())
+}
+
+/// The member of `structuredContent` that is nothing but a wrapper of the result's text.
+pub fn wrapper(result: &Value) -> Option<&str> {
+    let members = result.get("structuredContent")?.as_object().filter(|members| members.len() == 1)?;
+    let (name, inside) = members.iter().next()?;
+    (inside.as_str()?.trim() == text_of(result).trim()).then_some(name)
+}
+
+impl Whole {
+    /// The value of a result.
+    pub fn of(result: &Value) -> Whole {
+        let text = text_of(result);
+        match result.get("structuredContent").filter(|value| !value.is_null()) {
+            None => Whole::from_text(text, None),
+            Some(structured) => match wrapper(result) {
+                Some(name) => Whole::from_text(text, Some(name.into())),
+                None => Whole::structured(structured.to_string(), text),
+            },
+        }
+    }
+
+    /// The value of a result that is given as JSON text.
+    pub fn read(result: &str) -> Whole {
+        #[derive(Deserialize)]
+        struct Parts<'a> {
+            #[serde(default, rename = "structuredContent", borrow)]
+            structured: Option<&'a RawValue>,
+            #[serde(default, borrow)]
+            content: Vec<Block<'a>>,
+        }
+        #[derive(Deserialize)]
+        struct Block<'a> {
+            #[serde(default, borrow)]
+            text: Option<&'a RawValue>,
+        }
+        let Ok(parts) = serde_json::from_str::<Parts<'_>>(result) else {
+            return Whole { body: Body::Json(result.into()), wrapper: None, text: None };
+        };
+        let mut text = String::new();
+        for raw in parts.content.iter().filter_map(|block| block.text) {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            match serde_json::from_str::<String>(raw.get()) {
+                Ok(part) if text.is_empty() => text = part,
+                Ok(part) => text.push_str(&part),
+                Err(_) => {}
+            }
+        }
+        match parts.structured.filter(|raw| raw.get() != "null") {
+            None => Whole::from_text(text, None),
+            Some(raw) => match wrapped(raw, &text) {
+                Some(name) => Whole::from_text(text, Some(name)),
+                None => Whole::structured(raw.get().into(), text),
+            },
+        }
+    }
+
+    fn from_text(text: String, wrapper: Option<String>) -> Whole {
+        let body = match serde_json::from_str::<&RawValue>(&text) {
+            Ok(_) => Body::Json(text),
+            Err(_) => Body::Text(text),
+        };
+        Whole { body, wrapper, text: None }
+    }
+
+    fn structured(json: String, text: String) -> Whole {
+        Whole { body: Body::Json(json), wrapper: None, text: Some(text).filter(|text| !text.is_empty()) }
+    }
+
+    /// The value as templates see it. Fails only for JSON that cannot be held, such as a number beyond all bounds.
+    pub fn into_source(self) -> Result<Source, serde_json::Error> {
+        let Whole { body, wrapper, text } = self;
+        Ok(match body {
+            Body::Text(text) => Source { value: Value::String(text), wrapper, text: None },
+            Body::Json(json) => {
+                let value = serde_json::from_str(&json)?;
+                Source { value, wrapper, text: Some(text.unwrap_or(json)) }
+            }
+        })
+    }
+
+    /// What a jq filter may be meant for, as JSON, the likeliest first: the value, or the value in its wrapper, where the
+    /// filter begins with that.
+    pub fn readings(self, filter: &str) -> Vec<String> {
+        let json = self.body.into_json();
+        let Some(name) = self.wrapper else { return vec![json] };
+        let begins = begins_with(filter, &name);
+        let own = |parsed: &RawValue| match Parts::of(parsed) {
+            Parts::Members(members) => members.iter().any(|(key, _)| **key == *name),
+            _ => false,
+        };
+        let has_its_own = begins && serde_json::from_str::<&RawValue>(&json).is_ok_and(own);
+        let name = Value::String(name);
+        // As it is, and as the server sent it: a filter may parse the text itself.
+        let wrapped = [format!("{{{name}:{json}}}"), format!("{{{name}:{}}}", Value::String(json.clone()))];
+        let wrapped = wrapped.into_iter().take(if json.starts_with('"') { 1 } else { 2 });
+        match begins && !has_its_own {
+            true => wrapped.chain([json]).collect(),
+            false => [json].into_iter().chain(wrapped).collect(),
+        }
+    }
+}
+
+impl Body {
+    /// The value as JSON text.
+    pub fn into_json(self) -> String {
+        match self {
+            Body::Json(text) => text,
+            Body::Text(text) => Value::String(text).to_string(),
+        }
+    }
+}
+
+/// [`wrapper`], of JSON text.
+fn wrapped(structured: &RawValue, text: &str) -> Option<String> {
+    let Parts::Members(members) = Parts::of(structured) else { return None };
+    let [(name, inside)] = &members[..] else { return None };
+    let inside = serde_json::from_str::<String>(inside.get()).ok()?;
+    (inside.trim() == text.trim()).then(|| name.to_string())
+}
+
+/// Whether the path that a jq filter begins with goes into the member of this name first.
+fn begins_with(filter: &str, name: &str) -> bool {
+    let path = filter.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '(' | '['));
+    let Some(rest) = path.strip_prefix('.') else { return false };
+    let quoted = Value::String(name.into()).to_string();
+    let bracketed = format!("[{quoted}]");
+    if rest.starts_with(&quoted) || rest.starts_with(&bracketed) {
+        return true;
+    }
+    rest.strip_prefix(name).is_some_and(|rest| !rest.starts_with(|c: char| c == '_' || c.is_alphanumeric()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn result(text: &str, structured: Value) -> Value {
+        json!({ "content": [{ "type": "text", "text": text }], "structuredContent": structured })
+    }
+
+    #[test]
+    fn a_wrapper_is_not_the_value() {
+        let check = |result: Value, value: Value, wrapper: Option<&str>| {
+            assert_eq!(value_of(&result), value, "{result}");
+            for whole in [Whole::of(&result), Whole::read(&result.to_string())] {
+                assert_eq!(whole.wrapper.as_deref(), wrapper, "{result}");
+                assert_eq!(whole.into_source().unwrap().value, value, "{result}");
+            }
+        };
+        let tax = "def tax(x):\n    return x\n";
+        check(result(tax, json!({ "content": tax })), json!(tax), Some("content"));
+        check(result(tax, json!({ "content": tax.trim() })), json!(tax), Some("content"));
+        check(
+            result("{\"rows\": [[1]]}", json!({ "result": "{\"rows\": [[1]]}" })),
+            json!({ "rows": [[1]] }),
+            Some("result"),
+        );
+        check(result("", json!({ "result": "" })), json!(""), Some("result"));
+        // These say something that the text does not.
+        check(result("done", json!({ "id": "x1" })), json!({ "id": "x1" }), None);
+        check(result("7", json!({ "result": 7 })), json!({ "result": 7 }), None);
+        check(result("a", json!({ "a": "a", "b": "b" })), json!({ "a": "a", "b": "b" }), None);
+        check(result("a", json!("a")), json!("a"), None);
+        check(result("[1]", Value::Null), json!([1]), None);
+    }
+
+    #[test]
+    fn the_text_of_a_value_is_kept() {
+        let check = |result: Value, text: Option<&str>| {
+            assert_eq!(Whole::of(&result).into_source().unwrap().text.as_deref(), text, "{result}");
+        };
+        check(result("[ 1 ]", json!({ "content": "[ 1 ]" })), Some("[ 1 ]"));
+        check(result("two rows", json!({ "rows": [1, 2] })), Some("two rows"));
+        check(json!({ "structuredContent": { "rows": [1] } }), Some("{\"rows\":[1]}"));
+        check(result("plain", json!({ "content": "plain" })), None);
+    }
+
+    #[test]
+    fn a_filter_may_begin_with_the_wrapper() {
+        let check = |text: &str, filter: &str, first: &str| {
+            let whole = Whole::of(&result(text, json!({ "content": text })));
+            assert_eq!(whole.readings(filter)[0], first, "{filter}");
+        };
+        check("[1]", ".[0]", "[1]");
+        check("[1]", ".content[0]", "{\"content\":[1]}");
+        check("[1]", ".[\"content\"][0]", "{\"content\":[1]}");
+        check("[1]", "[.content[0]]", "{\"content\":[1]}");
+        check("[1]", ".contents", "[1]");
+        check("plain", ".content", "{\"content\":\"plain\"}");
+        check("{\"content\": 1}", ".content", "{\"content\": 1}");
+    }
+}
