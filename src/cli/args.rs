@@ -22,10 +22,10 @@ Examples:
   nonet serve --http 127.0.0.1:8931         serve MCP over HTTP at /mcp
   nonet check                               look the configuration and every server over
   nonet status                              how the gateway that runs is doing
-  nonet search \"read a text file\"           find tools
+  nonet search \"what time is it in Tokyo\"   find tools
   nonet import && nonet install claude-desktop --replace
                                             take over a client's servers, then stand in front of them
-  nonet call time.get_current_time '{\"timezone\": \"UTC\"}'
+  nonet call time.get_current_time '{\"timezone\": \"Asia/Tokyo\"}'
 
 Configuration: ./servers.toml, else ~/.config/nonet/servers.toml.
 Exit codes: 0 fine, 1 a tool or server failed, 2 the command line or configuration cannot be used,

@@ -190,6 +190,10 @@ async fn here(loaded: Loaded, profile: Option<String>, asked: &Asked) -> anyhow:
         code = answer_here(&gateway, caller, asked) => code,
         code = stopped() => Ok(code),
     };
+    // Nothing was started, so nothing has to be stopped.
+    if gateway.connections().values().all(|connection| connection.is_held()) {
+        return code;
+    }
     // Who presses Ctrl-C again does not wait for servers that take their time; the guard ends them.
     tokio::select! {
         () = gateway.stop() => code,
@@ -280,6 +284,9 @@ impl Here<'_> {
 
     /// Waits until these servers are ready or have failed, and until what is known is published.
     async fn settle(&self, servers: &[Arc<str>]) {
+        if servers.is_empty() {
+            return self.gateway.recalled_lists().await;
+        }
         let connections = self.gateway.connections();
         let settings = servers.iter().filter_map(|server| Some(connections.get(server)?.settings()));
         // A person has more patience than a model: a first start may download.

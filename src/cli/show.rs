@@ -250,6 +250,12 @@ pub fn fault_value(fault: &Fault) -> Value {
 /// A fault as a sentence, with what may have been meant and a command to copy.
 fn print_fault(fault: &Value, verbose: bool) {
     let message = field(fault, "message");
+    if fault["code"] == "needs_approval" && !verbose {
+        // The rest says how a model asks.
+        let what = message.split(" Ask the user").next().unwrap_or(message);
+        complain(format_args!("{what} A command cannot ask: call it from a client, or change its policy."));
+        return;
+    }
     complain(if verbose { message.into() } else { brief(message) });
     if let Some(cause) = cause::likely(message).filter(|_| fault["code"] == "server_down") {
         eprintln!("  {cause}");

@@ -200,10 +200,10 @@ pub(super) fn say_trouble(server: &Value, verbose: bool) {
 fn print_running(status: &Value) {
     let uptime = show::age(Duration::from_secs(number(&status["uptime_s"])));
     let servers = status["servers"].as_array().map_or(0, Vec::len);
+    let process = status["pid"].as_u64().map(|pid| format!(", process {pid}")).unwrap_or_default();
     say!(
-        "Nonet {}, up for {uptime}, process {}: {}, {}",
+        "Nonet {}, up for {uptime}{process}: {}, {}",
         text(status, "version"),
-        number(&status["pid"]),
         show::count(servers as u64, "server"),
         show::count(number(&status["tools"]), "tool"),
     );

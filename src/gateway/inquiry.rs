@@ -12,7 +12,6 @@ use super::{Gateway, SearchArguments, ask::Interrupt, call::Request, faults::not
 use crate::{
     downstream::State,
     fault::{Code, Fault},
-    policy::Verdict,
 };
 
 /// The method of a request that holds an [`Inquiry`].
@@ -62,8 +61,6 @@ impl Gateway {
     pub async fn inquire(self: &Arc<Self>, mut caller: Caller, inquiry: Inquiry) -> Result<Value, Fault> {
         caller.limits.soft_deadline = PATIENCE;
         caller.limits.max_result_bytes = usize::MAX;
-        // A server that is ready has listed its tools; they may be on their way into the catalogue.
-        self.published().await;
         match inquiry {
             Inquiry::Search { query, category, limit, explain } => {
                 let arguments = SearchArguments {
@@ -116,7 +113,7 @@ impl Gateway {
         let tools: Vec<Value> = snapshot
             .catalog
             .visible()
-            .filter(|tool| !matches!(self.verdict(caller, tool), Verdict::Deny(_)))
+            .filter(|tool| self.may_call(caller, tool))
             .map(|tool| {
                 json!({
                     "name": &*tool.full,
@@ -132,15 +129,15 @@ impl Gateway {
         json!({ "total": tools.len(), "tools": tools })
     }
 
-    /// What `nonet status` shows: `gateway.status`, and whose it is. The jobs of all clients are for the user of this
-    /// machine.
+    /// What `nonet status` shows: `gateway.status`, and for the user of this machine whose process it is and what runs for
+    /// all clients.
     fn state_for_people(&self, caller: &Caller) -> Value {
         let mut report = self.status(caller);
-        report["pid"] = json!(std::process::id());
-        report["file"] = json!(self.config().file);
         let of_servers = self.snapshot().of_servers().count();
         report["tools"] = json!(of_servers);
         if caller.local && caller.session.profile.is_none() {
+            report["pid"] = json!(std::process::id());
+            report["file"] = json!(self.config().file);
             let clients = self.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
             report["clients"] = json!(clients.count());
             let running = self.jobs.all().into_iter().filter(|job| job.ended().is_none());

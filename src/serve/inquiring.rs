@@ -19,6 +19,8 @@ impl Handler {
     ) -> Result<CustomResult, ErrorData> {
         let inquiry: Inquiry = serde_json::from_value(request.params.unwrap_or_default())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+        // What the servers have listed so far may be on its way into the catalogue.
+        self.gateway.published().await;
         let answer = match self.gateway.inquire(self.who(context), inquiry).await {
             Ok(answer) => json!({ "resultType": "complete", "answer": answer }),
             Err(fault) => json!({ "resultType": "complete", "fault": fault.to_value()["error"] }),

@@ -207,21 +207,42 @@ fn the_gateway_that_runs_answers() {
 fn a_call_that_is_interrupted_is_cancelled_in_the_gateway_that_runs() {
     let site = shops().serve();
     let folder = site.folder.path();
-    let hang = command(folder).args(["call", "shop.hang"]).stdout(Stdio::null()).spawn().expect("nonet runs");
+    let hang = Running::new(command(folder).args(["call", "shop.hang"]).stdout(Stdio::null()));
     let sees = |method: &str| {
         let messages = logged(&folder.join("shop.log"));
         messages.iter().any(|message| message["method"] == method).then_some(())
     };
     eventually("the call has arrived", || sees("tools/call"));
-    assert_eq!(interrupt(hang), Some(130));
+    assert_eq!(hang.interrupt(), Some(130));
     eventually("the server is told", || sees("notifications/cancelled"));
 }
 
-/// Presses Ctrl-C: the exit code.
-fn interrupt(mut child: Child) -> Option<i32> {
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
-    kill(pid, Signal::SIGINT).expect("it runs");
-    eventually("nonet ends", || child.try_wait().expect("it can be waited for")).code()
+/// A command that runs until it is interrupted. Nothing of it outlives a test that fails.
+struct Running(Child);
+
+impl Running {
+    fn new(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).spawn().expect("nonet runs"))
+    }
+
+    fn lines(&mut self) -> impl Iterator<Item = String> + use<> {
+        let stdout = self.0.stdout.take().expect("it is piped");
+        BufReader::new(stdout).lines().map_while(Result::ok)
+    }
+
+    /// Presses Ctrl-C: the exit code.
+    fn interrupt(mut self) -> Option<i32> {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
+        kill(pid, Signal::SIGINT).expect("it runs");
+        eventually("nonet ends", || self.0.try_wait().expect("it can be waited for")).code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
@@ -245,14 +266,10 @@ fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
     for part in ["up for", "2 servers, 3 tools", "1 client,", "1 task running", &task, "shop.hang"] {
         assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
     }
-    let mut follow = command(&folder)
-        .args(["status", "--follow", "--json"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    let mut lines = BufReader::new(follow.stdout.take().expect("it is piped")).lines();
-    let mut next =
-        || serde_json::from_str::<Value>(&lines.next().expect("a line").expect("UTF-8")).expect("JSON");
+    let mut follow =
+        Running::new(command(&folder).args(["status", "--follow", "--json"]).stdout(Stdio::piped()));
+    let mut lines = follow.lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().expect("a line")).expect("JSON");
     assert_eq!(next()["running"], true);
     drop(client);
     drop(site);
@@ -261,7 +278,7 @@ fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
         gone = next();
     }
     assert_eq!(gone["servers"][0]["tools"], 1, "{gone}");
-    assert_eq!(interrupt(follow), Some(130));
+    assert_eq!(follow.interrupt(), Some(130));
 }
 
 #[test]
@@ -308,18 +325,16 @@ fn logs_show_what_was_written_of_a_server() {
     assert!(stdout(&all).contains("server=shop"), "{}", stdout(&all));
     let one = run_in(folder.path(), &["logs", "-n", "1"]);
     assert_eq!(stdout(&one).lines().count(), 1, "{}", stdout(&one));
-    let mut follow = command(folder.path())
-        .args(["logs", "bank", "--follow", "-n", "0"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    let mut lines = BufReader::new(follow.stdout.take().expect("it is piped")).lines();
+    let mut follow = command(folder.path());
+    let mut follow =
+        Running::new(follow.args(["logs", "bank", "--follow", "-n", "0"]).stdout(Stdio::piped()));
+    let mut lines = follow.lines();
     // Not before it looks.
     std::thread::sleep(Duration::from_millis(500));
     client.execute("bank.pay", json!({}));
-    let line = lines.next().expect("a line").expect("UTF-8");
+    let line = lines.next().expect("a line");
     assert!(line.contains("tool=bank.pay"), "{line}");
-    assert_eq!(interrupt(follow), Some(130));
+    assert_eq!(follow.interrupt(), Some(130));
     let stranger = run_in(folder.path(), &["logs", "nobody"]);
     assert_eq!(stranger.status.code(), Some(1));
     assert!(stderr(&stranger).contains("nobody"), "{}", stderr(&stranger));
@@ -401,17 +416,19 @@ fn a_table_is_as_wide_as_the_terminal_and_ctrl_c_leaves_it_clean() {
     let setup = Setup::new().server("slow", json!({ "never_answer": true }));
     setup.write();
     let terminal = Terminal::new();
-    let child = terminal.spawn(command(setup.folder.path()).args(["tools", "--refresh"]));
+    let mut nonet = command(setup.folder.path());
+    let child = terminal.spawn(nonet.args(["tools", "--refresh"]).env("TERM", "xterm-256color"));
     let mut seen = String::new();
     eventually("the bar is there", || {
         seen.push_str(&terminal.read());
         seen.contains("starting servers").then_some(())
     });
-    assert_eq!(interrupt(child), Some(130));
+    assert_eq!(child.interrupt(), Some(130));
     seen.push_str(&terminal.read());
     let last = seen.rfind("starting servers").expect("it was there");
     assert!(seen[last..].ends_with("\r\u{1b}[2K"), "the line is wiped at the end: {:?}", &seen[last..]);
-    let long = "Reads every line of every file that is named, and gives them all back in one long answer to read";
+    let long =
+        "Reads every line of every file that is named, and gives them all back in one long answer to read";
     let tools: Vec<Value> =
         (0..5).map(|n| json!({ "name": format!("read_number_{n}"), "description": long })).collect();
     let setup = Setup::new().server("files", json!({ "tools": tools }));
@@ -424,7 +441,7 @@ fn a_table_is_as_wide_as_the_terminal_and_ctrl_c_leaves_it_clean() {
         let mut child = terminal.spawn(&mut nonet);
         let began = Instant::now();
         let mut seen = String::new();
-        while child.try_wait().expect("it can be waited for").is_none()
+        while child.0.try_wait().expect("it can be waited for").is_none()
             && began.elapsed() < crate::setup::PATIENCE
         {
             seen.push_str(&terminal.read());
@@ -435,7 +452,7 @@ fn a_table_is_as_wide_as_the_terminal_and_ctrl_c_leaves_it_clean() {
             seen.lines().filter(|line| line.contains("read_number") || line.contains("one long")).collect();
         assert!(!table.is_empty(), "{seen}");
         for line in table {
-            let line = ["\u{1b}[33m", "\u{1b}[0m", "\u{1b}[2K"]
+            let line = ["\u{1b}[33m", "\u{1b}[0m", "\u{1b}[2K", "\r"]
                 .iter()
                 .fold(line.to_owned(), |line, code| line.replace(code, ""));
             assert!(line.trim_end().chars().count() <= 80, "{line:?}");
@@ -456,9 +473,9 @@ impl Terminal {
         Self { ours: pair.master.into(), theirs: pair.slave.into() }
     }
 
-    fn spawn(&self, command: &mut Command) -> Child {
+    fn spawn(&self, command: &mut Command) -> Running {
         let end = || Stdio::from(self.theirs.try_clone().expect("another handle"));
-        command.stdin(Stdio::null()).stdout(end()).stderr(end()).spawn().expect("nonet runs")
+        Running::new(command.stdout(end()).stderr(end()))
     }
 
     /// What was printed meanwhile.
@@ -477,6 +494,34 @@ impl Terminal {
             }
         }
         String::from_utf8_lossy(&all).into_owned()
+    }
+}
+
+/// The examples of `--help` and of the README: what is called is what the search before it finds first.
+#[cfg(feature = "tract")]
+#[test]
+fn the_search_of_each_example_finds_what_its_call_calls() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tools.jsonl");
+    let recorded = fs::read_to_string(recorded).expect("it is there");
+    let recorded: Vec<Value> =
+        recorded.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let setup = ["filesystem", "git", "memory", "time"].into_iter().fold(Setup::new().by_meaning(""), |setup, name| {
+        let tools = recorded.iter().filter(|tool| tool["server"] == name).map(|tool| {
+            json!({ "name": tool["name"], "description": tool["description"], "input_schema": tool["input_schema"] })
+        });
+        setup.server(name, json!({ "tools": tools.collect::<Vec<_>>() }))
+    });
+    setup.write();
+    let help = run(&setup, &["--help"]);
+    let readme =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("it is there");
+    for text in [stdout(&help), &readme] {
+        let (_, rest) = text.split_once("search \"").expect("an example");
+        let (query, rest) = rest.split_once('"').expect("its end");
+        let (_, rest) = rest.split_once(" call ").expect("a call after it");
+        let called = rest.split(' ').next().expect("a name");
+        let found = json(&run(&setup, &["search", query, "--json", "--limit", "1"]));
+        assert_eq!(found["results"][0]["name"], called, "{query}: {found}");
     }
 }
 
