@@ -10,6 +10,7 @@
 mod access;
 mod following;
 mod http;
+mod inquiring;
 mod lines;
 mod lists;
 mod open;
@@ -59,7 +60,7 @@ use crate::{
     config::{Config, Limits},
     downstream::LogLevel,
     gateway::{
-        Gateway,
+        Gateway, inquiry,
         session::{AsTask, Caller, Session},
     },
     lines::LineReader,
@@ -543,6 +544,9 @@ impl ServerHandler for Handler {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
+        if request.method == inquiry::METHOD {
+            return self.inquire(request, &context).await;
+        }
         let method = request.method;
         let known = KNOWN.contains(&method.as_str())
             || OF_SESSIONS.contains(&method.as_str()) && !is_modern(&context);

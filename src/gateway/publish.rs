@@ -176,6 +176,7 @@ impl Gateway {
         listing: Listing,
     ) -> (bool, Option<Value>) {
         if known.get(&server) == Some(&listing) {
+            self.note_listed(&server);
             fresh.insert(server);
             return (false, None);
         }

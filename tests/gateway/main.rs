@@ -52,6 +52,7 @@ mod secrets;
 mod server_changes;
 mod server_faults;
 mod sharing;
+mod shell;
 mod signing_in;
 mod skills;
 mod sse_servers;
