@@ -144,7 +144,8 @@ fn a_fault_is_a_sentence_for_people_and_json_for_machines() {
 fn no_more_results_are_printed_than_asked_for() {
     let servers = ["one", "two", "three", "four", "five", "six"];
     let setup = servers.into_iter().fold(Setup::new(), |setup, name| {
-        setup.server(name, json!({ "tools": [{ "name": "paint", "description": "Paints a wall" }] }))
+        let about = format!("Paints a wall of {name}");
+        setup.server(name, json!({ "tools": [{ "name": "paint", "description": about }] }))
     });
     let found = json(&run(&setup, &["search", "pant", "--limit", "3", "--json"]));
     assert_eq!(found["confidence"], "low", "{found}");

@@ -177,7 +177,7 @@ fn the_gateway_that_runs_answers() {
         (servers.len() == 2 && servers.iter().all(|server| server["state"] == "ready")).then_some(())
     });
     let tools = run_in(folder, &["tools", "--json"]);
-    assert_eq!((&json(&tools)["total"], stderr(&tools)), (&json!(7), ""));
+    assert_eq!((&json(&tools)["total"], stderr(&tools)), (&json!(8), ""));
     let found = json(&run_in(folder, &["search", "pays a bill", "--json", "--explain", "--limit", "1"]));
     assert_eq!(found["results"][0]["name"], "bank.pay", "{found}");
     assert!(found["results"][0]["explain"].is_object(), "{found}");
