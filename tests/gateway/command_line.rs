@@ -141,6 +141,17 @@ fn a_fault_is_a_sentence_for_people_and_json_for_machines() {
 }
 
 #[test]
+fn a_call_that_wants_approval_says_that_a_command_cannot_ask() {
+    let script = json!({ "tools": [{ "name": "buy" }] });
+    let setup = Setup::new().server_with("shop", script, "[servers.shop.tools.buy]\npolicy = 'approve'");
+    let output = run(&setup, &["call", "shop.buy"]);
+    let told = stderr(&output);
+    assert_eq!(code(&output), Some(1), "{told}");
+    assert!(told.contains("A command cannot ask") && !told.contains("token"), "{told}");
+    assert_eq!(json(&run(&setup, &["call", "shop.buy", "--json"]))["error"]["code"], "needs_approval");
+}
+
+#[test]
 fn no_more_results_are_printed_than_asked_for() {
     let servers = ["one", "two", "three", "four", "five", "six"];
     let setup = servers.into_iter().fold(Setup::new(), |setup, name| {

@@ -283,7 +283,8 @@ fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
 
 #[test]
 fn without_a_gateway_status_says_what_is_known() {
-    let setup = shops().server_with("off", json!({}), "enabled = false");
+    let keys = "command = 'x'\nenv = { KEY = '${NONET_TEST_NEVER_SET}' }";
+    let setup = shops().server_with("off", json!({}), "enabled = false").server_of("lost", keys);
     setup.write();
     let output = run(&setup, &["status"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -296,6 +297,9 @@ fn without_a_gateway_status_says_what_is_known() {
     let status = json(&run(&setup, &["status", "--json"]));
     assert_eq!((&status["running"], &status["disabled"]), (&json!(false), &json!(["off"])));
     assert_eq!((&status["servers"][0]["name"], &status["servers"][0]["tools"]), (&json!("bank"), &json!(1)));
+    let lost = &status["servers"][2];
+    assert_eq!((&lost["name"], &lost["state"]), (&json!("lost"), &json!("needs_config")));
+    assert!(lost["last_error"].as_str().is_some_and(|why| why.contains("NONET_TEST_NEVER_SET")), "{status}");
     assert!(status["servers"][0]["listed_s"].as_u64().is_some_and(|age| age < 60), "{status}");
 }
 
