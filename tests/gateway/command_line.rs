@@ -155,11 +155,20 @@ fn a_call_that_wants_approval_says_that_a_command_cannot_ask() {
 fn no_more_results_are_printed_than_asked_for() {
     let servers = ["one", "two", "three", "four", "five", "six"];
     let setup = servers.into_iter().fold(Setup::new(), |setup, name| {
-        setup.server(name, json!({ "tools": [{ "name": "paint", "description": "Paints a wall" }] }))
+        let about = format!("Paints wall {name}");
+        setup.server(name, json!({ "tools": [{ "name": "paint", "description": about }] }))
     });
     let found = json(&run(&setup, &["search", "pant", "--limit", "3", "--json"]));
     assert_eq!(found["confidence"], "low", "{found}");
     assert_eq!(found["results"].as_array().map(Vec::len), Some(3), "{found}");
+}
+
+#[test]
+fn the_same_tool_of_another_server_is_named_beside_it() {
+    let twin = json!({ "tools": [{ "name": "paint", "description": "Paints a wall" }] });
+    let setup = Setup::new().server("one", twin.clone()).server("two", twin);
+    let output = run(&setup, &["search", "paint a wall"]);
+    assert!(stdout(&output).contains("(also two.paint) Paints a wall"), "{}", stdout(&output));
 }
 
 #[test]

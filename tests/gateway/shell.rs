@@ -177,7 +177,10 @@ fn the_gateway_that_runs_answers() {
         (servers.len() == 2 && servers.iter().all(|server| server["state"] == "ready")).then_some(())
     });
     let tools = run_in(folder, &["tools", "--json"]);
-    assert_eq!((&json(&tools)["total"], stderr(&tools)), (&json!(7), ""));
+    let listed = json(&tools)["tools"].as_array().expect("a list").clone();
+    let names = listed.iter().filter(|tool| tool["server"] != "gateway").map(|tool| tool["name"].as_str());
+    let names: Vec<&str> = names.flatten().collect();
+    assert_eq!((&names[..], stderr(&tools)), (&["bank.pay", "shop.buy", "shop.hang"][..], ""));
     let found = json(&run_in(folder, &["search", "pays a bill", "--json", "--explain", "--limit", "1"]));
     assert_eq!(found["results"][0]["name"], "bank.pay", "{found}");
     assert!(found["results"][0]["explain"].is_object(), "{found}");
