@@ -366,8 +366,8 @@ impl Setup {
             })
             .collect();
         let gateway = super::gateway(loaded, false);
-        let servers: Vec<_> = gateway.connections().keys().cloned().collect();
         gateway.connect();
+        let servers: Vec<_> = gateway.connections().keys().cloned().collect();
         let stopped = tokio::select! {
             () = show::starting(&gateway, &servers, limit) => false,
             () = super::stop_signal() => true,
@@ -391,7 +391,7 @@ impl Setup {
         let all = connections.len() + left_out.servers().len();
         gateway.stop().await;
         anyhow::ensure!(!stopped, "interrupted");
-        say!("{works} of {all} servers work, with {tools} tools.");
+        say!("{works} of {all} servers work, with {}.", show::count(tools as u64, "tool"));
         Ok(broken)
     }
 
