@@ -30,7 +30,7 @@ use std::{
 
 pub use change::{Applied, Change};
 pub use import::{
-    Carried, Done, Imported, Kept, Manner, Origin, Row, Source, Store, Variable, import, usable,
+    Carried, Done, Imported, Kept, Manner, Origin, Row, SecretStore, Source, Variable, import, usable,
 };
 pub use install::{Launch, Present, install, present, uninstall};
 
