@@ -13,6 +13,7 @@ mod expand;
 mod explain;
 mod fault;
 mod groups;
+mod left_out;
 mod paths;
 mod read;
 mod schema;
@@ -33,6 +34,7 @@ pub use clients::{Client, Limits};
 pub use expand::Sources;
 pub use fault::{Fault, NotFound, Unusable};
 pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
+pub use left_out::LeftOut;
 pub use schema::schema;
 pub use servers::{Expose, Grant, OAuth, Policy, Scope, Server, ToolOverride, Transport};
 pub use values::{Globs, Priorities, Secret, Token};
@@ -45,6 +47,7 @@ use crate::{
 use expand::Env;
 pub(crate) use expand::{Piece, closing_brace, pieces};
 use paths::{Paths, home};
+pub(crate) use read::written_key;
 use read::{Place, Written, join};
 pub(crate) use schema::{header_name, header_value, http_url};
 pub(crate) use values::time::LONGEST as LONGEST_TIME;
@@ -66,6 +69,8 @@ pub struct Config {
     pub embedder: search::Settings,
     /// The servers, also those with `enabled = false`.
     pub servers: BTreeMap<ServerName, Server>,
+    /// The servers that are left out for faults of their own, by the name that the file gives them.
+    pub left_out: BTreeMap<String, LeftOut>,
     /// Groups of tools besides the one that each server makes.
     pub categories: BTreeMap<String, Category>,
     /// What single clients may see.
@@ -143,9 +148,10 @@ fn parse_with(text: &str, file: &Path, sources: Sources, secrets: &SecretsFile) 
     let mut faults = std::mem::take(&mut written.faults);
     faults.extend(explain::check(&written));
     faults.extend(check::check(&written, &faults));
-    let config =
+    let mut config =
         Reader { paths: Paths::new(file, sources.env), written: &written, faults: &mut faults }.config(file);
     faults.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
+    config.left_out = left_out::left_out(&written, &faults);
     if faults.iter().any(|fault| fault.entry.is_none()) {
         return Err(Unusable::Faults(faults));
     }
@@ -235,6 +241,7 @@ impl Reader<'_> {
                     Some((ServerName::new(&name).ok()?, table.into_server(&self.paths, secrets)))
                 })
                 .collect(),
+            left_out: BTreeMap::new(),
             categories: self.entries("categories"),
             profiles: self.entries("profiles"),
             policies: self.entries("policies"),

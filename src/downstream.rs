@@ -301,7 +301,7 @@ impl Connection {
         Self {
             name,
             one_at_a_time: tokio::sync::Mutex::default(),
-            slots: Semaphore::new(settings.max_concurrency),
+            slots: Semaphore::new(settings.concurrency()),
             settings: ArcSwap::from_pointee(settings),
             state: watch::Sender::new(State::Starting),
             peer: ArcSwapOption::empty(),
@@ -333,7 +333,7 @@ impl Connection {
     /// Whether a server of these settings is reached as this one is, so that it needs no new connection.
     pub fn is_reached_by(&self, other: &Server) -> bool {
         let own = self.settings();
-        own.transport == other.transport && own.max_concurrency == other.max_concurrency
+        own.transport == other.transport && own.concurrency() == other.concurrency()
     }
 
     /// Cancelled when the server is no longer wanted.
@@ -343,7 +343,7 @@ impl Connection {
 
     /// Ends the server once the calls that are with it have ended, at most after `limit`.
     pub async fn retire(&self, limit: Duration) {
-        let every = u32::try_from(self.settings().max_concurrency).unwrap_or(u32::MAX);
+        let every = u32::try_from(self.settings().concurrency()).unwrap_or(u32::MAX);
         let idle = self.slots.acquire_many(every);
         let _ = timeout(limit, idle).await;
         self.retired.cancel();

@@ -37,4 +37,5 @@ pub mod skills;
 pub mod store;
 pub mod template;
 pub mod trace;
+mod verbs;
 pub mod web;

@@ -366,9 +366,10 @@ impl Setup {
             })
             .collect();
         let gateway = super::gateway(loaded, false);
+        let servers: Vec<_> = gateway.connections().keys().cloned().collect();
         gateway.connect();
         let stopped = tokio::select! {
-            () = show::starting(&gateway, limit) => false,
+            () = show::starting(&gateway, &servers, limit) => false,
             () = super::stop_signal() => true,
         };
         gateway.published().await;

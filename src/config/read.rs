@@ -158,7 +158,7 @@ pub(super) fn join(pointer: &str, key: &str) -> String {
 }
 
 /// A key as TOML writes it: bare where it may be.
-pub(super) fn written_key(key: &str) -> String {
+pub(crate) fn written_key(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !key.is_empty() && key.chars().all(bare) { key.into() } else { Value::from(key).to_string() }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Globs, Secret,
+    Globs, Risk, Secret,
     paths::Paths,
     schema::{named, with_keys},
     values::time,
@@ -39,6 +39,8 @@ pub struct Server {
     pub policy: Option<Policy>,
     /// Whether calls that may change something may still run at the same time.
     pub parallel: bool,
+    /// Whether the server takes one call at a time, whoever makes it.
+    pub serialize: bool,
     /// How many calls may be with the server at the same time; further ones wait.
     pub max_concurrency: usize,
     /// Whose process or connection it is.
@@ -49,6 +51,13 @@ pub struct Server {
     pub tools: BTreeMap<String, ToolOverride>,
     /// What the keyring or `secrets.env` gave for any of its texts; hidden wherever it turns up.
     pub secrets: Vec<Secret>,
+}
+
+impl Server {
+    /// Returns how many calls may be with the server at the same time.
+    pub fn concurrency(&self) -> usize {
+        if self.serialize { 1 } else { self.max_concurrency }
+    }
 }
 
 /// How a server is reached.
@@ -137,6 +146,8 @@ pub enum Grant {
 pub struct ToolOverride {
     /// What happens when this tool is called.
     pub policy: Option<Policy>,
+    /// How much harm the tool can do, whatever its server or its name say.
+    pub risk: Option<Risk>,
     /// Other words for the tool, in any language; search finds it by them.
     #[schemars(example = json!(["remove a page"]))]
     pub aliases: Vec<String>,
@@ -250,6 +261,9 @@ pub(super) struct ServerTable {
     pub policy: Option<Policy>,
     /// `true`: calls that may change something may run at the same time.
     pub parallel: bool,
+    /// `true`: one call at a time, of whatever tool and whoever makes it, also where `parallel` or `max_concurrency` say
+    /// otherwise. Further calls wait for their turn.
+    pub serialize: bool,
     /// How many calls may be with the server at the same time; further ones wait for their turn.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: usize,
@@ -283,6 +297,7 @@ impl Default for ServerTable {
             blocked_tools: Globs::default(),
             policy: None,
             parallel: false,
+            serialize: false,
             max_concurrency: 64,
             scope: Scope::default(),
             expose: Expose::default(),
@@ -318,6 +333,7 @@ impl ServerTable {
             blocked_tools: self.blocked_tools,
             policy: self.policy,
             parallel: self.parallel,
+            serialize: self.serialize,
             max_concurrency: self.max_concurrency,
             scope: self.scope,
             expose: self.expose,

@@ -259,6 +259,39 @@ fn a_variable_that_is_not_set_costs_its_own_entry() {
 }
 
 #[test]
+fn a_server_that_is_left_out_is_known_with_its_faults() {
+    let text = r#"
+[servers.docs]
+url = "https://example.com"
+description = "Pages of the wiki"
+headers = { A = "${NO}", B = "${TOKEN}" }
+[servers.Bad]
+command = "x"
+description = "for ${TOKEN}"
+[servers.many]
+a = 1
+b = 2
+c = 3
+d = 4
+[servers.off]
+enabled = false
+comand = "x"
+[servers.odd]
+enabled = "no"
+command = "x"
+[servers.good]
+command = "x"
+"#;
+    let left_out = loaded(text).config.left_out;
+    assert_eq!(keys(&left_out), ["Bad", "docs", "many", "odd"]);
+    assert_eq!(left_out["docs"].description, "Pages of the wiki");
+    let told = left_out.values().map(LeftOut::why).collect::<Vec<_>>().join("\n");
+    assert_snapshot!(told);
+    assert!(!format!("{left_out:?}").contains("s3cr3t"));
+    assert!(loaded("[servers]\nbad = 5").config.left_out["bad"].why().contains("expected a table"));
+}
+
+#[test]
 fn a_secret_that_the_keyring_does_not_give_costs_its_own_entry() {
     let text = r#"
 [servers.none]

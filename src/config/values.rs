@@ -189,6 +189,11 @@ impl Priorities {
         let first = self.globs.set.matches(name).into_iter().min()?;
         self.numbers.get(first).copied()
     }
+
+    /// Returns the patterns, the longest first.
+    pub fn patterns(&self) -> &[String] {
+        self.globs.patterns()
+    }
 }
 
 impl TryFrom<BTreeMap<String, f32>> for Priorities {

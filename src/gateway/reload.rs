@@ -86,6 +86,7 @@ impl Gateway {
         changes.needs_restart = needs_restart(&old.config, &config);
         self.world.store(Arc::new(World { config: Arc::new(config), connections: Arc::new(connections) }));
         self.reloads.send_replace(());
+        self.told_of_unmatched.changed();
         let updates = self.updates.lock().ok().and_then(|updates| updates.clone());
         if let Some(updates) = updates {
             for connection in &fresh {
@@ -228,6 +229,8 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
             _ => {}
         }
     }
+    let new = &mut loaded.config;
+    new.left_out.retain(|name, _| !new.servers.keys().any(|kept| kept.as_str() == name));
 }
 
 /// Of the tokens of a profile that stays as it was, those that stand elsewhere now are not its own any more.
