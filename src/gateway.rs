@@ -541,6 +541,10 @@ impl Gateway {
 
     /// Waits until what the servers have listed so far is in the catalogue.
     pub async fn published(&self) {
+        // Before the servers are started nothing else is on its way.
+        if !*self.connected.borrow() {
+            return self.searchable().await;
+        }
         let updates = self.updates.lock().ok().and_then(|updates| updates.clone());
         if let Some(updates) = updates {
             let (tell, told) = oneshot::channel();

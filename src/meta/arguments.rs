@@ -8,8 +8,11 @@ use crate::{
     schema::{bare, clip},
 };
 
+/// Other names of one argument, the likeliest first.
+type Aliases = (&'static str, &'static [&'static str]);
+
 /// The names that models give to the arguments of each meta-tool, without case and separators.
-const OTHER_NAMES: &[(&str, &[(&str, &[&str])])] = &[
+const OTHER_NAMES: &[(&str, &[Aliases])] = &[
     (
         "search_tools",
         &[

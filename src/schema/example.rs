@@ -151,7 +151,7 @@ impl<'a> Repair<'a> {
             return (value.clone(), false);
         }
         let placeholder = || {
-            let kind = views.iter().map(|view| kind(view)).find(|kind| kind != "any");
+            let kind = views.iter().copied().map(kind).find(|kind| kind != "any");
             (json!(format!("<{}>", clip(kind.as_deref().unwrap_or("any"), 120))), false)
         };
         *left = left.saturating_sub(1);

@@ -148,7 +148,7 @@ impl Inner {
                     return;
                 }
                 let branches = self.raw.pointer(error.schema_path().as_str()).and_then(Value::as_array);
-                let kinds: Vec<String> = branches.into_iter().flatten().map(|branch| kind(branch)).collect();
+                let kinds: Vec<String> = branches.into_iter().flatten().map(kind).collect();
                 match &kinds[..] {
                     [] => error.masked_with(value).to_string(),
                     _ => format!("{value} fits none of {}", clip(&kinds.join("|"), MAX_VALUE)),

@@ -430,7 +430,7 @@ impl<'a> Repair<'a> {
                     && !absent.iter().any(|other| alike(only.0, other))
                     && !BESIDE.contains(&bare(only.0).as_str())
                     && !holds_object(only.1);
-                (nothing_else && takes(only)).then(|| (only.0.as_str(), missing.as_str()))
+                (nothing_else && takes(only)).then_some((only.0.as_str(), missing.as_str()))
             }
             _ => None,
         }
