@@ -9,6 +9,7 @@
 mod http;
 mod ledger;
 mod message;
+mod running;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -21,6 +22,7 @@ use bytes::Bytes;
 pub use http::Target;
 use ledger::{Ledger, cancel};
 use message::Message;
+pub use running::{Running, Unanswered};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -78,22 +80,14 @@ enum Back {
 
 impl Far {
     async fn open(&self) -> anyhow::Result<Link> {
-        let (to, to_send) = mpsc::channel(QUEUE);
-        let (received, from) = mpsc::channel(QUEUE);
-        let mut tasks = JoinSet::new();
         match self {
             #[cfg(unix)]
             Far::Shared(place, hello) => {
                 let (reader, writer) = place.join(hello).await?;
-                tasks.spawn(write_lines(to_send, writer));
-                tasks.spawn(read_lines(reader, received));
+                Ok(Link::over_lines(reader, writer))
             }
-            Far::Http(target) => {
-                let link = http::HttpLink::new(target.clone(), received)?;
-                tasks.spawn(link.run(to_send));
-            }
+            Far::Http(target) => Link::over_http(target.clone(), http::PATIENCE),
         }
-        Ok(Link { to, from, tasks })
     }
 
     fn name(&self) -> String {
@@ -102,6 +96,28 @@ impl Far {
             Far::Shared(..) => "the shared gateway".into(),
             Far::Http(target) => format!("the gateway at {}", target.shown()),
         }
+    }
+}
+
+impl Link {
+    #[cfg(unix)]
+    fn over_lines(reader: crate::shared::Reader, writer: crate::shared::Writer) -> Self {
+        let (to, to_send) = mpsc::channel(QUEUE);
+        let (received, from) = mpsc::channel(QUEUE);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(write_lines(to_send, writer));
+        tasks.spawn(read_lines(reader, received));
+        Self { to, from, tasks }
+    }
+
+    /// `patience`: how long a gateway that cannot be reached is tried.
+    fn over_http(target: Target, patience: Duration) -> anyhow::Result<Self> {
+        let (to, to_send) = mpsc::channel(QUEUE);
+        let (received, from) = mpsc::channel(QUEUE);
+        let link = http::HttpLink::new(target, received, patience)?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(link.run(to_send));
+        Ok(Self { to, from, tasks })
     }
 }
 

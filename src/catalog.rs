@@ -3,6 +3,8 @@
 //! Immutable; the gateway replaces it whole. What it holds depends on the listings alone, never on
 //! the order in which they came.
 
+mod risk;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -135,6 +137,8 @@ pub struct ServerEntry {
     pub verbatim: bool,
     /// Its visible tools' full names, in order.
     pub tools: Vec<Arc<str>>,
+    /// How many of its tools the configuration keeps out.
+    pub kept_out: usize,
     /// Its prompts' definitions, verbatim.
     pub prompts: Vec<Value>,
     /// Its resources' definitions, verbatim.
@@ -187,8 +191,9 @@ impl Catalog {
                     tracing::warn!(tool = %tool.full, "the server lists this tool twice; the first counts");
                     continue;
                 }
-                if tool.blocked.is_none() {
-                    entry.tools.push(tool.full.clone());
+                match tool.blocked {
+                    None => entry.tools.push(tool.full.clone()),
+                    Some(_) => entry.kept_out += 1,
                 }
                 tools.insert(tool.full.clone(), tool);
             }
@@ -252,6 +257,11 @@ impl Catalog {
                 tracing::warn!(tool = %full, %holder, %listed, "the tool's own name is taken; it is listed under its wire name");
             }
         }
+    }
+
+    /// Returns every tool by full name, those that are kept out included.
+    pub fn tools(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.tools.values()
     }
 
     /// The tools that may be seen, by full name.
@@ -430,7 +440,7 @@ fn build(
         }
     });
     let full: Arc<str> = name::full_name(server, &name).into();
-    let risk = risk(&name, hint("readOnlyHint"), hint("destructiveHint"));
+    let risk = own.and_then(|own| own.risk).unwrap_or_else(|| risk::risk(&name, annotations));
     let (policy, policy_rule) = policy(server, &name, &full, risk, settings, policies);
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
@@ -488,47 +498,6 @@ fn policy(
         .or_else(|| settings.policy.map(|policy| (policy, format!("servers.{server}.policy"))))
         .or_else(|| strictest(false))
         .unwrap_or((Policy::Allow, String::new()))
-}
-
-/// What a call can do at worst: the server's own hints where it gives them (a tool that is not
-/// read-only is destructive unless it says otherwise, as in the specification), else the name's verb.
-fn risk(name: &str, read_only: Option<bool>, destructive: Option<bool>) -> Risk {
-    const READS: &[&str] = &[
-        "get", "list", "read", "search", "find", "describe", "show", "query", "fetch", "view", "count",
-        "check", "status", "diff", "log", "echo", "convert", "lookup", "browse",
-    ];
-    const DESTROYS: &[&str] = &[
-        "delete",
-        "remove",
-        "drop",
-        "destroy",
-        "kill",
-        "purge",
-        "erase",
-        "reset",
-        "wipe",
-        "truncate",
-        "terminate",
-        "revoke",
-        "uninstall",
-        "overwrite",
-    ];
-    match (read_only, destructive) {
-        (Some(true), _) => return Risk::Low,
-        (_, Some(true)) => return Risk::High,
-        (_, Some(false)) => return Risk::Medium,
-        (Some(false), None) => return Risk::High,
-        (None, None) => {}
-    }
-    let folded = name::fold(name);
-    let mut words = folded.split('_');
-    if words.clone().any(|word| DESTROYS.contains(&word)) {
-        Risk::High
-    } else if words.any(|word| READS.contains(&word)) {
-        Risk::Low
-    } else {
-        Risk::Medium
-    }
 }
 
 fn version(definition: &Value) -> String {

@@ -6,29 +6,34 @@ macro_rules! say {
 }
 
 mod args;
+mod ask;
 mod check;
+mod complete;
 mod connect;
 mod hosts;
 mod launchers;
 mod log;
 mod login;
+mod logs;
+mod man;
 mod secret;
+mod setup;
 mod show;
+mod signal;
+mod status;
+mod table;
 
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use clap::CommandFactory;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::args::{Cli, Command};
 use crate::{
     config::{self, Loaded, Sources},
     downstream::guard,
-    gateway::{Gateway, Interrupt, Options, SearchArguments, call::Request},
-    hosts::Manner,
+    gateway::{Gateway, Options},
     keyring::{self, Keyring},
-    results,
     search::{self, Rule, eval::Measure},
     select, serve,
     store::{self, Counts, Kept, Limits},
@@ -48,6 +53,9 @@ const INDEX_LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    if complete::answered() {
+        return ExitCode::SUCCESS;
+    }
     let cli = args::read();
     if matches!(cli.command, Some(Command::Guard)) {
         guard::run(std::io::stdin());
@@ -65,7 +73,7 @@ pub fn main() -> ExitCode {
             return match crate::shared::start_detached() {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
-                    eprintln!("nonet: {error:#}");
+                    show::complain(show::causes(&error));
                     ExitCode::from(FAILED)
                 }
             };
@@ -83,7 +91,7 @@ pub fn main() -> ExitCode {
     let _log = match log::start(&cli, serves) {
         Ok(log) => log,
         Err(error) => {
-            eprintln!("nonet: {error:#}");
+            show::complain(show::causes(&error));
             return ExitCode::from(UNUSABLE);
         }
     };
@@ -98,14 +106,14 @@ pub fn main() -> ExitCode {
     let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("nonet: cannot start: {error}");
+            show::complain(format_args!("cannot start: {error}"));
             return ExitCode::from(FAILED);
         }
     };
     let code = match runtime.block_on(run(cli)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("nonet: {error:#}");
+            show::complain(show::causes(&error));
             UNUSABLE
         }
     };
@@ -117,25 +125,27 @@ pub fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Some(Command::Completions { shell }) => {
-            clap_complete::generate(shell, &mut Cli::command(), "nonet", &mut std::io::stdout());
+            complete::print(shell)?;
             return Ok(OK);
         }
-        Some(Command::Man) => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-            say!("{}", String::from_utf8_lossy(&page).trim_end());
-            return Ok(OK);
-        }
+        Some(Command::Man { command, dir }) => return man::run(&command, dir.as_deref()),
         Some(Command::Forget) => return forget(),
         Some(Command::Connect { url: Some(url), header }) => {
             return connect::to_url(&url, &header, cli.profile.as_deref()).await;
         }
-        Some(Command::Import { source, replace, keyring, dry_run, json }) => {
-            let keyring = keyring.then(|| Keyring::system(keyring::ATTENDED));
-            let manner = Manner { replace, keyring: keyring.as_ref() };
-            return hosts::import(source.as_deref(), cli.config.as_deref(), manner, dry_run, json);
+        Some(Command::Setup(wishes)) => {
+            return setup::run(&wishes, cli.config.as_deref(), cli.profile.as_deref()).await;
         }
-        Some(Command::Secret { action }) => return secret::run(&action),
+        Some(Command::Import { source, replace, keyring, variables, dry_run, json }) => {
+            let secrets = match (keyring, variables) {
+                (true, _) => hosts::Secrets::Keyring,
+                (false, true) => hosts::Secrets::Variables,
+                (false, false) => hosts::Secrets::Kept,
+            };
+            let (source, config) = (source.as_deref(), cli.config.as_deref());
+            return hosts::import(source, config, replace, secrets, dry_run, json);
+        }
+        Some(Command::Secret { action }) => return secret::run(&action, cli.config.as_deref()),
         Some(Command::Install { client, project, replace, dry_run }) => {
             return hosts::install(
                 &client,
@@ -159,46 +169,82 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         _ => {}
     }
-    let file = config::find(cli.config.as_deref())?;
-    let loaded = match load(&file) {
-        Ok(loaded) => loaded,
-        Err(unusable) => {
-            if let Some(Command::Check { json: true }) = cli.command {
-                show::line(&check::unusable(&unusable).to_string());
-            } else {
-                eprintln!("nonet: {unusable}");
-            }
-            return Ok(UNUSABLE);
+    let (config, profile) = (cli.config.as_deref(), cli.profile);
+    let command = match cli.command.unwrap_or(Command::Serve { http: None }) {
+        Command::Status { json, follow, way } => {
+            return status::run(config, profile, status::Wanted { json, follow, way }).await;
         }
+        Command::Logs { server, lines, follow, json } => {
+            let wanted = logs::Wanted { server, lines, follow, json };
+            return logs::run(cli.log_file.as_deref(), config, wanted).await;
+        }
+        command @ (Command::Search { .. }
+        | Command::Tools { .. }
+        | Command::Get { .. }
+        | Command::Call { .. }) => {
+            return ask::run(command, config, profile).await;
+        }
+        command => command,
     };
-    if let Some(profile) = &cli.profile
-        && !loaded.config.profiles.contains_key(profile)
-    {
-        let known: Vec<&str> = loaded.config.profiles.keys().map(String::as_str).collect();
-        anyhow::bail!(
-            "there is no [profiles.{profile}] in {}; there are: {}",
-            file.display(),
-            or_none(&known)
-        );
-    }
-    if !matches!(cli.command, Some(Command::Check { .. })) {
-        for fault in &loaded.faults {
-            eprintln!("nonet: {fault}");
-        }
-    }
-    let command = cli.command.unwrap_or(Command::Serve { http: None });
+    let file = config::find(config)?;
+    let loaded = match &command {
+        Command::Check { json, .. } => match load(&file) {
+            Ok(loaded) => loaded,
+            Err(unusable) => {
+                match json {
+                    true => show::line(&check::unusable(&unusable).to_string()),
+                    false => show::complain(show::causes(&unusable.into())),
+                }
+                return Ok(UNUSABLE);
+            }
+        },
+        _ => match config_of(&file, profile.as_deref())? {
+            Some(loaded) => loaded,
+            None => return Ok(UNUSABLE),
+        },
+    };
+    has_profile(&loaded, profile.as_deref())?;
     match command {
-        Command::Serve { http } => serve_it(loaded, cli.profile, http.or(cli.http)).await,
-        Command::Connect { .. } => connect::to_shared(&file, cli.profile).await,
+        Command::Serve { http } => serve_it(loaded, profile, http.or(cli.http)).await,
+        Command::Connect { .. } => connect::to_shared(&file, profile).await,
         Command::Shared => connect::be_shared(loaded).await,
-        Command::Check { json } => check::run(loaded, json).await,
+        Command::Check { json, verbose } => check::run(loaded, json, verbose).await,
         Command::Login(manner) => tokio::select! {
             code = login::login(&loaded.config, &manner) => code,
-            () = stop_signal() => Ok(FAILED),
+            code = signal::stopped() => Ok(code),
         },
         Command::Logout { server } => login::logout(&loaded.config, &server).await,
-        other => ask(loaded, cli.profile, other).await,
+        _ => Ok(OK),
     }
+}
+
+/// Reads a configuration and says on stderr what is wrong with it; none if it cannot be used at all. Fails if it has not the
+/// profile that is asked for.
+fn config_of(file: &Path, profile: Option<&str>) -> anyhow::Result<Option<Loaded>> {
+    let loaded = match load(file) {
+        Ok(loaded) => loaded,
+        Err(unusable) => {
+            show::complain(show::causes(&unusable.into()));
+            return Ok(None);
+        }
+    };
+    has_profile(&loaded, profile)?;
+    for fault in loaded.faults.iter().chain(&loaded.warnings) {
+        show::complain(fault);
+    }
+    Ok(Some(loaded))
+}
+
+fn has_profile(loaded: &Loaded, profile: Option<&str>) -> anyhow::Result<()> {
+    let Some(profile) = profile.filter(|profile| !loaded.config.profiles.contains_key(*profile)) else {
+        return Ok(());
+    };
+    let known: Vec<&str> = loaded.config.profiles.keys().map(String::as_str).collect();
+    anyhow::bail!(
+        "there is no [profiles.{profile}] in {}; there are: {}",
+        loaded.config.file.display(),
+        or_none(&known)
+    );
 }
 
 /// Reads a configuration with the environment of this process and the keyring of this system.
@@ -307,110 +353,7 @@ fn welcome(file: &Path) -> String {
 
 /// Ends with SIGINT or SIGTERM.
 async fn stop_signal() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminate) => tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            },
-            Err(error) => {
-                tracing::warn!(%error, "SIGTERM cannot be caught");
-                let _ = tokio::signal::ctrl_c().await;
-            }
-        }
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = tokio::signal::ctrl_c().await;
-    }
-}
-
-/// The commands that ask the gateway one thing.
-async fn ask(loaded: Loaded, profile: Option<String>, command: Command) -> anyhow::Result<u8> {
-    let slowest = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
-    let gateway = gateway(loaded, matches!(command, Command::Search { .. }));
-    let mut caller = gateway.caller(gateway.open_session(profile), "command line");
-    // Who sits at a shell waits, and reads what there is.
-    caller.limits.soft_deadline = Duration::from_secs(24 * 3_600);
-    caller.limits.max_result_bytes = usize::MAX;
-    gateway.connect();
-    let asked = async {
-        match command {
-            Command::Search { query, limit, category, explain, json } => {
-                show::starting(&gateway, slowest).await;
-                show::indexing(&gateway, INDEX_LIMIT).await;
-                gateway.recalled().await;
-                let arguments = SearchArguments {
-                    query,
-                    category,
-                    limit: Some(limit.into()),
-                    explain,
-                    ..SearchArguments::default()
-                };
-                let table = if explain { show::explained_table } else { show::search_table };
-                show::answer(gateway.search(&caller, arguments).await, json, table)
-            }
-            Command::Tools { json } => {
-                show::starting(&gateway, slowest).await;
-                gateway.published().await;
-                show::answer(Ok(show::all_tools(&gateway, &caller)), json, show::tools_table)
-            }
-            Command::Get { name } => {
-                until_known(&gateway, &name, slowest).await;
-                show::answer(gateway.describe(&caller, &[name], false).await, true, show::tools_table)
-            }
-            Command::Call { name, params, select, json } => {
-                let params: Value = serde_json::from_str(&params)
-                    .with_context(|| format!("the params are not JSON: {params}"))?;
-                until_known(&gateway, &name, slowest).await;
-                if let Ok(tool) = gateway.snapshot().catalog.resolve(&name)
-                    && let Some(connection) = gateway.connections().get(&tool.server)
-                {
-                    // The command line has more patience than a model: a first start may download.
-                    let mut state = connection.watch();
-                    let _ = tokio::time::timeout(slowest, state.wait_for(|state| state.settled())).await;
-                }
-                let request = Request { name, params, select, ..Request::default() };
-                let result = match gateway.execute(&caller, request).await {
-                    Ok(result) => result,
-                    Err(Interrupt::Fault(fault)) => fault.to_result(),
-                    Err(Interrupt::Task(job)) => job.summary(),
-                    Err(Interrupt::Refused(error)) => json!({ "error": error }),
-                };
-                show::result(&result, json);
-                Ok(if results::is_error(&result) { FAILED } else { OK })
-            }
-            _ => Ok(OK),
-        }
-    };
-    let code = tokio::select! {
-        code = asked => code,
-        () = stop_signal() => Ok(FAILED),
-    };
-    gateway.stop().await;
-    code
-}
-
-/// Waits until a tool is known, or every server has settled.
-async fn until_known(gateway: &Arc<Gateway>, name: &str, limit: Duration) {
-    let mut indexing = gateway.indexing();
-    let known = async {
-        while gateway.snapshot().catalog.resolve(name).is_err() {
-            if indexing.changed().await.is_err() {
-                return;
-            }
-        }
-    };
-    let listed = async {
-        show::starting(gateway, limit).await;
-        gateway.published().await;
-    };
-    tokio::select! {
-        () = known => {}
-        () = listed => {}
-    }
+    signal::stopped().await;
 }
 
 /// Empties the store: outcomes, kept results and tasks. A gateway that is running goes on with what it has read.
@@ -423,7 +366,10 @@ fn forget() -> anyhow::Result<u8> {
     let Counts { entries, bytes } = kept.counts()?;
     kept.forget()?;
     say!(
-        "forgot {outcomes} outcomes, and {entries} results and tasks of {bytes} bytes, in {}",
+        "forgot {}, and what was kept of calls ({}, {}), in {}",
+        show::count(outcomes as u64, "outcome"),
+        show::count(entries, "result"),
+        show::count(bytes, "byte"),
         folder.display()
     );
     Ok(OK)
@@ -445,6 +391,13 @@ async fn eval(
     settings.rules = without.iter().fold(settings.rules, |rules, rule| rules.without(*rule));
     let bar = show::bar("indexing");
     let progress = bar.clone();
+    // In a task of its own: what is measured may keep this one busy.
+    let shown = bar.clone();
+    tokio::spawn(async move {
+        let code = signal::stopped().await;
+        shown.finish_and_clear();
+        std::process::exit(code.into());
+    });
     let report = search::eval::run(tools, queries, out, &settings, measure, move |done, total| {
         progress.set_length(total as u64);
         progress.set_position(done as u64);
@@ -461,6 +414,7 @@ mod tests {
 
     #[test]
     fn help_is_as_promised() {
+        use clap::CommandFactory;
         Cli::command().debug_assert();
         let mut help = Cli::command().render_long_help().to_string();
         let mut all = Cli::command();

@@ -3,7 +3,8 @@
 //! The types are the truth. Their JSON Schema (also printed by `nonet schema`) is what a file is
 //! validated against; serde reads what is left of it. One road: `read` (TOML to JSON, remembering
 //! lines; `${VAR}`, `${keyring:NAME}`) -> `explain` and `check` (faults) -> faulty entries taken out -> types.
-//! This room touches the file and nothing else: no network, no process. The keyring is the caller's.
+//! This room touches the file and `secrets.env` beside it, and nothing else: no network, no process. The keyring is the
+//! caller's.
 
 mod apps;
 mod check;
@@ -12,6 +13,7 @@ mod expand;
 mod explain;
 mod fault;
 mod groups;
+mod left_out;
 mod paths;
 mod read;
 mod schema;
@@ -32,14 +34,20 @@ pub use clients::{Client, Limits};
 pub use expand::Sources;
 pub use fault::{Fault, NotFound, Unusable};
 pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
+pub use left_out::LeftOut;
 pub use schema::schema;
 pub use servers::{Expose, Grant, OAuth, Policy, Scope, Server, ToolOverride, Transport};
 pub use values::{Globs, Priorities, Secret, Token};
 
-use crate::{name::ServerName, search};
+use crate::{
+    name::ServerName,
+    search,
+    secrets_file::{self, SecretsFile},
+};
 use expand::Env;
 pub(crate) use expand::{Piece, closing_brace, pieces};
 use paths::{Paths, home};
+pub(crate) use read::written_key;
 use read::{Place, Written, join};
 pub(crate) use schema::{header_name, header_value, http_url};
 pub(crate) use values::time::LONGEST as LONGEST_TIME;
@@ -61,6 +69,8 @@ pub struct Config {
     pub embedder: search::Settings,
     /// The servers, also those with `enabled = false`.
     pub servers: BTreeMap<ServerName, Server>,
+    /// The servers that are left out for faults of their own, by the name that the file gives them.
+    pub left_out: BTreeMap<String, LeftOut>,
     /// Groups of tools besides the one that each server makes.
     pub categories: BTreeMap<String, Category>,
     /// What single clients may see.
@@ -78,32 +88,74 @@ pub struct Config {
 pub struct Loaded {
     /// What can be used. A profile or category may name a server that was left out.
     pub config: Config,
-    /// Why entries were left out, by line; each names its `entry`.
+    /// Why entries were left out, by line; each names its `entry`. A fault of `secrets.env` has none.
     pub faults: Vec<Fault>,
+    /// What costs no entry, but should not stay: secrets that others can read.
+    pub warnings: Vec<Fault>,
 }
 
-/// Reads and checks a file. `sources` answer for the environment and the keyring.
+/// Reads and checks a file. `sources` answer for the environment and the keyring; a variable that the environment does
+/// not have is looked for in `secrets.env` beside the file.
 pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
     let unreadable = |source| Unusable::Unreadable { file: file.into(), source };
     let bytes = std::fs::read(file).map_err(unreadable)?;
     let text = String::from_utf8(bytes)
         .map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
-    parse(&text, file, sources)
+    let path = secrets_file::beside(file);
+    let at = |line: usize, message: String, remedy: String| Fault {
+        file: path.clone(),
+        line,
+        column: 1,
+        key: String::new(),
+        message,
+        remedy,
+        entry: None,
+    };
+    let (secrets, told) = match SecretsFile::read(&path) {
+        Ok(secrets) => {
+            let faults = secrets.faults.iter();
+            let told =
+                faults.map(|fault| at(fault.line, fault.message.clone(), fault.remedy.into())).collect();
+            (secrets, told)
+        }
+        Err(error) => {
+            let remedy = "Its secrets are missing until it is put right.".to_string();
+            (SecretsFile::default(), vec![at(1, format!("the file cannot be read: {error}"), remedy)])
+        }
+    };
+    match parse_with(&text, file, sources, &secrets) {
+        Ok(mut loaded) => {
+            loaded.faults.extend(told);
+            if secrets.is_open {
+                let remedy = format!("Close it: `chmod 600 '{}'`.", path.display());
+                loaded.warnings.push(at(1, "others on this machine can read these secrets".into(), remedy));
+            }
+            Ok(loaded)
+        }
+        // A secret that was not read may be the cause of what is fatal.
+        Err(Unusable::Faults(faults)) => Err(Unusable::Faults(faults.into_iter().chain(told).collect())),
+        Err(error) => Err(error),
+    }
 }
 
 /// Checks a text as if it were in `file`, which need not exist.
 pub fn parse(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
-    let mut written = read::read(text, file, sources)?;
+    parse_with(text, file, sources, &SecretsFile::default())
+}
+
+fn parse_with(text: &str, file: &Path, sources: Sources, secrets: &SecretsFile) -> Result<Loaded, Unusable> {
+    let mut written = read::read(text, file, sources, secrets)?;
     let mut faults = std::mem::take(&mut written.faults);
     faults.extend(explain::check(&written));
     faults.extend(check::check(&written, &faults));
-    let config =
+    let mut config =
         Reader { paths: Paths::new(file, sources.env), written: &written, faults: &mut faults }.config(file);
     faults.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
+    config.left_out = left_out::left_out(&written, &faults);
     if faults.iter().any(|fault| fault.entry.is_none()) {
         return Err(Unusable::Faults(faults));
     }
-    Ok(Loaded { config, faults })
+    Ok(Loaded { config, faults, warnings: Vec::new() })
 }
 
 /// A text with its `${VAR}`s filled in, or why not, and what to do.
@@ -172,7 +224,10 @@ impl Reader<'_> {
         for path in [&mut embedder.onnxruntime, &mut embedder.model, &mut embedder.cache] {
             *path = path.take().map(|path| self.paths.resolve(&path));
         }
-        let servers: BTreeMap<String, servers::ServerTable> = self.entries("servers");
+        let mut servers: BTreeMap<String, servers::ServerTable> = self.entries("servers");
+        for server in servers.values_mut() {
+            server.inherit_env = server.inherit_env.with(&gateway.inherit_env);
+        }
         let apps: BTreeMap<String, apps::AppTable> = self.entries("apps");
         Config {
             file: file.into(),
@@ -186,6 +241,7 @@ impl Reader<'_> {
                     Some((ServerName::new(&name).ok()?, table.into_server(&self.paths, secrets)))
                 })
                 .collect(),
+            left_out: BTreeMap::new(),
             categories: self.entries("categories"),
             profiles: self.entries("profiles"),
             policies: self.entries("policies"),

@@ -10,6 +10,7 @@
 pub mod cause;
 mod child;
 mod connect;
+mod environment;
 mod follow;
 pub mod guard;
 mod handler;
@@ -43,6 +44,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::environment::is_usual;
 use self::{child::Tail, follow::Followed, guard::Guard, refusal::Refusal, wishes::Askers};
 pub use self::{
     follow::Following,
@@ -284,6 +286,11 @@ impl Connection {
         };
         let hidden = hidden.values().chain(&settings.secrets);
         let secrets = hidden.map(|value| value.expose().trim_start_matches("Bearer ").to_string());
+        let inherited = match &settings.transport {
+            Transport::Stdio { inherit_env, .. } => Some(environment::named(inherit_env)),
+            Transport::Http { .. } => None,
+        };
+        let secrets = secrets.chain(inherited.into_iter().flatten());
         let secrets = secrets.filter(|value| value.len() >= MASKED).collect();
         let account = match &settings.transport {
             Transport::Http { url, oauth, .. } if settings.transport.is_signed_in_to() => {
@@ -294,7 +301,7 @@ impl Connection {
         Self {
             name,
             one_at_a_time: tokio::sync::Mutex::default(),
-            slots: Semaphore::new(settings.max_concurrency),
+            slots: Semaphore::new(settings.concurrency()),
             settings: ArcSwap::from_pointee(settings),
             state: watch::Sender::new(State::Starting),
             peer: ArcSwapOption::empty(),
@@ -326,7 +333,7 @@ impl Connection {
     /// Whether a server of these settings is reached as this one is, so that it needs no new connection.
     pub fn is_reached_by(&self, other: &Server) -> bool {
         let own = self.settings();
-        own.transport == other.transport && own.max_concurrency == other.max_concurrency
+        own.transport == other.transport && own.concurrency() == other.concurrency()
     }
 
     /// Cancelled when the server is no longer wanted.
@@ -336,7 +343,7 @@ impl Connection {
 
     /// Ends the server once the calls that are with it have ended, at most after `limit`.
     pub async fn retire(&self, limit: Duration) {
-        let every = u32::try_from(self.settings().max_concurrency).unwrap_or(u32::MAX);
+        let every = u32::try_from(self.settings().concurrency()).unwrap_or(u32::MAX);
         let idle = self.slots.acquire_many(every);
         let _ = timeout(limit, idle).await;
         self.retired.cancel();

@@ -5,6 +5,7 @@
 //! operations are in the files beside: `call` (the one road of a call), `discover` (search, browse,
 //! describe), `graph` (run_parallel and workflows), `ask`, `apps`, `skills`, `builtin`.
 
+mod absent;
 mod apps;
 mod ask;
 mod builtin;
@@ -14,7 +15,9 @@ mod faults;
 mod feed;
 mod graph;
 mod inject;
+pub mod inquiry;
 mod keep;
+pub mod last_seen;
 mod learn;
 mod lists;
 mod passing;
@@ -24,6 +27,7 @@ mod run;
 mod see_also;
 pub mod session;
 mod skills;
+mod unmatched;
 
 use std::{
     collections::BTreeMap,
@@ -51,6 +55,7 @@ use crate::{
     select::Selector,
     shell,
 };
+pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
 pub use ask::{AskArguments, Interrupt};
 pub use discover::{BrowseArguments, SearchArguments};
@@ -61,6 +66,7 @@ pub use passing::Page;
 pub use reload::Changes;
 use session::Session;
 pub use skills::SkillArguments;
+pub use unmatched::Unmatched;
 
 /// How long servers may take to stop, all together.
 const STOP_LIMIT: Duration = Duration::from_secs(6);
@@ -235,6 +241,7 @@ pub struct Gateway {
     updates: Mutex<Option<mpsc::Sender<Update>>>,
     /// Changes with each configuration that is taken up.
     reloads: watch::Sender<()>,
+    told_of_unmatched: unmatched::Told,
     stop: CancellationToken,
     tasks: TaskTracker,
     started: Instant,
@@ -293,6 +300,7 @@ impl Gateway {
             recalled: watch::Sender::new(Recalled::Idle),
             updates: Mutex::default(),
             reloads: watch::Sender::new(()),
+            told_of_unmatched: unmatched::Told::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             started: Instant::now(),

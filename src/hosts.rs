@@ -2,7 +2,7 @@
 //!
 //! [`import`] brings servers from such a file into servers.toml; [`install`] puts Nonet into a
 //! host's file, [`uninstall`] takes it out again. Each works out a [`Change`] first, to be shown
-//! or applied. This room knows files and text, and the keyring that it is given: it touches no
+//! or applied. This room knows files and text, the keyring that it is given, and `secrets.env`: it touches no
 //! network, starts no process, and asks a [`Machine`] for everything that differs from one computer
 //! to the next.
 
@@ -29,8 +29,10 @@ use std::{
 };
 
 pub use change::{Applied, Change};
-pub use import::{Done, Imported, Kept, Manner, Origin, Row, Source, Variable, import};
-pub use install::{Launch, install, uninstall};
+pub use import::{
+    Carried, Done, Imported, Kept, Manner, Origin, Row, SecretStore, Source, Variable, import, usable,
+};
+pub use install::{Launch, Present, install, present, uninstall};
 
 use crate::name;
 

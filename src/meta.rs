@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 use crate::{
     fault::{Code, Fault},
     gateway::{
-        AppArguments, AskArguments, BrowseArguments, Gateway, Interrupt, ParallelArguments, SearchArguments,
-        SkillArguments,
+        AppArguments, AskArguments, BrowseArguments, Gateway, Interrupt, NEEDS_CONFIG, ParallelArguments,
+        SearchArguments, SkillArguments,
         call::{Request, text_result},
         session::Caller,
     },
@@ -32,6 +32,9 @@ pub const NAMES: [&str; 9] = crate::name::META_TOOLS;
 /// The keys of `execute_tool`, and of an action of `run_parallel`; others beside `name` may be params.
 const EXECUTE_KEYS: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
 const ACTION_KEYS: [&str; 6] = ["id", "name", "params", "after", "timeout_ms", "select"];
+
+/// Left-out servers that the instructions name.
+const LEFT_OUT: usize = 5;
 
 /// What a call of a meta-tool comes to.
 #[derive(Debug)]
@@ -67,10 +70,14 @@ pub fn definitions() -> Vec<Value> {
 /// What `initialize` and `server/discover` say of Nonet: at most 2,000 characters.
 pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     let categories = gateway.categories(caller);
-    let names: Vec<String> = categories["categories"]
+    let (left_out, there): (Vec<&Value>, Vec<&Value>) = categories["categories"]
         .as_array()
         .into_iter()
         .flatten()
+        .partition(|category| category["state"] == NEEDS_CONFIG);
+    let left_out = told_left_out(&left_out);
+    let names: Vec<String> = there
+        .into_iter()
         .map(|category| {
             let name = category["name"].as_str().unwrap_or_default();
             let about = category["description"].as_str().unwrap_or_default();
@@ -97,7 +104,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
         }
         text.push_str("Categories: ");
         for (n, name) in names.iter().enumerate() {
-            if text.len() + name.len() + 100 > caller.limits.max_instructions {
+            if text.len() + name.len() + left_out.len() + 100 > caller.limits.max_instructions {
                 text.push_str(&format!(" and {} more", names.len() - n));
                 break;
             }
@@ -108,7 +115,25 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
         }
         text.push('.');
     }
+    text.push_str(&left_out);
     crate::schema::clip(&text, caller.limits.max_instructions.saturating_sub(10))
+}
+
+/// Names the servers that cannot be used; empty if there is none.
+fn told_left_out(categories: &[&Value]) -> String {
+    if categories.is_empty() {
+        return String::new();
+    }
+    let names = categories.iter().take(LEFT_OUT).filter_map(|category| category["name"].as_str());
+    let names: Vec<String> = names.map(|name| crate::schema::clip(name, 40)).collect();
+    let more = match categories.len().saturating_sub(LEFT_OUT) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let names = names.join(", ");
+    format!(
+        "\n\nLeft out until the user puts the configuration right (list_categories says how): {names}{more}."
+    )
 }
 
 /// Answers a `tools/call`.

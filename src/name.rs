@@ -178,6 +178,34 @@ pub fn fold(name: &str) -> String {
     out
 }
 
+/// Returns the words of an identifier in lower case: `listOpenIssues`, `list_open_issues` and `List open-issues` have the
+/// same three.
+pub fn words(identifier: &str) -> Vec<String> {
+    let chars: Vec<char> = identifier.chars().collect();
+    let mut words = vec![String::new()];
+    for (at, c) in chars.iter().enumerate() {
+        let before = at.checked_sub(1).map(|at| chars[at]);
+        let after = chars.get(at + 1);
+        // `readFile`, and the last capital of `HTMLFile`.
+        let begins = c.is_uppercase()
+            && before.is_some_and(|before| {
+                before.is_lowercase()
+                    || before.is_numeric()
+                    || before.is_uppercase() && after.is_some_and(|after| after.is_lowercase())
+            });
+        if begins || !c.is_alphanumeric() {
+            words.push(String::new());
+        }
+        if c.is_alphanumeric()
+            && let Some(word) = words.last_mut()
+        {
+            word.extend(c.to_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 /// The candidates nearest to `name`, best first: at most `limit`, none that is nothing like it.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit: usize) -> Vec<&'a str> {
     // Whoever sends a name of a megabyte did not mistype one of ours.
@@ -303,6 +331,21 @@ mod tests {
     fn folding_makes_one_of_what_models_write() {
         for same in ["git.git_status", "git__git_status", "Git:Git-Status", "git/git_status"] {
             assert_eq!(fold(same), "git_git_status");
+        }
+    }
+
+    #[test]
+    fn identifiers_are_split_at_case_and_punctuation() {
+        for (identifier, expected) in [
+            ("listOpenIssues", "list open issues"),
+            ("API-get-user", "api get user"),
+            ("readHTMLFile", "read html file"),
+            ("getS3Object", "get s3 object"),
+            ("  a__b.c ", "a b c"),
+            ("日本", "日本"),
+            ("", ""),
+        ] {
+            assert_eq!(words(identifier).join(" "), expected, "{identifier}");
         }
     }
 

@@ -57,7 +57,13 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
         return Some("deny");
     }
     // Nonet's own tools serve every profile; what they reach is checked again at the call.
-    if profile.allow.matches(&tool.full) || &*tool.server == crate::catalog::GATEWAY {
+    if &*tool.server == crate::catalog::GATEWAY {
+        return None;
+    }
+    if profile.only.as_ref().is_some_and(|only| !only.matches(&tool.full)) {
+        return Some("only");
+    }
+    if profile.allow.matches(&tool.full) {
         return None;
     }
     if profile.max_risk.is_some_and(|most| tool.risk > most) {

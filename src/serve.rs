@@ -10,6 +10,7 @@
 mod access;
 mod following;
 mod http;
+mod inquiring;
 mod lines;
 mod lists;
 mod open;
@@ -59,7 +60,7 @@ use crate::{
     config::{Config, Limits},
     downstream::LogLevel,
     gateway::{
-        Gateway,
+        Gateway, inquiry,
         session::{AsTask, Caller, Session},
     },
     lines::LineReader,
@@ -152,6 +153,9 @@ impl Handler {
     /// A handler with a session of its own.
     fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parkings: Parkings) -> Self {
         let session = gateway.open_session(profile);
+        if !http {
+            gateway.greet(&session);
+        }
         let ended = CancellationToken::new();
         Self {
             gateway,
@@ -306,6 +310,10 @@ impl ServerHandler for Handler {
         let mut result = self.negotiate_initialize(&request)?;
         self.recalled().await;
         let caller = self.gateway.caller(self.session.clone(), &request.client_info.name);
+        // Over HTTP a stateless client has a session for each request, and would be told with every answer.
+        if self.http {
+            self.gateway.greet(&self.session);
+        }
         result.instructions = Some(meta::instructions(&self.gateway, &caller));
         Ok(result)
     }
@@ -536,6 +544,9 @@ impl ServerHandler for Handler {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
+        if request.method == inquiry::METHOD {
+            return self.inquire(request, &context).await;
+        }
         let method = request.method;
         let known = KNOWN.contains(&method.as_str())
             || OF_SESSIONS.contains(&method.as_str()) && !is_modern(&context);

@@ -195,7 +195,7 @@ mod unix {
     impl Place {
         /// Connects to the gateway that is there, and starts one if there is none.
         pub async fn join(&self, hello: &Hello) -> anyhow::Result<(Reader, Writer)> {
-            if let Some(joined) = self.try_join(hello).await? {
+            if let Some(joined) = self.find(hello).await? {
                 return Ok(joined);
             }
             let lock = self.lock_file("start")?;
@@ -204,7 +204,7 @@ mod unix {
             loop {
                 // Somebody else may be starting one; whoever comes first.
                 let mine = started.is_some() || lock.try_lock().is_ok();
-                if let Some(joined) = self.try_join(hello).await? {
+                if let Some(joined) = self.find(hello).await? {
                     return Ok(joined);
                 }
                 // One that has ended before it listened is started again; of two the second leaves.
@@ -225,8 +225,8 @@ mod unix {
             }
         }
 
-        /// Connects, if one is there that is not just leaving.
-        async fn try_join(&self, hello: &Hello) -> anyhow::Result<Option<(Reader, Writer)>> {
+        /// Connects to a gateway that is there and not just leaving. Starts none.
+        pub async fn find(&self, hello: &Hello) -> anyhow::Result<Option<(Reader, Writer)>> {
             let Ok(stream) = UnixStream::connect(&self.socket).await else { return Ok(None) };
             anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();

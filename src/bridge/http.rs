@@ -29,7 +29,7 @@ const VERSION: &str = "mcp-protocol-version";
 const LAST_EVENT: &str = "last-event-id";
 const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 /// How long a gateway that cannot be reached is tried: it may just be starting anew.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
 /// How long before a stream that ended is opened again, unless the gateway says otherwise.
@@ -67,6 +67,8 @@ pub(super) struct HttpLink {
     client: Client,
     target: Target,
     back: mpsc::Sender<Back>,
+    /// How long a gateway that cannot be reached is tried.
+    patience: Duration,
     session: Mutex<Session>,
     /// Open requests of the stateless era, which are cancelled by closing them.
     open: Mutex<HashMap<String, AbortHandle>>,
@@ -76,11 +78,12 @@ pub(super) struct HttpLink {
 }
 
 impl HttpLink {
-    pub fn new(target: Target, back: mpsc::Sender<Back>) -> anyhow::Result<Arc<Self>> {
+    pub fn new(target: Target, back: mpsc::Sender<Back>, patience: Duration) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             client: web::client()?,
             target,
             back,
+            patience,
             session: Mutex::default(),
             open: Mutex::default(),
             expired: CancellationToken::new(),
@@ -199,7 +202,7 @@ impl HttpLink {
         let response = loop {
             match self.post_of(&line, message.as_ref()).send().await {
                 Ok(response) => break response,
-                Err(error) if error.is_connect() && began.elapsed() < PATIENCE => sleep(PAUSE).await,
+                Err(error) if error.is_connect() && began.elapsed() < self.patience => sleep(PAUSE).await,
                 Err(error) => {
                     let url = self.target.shown();
                     let why = match error.is_connect() {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 /// The `_meta` key of the protocol version that each request of the stateless era carries (2026-07-28).
-const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+pub(super) const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// The parts of a message that matter on its way.
 #[derive(Debug, Deserialize)]

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{
-    CommandFactory, Parser, Subcommand,
+    Args, CommandFactory, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
     error::ErrorKind,
 };
 
-use super::{login, secret};
+use super::{login, secret, setup};
 use crate::{
     downstream::guard,
     search::Rule,
@@ -21,13 +21,16 @@ Examples:
   nonet                                     serve MCP on stdin and stdout (what clients start)
   nonet serve --http 127.0.0.1:8931         serve MCP over HTTP at /mcp
   nonet check                               look the configuration and every server over
-  nonet search \"what changed in the repo\"   find tools
+  nonet setup                               take over the servers of your clients, step by step
   nonet import && nonet install claude-desktop --replace
-                                            take over a client's servers, then stand in front of them
-  nonet call time.get_current_time '{\"timezone\": \"UTC\"}'
+                                            the same for one client, by hand
+  nonet status                              how the gateway that runs is doing
+  nonet search \"what time is it in Tokyo\"   find tools
+  nonet call time.get_current_time '{\"timezone\": \"Asia/Tokyo\"}'
 
-Configuration: ./servers.toml, else ~/.config/nonet/servers.toml.
-Exit codes: 0 fine, 1 a tool or server failed, 2 the command line or configuration cannot be used.";
+Configuration: ./servers.toml, else ~/.config/nonet/servers.toml; setup, import and install take the latter.
+Exit codes: 0 fine, 1 a tool or server failed, 2 the command line or configuration cannot be used,
+130 Ctrl-C.";
 
 /// One MCP server in front of all of your MCP servers.
 #[derive(Debug, Parser)]
@@ -53,6 +56,20 @@ pub(super) struct Cli {
     pub http: Option<String>,
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+/// Who is asked, and how failures are told.
+#[derive(Debug, Args)]
+pub(super) struct Where {
+    /// Ask the gateway at this address, such as http://127.0.0.1:8931/mcp; NONET_TOKEN is sent as a bearer token
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// A header for each request, as `Name: value`; ${VAR} is expanded (may be repeated)
+    #[arg(long, value_name = "HEADER", requires = "url")]
+    pub header: Vec<String>,
+    /// Show all that servers said as they failed
+    #[arg(long, short)]
+    pub verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -88,17 +105,35 @@ pub(super) enum Command {
         /// Print the answer of search_tools as JSON
         #[arg(long)]
         json: bool,
+        /// Start every server and ask it, instead of a gateway that runs or the last lists
+        #[arg(long, conflicts_with = "url")]
+        refresh: bool,
+        #[command(flatten)]
+        way: Where,
     },
     /// List every tool of every server
     Tools {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Start every server and ask it, instead of a gateway that runs or the last lists
+        #[arg(long, conflicts_with = "url")]
+        refresh: bool,
+        #[command(flatten)]
+        way: Where,
     },
     /// Show everything about one tool, as JSON
     Get {
         /// The tool, such as files.read_file
         name: String,
+        /// Print a fault as JSON too
+        #[arg(long)]
+        json: bool,
+        /// Start every server and ask it, instead of a gateway that runs or the last lists
+        #[arg(long, conflicts_with = "url")]
+        refresh: bool,
+        #[command(flatten)]
+        way: Where,
     },
     /// Call a tool and print its result
     Call {
@@ -113,12 +148,42 @@ pub(super) enum Command {
         /// Print the whole result as JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        way: Where,
+    },
+    /// Show the gateway that runs: its servers, their tools and last errors, its jobs
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Go on, and show it again whenever something changes
+        #[arg(long, short)]
+        follow: bool,
+        #[command(flatten)]
+        way: Where,
+    },
+    /// Show the log of the gateway that clients of this machine share, or of one of its servers
+    Logs {
+        /// Only what is about this server: its state, its calls, what it prints on stderr
+        server: Option<String>,
+        /// How many entries to show, from the end; some have several lines
+        #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
+        lines: usize,
+        /// Go on, and show what is written from now on
+        #[arg(long, short)]
+        follow: bool,
+        /// Print one JSON object an entry
+        #[arg(long)]
+        json: bool,
     },
     /// Look over the configuration, then start every server and say how it went
     Check {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Show all that servers said as they failed
+        #[arg(long, short)]
+        verbose: bool,
     },
     /// Measure search quality on a labelled set of tools and queries
     Eval {
@@ -139,6 +204,8 @@ pub(super) enum Command {
         #[arg(long)]
         replay: bool,
     },
+    /// Put Nonet in front of your clients, step by step: import, secrets, check, install
+    Setup(setup::Wishes),
     /// Take MCP servers over from a client's configuration into servers.toml
     Import {
         /// A client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) or a file; all
@@ -147,9 +214,13 @@ pub(super) enum Command {
         /// Replace servers of the same name that are reached otherwise
         #[arg(long)]
         replace: bool,
-        /// Put secrets into the keyring of this system; without it they become variables to set
+        /// Put secrets into the keyring of this system, or do nothing; without it they go into the keyring where there
+        /// is one, else into secrets.env beside servers.toml
         #[arg(long)]
         keyring: bool,
+        /// Keep no secrets: they become variables to set
+        #[arg(long, conflicts_with = "keyring")]
+        variables: bool,
         /// Show what would be written, and write nothing
         #[arg(long)]
         dry_run: bool,
@@ -189,7 +260,7 @@ pub(super) enum Command {
         /// The server, by its name in servers.toml
         server: String,
     },
-    /// Keep secrets in the keyring of this system, for `${keyring:NAME}` in servers.toml
+    /// Keep secrets for servers.toml, in the keyring of this system or in a file
     Secret {
         #[command(subcommand)]
         action: secret::Action,
@@ -198,8 +269,14 @@ pub(super) enum Command {
     Forget,
     /// Print the JSON Schema of servers.toml
     Schema,
-    /// Print the man page
-    Man,
+    /// Print the man page, or that of a command
+    Man {
+        /// The command, such as `call`
+        command: Vec<String>,
+        /// Write the pages of all commands into this folder, such as ~/.local/share/man/man1
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        dir: Option<PathBuf>,
+    },
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -247,7 +324,8 @@ impl Cli {
                     | Command::Forget
                     | Command::Schema
                     | Command::Eval { .. }
-                    | Command::Man
+                    | Command::Man { .. }
+                    | Command::Logs { .. }
                     | Command::Completions { .. }
             )
         );

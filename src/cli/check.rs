@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, UNUSABLE, gateway, launchers, show};
+use super::{FAILED, OK, UNUSABLE, gateway, launchers, show, signal::stopped, status};
 use crate::{
     catalog::{GATEWAY, Tool},
     config::{Fault, Loaded, Unusable},
@@ -37,8 +37,8 @@ fn fault(fault: &Fault) -> Value {
 
 /// Prints what is wrong and how every server does. Exit code 0: all fine; 1: a server failed; 2: the
 /// configuration has faults.
-pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
-    let faults = loaded.faults.clone();
+pub async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow::Result<u8> {
+    let (faults, exposed) = (loaded.faults.clone(), loaded.warnings.clone());
     let file = loaded.config.file.clone();
     let limit = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
     let disabled: Vec<String> = loaded
@@ -51,9 +51,13 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     let gateway = gateway(loaded, true);
     gateway.connect();
     let launchers = launchers::versions(&gateway.config()).await;
+    let servers: Vec<Arc<str>> = gateway.connections().keys().cloned().collect();
     tokio::select! {
-        () = async { if as_json { gateway.settled(limit).await } else { show::starting(&gateway, limit).await } } => {}
-        () = super::stop_signal() => {}
+        () = show::starting(&gateway, &servers, limit) => {}
+        code = stopped() => {
+            gateway.stop().await;
+            return Ok(code);
+        }
     }
     gateway.published().await;
     let snapshot = gateway.snapshot();
@@ -69,7 +73,9 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     let failed = gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. }));
     let (whole, nine) = gateway.saving();
     let warnings = warnings(&gateway);
+    let unmatched = gateway.unmatched();
     gateway.stop().await;
+    let failed = failed || !exposed.is_empty();
     let code = match (faults.is_empty(), failed || warnings.iter().any(|warning| warning.serious)) {
         (false, _) => UNUSABLE,
         (true, true) => FAILED,
@@ -82,6 +88,8 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         status["disabled"] = json!(disabled);
         let warnings =
             warnings.iter().map(|warning| json!({ "server": warning.server, "message": warning.message }));
+        let rules = unmatched.iter().map(|rule| json!({ "key": rule.key, "message": rule.message }));
+        let warnings = warnings.chain(exposed.iter().map(fault)).chain(rules);
         status["warnings"] = json!(warnings.collect::<Vec<_>>());
         status["embedder"] = match &backend {
             Ok(backend) => json!({ "backend": backend }),
@@ -95,40 +103,40 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
     say!(
         "{}: {}",
         file.display(),
-        if faults.is_empty() { "no faults".into() } else { format!("{} faults", faults.len()) }
+        if faults.is_empty() { "no faults".into() } else { show::count(faults.len() as u64, "fault") }
     );
     for fault in &faults {
         let left_out =
             fault.entry.as_ref().map(|entry| format!(" [{entry}] is left out.")).unwrap_or_default();
         say!("  {fault}{left_out}");
     }
-    let mut table = show::plain_table(&["SERVER", "STATE", "STARTED", "PROTOCOL", "TOOLS", "ERROR"]);
+    let mut table = show::plain_table(&["SERVER", "STATE", "STARTED", "PROTOCOL", "TOOLS"]);
     for server in status["servers"].as_array().into_iter().flatten() {
         let text = |key: &str| server[key].as_str().unwrap_or_default().to_string();
         let started = server["started_ms"].as_u64().map(|ms| format!("{ms} ms")).unwrap_or_default();
         table.add_row([
             text("name"),
-            text("state"),
+            status::state(&text("state")),
             started,
             text("version"),
             server["tools"].to_string(),
-            match text("login") {
-                login if login.is_empty() => text("last_error"),
-                login => format!("wants a sign-in: {login}"),
-            },
         ]);
     }
     for name in disabled {
-        table.add_row([name, "disabled".into(), String::new(), String::new(), String::new(), String::new()]);
+        table.add_row([name, "disabled".into(), String::new(), String::new(), String::new()]);
     }
     say!("{table}");
     for server in status["servers"].as_array().into_iter().flatten() {
-        if let (Some(name), Some(cause)) = (server["name"].as_str(), server["likely_cause"].as_str()) {
-            say!("{name}: {cause}");
-        }
+        status::say_trouble(server, verbose);
     }
     for warning in &warnings {
         say!("{}: {}", warning.server, warning.message);
+    }
+    for rule in &unmatched {
+        say!("warning: {rule}");
+    }
+    for fault in &exposed {
+        say!("{fault}");
     }
     if !launchers.is_empty() {
         let told = launchers.iter().map(|(program, version)| match version {
@@ -142,8 +150,8 @@ pub async fn run(loaded: Loaded, as_json: bool) -> anyhow::Result<u8> {
         Err(error) => say!("{error}"),
     }
     say!(
-        "definitions: {whole} bytes for {} tools (about {} tokens); clients read {nine} bytes (about {} tokens)",
-        snapshot.of_servers().count(),
+        "definitions: {whole} bytes for {} (about {} tokens); clients read {nine} bytes (about {} tokens)",
+        show::count(snapshot.of_servers().count() as u64, "tool"),
         whole / 4,
         nine / 4
     );
@@ -177,7 +185,12 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
             let names: Vec<&str> = of.iter().take(NAMED).map(|tool| &*tool.name).collect();
             let more =
                 if of.len() > NAMED { format!(" and {} more", of.len() - NAMED) } else { String::new() };
-            let message = format!("{} of {} tools {what}: {}{more}", of.len(), tools.len(), names.join(", "));
+            let what = match of.len() {
+                1 => what.replacen("have ", "has ", 1).replacen("are ", "is ", 1),
+                _ => what.to_owned(),
+            };
+            let of = format!("{} of {}", of.len(), show::count(tools.len() as u64, "tool"));
+            let message = format!("{of} {what}: {}{more}", names.join(", "));
             all.push(Warning { server: server.to_string(), message, serious });
         };
         let which = |wrong: &dyn Fn(&Tool) -> bool| -> Vec<&Arc<Tool>> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::{FAILED, OK};
+use super::{FAILED, OK, show};
 use crate::{
     bridge::{self, Far, Target},
     config::{self, Loaded, Sources},
@@ -17,10 +17,15 @@ const TOKEN_VARIABLE: &str = "NONET_TOKEN";
 
 /// Joins the client to a gateway behind a URL.
 pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<u8> {
+    let target = target(url, headers, profile)?;
+    Ok(joined(bridge::run(Far::Http(target), super::stop_signal()).await))
+}
+
+/// The gateway behind a URL, with the headers that it wants.
+pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<Target> {
     let keyring = Keyring::system(keyring::UNATTENDED);
     let sources = Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) };
-    let target = Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? };
-    Ok(joined(bridge::run(Far::Http(target), super::stop_signal()).await))
+    Ok(Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? })
 }
 
 /// The exit code. A gateway that cannot be reached is no fault of the command line.
@@ -28,7 +33,7 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
     match joined {
         Ok(()) => OK,
         Err(error) => {
-            eprintln!("nonet: {error:#}");
+            show::complain(show::causes(&error));
             FAILED
         }
     }

@@ -1,21 +1,89 @@
 //! `nonet import`, `install` and `uninstall`: the configuration files of MCP hosts.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    io::{IsTerminal, stdin},
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use serde_json::json;
 
-use super::{FAILED, OK, show};
+use super::{OK, show};
 use crate::{
-    config,
-    hosts::{self, Applied, Change, Done, Imported, Launch, Machine, Manner, Scope, Source},
+    config, downstream,
+    hosts::{
+        self, Applied, Carried, Change, Host, Imported, Launch, Machine, Manner, Scope, SecretStore, Source,
+        Variable,
+    },
+    keyring::{self, Keyring},
+    shell,
 };
 
-/// The `servers.toml` that is written to: the one that would be used, else the last place where it was looked for.
-fn target(config: Option<&Path>) -> PathBuf {
-    config::find(config).unwrap_or_else(|missing| {
-        missing.looked_at.into_iter().next_back().unwrap_or_else(|| config::FILE_NAME.into())
-    })
+/// The `servers.toml` that is written: the one that is named, else the user's own. One that lies in the current folder
+/// may belong to a repository, so it has to be named.
+pub(super) fn target(config: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let file = match config {
+        Some(file) => file.into(),
+        None => config::user_file().context("no home folder is known; name the file with `--config FILE`")?,
+    };
+    Ok(std::path::absolute(&file).unwrap_or(file))
+}
+
+/// Whether a `servers.toml` lies in the current folder that is not the one to be written.
+pub(super) fn is_passed_over(target: &Path) -> bool {
+    let here = Path::new(config::FILE_NAME);
+    here.exists() && std::path::absolute(here).is_ok_and(|here| here != target)
+}
+
+/// A command for a configuration, as it works in the current folder.
+pub(super) fn command(command: &str, target: &Path) -> String {
+    match is_passed_over(target) {
+        true => format!("nonet --config {} {command}", shell::word(&target.to_string_lossy())),
+        false => shell::nonet(command, target),
+    }
+}
+
+/// Where an import puts the secrets that it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Secrets {
+    /// Into the keyring where there is one, else into `secrets.env`.
+    Kept,
+    /// Into the keyring, or nothing is done.
+    Keyring,
+    /// Nowhere: they become variables that the user sets.
+    Variables,
+}
+
+/// Takes servers over. A keyring is only asked where there are secrets. Returns it with what was found, and why it is
+/// not used, if it is there and cannot be.
+pub(super) fn take_over(
+    source: Source<'_>,
+    target: &Path,
+    replace: bool,
+    secrets: Secrets,
+    machine: &Machine,
+) -> anyhow::Result<(Imported, Option<Keyring>)> {
+    let limit = if stdin().is_terminal() { keyring::ATTENDED } else { keyring::UNATTENDED };
+    let keyring = Keyring::system(limit);
+    let manner = match secrets {
+        Secrets::Variables => Manner { replace, ..Manner::default() },
+        Secrets::Keyring => Manner { replace, keyring: Some(&keyring), file: false },
+        Secrets::Kept => Manner { replace, keyring: None, file: true },
+    };
+    let mut imported = hosts::import(source, target, manner, machine)?;
+    if secrets == Secrets::Kept && imported.has_secrets() {
+        match hosts::usable(&keyring) {
+            Ok(()) => {
+                let manner = Manner { keyring: Some(&keyring), ..manner };
+                imported = hosts::import(source, target, manner, machine)?;
+                return Ok((imported, Some(keyring)));
+            }
+            Err(keyring::Error::Missing(_)) => {}
+            Err(error) => imported.notes.push(format!("{error}, so it is not used")),
+        }
+    }
+    Ok((imported, (secrets == Secrets::Keyring).then_some(keyring)))
 }
 
 /// What a user names: a host, else a file. A host's name is never a file in the current folder.
@@ -33,14 +101,15 @@ fn source(name: &str) -> Result<Source<'_>, hosts::Fault> {
 pub fn import(
     name: Option<&str>,
     config: Option<&Path>,
-    manner: Manner<'_>,
+    replace: bool,
+    secrets: Secrets,
     dry_run: bool,
     json: bool,
 ) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
-    let target = target(config);
+    let target = target(config)?;
     let source = name.map_or(Ok(Source::All), source)?;
-    let imported = hosts::import(source, &target, manner, &machine)?;
+    let (imported, _) = take_over(source, &target, replace, secrets, &machine)?;
     let applied = if dry_run { None } else { Some(imported.apply()?) };
     if json {
         let mut answer = json!({
@@ -49,27 +118,32 @@ pub fn import(
             "variables": imported.variables,
             "dry_run": dry_run,
         });
-        if manner.keyring.is_some() {
+        if secrets != Secrets::Variables {
             answer["secrets"] = json!(imported.secrets);
+        }
+        if imported.secrets.iter().any(|kept| kept.store == SecretStore::File) {
+            answer["secrets_file"] = json!(imported.secrets_file());
         }
         if let Some(backup) = applied.and_then(|applied| applied.backup) {
             answer["backup"] = json!(backup);
         }
         say!("{}", serde_json::to_string_pretty(&answer)?);
     } else {
-        tell(&imported, dry_run);
+        tell(&imported, &target, dry_run);
         let written = applied.as_ref().is_some_and(|applied| applied.file.is_some());
         finish(&imported.change, applied);
+        if is_passed_over(&target) {
+            say!("The servers.toml of this folder is left alone; `--config servers.toml` writes to it.");
+        }
         if written {
-            say!("Look it over with `nonet check`.");
+            say!("Look it over with `{}`.", command("check", &target));
         }
     }
-    let left_out = imported.rows.iter().any(|row| matches!(row.done, Done::Skipped { .. }));
-    Ok(if left_out { FAILED } else { OK })
+    Ok(OK)
 }
 
-/// What became of each server, and what its user is to do.
-fn tell(imported: &Imported, dry_run: bool) {
+/// Prints what became of each server, and what its user is to do.
+pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
     let mut table = show::plain_table(&["SERVER", "FROM", "DONE"]);
     for row in &imported.rows {
         let from = row.from.host.map_or_else(|| row.from.file.display().to_string(), String::from);
@@ -86,19 +160,36 @@ fn tell(imported: &Imported, dry_run: bool) {
     }
     let unset: Vec<_> = imported.variables.iter().filter(|variable| !variable.set).collect();
     if !unset.is_empty() {
-        say!("\nSecrets are not copied: Nonet needs these variables in its environment.");
+        say!("\nNonet needs these variables, and leaves their servers out until they are set:");
         for variable in unset {
-            say!("  {}  ({})", variable.hint, variable.what);
+            let set = command(&format!("secret set {} --file", variable.name), target);
+            say!("  {set}  ({}; for {})", variable.what, variable.servers.join(", "));
         }
     }
-    if !imported.secrets.is_empty() {
-        say!("{}", if dry_run { "\nFor the keyring:" } else { "\nIn the keyring:" });
-        for secret in &imported.secrets {
+    let file = format!("In {}, for you only:", imported.secrets_file().display());
+    for (store, title) in [(SecretStore::Keyring, "In the keyring:"), (SecretStore::File, &file)] {
+        let kept: Vec<_> = imported.secrets.iter().filter(|kept| kept.store == store).collect();
+        if kept.is_empty() {
+            continue;
+        }
+        let title = if dry_run { title.replacen("In", "To go into", 1) } else { title.into() };
+        say!("\n{title}");
+        for secret in kept {
             let there = if secret.there { "; it was there" } else { "" };
             say!("  {}  (for {}{there})", secret.name, secret.servers.join(", "));
         }
     }
     say!("");
+}
+
+/// How hosts start Nonet with a configuration.
+pub(super) fn launch(target: &Path, profile: Option<&str>) -> anyhow::Result<Launch> {
+    let command = std::env::current_exe().context("the path of this program is not known")?;
+    let mut args = vec!["--config".into(), target.display().to_string()];
+    if let Some(profile) = profile {
+        args.extend(["--profile".into(), profile.into()]);
+    }
+    Ok(Launch { command: command.display().to_string(), args })
 }
 
 /// Puts Nonet into a host's configuration, under a profile if one is named. `replace` takes out what `servers.toml`
@@ -114,27 +205,124 @@ pub fn install(
     let machine = Machine::this()?;
     let host = hosts::find(host)?;
     let scope = if project { Scope::Project } else { Scope::User };
-    let target = target(config);
-    let carried = if replace {
-        hosts::import(Source::Host(host), &target, Manner::default(), &machine)?
-            .carried(host, scope, &machine)
-    } else {
-        Vec::new()
+    let target = target(config)?;
+    let imported = match replace {
+        true => Some(hosts::import(Source::Host(host), &target, Manner::default(), &machine)?),
+        false => None,
     };
-    let command = std::env::current_exe().context("the path of this program is not known")?;
-    let file = std::path::absolute(&target).unwrap_or(target);
-    let mut args = vec!["--config".into(), file.display().to_string()];
-    if let Some(profile) = profile {
-        args.extend(["--profile".into(), profile.into()]);
+    let carried = imported.as_ref().map(|found| found.carried(host, scope, &machine)).unwrap_or_default();
+    let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
+    let change = hosts::install(host, scope, &launch(&target, profile)?, &names, &machine)?;
+    let left_out = usable(&target, host)?;
+    let lost: Vec<&Carried> = carried.iter().filter(|carried| left_out.has(&carried.server)).collect();
+    if !lost.is_empty() {
+        anyhow::bail!(left_out.refusal(&lost, host, &target));
     }
-    let launch = Launch { command: command.display().to_string(), args };
-    let change = hosts::install(host, scope, &launch, &carried, &machine)?;
     finish(&change, apply(&change, dry_run)?);
+    if let Some(imported) = &imported {
+        tell_of_this_shell(imported, &carried, host, &target);
+    }
+    if !left_out.is_empty() {
+        let servers = left_out.servers().len();
+        let are = if servers == 1 { "1 entry is".into() } else { format!("{servers} entries are") };
+        say!("{are} left out of {}: `{}` says why.", target.display(), command("check", &target));
+    }
     if !dry_run && !change.is_nothing() {
         let project = if project { " --project" } else { "" };
         say!("To undo it: nonet uninstall {}{project}", host.name);
     }
     Ok(OK)
+}
+
+/// Prints the variables of servers that only the environment of this shell sets.
+pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host: &Host, target: &Path) {
+    let is_carried = |server: &String| carried.iter().any(|carried| carried.server == *server);
+    let is_of_this_shell =
+        |variable: &&Variable| variable.set && !variable.kept && !downstream::is_usual(&variable.name, "");
+    for variable in imported.variables.iter().filter(is_of_this_shell) {
+        if variable.servers.iter().any(is_carried) {
+            let set = command(&format!("secret set {} --file", variable.name), target);
+            say!("`{}` is set in this shell, which {} may not see: `{set}`", variable.name, host.title);
+        }
+    }
+}
+
+/// Reads the configuration that a host is to start Nonet with. One that Nonet could not start with is an error.
+fn usable(target: &Path, host: &Host) -> anyhow::Result<Faulty> {
+    if !target.exists() {
+        let here = match is_passed_over(target) {
+            true => {
+                format!("; for the one of this folder: `nonet install {} --config servers.toml`", host.name)
+            }
+            false => String::new(),
+        };
+        anyhow::bail!(
+            "{} would start Nonet with {}, which does not exist. Run `nonet setup`, or `nonet import {}` first{here}",
+            host.title,
+            target.display(),
+            host.name
+        );
+    }
+    Faulty::of(target)
+        .with_context(|| format!("{} would start Nonet in vain; nothing was changed", host.title))
+}
+
+/// The entries of a configuration that Nonet leaves out.
+pub(super) struct Faulty(Vec<config::Fault>);
+
+impl Faulty {
+    /// Reads a configuration.
+    pub fn of(target: &Path) -> anyhow::Result<Self> {
+        Ok(Self::of_faults(super::load(target)?.faults))
+    }
+
+    /// What these faults leave out.
+    pub fn of_faults(faults: Vec<config::Fault>) -> Self {
+        Self(faults)
+    }
+
+    /// What is wrong with a server of servers.toml, if it is left out.
+    pub fn why(&self, server: &str) -> Option<String> {
+        let entry = format!("servers.{server}");
+        let faults = self.0.iter().filter(|fault| fault.entry.as_ref() == Some(&entry));
+        let why: BTreeSet<&str> = faults.map(|fault| fault.message.as_str()).collect();
+        (!why.is_empty()).then(|| why.into_iter().collect::<Vec<_>>().join("; "))
+    }
+
+    fn has(&self, server: &str) -> bool {
+        self.why(server).is_some()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.servers().is_empty()
+    }
+
+    /// The entries, such as `servers.files`.
+    pub fn servers(&self) -> BTreeSet<&str> {
+        self.0.iter().filter_map(|fault| fault.entry.as_deref()).collect()
+    }
+
+    /// Why a host's servers are not taken out, with what to do.
+    fn refusal(&self, lost: &[&Carried], host: &Host, target: &Path) -> String {
+        let servers = if lost.len() == 1 { "a server".into() } else { format!("{} servers", lost.len()) };
+        let mut text = format!(
+            "nothing was changed: Nonet leaves out {servers} that {} has, and nothing would run them:\n",
+            host.title
+        );
+        for carried in lost {
+            let why = self.why(&carried.server).unwrap_or_default();
+            text.push_str(&format!("  {}: {why}\n", carried.server));
+        }
+        let [import, set, check] =
+            [format!("import {}", host.name), "secret set NAME --file".into(), "check".into()]
+                .map(|text| command(&text, target));
+        text.push_str(&format!(
+            "`{import}` keeps the secrets that stand in its file, `{set}` keeps one that you type, `{check}` has every \
+             fault. `nonet setup` does it all and leaves such servers with {}.",
+            host.title
+        ));
+        text
+    }
 }
 
 /// Takes Nonet out again.
@@ -146,12 +334,12 @@ pub fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Result<u8>
     Ok(OK)
 }
 
-fn apply(change: &Change, dry_run: bool) -> Result<Option<Applied>, hosts::Fault> {
+pub(super) fn apply(change: &Change, dry_run: bool) -> Result<Option<Applied>, hosts::Fault> {
     if dry_run { Ok(None) } else { change.apply().map(Some) }
 }
 
 /// Says what was done with a file; what would be done, if nothing was applied.
-fn finish(change: &Change, applied: Option<Applied>) {
+pub(super) fn finish(change: &Change, applied: Option<Applied>) {
     for told in &change.told {
         say!("{told}");
     }

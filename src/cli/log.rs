@@ -1,12 +1,16 @@
 //! Where the log goes, and the traces.
 
-use std::{ffi::OsStr, io::IsTerminal, path::Path};
+use std::{
+    ffi::OsStr,
+    io::IsTerminal,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
-use super::args::Cli;
+use super::args::{Cli, Command};
 #[cfg(not(feature = "otel"))]
 use crate::trace;
 #[cfg(feature = "otel")]
@@ -26,9 +30,12 @@ pub struct Log {
 /// Logs to stderr or a file, from a thread of its own: a client that does not read stderr must not stop the gateway. What it
 /// cannot take is dropped.
 pub fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
-    let filter = filter(cli.log.as_deref(), serves);
-    let (writer, guard) = writer(cli.log_file.as_deref())?;
-    let coloured = cli.log_file.is_none() && std::io::stderr().is_terminal();
+    // `nonet logs` reads that file.
+    let file = cli.log_file.as_deref().filter(|_| !matches!(cli.command, Some(Command::Logs { .. })));
+    let asked = cli.log.as_deref().filter(|asked| !asked.is_empty());
+    let filter = filter(asked, serves, file.is_some());
+    let (writer, guard) = writer(file)?;
+    let coloured = file.is_none() && std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(coloured);
     Ok(if cli.log_json { install(lines.json(), filter, guard) } else { install(lines, filter, guard) })
 }
@@ -67,9 +74,13 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
 }
 
 /// What is logged.
-fn filter(asked: Option<&str>, serves: bool) -> EnvFilter {
-    // rmcp says of its own accord what the state of a server says.
-    let default = if serves { "warn,nonet=info,rmcp::transport=off" } else { "error,rmcp::transport=off" };
+fn filter(asked: Option<&str>, serves: bool, to_file: bool) -> EnvFilter {
+    // rmcp says of its own accord what the state of a server says. In a file there is room for what servers print.
+    let default = match (serves, to_file) {
+        (true, true) => "warn,nonet=info,nonet::stderr=debug,rmcp::transport=off",
+        (true, false) => "warn,nonet=info,rmcp::transport=off",
+        (false, _) => "error,rmcp::transport=off",
+    };
     // A level alone is Nonet's: what libraries say at `debug` shows what goes through them, secrets included.
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
     let own = asked.filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
@@ -83,14 +94,33 @@ fn filter(asked: Option<&str>, serves: bool) -> EnvFilter {
     })
 }
 
+/// Where a log file is, which has the day of its lines in the middle of its name: `PREFIX.2026-01-31.SUFFIX`.
+pub(super) struct Files {
+    pub folder: PathBuf,
+    pub prefix: String,
+    pub suffix: String,
+}
+
+impl Files {
+    /// The files of `--log-file FILE`.
+    pub fn of(file: &Path) -> Self {
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = |part: Option<&OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+        Self {
+            folder: folder.into(),
+            prefix: name(file.file_stem()).unwrap_or_else(|| "nonet".into()),
+            suffix: name(file.extension()).unwrap_or_else(|| "log".into()),
+        }
+    }
+}
+
 fn writer(file: Option<&Path>) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
     let Some(file) = file else { return Ok(tracing_appender::non_blocking(std::io::stderr())) };
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = |part: Option<&OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+    let Files { folder, prefix, suffix } = Files::of(file);
     let files = tracing_appender::rolling::Builder::new()
         .rotation(tracing_appender::rolling::Rotation::DAILY)
-        .filename_prefix(name(file.file_stem()).unwrap_or_else(|| "nonet".into()))
-        .filename_suffix(name(file.extension()).unwrap_or_else(|| "log".into()))
+        .filename_prefix(prefix)
+        .filename_suffix(suffix)
         .max_log_files(LOG_FILES)
         .build(folder)
         .with_context(|| format!("`--log-file {}` cannot be written", file.display()))?;

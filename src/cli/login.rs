@@ -9,7 +9,8 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{FAILED, OK};
 use crate::{
-    config::{Config, Grant, OAuth, Transport},
+    config::{Config, Grant, OAuth, Server, Transport},
+    gateway::last_seen,
     keyring,
     oauth::{Callback, Entry, Kept, Record, SignIn, SignInError, Vault, Wish},
     store,
@@ -110,6 +111,9 @@ pub async fn login(config: &Config, manner: &Manner) -> anyhow::Result<u8> {
     entry.write(&Kept { record, in_keyring }, keyring::ATTENDED)?;
     drop(lock);
     callback.close().await;
+    if let (Some(folder), Some(settings)) = (config.embedder.cache_folder(), settings(config, server)) {
+        last_seen::forget_failure(&folder, server, settings);
+    }
     say!(
         "Signed in to `{server}`{}.",
         if allowed.is_empty() { String::new() } else { format!(" for {allowed}") }
@@ -181,10 +185,13 @@ fn pasted() -> mpsc::Receiver<String> {
     lines
 }
 
+fn settings<'a>(config: &'a Config, server: &str) -> Option<&'a Server> {
+    config.servers.iter().find(|(name, _)| name.as_str() == server).map(|(_, settings)| settings)
+}
+
 /// What is needed to sign in to a server of the configuration.
 fn remote<'a>(config: &'a Config, server: &str) -> anyhow::Result<Remote<'a>> {
-    let settings = config.servers.iter().find(|(name, _)| name.as_str() == server);
-    let Some((_, settings)) = settings else {
+    let Some(settings) = settings(config, server) else {
         let known = config.servers.iter().filter(|(_, settings)| settings.transport.is_signed_in_to());
         let known: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
         anyhow::bail!(

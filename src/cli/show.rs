@@ -1,19 +1,26 @@
-//! What people see: tables, progress bars, results.
+//! What people see: progress bars, results, failures in a line.
 
-use std::{io::IsTerminal, sync::Arc, time::Duration};
+use std::{borrow::Cow, io::IsTerminal, sync::Arc, time::Duration};
 
-use comfy_table::{ContentArrangement, Table, presets};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use serde_json::{Value, json};
 
+pub use super::table::{Look, clean, paint, plain_table};
 use super::{FAILED, OK};
 use crate::{
-    downstream::{Remedy, State},
+    downstream::{Remedy, State, cause},
     fault::Fault,
-    gateway::{Gateway, session::Caller},
-    policy::Verdict,
+    gateway::Gateway,
     results::text_of,
+    shell,
 };
+
+/// How long a wait takes before a bar, or a line where there is no terminal, says what for.
+const SILENCE: Duration = Duration::from_millis(200);
+/// How often is looked how far something has come.
+const LOOK: Duration = Duration::from_millis(10);
+/// How many servers a line names.
+const NAMED: usize = 5;
 
 /// Prints a line on stdout. A reader that has left, as `head` does, ends the program without a word.
 pub fn line(text: &str) {
@@ -27,59 +34,173 @@ pub fn line(text: &str) {
     }
 }
 
-/// A progress bar on stderr; invisible where stderr is no terminal.
+/// A number of things, such as `1 tool` and `2 tools`.
+pub fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A length of time for people, in one unit.
+pub fn age(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3_600),
+        _ => count(seconds / 86_400, "day"),
+    }
+}
+
+/// Says on stderr what went wrong.
+pub fn complain(what: impl std::fmt::Display) {
+    eprintln!("{} {what}", console::style("nonet:").for_stderr().red().bold());
+}
+
+/// An error with its causes, each said once: many an error says its cause itself.
+pub fn causes(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if said.is_empty() {
+            said = cause;
+        } else if !said.contains(&cause) {
+            said = format!("{said}: {cause}");
+        }
+    }
+    said
+}
+
+/// A failure of a server in one line; with what the server said, over several, if `verbose`.
+pub fn failure(error: &str, verbose: bool) -> String {
+    let brief = brief(error);
+    let line = match cause::likely(error) {
+        Some(cause) => format!("{} ({brief})", cause.trim_end_matches('.')),
+        None => brief.clone().into_owned(),
+    };
+    if !verbose || brief == error {
+        return line;
+    }
+    let whole: Vec<String> = error.lines().map(|line| format!("    {line}")).collect();
+    format!("{line}\n{}", whole.join("\n"))
+}
+
+/// What a server said last stands behind these words in the reason of its failure.
+const TAIL: &str = "; its stderr ends with: ";
+
+/// The reason of a failure with the one line of the server's stderr that says most.
+fn brief(error: &str) -> Cow<'_, str> {
+    let (reason, tail) = error.split_once(TAIL).unwrap_or((error, ""));
+    let reason = reason.lines().next().unwrap_or_default();
+    match telling(tail) {
+        Some(said) => format!("{reason}: {}", crate::schema::clip(said, 200)).into(),
+        None => reason.into(),
+    }
+}
+
+/// The line of a program's last words that names the error: `SomeError: ...` at its beginning, else one that speaks of an
+/// error, else the last.
+fn telling(tail: &str) -> Option<&str> {
+    let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let names_error = |line: &&&str| {
+        let (head, rest) = line.split_once(':').unwrap_or((line, ""));
+        let word = !head.is_empty() && !head.contains(char::is_whitespace);
+        word && !rest.is_empty() && (head.ends_with("Error") || head.ends_with("Exception"))
+    };
+    let speaks = |line: &&&str| {
+        let line = line.to_lowercase();
+        let words =
+            ["error", "fatal", "denied", "not found", "missing", "required", "invalid", "cannot", "failed"];
+        !line.starts_with("at ")
+            && !line.contains("complete log")
+            && words.iter().any(|word| line.contains(word))
+    };
+    let found = lines.iter().rfind(names_error).or_else(|| lines.iter().find(speaks));
+    found.or(lines.last()).copied()
+}
+
+/// Names for a line: the first few, and how many more there are.
+pub fn names<S: AsRef<str>>(names: &[S]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(NAMED) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// A progress bar on stderr; invisible where stderr is no terminal. It is gone when it is dropped, however its work ends.
 pub fn bar(what: &'static str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()
     };
-    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}")
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(what)
+    let bar = ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(what);
+    bar.with_finish(ProgressFinish::AndClear)
 }
 
-/// Waits until every server is ready or has failed, and shows how far that has come.
-pub async fn starting(gateway: &Arc<Gateway>, limit: Duration) {
-    let bar = bar("starting servers");
-    bar.set_length(gateway.connections().len() as u64);
-    let watch = async {
-        loop {
-            let connections = gateway.connections();
-            let left: Vec<&str> = connections
-                .iter()
-                .filter(|(_, connection)| !connection.state().settled())
-                .map(|(name, _)| &**name)
-                .collect();
-            bar.set_position((connections.len() - left.len()) as u64);
-            bar.set_message(left.join(", "));
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+/// Waits until these servers are ready or have failed, and shows how far that has come.
+pub async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit: Duration) {
+    let left = || {
+        let settled = |name: &&Arc<str>| {
+            let state = gateway.connections().get(*name).map(|connection| connection.state());
+            // One that was held is stopped until its start is under way.
+            state.is_none_or(|state| state.settled() && !matches!(state, State::Stopped))
+        };
+        servers.iter().filter(|name| !settled(name)).cloned().collect::<Vec<_>>()
     };
-    tokio::select! {
-        () = gateway.settled(limit) => {}
-        () = watch => {}
+    let began = std::time::Instant::now();
+    let mut shown: Option<ProgressBar> = None;
+    loop {
+        let left = left();
+        if left.is_empty() || began.elapsed() > limit {
+            break;
+        }
+        if shown.is_none() && began.elapsed() > SILENCE {
+            let bar = bar("starting servers");
+            bar.set_length(servers.len() as u64);
+            if bar.is_hidden() {
+                let first = if servers.len() > 1 { "; a first start may download some" } else { "" };
+                eprintln!("nonet: starting {} ({}){first}", count(left.len() as u64, "server"), names(&left));
+            }
+            shown = Some(bar);
+        }
+        if let Some(bar) = &shown {
+            bar.set_position((servers.len() - left.len()) as u64);
+            bar.set_message(left.join(", "));
+        }
+        tokio::time::sleep(LOOK).await;
     }
-    bar.finish_and_clear();
-    for (name, connection) in gateway.connections().iter() {
+}
+
+/// Says on stderr which of these servers are not there, in a line each.
+pub fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
+    for (name, connection) in gateway.connections().iter().filter(|(name, _)| servers.contains(name)) {
         match connection.state() {
             State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                eprintln!("nonet: `{name}` wants a sign-in: run `{login}`");
+                complain(format_args!("`{name}` wants a sign-in: run `{login}`"));
             }
             State::Down { error, .. } | State::AuthRequired { error, .. } => {
-                eprintln!("nonet: `{name}` is not available: {error}");
+                complain(format_args!("`{name}` is not available: {}", failure(&error, verbose)));
             }
-            State::Starting => eprintln!("nonet: `{name}` is still starting"),
-            _ => {}
+            State::Starting => complain(format_args!("`{name}` is still starting")),
+            State::Ready { .. } | State::Stopped => {}
         }
     }
 }
 
 /// Waits until the tools are indexed by meaning, and shows how far that has come.
 pub async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
-    let bar = bar("indexing tools");
     let mut progress = gateway.indexing();
     let watch = async {
+        tokio::time::sleep(SILENCE).await;
+        let bar = bar("indexing tools");
+        let first = *progress.borrow();
+        if bar.is_hidden() && first.done < first.total && !first.finished {
+            eprintln!(
+                "nonet: indexing {} by meaning, once",
+                count((first.total - first.done) as u64, "tool")
+            );
+        }
         loop {
             let now = *progress.borrow_and_update();
             bar.set_length(now.total as u64);
@@ -93,19 +214,27 @@ pub async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
         () = gateway.indexed(limit) => {}
         () = watch => {}
     }
-    bar.finish_and_clear();
 }
 
-/// Prints an answer as JSON or as a table; gives the exit code.
-pub fn answer(answer: Result<Value, Fault>, as_json: bool, table: fn(&Value)) -> anyhow::Result<u8> {
+/// How an answer is shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    /// As JSON.
+    pub json: bool,
+    /// With all that servers said as they failed.
+    pub verbose: bool,
+}
+
+/// Prints an answer as JSON or as a table; gives the exit code. A fault is `{code, message, ...}`.
+pub fn answer(answer: Result<Value, Value>, manner: Manner, table: fn(&Value)) -> anyhow::Result<u8> {
     match answer {
-        Ok(answer) if as_json => say!("{}", serde_json::to_string_pretty(&answer)?),
+        Ok(answer) if manner.json => say!("{}", serde_json::to_string_pretty(&answer)?),
         Ok(answer) => table(&answer),
         Err(fault) => {
-            if as_json {
-                say!("{}", serde_json::to_string_pretty(&fault.to_value())?);
+            if manner.json {
+                say!("{}", serde_json::to_string_pretty(&json!({ "error": fault }))?);
             } else {
-                print_fault(&fault);
+                print_fault(&fault, manner.verbose);
             }
             return Ok(FAILED);
         }
@@ -113,22 +242,34 @@ pub fn answer(answer: Result<Value, Fault>, as_json: bool, table: fn(&Value)) ->
     Ok(OK)
 }
 
-fn print_fault(fault: &Fault) {
-    eprintln!("nonet: {fault}");
-    if !fault.did_you_mean.is_empty() {
-        eprintln!("  did you mean: {}", fault.did_you_mean.join(", "));
-    }
+/// The object that a fault is in answers.
+pub fn fault_value(fault: &Fault) -> Value {
+    fault.to_value()["error"].take()
 }
 
-/// A table that fits the terminal, without borders.
-pub fn plain_table(head: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(head);
-    if !std::io::stdout().is_terminal() {
-        // Whoever reads a pipe wants whole lines.
-        table.set_content_arrangement(ContentArrangement::Disabled);
+/// A fault as a sentence, with what may have been meant and a command to copy.
+fn print_fault(fault: &Value, verbose: bool) {
+    let message = field(fault, "message");
+    if fault["code"] == "needs_approval" && !verbose {
+        // The rest says how a model asks.
+        let what = message.split(" Ask the user").next().unwrap_or(message);
+        complain(format_args!("{what} A command cannot ask: call it from a client, or change its policy."));
+        return;
     }
-    table
+    complain(if verbose { message.into() } else { brief(message) });
+    if let Some(cause) = cause::likely(message).filter(|_| fault["code"] == "server_down") {
+        eprintln!("  {cause}");
+    }
+    let meant = fault["did_you_mean"].as_array().into_iter().flatten();
+    let meant: Vec<&str> = meant.filter_map(Value::as_str).collect();
+    if !meant.is_empty() {
+        eprintln!("  did you mean: {}", meant.join(", "));
+    }
+    let corrected = &fault["details"]["corrected_call"]["arguments"];
+    if let Some(name) = corrected["name"].as_str() {
+        let params = corrected["params"].to_string();
+        eprintln!("  such as: nonet call {} {}", shell::word(name), shell::word(&params));
+    }
 }
 
 fn field<'a>(value: &'a Value, key: &str) -> &'a str {
@@ -146,15 +287,19 @@ pub fn search_table(answer: &Value) {
             format!("{} ({state})", field(hit, "name"))
         };
         let score = hit["score"].as_f64().unwrap_or(0.0);
-        table.add_row([
-            format!("{score:.3}"),
-            name,
-            field(hit, "risk").into(),
-            field(hit, "description").into(),
-        ]);
+        table.add_row([format!("{score:.3}"), name, risk(hit), field(hit, "description").into()]);
     }
-    say!("{table}");
+    say!("{}", table.clipped(2));
     tell_confidence(answer);
+}
+
+/// What a call can do at worst, in its colour.
+fn risk(tool: &Value) -> String {
+    match field(tool, "risk") {
+        "high" => paint(Look::Bad, "high"),
+        "medium" => paint(Look::Warn, "medium"),
+        other => other.into(),
+    }
 }
 
 fn tell_confidence(answer: &Value) {
@@ -218,56 +363,122 @@ pub fn explained_table(answer: &Value) {
     tell_confidence(answer);
 }
 
-/// Every tool that the caller may see.
-pub fn all_tools(gateway: &Gateway, caller: &Caller) -> Value {
-    let snapshot = gateway.snapshot();
-    let tools: Vec<Value> = snapshot
-        .catalog
-        .visible()
-        .filter(|tool| !matches!(gateway.verdict(caller, tool), Verdict::Deny(_)))
-        .map(|tool| {
-            json!({
-                "name": &*tool.full,
-                "wire_name": &*tool.wire,
-                "server": &*tool.server,
-                "description": tool.description,
-                "signature": tool.signature,
-                "risk": tool.risk,
-                "version": tool.version,
-            })
-        })
-        .collect();
-    json!({ "total": tools.len(), "tools": tools })
-}
-
-/// The answer of [`all_tools`].
+/// Every tool, in a line each.
 pub fn tools_table(answer: &Value) {
     let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
     for tool in answer["tools"].as_array().into_iter().flatten() {
         let description = field(tool, "description").split_whitespace().collect::<Vec<_>>().join(" ");
-        table.add_row([field(tool, "name"), field(tool, "risk"), &crate::schema::clip(&description, 100)]);
+        let description = crate::schema::clip(&description, 100);
+        table.add_row([field(tool, "name").to_owned(), risk(tool), description]);
     }
-    say!("{table}");
-    eprintln!("{} tools", answer["total"]);
+    say!("{}", table.clipped(1));
+    eprintln!("{}", count(answer["total"].as_u64().unwrap_or(0), "tool"));
 }
 
-/// The result of a call: its text, or everything as JSON.
-pub fn result(result: &Value, as_json: bool) {
-    if as_json {
-        line(&serde_json::to_string_pretty(result).unwrap_or_default());
-        return;
-    }
-    let text = text_of(result);
-    if crate::results::is_error(result) {
-        eprintln!("nonet: {text}");
-    } else if text.is_empty() {
-        line(&serde_json::to_string_pretty(result).unwrap_or_default());
+/// Everything about a tool, as JSON.
+pub fn whole(answer: &Value) {
+    line(&serde_json::to_string_pretty(answer).unwrap_or_default());
+}
+
+/// The result of a call: its text, or everything as JSON. Gives the exit code.
+pub fn result(result: Result<Value, Value>, manner: Manner) -> anyhow::Result<u8> {
+    let result = match result.map(|result| fault_in(&result).map_or(Ok(result), Err)) {
+        Ok(Ok(result)) => result,
+        Ok(Err(fault)) | Err(fault) => return answer(Err(fault), manner, whole),
+    };
+    let failed = crate::results::is_error(&result);
+    let text = text_of(&result);
+    if manner.json || !failed && text.is_empty() {
+        whole(&result);
+    } else if failed {
+        complain(text);
     } else {
         say!("{text}");
         let others = result["content"].as_array().into_iter().flatten();
         let others = others.filter(|block| block["type"] != "text").count();
         if others > 0 {
-            eprintln!("{others} more content blocks that are no text; --json shows them");
+            eprintln!(
+                "{} that {} not text; --json shows everything",
+                count(others as u64, "more content block"),
+                if others == 1 { "is" } else { "are" }
+            );
         }
+    }
+    Ok(if failed { FAILED } else { OK })
+}
+
+/// The fault of Nonet's own that a result is, if it is one.
+fn fault_in(result: &Value) -> Option<Value> {
+    let text = crate::results::is_error(result).then(|| text_of(result))?;
+    let mut said: Value = serde_json::from_str(&text).ok()?;
+    let own = said["error"]["code"].is_string() && said["error"]["retryable"].is_boolean();
+    own.then(|| said["error"].take())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        for (number, expected) in [(0, "0 tools"), (1, "1 tool"), (2, "2 tools")] {
+            assert_eq!(count(number, "tool"), expected);
+        }
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        for (seconds, expected) in
+            [(0, "0 s"), (59, "59 s"), (90, "1 min"), (7_200, "2 h"), (86_400, "24 h"), (200_000, "2 days")]
+        {
+            assert_eq!(age(Duration::from_secs(seconds)), expected);
+        }
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let missing = || std::fs::read("/no/such/file").map(drop);
+        #[derive(Debug, thiserror::Error)]
+        #[error("`/no/such/file`: {source}; make it readable")]
+        struct Says {
+            source: std::io::Error,
+        }
+        let says = missing().map_err(|source| Says { source }).context("the store").unwrap_err();
+        let cause = missing().unwrap_err().to_string();
+        assert_eq!(causes(&says), format!("the store: `/no/such/file`: {cause}; make it readable"));
+        let silent = missing().context("cannot read /no/such/file").unwrap_err();
+        assert_eq!(causes(&silent), format!("cannot read /no/such/file: {cause}"));
+    }
+
+    #[test]
+    fn a_failure_is_told_in_one_line_with_its_cause() {
+        let check = |error: &str, expected: &str| assert_eq!(failure(error, false), expected);
+        check("it ended (exit code 3)", "it ended (exit code 3)");
+        check(
+            "it ended (exit code 1); its stderr ends with: node:internal/modules/cjs/loader:1\n  throw err;\nError: spawn x\n    at Module._resolve (node:1)\nNode.js v22",
+            "it ended (exit code 1): Error: spawn x",
+        );
+        check(
+            "it ended (exit code 1); its stderr ends with: Traceback:\n  raise KeyError(name)\nKeyError: 'X'",
+            "A variable or argument that the server wants is not given: look at `env` and `args` (it ended (exit code 1): KeyError: 'X')",
+        );
+        check(
+            "it ended (exit code 1); its stderr ends with: hello\nit crashed\n",
+            "it ended (exit code 1): it crashed",
+        );
+        let verbose = failure("it ended; its stderr ends with: one\ntwo", true);
+        assert_eq!(verbose, "it ended: two\n    it ended; its stderr ends with: one\n    two");
+    }
+
+    #[test]
+    fn a_fault_in_a_result_is_seen() {
+        let of = |text: &str| json!({ "content": [{ "type": "text", "text": text }], "isError": true });
+        let fault = Fault::new(crate::fault::Code::ServerDown, "`shop` is down: it ended");
+        let seen = fault_in(&fault.to_result()).expect("it is one");
+        assert_eq!(seen["message"], "`shop` is down: it ended");
+        assert_eq!(fault_in(&of("out of order")), None);
+        assert_eq!(fault_in(&of(r#"{"error": {"code": 7, "message": "the server's own"}}"#)), None);
     }
 }

@@ -71,7 +71,7 @@ impl<'a> Checker<'a> {
                 }
             }
             (false, true) => {
-                self.only_with(pointer, server, &["args", "env", "cwd"], "command", "url");
+                self.only_with(pointer, server, &["args", "env", "inherit_env", "cwd"], "command", "url");
                 if transport == Some("stdio") {
                     let remedy = "Give a `command` instead, or take `transport` out.";
                     let message = "`stdio` needs `command`, and this server has `url`";

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Config, Globs, Sources, read, values::time};
+use crate::secrets_file::SecretsFile;
 
 /// When a call that is still running becomes a task, for a client that nothing is known of: most give up at 60 s.
 pub const SOFT_DEADLINE: Duration = Duration::from_secs(45);
@@ -83,7 +84,7 @@ impl Default for Limits {
 
 static BUILT_IN: LazyLock<BTreeMap<String, Client>> = LazyLock::new(|| {
     let file = Path::new("clients.toml");
-    let written = read::read(include_str!("clients.toml"), file, Sources::NONE);
+    let written = read::read(include_str!("clients.toml"), file, Sources::NONE, &SecretsFile::default());
     let written = written.expect("the built-in table is TOML; a test reads it");
     serde_json::from_value(written.value["clients"].clone())
         .expect("the built-in table fits; a test reads it")

@@ -18,15 +18,18 @@ pub struct Gateway {
     /// The context window of the model in tokens; `auto` goes by it.
     #[schemars(range(min = 1_000, max = 1_000_000_000))]
     pub context_window: u64,
-    /// Tools listed beside the meta-tools in any mode.
-    #[schemars(example = json!(["filesystem.read_file"]))]
-    pub pinned: Vec<String>,
+    /// Tools listed beside the meta-tools in any mode: names, or patterns on full names (`server.tool`).
+    #[schemars(example = json!(["filesystem.read_*"]))]
+    pub pinned: Globs,
     /// Bearer tokens of those who may reach everything over HTTP. As soon as there is any token, here or in a profile,
     /// every request over HTTP needs one.
     #[schemars(example = json!(["${ADMIN_TOKEN}"]))]
     pub tokens: Vec<Token>,
     /// Patterns on full names (`server.tool`) with a number from -10 to 10 that lifts or lowers these tools in searches.
     pub priorities: Priorities,
+    /// Variables of Nonet's environment that every server gets besides the usual ones; names and patterns.
+    #[schemars(schema_with = "super::servers::inherit_env_schema")]
+    pub inherit_env: Globs,
     /// Folders of skills; `~/` and paths relative to this file are understood.
     #[schemars(example = json!(["~/.config/nonet/skills"]))]
     pub skills: Vec<PathBuf>,
@@ -69,9 +72,10 @@ impl Default for Gateway {
         Self {
             tool_injection: ToolInjection::default(),
             context_window: 200_000,
-            pinned: Vec::new(),
+            pinned: Globs::default(),
             tokens: Vec::new(),
             priorities: Priorities::default(),
+            inherit_env: Globs::default(),
             skills: Vec::new(),
             soft_deadline: None,
             max_result_bytes: None,
@@ -129,15 +133,17 @@ pub struct Profile {
     /// Tags whose tools are shown.
     #[schemars(example = json!(["files"]))]
     pub tags: Vec<String>,
-    /// Patterns on full names (`server.tool`) that are shown.
+    /// Patterns on full names (`server.tool`) that are shown, besides what `categories`, `tags` and `max_risk` show.
     pub allow: Globs,
+    /// If given, nothing is shown but full names that match, whatever `allow` says.
+    pub only: Option<Globs>,
     /// Patterns on full names that are not shown, whatever else says so.
     pub deny: Globs,
     /// The highest risk that is shown.
     pub max_risk: Option<Risk>,
-    /// Tools listed beside the meta-tools in any mode.
-    #[schemars(example = json!(["files.read_file"]))]
-    pub pinned: Vec<String>,
+    /// Tools listed beside the meta-tools in any mode: names, or patterns on full names.
+    #[schemars(example = json!(["files.read_*"]))]
+    pub pinned: Globs,
     /// How tools are shown, instead of `[gateway]`'s way.
     pub tool_injection: Option<ToolInjection>,
     /// The context window of this client's model, instead of `[gateway]`'s.

@@ -17,7 +17,7 @@ use super::{
     expand::{Sources, Trouble, expand},
     explain::quoted,
 };
-use crate::keyring;
+use crate::{keyring, secrets_file::SecretsFile};
 
 /// The tables whose entries can be left out one by one. Policies are none of them: one that is left out would let through
 /// what it is there to stop.
@@ -30,7 +30,7 @@ pub(super) struct Written {
     pub value: Value,
     /// What was wrong with single values: variables that are not set, and the like.
     pub faults: Vec<Fault>,
-    /// What came from the keyring, by the pointer of the entry that it is in.
+    /// What came from the keyring or `secrets.env`, by the pointer of the entry that it is in.
     secrets: BTreeMap<String, BTreeSet<String>>,
     spots: HashMap<String, Spot>,
 }
@@ -64,8 +64,13 @@ pub(super) enum Place {
     Value,
 }
 
-/// Reads a text; `Err` when it is no TOML.
-pub(super) fn read(text: &str, file: &Path, sources: Sources) -> Result<Written, Unusable> {
+/// Reads a text; `Err` when it is no TOML. `kept` has the variables that the environment does not have.
+pub(super) fn read(
+    text: &str,
+    file: &Path,
+    sources: Sources,
+    kept: &SecretsFile,
+) -> Result<Written, Unusable> {
     let lines = Lines::new(text);
     let document = Document::parse(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
@@ -89,7 +94,7 @@ pub(super) fn read(text: &str, file: &Path, sources: Sources) -> Result<Written,
         secrets: BTreeMap::new(),
         spots: HashMap::new(),
     };
-    let mut walk = Walk { written, lines, sources, is_off: false };
+    let mut walk = Walk { written, lines, sources, kept, is_off: false };
     let root = Spot { key: String::new(), key_at: (1, 1), value_at: (1, 1), state: State::Plain };
     walk.written.spots.insert(String::new(), root);
     walk.written.value = walk.table("", document.as_table());
@@ -130,7 +135,7 @@ impl Written {
         !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == State::Plain)
     }
 
-    /// What an entry has from the keyring.
+    /// What an entry has from the keyring or `secrets.env`.
     pub fn secrets(&self, entry: &str) -> impl Iterator<Item = &str> {
         self.secrets.get(entry).into_iter().flatten().map(String::as_str)
     }
@@ -153,7 +158,7 @@ pub(super) fn join(pointer: &str, key: &str) -> String {
 }
 
 /// A key as TOML writes it: bare where it may be.
-pub(super) fn written_key(key: &str) -> String {
+pub(crate) fn written_key(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !key.is_empty() && key.chars().all(bare) { key.into() } else { Value::from(key).to_string() }
 }
@@ -162,6 +167,7 @@ struct Walk<'a> {
     written: Written,
     lines: Lines<'a>,
     sources: Sources<'a>,
+    kept: &'a SecretsFile,
     /// Whether this is inside of an entry that is switched off: its secrets are not asked for, and need not be there.
     is_off: bool,
 }
@@ -242,7 +248,14 @@ impl Walk<'_> {
                 found.borrow_mut().insert(value.clone());
             })
         };
-        let expanded = expand(text, Sources { env: self.sources.env, keyring: &keyring });
+        let env = |name: &str| {
+            (self.sources.env)(name).or_else(|| {
+                let value = self.kept.get(name)?;
+                found.borrow_mut().insert(value.into());
+                Some(value.into())
+            })
+        };
+        let expanded = expand(text, Sources { env: &env, keyring: &keyring });
         if let Some(entry) = self.written.entry_pointer(pointer) {
             self.written.secrets.entry(entry.into()).or_default().append(&mut found.borrow_mut());
         }
@@ -258,7 +271,14 @@ impl Walk<'_> {
                 for trouble in troubles {
                     // Someone who switches a server off need not have its token.
                     if !self.is_off || trouble == Trouble::Malformed {
-                        self.unreadable(pointer, trouble.to_string(), trouble.remedy());
+                        let remedy = match &trouble {
+                            Trouble::Unset(name) => format!(
+                                "Set it, keep it with `nonet secret set {name} --file`, or give a default: \
+                                 `${{{name}:-default}}`."
+                            ),
+                            trouble => trouble.remedy(),
+                        };
+                        self.unreadable(pointer, trouble.to_string(), remedy);
                     }
                 }
                 text.into()

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Globs, Secret,
+    Globs, Risk, Secret,
     paths::Paths,
     schema::{named, with_keys},
     values::time,
@@ -39,6 +39,8 @@ pub struct Server {
     pub policy: Option<Policy>,
     /// Whether calls that may change something may still run at the same time.
     pub parallel: bool,
+    /// Whether the server takes one call at a time, whoever makes it.
+    pub serialize: bool,
     /// How many calls may be with the server at the same time; further ones wait.
     pub max_concurrency: usize,
     /// Whose process or connection it is.
@@ -47,8 +49,15 @@ pub struct Server {
     pub expose: Expose,
     /// What single tools have of their own, by the name their server gives them.
     pub tools: BTreeMap<String, ToolOverride>,
-    /// What the keyring gave for any of its texts; hidden wherever it turns up.
+    /// What the keyring or `secrets.env` gave for any of its texts; hidden wherever it turns up.
     pub secrets: Vec<Secret>,
+}
+
+impl Server {
+    /// Returns how many calls may be with the server at the same time.
+    pub fn concurrency(&self) -> usize {
+        if self.serialize { 1 } else { self.max_concurrency }
+    }
 }
 
 /// How a server is reached.
@@ -60,8 +69,10 @@ pub enum Transport {
         command: String,
         /// Its arguments, as written.
         args: Vec<String>,
-        /// What it gets besides the few variables that every child gets.
+        /// What it gets besides the variables that every child gets.
         env: BTreeMap<String, Secret>,
+        /// The variables that it also gets from Nonet's own environment.
+        inherit_env: Globs,
         /// The folder it runs in, made absolute.
         cwd: Option<PathBuf>,
     },
@@ -135,6 +146,8 @@ pub enum Grant {
 pub struct ToolOverride {
     /// What happens when this tool is called.
     pub policy: Option<Policy>,
+    /// How much harm the tool can do, whatever its server or its name say.
+    pub risk: Option<Risk>,
     /// Other words for the tool, in any language; search finds it by them.
     #[schemars(example = json!(["remove a page"]))]
     pub aliases: Vec<String>,
@@ -210,6 +223,9 @@ pub(super) struct ServerTable {
     /// Environment variables for the program, besides PATH, HOME and the like, which it always gets.
     #[schemars(schema_with = "env_schema")]
     pub env: BTreeMap<String, Secret>,
+    /// Variables of Nonet's own environment that the program gets too; names and patterns.
+    #[schemars(schema_with = "inherit_env_schema")]
+    pub inherit_env: Globs,
     /// The folder the program runs in; relative to this file.
     #[schemars(length(min = 1), example = &"~/projects")]
     pub cwd: Option<String>,
@@ -245,6 +261,9 @@ pub(super) struct ServerTable {
     pub policy: Option<Policy>,
     /// `true`: calls that may change something may run at the same time.
     pub parallel: bool,
+    /// `true`: one call at a time, of whatever tool and whoever makes it, also where `parallel` or `max_concurrency` say
+    /// otherwise. Further calls wait for their turn.
+    pub serialize: bool,
     /// How many calls may be with the server at the same time; further ones wait for their turn.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: usize,
@@ -264,6 +283,7 @@ impl Default for ServerTable {
             command: None,
             args: Vec::new(),
             env: BTreeMap::new(),
+            inherit_env: Globs::default(),
             cwd: None,
             url: None,
             headers: BTreeMap::new(),
@@ -277,6 +297,7 @@ impl Default for ServerTable {
             blocked_tools: Globs::default(),
             policy: None,
             parallel: false,
+            serialize: false,
             max_concurrency: 64,
             scope: Scope::default(),
             expose: Expose::default(),
@@ -297,6 +318,7 @@ impl ServerTable {
                 command: paths.program(&self.command.unwrap_or_default()),
                 args: self.args,
                 env: self.env,
+                inherit_env: self.inherit_env,
                 cwd: self.cwd.map(|cwd| paths.resolve(cwd.as_ref())),
             },
         };
@@ -311,6 +333,7 @@ impl ServerTable {
             blocked_tools: self.blocked_tools,
             policy: self.policy,
             parallel: self.parallel,
+            serialize: self.serialize,
             max_concurrency: self.max_concurrency,
             scope: self.scope,
             expose: self.expose,
@@ -323,6 +346,14 @@ impl ServerTable {
 fn env_schema(_: &mut SchemaGenerator) -> Schema {
     let text = json_schema!({ "type": "string", "examples": ["warn"] });
     with_keys("env-name", text, json!({ "LOG_LEVEL": "warn" }))
+}
+
+pub(super) fn inherit_env_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": { "type": "string", "format": "glob", "examples": ["AWS_*"] },
+        "examples": [["AWS_*", "KUBECONFIG"]],
+    })
 }
 
 fn headers_schema(_: &mut SchemaGenerator) -> Schema {

@@ -144,7 +144,7 @@ tool = "a.b"
 
 #[test]
 fn every_fault_is_told_at_once() {
-    let Loaded { config, faults } = loaded(FAULTY);
+    let Loaded { config, faults, .. } = loaded(FAULTY);
     let told = faults.iter().map(|fault| format!("{fault}\n")).collect::<String>();
     let servers: Vec<_> = config.servers.keys().map(ServerName::as_str).collect();
     let others = [keys(&config.apps), keys(&config.profiles), keys(&config.categories)];
@@ -259,6 +259,39 @@ fn a_variable_that_is_not_set_costs_its_own_entry() {
 }
 
 #[test]
+fn a_server_that_is_left_out_is_known_with_its_faults() {
+    let text = r#"
+[servers.docs]
+url = "https://example.com"
+description = "Pages of the wiki"
+headers = { A = "${NO}", B = "${TOKEN}" }
+[servers.Bad]
+command = "x"
+description = "for ${TOKEN}"
+[servers.many]
+a = 1
+b = 2
+c = 3
+d = 4
+[servers.off]
+enabled = false
+comand = "x"
+[servers.odd]
+enabled = "no"
+command = "x"
+[servers.good]
+command = "x"
+"#;
+    let left_out = loaded(text).config.left_out;
+    assert_eq!(keys(&left_out), ["Bad", "docs", "many", "odd"]);
+    assert_eq!(left_out["docs"].description, "Pages of the wiki");
+    let told = left_out.values().map(LeftOut::why).collect::<Vec<_>>().join("\n");
+    assert_snapshot!(told);
+    assert!(!format!("{left_out:?}").contains("s3cr3t"));
+    assert!(loaded("[servers]\nbad = 5").config.left_out["bad"].why().contains("expected a table"));
+}
+
+#[test]
 fn a_secret_that_the_keyring_does_not_give_costs_its_own_entry() {
     let text = r#"
 [servers.none]
@@ -276,7 +309,7 @@ args = ["--token=${keyring:TOKEN}"]
 enabled = false
 command = "${keyring:NONE}"
 "#;
-    let Loaded { config, faults } = loaded(text);
+    let Loaded { config, faults, .. } = loaded(text);
     let told: Vec<_> =
         faults.iter().map(|fault| format!("{}: {}. {}", fault.key, fault.message, fault.remedy)).collect();
     assert_snapshot!(told.join("\n"));
@@ -565,6 +598,103 @@ fn the_file_is_found_where_it_is_said_to_be() {
     let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "/x".to_string());
     assert_eq!(places(&xdg), [Path::new("servers.toml"), Path::new("/x/nonet/servers.toml")]);
     assert_snapshot!(NotFound { looked_at: places(&env) });
+}
+
+#[test]
+fn variables_that_are_not_set_come_from_the_file_of_secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, secrets) = (folder.path().join("servers.toml"), folder.path().join(secrets_file::NAME));
+    let text = r#"
+[servers.a]
+command = "~/a"
+env = { KEPT = "${KEPT}", TOKEN = "${TOKEN}" }
+args = ["$${KEPT}", "${NO:-${KEPT}}"]
+[servers.b]
+url = "https://b.example"
+headers = { A = "${MISSING}" }
+"#;
+    std::fs::write(&file, text).unwrap();
+    let mut kept = SecretsFile::read(&secrets).unwrap();
+    for (name, value) in [("KEPT", "${TOKEN} kept"), ("TOKEN", "not this one"), ("HOME", "/nowhere")] {
+        kept.set(name, value);
+    }
+    kept.write().unwrap();
+    let loaded = load(&file, here()).unwrap();
+    let told: Vec<_> = loaded.faults.iter().map(|fault| fault.message.as_str()).collect();
+    assert_eq!(told, ["the environment variable `MISSING` is not set"]);
+    assert_eq!(loaded.warnings, []);
+    let a = &loaded.config.servers[&ServerName::new("a").unwrap()];
+    let Transport::Stdio { command, args, env, .. } = &a.transport else { panic!() };
+    assert_eq!(command, "/home/ann/a", "the file is for variables, and not for paths");
+    assert_eq!((env["KEPT"].expose(), env["TOKEN"].expose()), ("${TOKEN} kept", "s3cr3t"));
+    assert_eq!(args, &["${KEPT}", "${TOKEN} kept"]);
+    assert_eq!(a.secrets, [Secret::new("${TOKEN} kept")], "it is hidden wherever it turns up");
+}
+
+#[test]
+fn faults_of_the_file_of_secrets_name_it_and_cost_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, secrets) = (folder.path().join("servers.toml"), folder.path().join(secrets_file::NAME));
+    std::fs::write(&file, "[servers.a]\ncommand = \"a\"\nenv = { A = \"${A}\" }\n").unwrap();
+    std::fs::write(&secrets, "A=1\n\nsk-s3cr3t\n").unwrap();
+    let close = |mode| {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(&secrets, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    close(0o600);
+    let loaded = load(&file, here()).unwrap();
+    assert_eq!((loaded.config.servers.len(), loaded.faults.len(), loaded.warnings.len()), (1, 1, 0));
+    let told = loaded.faults[0].to_string();
+    let expected = "secrets.env:3:1: this line is not `NAME=value`. Write one NAME=value a line, and comments after `#`.";
+    assert!(told.ends_with(expected), "{told}");
+    close(0o640);
+    let warnings = load(&file, here()).unwrap().warnings;
+    assert_eq!(warnings.len(), usize::from(cfg!(unix)));
+    assert!(warnings.iter().all(|warning| warning.remedy.contains("chmod 600")), "{warnings:?}");
+    // One that cannot be read at all.
+    std::fs::remove_file(&secrets).unwrap();
+    std::fs::create_dir(&secrets).unwrap();
+    let faults = load(&file, here()).unwrap().faults;
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert!(faults.iter().any(|fault| fault.message.contains("cannot be read")), "{faults:?}");
+    // Where it may be the cause of what makes servers.toml unusable, it is among the faults.
+    std::fs::write(&file, "[gateway]\nskills = [\"${A}\"]\n").unwrap();
+    let unusable = load(&file, here()).unwrap_err().to_string();
+    assert!(unusable.contains("cannot be read"), "{unusable}");
+}
+
+#[test]
+fn what_every_server_inherits_is_joined_with_what_it_inherits_itself() {
+    let text = r#"
+[gateway]
+inherit_env = ["AWS_*", "KUBECONFIG"]
+[servers.a]
+command = "a"
+inherit_env = ["KUBECONFIG", "A"]
+[servers.b]
+command = "b"
+"#;
+    let config = loaded(text).config;
+    let inherits = |name: &str| {
+        let Transport::Stdio { inherit_env, .. } = &config.servers[&ServerName::new(name).unwrap()].transport
+        else {
+            panic!()
+        };
+        inherit_env.patterns().to_vec()
+    };
+    assert_eq!(inherits("a"), ["KUBECONFIG", "A", "AWS_*"]);
+    assert_eq!(inherits("b"), ["AWS_*", "KUBECONFIG"]);
+    let wrong = "[servers.a]\nurl = \"http://a\"\ninherit_env = [\"A\"]\n[servers.b]\ncommand = \"b\"\ninherit_env = [\"[\"]\n";
+    check(
+        wrong,
+        &[
+            "3: servers.a.inherit_env: `inherit_env` goes with `command`, not with `url`",
+            "6: servers.b.inherit_env[0]: `[` is no pattern (unclosed character class; missing ']')",
+        ],
+    );
 }
 
 #[test]

@@ -124,6 +124,13 @@ impl Globs {
     pub fn patterns(&self) -> &[String] {
         &self.patterns
     }
+
+    /// These patterns and more.
+    pub fn with(&self, more: &Self) -> Self {
+        let missing = more.patterns.iter().filter(|pattern| !self.patterns.contains(pattern));
+        let patterns: Vec<String> = self.patterns.iter().chain(missing).cloned().collect();
+        Self::new(patterns).expect("each of them was compiled before")
+    }
 }
 
 impl TryFrom<Vec<String>> for Globs {
@@ -181,6 +188,11 @@ impl Priorities {
     pub fn of(&self, name: &str) -> Option<f32> {
         let first = self.globs.set.matches(name).into_iter().min()?;
         self.numbers.get(first).copied()
+    }
+
+    /// Returns the patterns, the longest first.
+    pub fn patterns(&self) -> &[String] {
+        self.globs.patterns()
     }
 }
 

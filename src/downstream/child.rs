@@ -6,7 +6,7 @@ use std::{
     path::Path,
     process::Stdio,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -15,44 +15,18 @@ use tokio::{
     time::timeout,
 };
 
-use super::Around;
-use crate::schema::clip;
+use super::{Around, environment};
+use crate::{config::Globs, schema::clip};
 
 /// How long a server may take to leave after its stdin was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
 /// How many lines of stderr are remembered for the message about a failed start.
 const TAIL_LINES: usize = 12;
-/// Variables that a child gets from Nonet's own environment. Everything else comes from `env`.
-const INHERITED: &[&str] = &[
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "TERM",
-    "LANG",
-    "LANGUAGE",
-    "TZ",
-    "TMPDIR",
-    "TEMP",
-    "TMP",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "XDG_RUNTIME_DIR",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "NODE_EXTRA_CA_CERTS",
-    "SystemRoot",
-    "SYSTEMDRIVE",
-    "USERPROFILE",
-    "APPDATA",
-    "LOCALAPPDATA",
-    "PATHEXT",
-    "COMSPEC",
-    "ProgramFiles",
-];
-
+/// The target under which stderr is logged.
+const STDERR: &str = "nonet::stderr";
+/// How many lines of stderr are logged in a minute: a server that floods is not to fill the disk.
+const LOGGED_A_MINUTE: u32 = 100;
+const LOGGED_AND_ONE: u32 = LOGGED_A_MINUTE + 1;
 /// The last lines of a server's stderr.
 #[derive(Clone, Debug, Default)]
 pub struct Tail(Arc<Mutex<VecDeque<String>>>);
@@ -73,6 +47,27 @@ impl Tail {
     }
 }
 
+/// Counts lines by the minute.
+struct Meter {
+    since: Instant,
+    lines: u32,
+}
+
+impl Meter {
+    fn new(now: Instant) -> Self {
+        Self { since: now, lines: 0 }
+    }
+
+    /// The number of one more line in its minute.
+    fn count(&mut self, now: Instant) -> u32 {
+        if now.duration_since(self.since) >= Duration::from_secs(60) {
+            *self = Self::new(now);
+        }
+        self.lines = self.lines.saturating_add(1);
+        self.lines
+    }
+}
+
 /// What to run.
 pub struct Program<'a> {
     /// The server's name, for the log.
@@ -83,8 +78,10 @@ pub struct Program<'a> {
     pub command: &'a str,
     /// Its arguments.
     pub args: &'a [String],
-    /// Variables that it gets beside the inherited few.
+    /// Variables that it gets besides the inherited ones.
     pub env: Vec<(&'a str, &'a str)>,
+    /// Variables that it inherits besides the usual ones.
+    pub inherit_env: &'a Globs,
     /// Its working directory; Nonet's own if absent.
     pub cwd: Option<&'a Path>,
 }
@@ -109,9 +106,7 @@ impl Child {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .env_clear()
-            .envs(std::env::vars_os().filter(|(name, _)| {
-                name.to_str().is_some_and(|name| INHERITED.contains(&name) || name.starts_with("LC_"))
-            }))
+            .envs(environment::inherited(program.inherit_env))
             .envs(program.env.iter().copied())
             .kill_on_drop(true);
         if let Some(cwd) = program.cwd {
@@ -132,6 +127,7 @@ impl Child {
             reading = Some(tokio::spawn(async move {
                 let mut reader = BufReader::new(stderr);
                 let mut line = Vec::new();
+                let mut meter = Meter::new(Instant::now());
                 // Bytes, not `lines()`: what a server prints need not be UTF-8, nor have line ends.
                 while let Ok(n) = read_line(&mut reader, &mut line).await {
                     if n == 0 {
@@ -140,7 +136,15 @@ impl Child {
                     let text = String::from_utf8_lossy(&line);
                     let text = super::mask(&secrets, text.trim_end());
                     if !text.is_empty() {
-                        tracing::debug!(%server, "stderr: {}", clip(&text, 500));
+                        let left_out =
+                            "more lines a minute than are logged; the rest of this minute is left out";
+                        match meter.count(Instant::now()) {
+                            ..=LOGGED_A_MINUTE => {
+                                tracing::debug!(target: STDERR, %server, "stderr: {}", clip(&text, 500))
+                            }
+                            LOGGED_AND_ONE => tracing::debug!(target: STDERR, %server, "stderr: {left_out}"),
+                            _ => {}
+                        }
                         tail.push(&text);
                     }
                     line.clear();
@@ -245,4 +249,17 @@ pub fn missing_launcher(command: &str) -> String {
         _ => "install it, or give its full path as `command`",
     };
     format!("`{command}` is not on this machine's PATH: {remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_by_the_minute() {
+        let start = Instant::now();
+        let mut meter = Meter::new(start);
+        assert_eq!((meter.count(start), meter.count(start + Duration::from_secs(59))), (1, 2));
+        assert_eq!(meter.count(start + Duration::from_secs(60)), 1);
+    }
 }

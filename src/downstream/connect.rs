@@ -47,7 +47,7 @@ impl Connection {
             return self.greet(reader, writer, None).await;
         }
         match &self.settings().transport {
-            Transport::Stdio { command, args, env, cwd } => {
+            Transport::Stdio { command, args, env, inherit_env, cwd } => {
                 if let Some(cwd) = cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
                     return Err(End::Failed(format!("its `cwd` is no folder: {}", cwd.display())));
                 }
@@ -57,6 +57,7 @@ impl Connection {
                     command,
                     args,
                     env: env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect(),
+                    inherit_env,
                     cwd: cwd.as_deref(),
                 };
                 let (child, stdout, stdin) = Child::spawn(&program, &self.around).map_err(|error| {

@@ -205,7 +205,7 @@ impl Connection {
 
     /// How many calls are with the server.
     pub fn in_flight(&self) -> usize {
-        self.settings().max_concurrency.saturating_sub(self.slots.available_permits())
+        self.settings().concurrency().saturating_sub(self.slots.available_permits())
     }
 
     /// Waits for the turn of a call.
@@ -213,7 +213,7 @@ impl Connection {
         if let Ok(slot) = self.slots.try_acquire() {
             return Ok(slot);
         }
-        let busy = || CallError::Busy(self.settings().max_concurrency);
+        let busy = || CallError::Busy(self.settings().concurrency());
         tokio::select! {
             slot = self.slots.acquire() => slot.map_err(|_| busy()),
             () = tokio::time::sleep_until(until) => Err(busy()),

@@ -370,7 +370,7 @@ impl Gateway {
     /// What `gateway.status` and `nonet check` show.
     pub fn status(&self, caller: &Caller) -> Value {
         let snapshot = self.snapshot();
-        let servers: Vec<Value> = self
+        let mut servers: Vec<Value> = self
             .connections()
             .iter()
             .filter(|(name, _)| self.may_see(caller, name))
@@ -409,6 +409,8 @@ impl Gateway {
                 server
             })
             .collect();
+        servers.extend(self.left_out_status(caller));
+        servers.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
         let indexing = *self.indexing.borrow();
         let (calls, failures) = self.metrics.total();
         let mut status = json!({

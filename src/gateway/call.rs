@@ -274,6 +274,9 @@ impl Gateway {
         let snapshot = self.snapshot();
         let folded = name::fold(name);
         let folded = folded.strip_prefix("mcp_nonet_").unwrap_or(&folded);
+        if let Some(fault) = self.left_out_tool(caller, folded) {
+            return Some(fault);
+        }
         let connections = self.connections();
         let named = connections.iter().filter(|(server, _)| {
             let rest = folded.strip_prefix(&*name::fold(server));

@@ -23,7 +23,7 @@ const SPREAD: f32 = 0.75;
 /// The share of the first hit's score below which a hit is left out, where the first is sure and nobody asked for a number.
 const FAR: f32 = 0.5;
 /// How long a description is in a list, in characters.
-const SUMMARY: usize = 160;
+pub(super) const SUMMARY: usize = 160;
 /// How many hits a search of everything gives at most if its confidence is low, and how long their descriptions are.
 const LOW_HITS: usize = 3;
 const LOW_SUMMARY: usize = 80;
@@ -261,6 +261,7 @@ impl Gateway {
                     starting.join(", ")
                 ));
             }
+            hints.extend(self.absent_hint(caller, snapshot, &arguments.query));
         }
         (!hints.is_empty()).then(|| hints.join(" "))
     }
@@ -308,6 +309,9 @@ impl Gateway {
         if world.connections.contains_key(key) {
             return Ok(BTreeSet::new());
         }
+        if let Some(fault) = self.left_out_server(key) {
+            return Err(fault);
+        }
         let known = snapshot.catalog.servers().keys().map(|name| &**name);
         let known: Vec<&str> = known.chain(world.config.categories.keys().map(String::as_str)).collect();
         let near = name::nearest(key, known.iter().copied(), 3);
@@ -354,7 +358,8 @@ impl Gateway {
             let entry = snapshot.catalog.servers().get(name);
             let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
             let own = world.connections.get(name);
-            if scope.is_some() && count == 0 {
+            let kept_out = entry.is_some_and(|entry| entry.tools.is_empty() && entry.kept_out > 0);
+            if kept_out || scope.is_some() && count == 0 {
                 continue;
             }
             total += count;
@@ -383,6 +388,7 @@ impl Gateway {
             }
             push(name, &group.description, count, None);
         }
+        categories.extend(self.left_out_categories(caller));
         json!({ "categories": categories, "total_tools": total })
     }
 

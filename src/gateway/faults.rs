@@ -66,6 +66,11 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
     let server = &tool.server;
     match error {
         CallError::NotReady(state) => not_ready(server, state),
+        CallError::Busy(1) => Fault::new(
+            Code::RateLimited,
+            format!("`{server}` takes one call at a time, and the calls before this one did not end in time."),
+        )
+        .retry_after(Duration::from_secs(1)),
         CallError::Busy(most) => Fault::new(
             Code::RateLimited,
             format!("`{server}` has {most} calls already, which is its `max_concurrency`, and none of them ended in time."),

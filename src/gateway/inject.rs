@@ -1,6 +1,6 @@
 //! What `tools/list` gives: the nine, and the tools that the configuration asks for beside them.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
@@ -48,15 +48,16 @@ impl Gateway {
             ToolInjection::Direct => listed.extend(others.into_iter().map(|tool| direct(tool, limits))),
             ToolInjection::CompactDirect => listed.extend(others.into_iter().map(|tool| compact(tool))),
             ToolInjection::Discovery | ToolInjection::Auto => {
-                let pinned = profile.map_or(&[][..], |profile| &profile.pinned);
-                let names = world.config.gateway.pinned.iter().chain(pinned);
-                let mut tools: Vec<&Arc<Tool>> = names
-                    .filter_map(|name| snapshot.catalog.resolve(name).ok())
-                    .filter(|tool| others.iter().any(|other| other.full == tool.full))
-                    .collect();
-                tools.sort_by(|a, b| a.full.cmp(&b.full));
-                tools.dedup_by(|a, b| a.full == b.full);
-                listed.extend(tools.into_iter().map(|tool| direct(tool, limits)));
+                let pinned = [Some(&world.config.gateway.pinned), profile.map(|profile| &profile.pinned)];
+                let pinned = || pinned.iter().flatten();
+                let names = pinned().flat_map(|globs| globs.patterns());
+                let named: HashSet<&Arc<str>> =
+                    names.filter_map(|name| Some(&snapshot.catalog.resolve(name).ok()?.full)).collect();
+                let is_pinned = |tool: &Tool| {
+                    named.contains(&tool.full) || pinned().any(|globs| globs.matches(&tool.full))
+                };
+                let chosen = others.into_iter().filter(|tool| is_pinned(tool));
+                listed.extend(chosen.map(|tool| direct(tool, limits)));
             }
         }
         listed

@@ -21,7 +21,7 @@ const MOST_LISTS: usize = 500;
 
 /// Where a server's list is kept: it depends on what is run, so that another server under the same
 /// name never shows the tools of the old one.
-fn path(folder: &Path, name: &str, settings: &Server) -> PathBuf {
+pub(super) fn path(folder: &Path, name: &str, settings: &Server) -> PathBuf {
     let mut hash = Sha256::new();
     match &settings.transport {
         Transport::Stdio { command, args, cwd, .. } => {

@@ -53,6 +53,7 @@ impl Gateway {
         let mut changed = false;
         let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
         let mut news: Vec<Value> = Vec::new();
+        let mut relisted = false;
         loop {
             if changed {
                 generation += 1;
@@ -68,6 +69,9 @@ impl Gateway {
             if let Some(words) = words.take() {
                 self.embed(words);
             }
+            if std::mem::take(&mut relisted) {
+                self.tell_of_unmatched(&fresh);
+            }
             changed = false;
             let mut next = tokio::select! {
                 update = updates.recv() => update,
@@ -75,6 +79,7 @@ impl Gateway {
             };
             tokio::time::sleep(GATHER).await;
             while let Some(update) = next {
+                relisted |= matches!(update, Update::Listed { .. } | Update::Reconfigured);
                 match update {
                     Update::Listed { server, listing, published } => {
                         if let Some(listing) = listing {
@@ -171,6 +176,7 @@ impl Gateway {
         listing: Listing,
     ) -> (bool, Option<Value>) {
         if known.get(&server) == Some(&listing) {
+            self.note_listed(&server);
             fresh.insert(server);
             return (false, None);
         }

@@ -19,7 +19,7 @@ use super::{Connections, Gateway, World};
 use crate::{
     config::{self, Config, Loaded, Token},
     downstream::{Connection, Update},
-    keyring,
+    keyring, secrets_file,
 };
 
 /// How long calls on a server that is no longer wanted may go on.
@@ -86,6 +86,7 @@ impl Gateway {
         changes.needs_restart = needs_restart(&old.config, &config);
         self.world.store(Arc::new(World { config: Arc::new(config), connections: Arc::new(connections) }));
         self.reloads.send_replace(());
+        self.told_of_unmatched.changed();
         let updates = self.updates.lock().ok().and_then(|updates| updates.clone());
         if let Some(updates) = updates {
             for connection in &fresh {
@@ -105,7 +106,8 @@ impl Gateway {
         changes
     }
 
-    /// Takes the file up whenever it changes, or a keyring has been unlocked that it waits for, until the gateway stops. `read` reads it anew.
+    /// Takes the file up whenever it or `secrets.env` beside it changes, or a keyring has been unlocked that it waits for,
+    /// until the gateway stops. `read` reads it anew.
     pub async fn watch(
         self: Arc<Self>,
         file: PathBuf,
@@ -116,7 +118,11 @@ impl Gateway {
         let seen = move |event: notify::Result<notify::Event>| {
             let of_file = |event: &notify::Event| {
                 !event.kind.is_access()
-                    && event.paths.iter().any(|path| path.file_name() == target.as_deref())
+                    && event
+                        .paths
+                        .iter()
+                        .filter_map(|path| path.file_name())
+                        .any(|name| Some(name) == target.as_deref() || name == secrets_file::NAME)
             };
             if event.as_ref().is_ok_and(of_file) {
                 // A full queue holds enough of them.
@@ -223,6 +229,8 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
             _ => {}
         }
     }
+    let new = &mut loaded.config;
+    new.left_out.retain(|name, _| !new.servers.keys().any(|kept| kept.as_str() == name));
 }
 
 /// Of the tokens of a profile that stays as it was, those that stand elsewhere now are not its own any more.

@@ -37,6 +37,7 @@ pub(super) fn find(source: Source, machine: &Machine) -> Result<Found, Fault> {
         }
         Source::Host(host) => files_of(host, machine),
         Source::All => HOSTS.iter().flat_map(|host| files_of(host, machine)).collect(),
+        Source::Users(hosts) => hosts.iter().map(|host| ((host.user)(machine), Some(*host))).collect(),
     };
     let mut found = Found { entries: Vec::new(), notes: Vec::new(), secrets: Vec::new() };
     let mut read = Vec::new();
@@ -45,6 +46,12 @@ pub(super) fn find(source: Source, machine: &Machine) -> Result<Found, Fault> {
             read.push(shown(file));
             found.read(&bytes, file, *host, machine)?;
         }
+    }
+    if let Source::Users(_) = source {
+        let is_users = |entry: &FoundEntry| HOSTS.iter().any(|host| host.table == entry.from.table);
+        found.entries.retain(is_users);
+        found.notes.clear();
+        return Ok(found);
     }
     if read.is_empty() {
         let looked_at: Vec<_> = files.iter().map(|(file, _)| shown(file)).collect();

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     config::Secret,
     keyring::{self, Keyring},
+    secrets_file::{self, SecretsFile},
 };
 
 /// Where servers are taken from.
@@ -26,17 +27,22 @@ pub enum Source<'a> {
     All,
     /// A host's files: the user's, and that of the project in the current folder.
     Host(&'static Host),
+    /// What these hosts have for all projects of the user, as far as their files exist.
+    Users(&'a [&'static Host]),
     /// One file, of whatever host.
     File(&'a Path),
 }
 
-/// How servers are taken over.
+/// How servers are taken over. Secrets that go nowhere become variables that the user sets.
 #[derive(Clone, Copy, Default)]
 pub struct Manner<'a> {
     /// Servers of the same name that are reached otherwise are replaced.
     pub replace: bool,
-    /// Where secrets go, if they are not to become variables that the user sets.
+    /// Where new secrets go.
     pub keyring: Option<&'a Keyring>,
+    /// Whether secrets that servers.toml names as variables go into `secrets.env` beside it; without a keyring these are
+    /// the new ones too.
+    pub file: bool,
 }
 
 /// What an import found, and what it makes of servers.toml.
@@ -45,13 +51,14 @@ pub struct Imported {
     pub rows: Vec<Row>,
     /// The variables that the servers need, by name.
     pub variables: Vec<Variable>,
-    /// The secrets that servers.toml takes from the keyring, by name.
+    /// The secrets that servers.toml takes from the keyring or from `secrets.env`, by name.
     pub secrets: Vec<Kept>,
     /// What is not about a single server.
     pub notes: Vec<String>,
     /// The new servers.toml.
     pub change: Change,
     keyring: Option<Keyring>,
+    file: SecretsFile,
 }
 
 /// What became of one server.
@@ -114,6 +121,19 @@ pub enum Done {
     },
 }
 
+impl Done {
+    /// The server's name in servers.toml, if it is there.
+    pub fn server(&self) -> Option<&str> {
+        match self {
+            Self::Added { server }
+            | Self::AddedAs { server }
+            | Self::AlreadyThere { server }
+            | Self::Replaced { server } => Some(server),
+            Self::Nonet | Self::Skipped { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -140,39 +160,97 @@ pub struct Variable {
     pub places: Vec<String>,
     /// Whether it is set already.
     pub set: bool,
+    /// Whether `secrets.env` sets it, and not only the environment that Nonet was asked in.
+    #[serde(skip)]
+    pub kept: bool,
     /// A line for a shell to set it with; the value goes in the place of `...`.
     pub hint: String,
 }
 
-/// A secret in the keyring.
+/// Where a secret is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecretStore {
+    /// In the keyring of the system.
+    Keyring,
+    /// In `secrets.env` beside servers.toml.
+    File,
+}
+
+/// A secret that is kept for servers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Kept {
     /// Its name.
     pub name: String,
     /// The servers that need it, by their names in servers.toml.
     pub servers: Vec<String>,
-    /// Whether the keyring has it already.
+    /// Where it is kept.
+    #[serde(rename = "in")]
+    pub store: SecretStore,
+    /// Whether it is there already.
     pub there: bool,
     #[serde(skip)]
     pub(super) value: Secret,
+}
+
+/// A server of a host's file that servers.toml has too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Its name in the host's file.
+    pub name: String,
+    /// Its name in servers.toml.
+    pub server: String,
 }
 
 impl Imported {
     /// Stores the secrets, then writes servers.toml. If one of them fails, neither is done.
     pub fn apply(&self) -> Result<Applied, Fault> {
         let mut stored = Vec::new();
-        let applied = self.store(&mut stored).and_then(|()| self.change.apply());
-        if applied.is_err()
+        let kept = self.store(&mut stored).and_then(|()| self.keep());
+        let applied = match &kept {
+            Ok(_) => self.change.apply(),
+            Err(_) => Ok(Applied { file: None, backup: None }),
+        };
+        if (kept.is_err() || applied.is_err())
             && let Some(keyring) = &self.keyring
         {
             stored.into_iter().for_each(|name| drop(keyring.remove(name)));
         }
-        applied
+        if applied.is_err() && kept.as_ref().is_ok_and(|kept| *kept) {
+            drop(self.file.restore());
+        }
+        kept.and(applied)
+    }
+
+    /// Whether nothing would be written or stored.
+    pub fn is_nothing(&self) -> bool {
+        self.change.is_nothing() && self.secrets.iter().all(|kept| kept.there)
+    }
+
+    /// The `secrets.env` beside servers.toml.
+    pub fn secrets_file(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Whether `secrets.env` was there before.
+    pub fn had_secrets_file(&self) -> bool {
+        self.file.was_there()
+    }
+
+    /// Whether any of the servers has a secret in its file.
+    pub fn has_secrets(&self) -> bool {
+        !self.change.secrets.is_empty()
+    }
+
+    /// Has a backup of servers.toml kept, also where servers are only added to it.
+    pub fn keep_backup(&mut self) {
+        self.change.backup = true;
     }
 
     fn store<'s>(&'s self, stored: &mut Vec<&'s str>) -> Result<(), Fault> {
         let Some(keyring) = &self.keyring else { return Ok(()) };
-        for Kept { name, value, .. } in self.secrets.iter().filter(|kept| !kept.there) {
+        let new = |kept: &&Kept| kept.store == SecretStore::Keyring && !kept.there;
+        for Kept { name, value, .. } in self.secrets.iter().filter(new) {
             match keyring.get(name) {
                 Err(keyring::Error::NoSecret(_)) => {}
                 Ok(there) if there == value.expose() => continue,
@@ -188,14 +266,50 @@ impl Imported {
         Ok(())
     }
 
-    /// The servers of one table that servers.toml has now, by their names in the host's file:
-    /// what [`install`](super::install) may take out of it.
-    pub fn carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<String> {
+    /// Puts secrets into `secrets.env`. Returns whether there were any to put.
+    fn keep(&self) -> Result<bool, Fault> {
+        let mut file = self.file.clone();
+        let new = |kept: &&Kept| kept.store == SecretStore::File && !kept.there;
+        for Kept { name, value, .. } in self.secrets.iter().filter(new) {
+            file.set(name, value.expose());
+        }
+        let is_new = self.secrets.iter().any(|kept| new(&kept));
+        if is_new {
+            file.write().map_err(|source| {
+                let remedy = "Look at its folder and at the space on the disk; nothing was changed.";
+                Fault::new(format!("the secrets could not be written: {source}"), remedy.into())
+                    .within(file.path())
+                    .because(source)
+            })?;
+        }
+        Ok(is_new)
+    }
+
+    /// The servers of one table that servers.toml has now: what [`install`](super::install) may take out of it.
+    pub fn carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<Carried> {
+        self.carried_if(host, scope, machine, |done| matches!(done, Done::AlreadyThere { .. }))
+    }
+
+    /// The servers of one table that servers.toml has once this import is applied.
+    pub fn will_be_carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<Carried> {
+        self.carried_if(host, scope, machine, |_| true)
+    }
+
+    fn carried_if(
+        &self,
+        host: &Host,
+        scope: Scope,
+        machine: &Machine,
+        is_wanted: fn(&Done) -> bool,
+    ) -> Vec<Carried> {
         let file = host.file(scope, machine);
         let is_from = |from: &Origin| Some(&from.file) == file.as_ref() && from.table == host.table;
-        let has = |row: &&Row| is_from(&row.from) && matches!(row.done, Done::AlreadyThere { .. });
-        let rows = self.rows.iter().filter(has);
-        rows.map(|row| row.name.clone()).collect()
+        let rows = self.rows.iter().filter(|row| is_from(&row.from) && is_wanted(&row.done));
+        let carried = rows.filter_map(|row| {
+            let server = row.done.server()?.to_string();
+            Some(Carried { name: row.name.clone(), server })
+        });
+        carried.collect()
     }
 }
 
@@ -207,8 +321,8 @@ impl Imported {
 /// servers are the same if they are reached in the same way; what servers.toml says besides
 /// (tags, rules, times) does not matter, and stays.
 ///
-/// Secrets become variables, or go into the keyring. One that the keyring has under the same name
-/// with another value stays, and the new one gets another name.
+/// Secrets go into the keyring or into `secrets.env`, or become variables. One that is there under the same name with
+/// another value stays, and the new one gets another name.
 pub fn import(
     source: Source,
     servers_toml: &Path,
@@ -216,13 +330,18 @@ pub fn import(
     machine: &Machine,
 ) -> Result<Imported, Fault> {
     if let Some(keyring) = manner.keyring {
-        usable(keyring)?;
+        usable(keyring).map_err(|error| unusable(&error))?;
     }
     let found = find(source, machine)?;
     let before = text::bytes(servers_toml)?;
     let text = Text::new(before.as_deref(), servers_toml)?;
     let doc = ServersToml::new(text.plain(), servers_toml)?;
-    let mut joining = Joining::new(doc, &found.entries, manner, machine);
+    let path = secrets_file::beside(servers_toml);
+    let file = SecretsFile::read(&path).map_err(|source| {
+        let message = format!("the file cannot be read: {source}");
+        Fault::new(message, "Put it right, or move it away.".into()).within(&path).because(source)
+    })?;
+    let mut joining = Joining::new(doc, &found.entries, manner, &file, machine);
     let rows: Vec<_> = found.entries.iter().map(|found| joining.join(found)).collect();
     if let Some(error) = joining.names.trouble() {
         return Err(unusable(&error));
@@ -244,24 +363,42 @@ pub fn import(
     let mut notes = found.notes;
     if machine.os != Os::Windows && variables.iter().any(|variable| !variable.set) {
         notes.push(
-            "a host that is not started from a shell does not see what the shell exports; for such a host put the \
-             variables into `env` of Nonet's entry in its file"
+            "a host that is not started from a shell does not see what the shell exports; what is in `secrets.env` \
+             beside servers.toml holds for every host"
                 .into(),
         );
     }
-    Ok(Imported { rows, variables, secrets, notes, change, keyring: manner.keyring.cloned() })
+    if secrets.iter().any(|kept| kept.store == SecretStore::File && !kept.there) && is_tracked(file.path()) {
+        let note = "this folder belongs to a git repository: put `secrets.env` into its .gitignore";
+        notes.push(format!("{}: {note}", file.path().display()));
+    }
+    Ok(Imported { rows, variables, secrets, notes, change, keyring: manner.keyring.cloned(), file })
 }
 
-/// A keyring that cannot be used is told before anything else is done.
-fn usable(keyring: &Keyring) -> Result<(), Fault> {
+/// Whether a file in a git repository may be committed: no `.gitignore` above it names it.
+fn is_tracked(file: &Path) -> bool {
+    let ignores = |folder: &Path| {
+        let text = std::fs::read_to_string(folder.join(".gitignore")).unwrap_or_default();
+        let names = ["secrets.env", "*.env", "*"];
+        text.lines().any(|line| names.contains(&line.trim().trim_start_matches('/')))
+    };
+    let folders: Vec<_> = file.ancestors().skip(1).collect();
+    let Some(root) = folders.iter().position(|folder| folder.join(".git").exists()) else { return false };
+    !folders[..=root].iter().any(|folder| ignores(folder))
+}
+
+/// Whether a keyring can be used. A locked one asks its user.
+pub fn usable(keyring: &Keyring) -> Result<(), keyring::Error> {
     match keyring.get("NONET_IMPORT") {
         Ok(_) | Err(keyring::Error::NoSecret(_)) => Ok(()),
-        Err(error) => Err(unusable(&error)),
+        Err(error) => Err(error),
     }
 }
 
 fn unusable(error: &keyring::Error) -> Fault {
-    let remedy =
-        format!("{} Nothing was changed; without `--keyring` secrets become variables.", error.remedy());
+    let remedy = format!(
+        "{} Nothing was changed; without `--keyring` secrets go into `secrets.env` beside servers.toml.",
+        error.remedy()
+    );
     Fault::new(error.to_string(), remedy)
 }

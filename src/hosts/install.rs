@@ -22,6 +22,42 @@ pub struct Launch {
     pub args: Vec<String>,
 }
 
+/// Nonet's own entry in a host's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// There is none.
+    Absent,
+    /// It starts a program. `config` is the configuration that the entry names, if it names one.
+    Program {
+        /// How the program is started.
+        launch: Launch,
+        /// A path, as written.
+        config: Option<String>,
+    },
+    /// It joins a gateway that runs elsewhere, or is none that Nonet would write.
+    Elsewhere,
+}
+
+/// Finds out how a host starts Nonet now.
+pub fn present(host: &Host, scope: Scope, machine: &Machine) -> Result<Present, Fault> {
+    let file = HostFile::read(host, scope, machine)?;
+    let entries = file.servers(host).entries(file.text.plain())?;
+    let Some(entry) = entries.get(OWN_NAME) else { return Ok(Present::Absent) };
+    let items = entry.get("args").and_then(Value::as_array);
+    let args: Option<Vec<String>> =
+        items.into_iter().flatten().map(|arg| arg.as_str().map(Into::into)).collect();
+    let command = entry.get("command").and_then(Value::as_str);
+    let (Some(command), Some(args)) = (command, args) else { return Ok(Present::Elsewhere) };
+    if args.iter().any(|arg| arg.starts_with("http://") || arg.starts_with("https://")) {
+        return Ok(Present::Elsewhere);
+    }
+    let next = args.iter().position(|arg| arg == "--config").and_then(|at| args.get(at + 1));
+    let glued = || args.iter().find_map(|arg| arg.strip_prefix("--config="));
+    let by_env = || entry.pointer("/env/NONET_CONFIG").and_then(Value::as_str);
+    let config = next.map(String::as_str).or_else(glued).or_else(by_env).map(Into::into);
+    Ok(Present::Program { launch: Launch { command: command.into(), args }, config })
+}
+
 /// A host's file, read.
 struct HostFile {
     /// As the user knows it.

@@ -6,7 +6,7 @@ use super::{
     Machine, Os,
     entry::{Entry, Server},
     find::FoundEntry,
-    import::{Done, Kept, Manner, Row, Variable},
+    import::{Done, Kept, Manner, Row, SecretStore, Variable},
     listed,
     names::{Held, Names, Reference},
     parts::Part,
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     config::Secret,
     name::{MAX_SERVER, ServerName},
+    secrets_file::SecretsFile,
 };
 
 /// Puts servers into servers.toml, one after the other.
@@ -24,6 +25,8 @@ pub(super) struct Joining<'a> {
     pub names: Names<'a>,
     machine: &'a Machine,
     replace: bool,
+    /// Whether the values of variables are kept in `secrets.env`.
+    keeps: bool,
     /// The names that this import has used; these are never replaced.
     pub mine: BTreeSet<String>,
     pub variables: Vec<Variable>,
@@ -32,12 +35,19 @@ pub(super) struct Joining<'a> {
 
 impl<'a> Joining<'a> {
     /// Names that servers.toml or an entry mentions keep their meaning.
-    pub fn new(doc: ServersToml, found: &[FoundEntry], manner: Manner<'a>, machine: &'a Machine) -> Self {
-        let mut names = Names::new(machine, manner.keyring);
+    pub fn new(
+        doc: ServersToml,
+        found: &[FoundEntry],
+        manner: Manner<'a>,
+        file: &'a SecretsFile,
+        machine: &'a Machine,
+    ) -> Self {
+        let mut names = Names::new(machine, manner.keyring, file);
         let mentioned = found.iter().flat_map(|found| named(&found.entry));
         doc.references().into_iter().chain(mentioned).for_each(|reference| names.reserve(reference));
         let (mine, variables, secrets) = (BTreeSet::new(), Vec::new(), Vec::new());
-        Self { doc, names, machine, replace: manner.replace, mine, variables, secrets }
+        let (replace, keeps) = (manner.replace, manner.file);
+        Self { doc, names, machine, replace, keeps, mine, variables, secrets }
     }
 
     /// Puts one server into servers.toml, unless it is there.
@@ -152,11 +162,13 @@ impl<'a> Joining<'a> {
                             None => self.names.find(&held),
                         };
                         match (reference, held) {
+                            (Some(reference), Held::Value { value, .. })
+                                if self.is_stored(&reference, &value) =>
+                            {
+                                self.note_secret(reference, value, name);
+                            }
                             (Some(Reference::Variable(variable)), _) => {
                                 self.note_variable(variable, what, name, &place);
-                            }
-                            (Some(Reference::Keyring(secret)), Held::Value { value, .. }) => {
-                                self.note_secret(secret, value, name);
                             }
                             _ => {}
                         }
@@ -166,18 +178,31 @@ impl<'a> Joining<'a> {
         }
     }
 
-    fn note_secret(&mut self, name: String, value: String, server: &str) {
-        if !self.names.has_keyring() {
-            return;
+    /// Whether a secret is stored where its name leads. A variable that `secrets.env` has with another value is set by
+    /// the environment, and stays.
+    fn is_stored(&self, reference: &Reference, value: &str) -> bool {
+        match reference {
+            Reference::Keyring(_) => self.names.has_keyring(),
+            Reference::Variable(_) => {
+                self.keeps && self.names.kept(reference).is_none_or(|kept| kept == value)
+            }
         }
-        if let Some(known) = self.secrets.iter_mut().find(|known| known.name == name) {
+    }
+
+    fn note_secret(&mut self, reference: Reference, value: String, server: &str) {
+        let (store, there) = match &reference {
+            Reference::Keyring(_) => (SecretStore::Keyring, self.names.is_set(&reference)),
+            Reference::Variable(_) => (SecretStore::File, self.names.kept(&reference).is_some()),
+        };
+        let same = |known: &&mut Kept| known.store == store && known.name == reference.name();
+        if let Some(known) = self.secrets.iter_mut().find(same) {
             if !known.servers.iter().any(|known| known == server) {
                 known.servers.push(server.into());
             }
             return;
         }
-        let there = self.names.is_set(&Reference::Keyring(name.clone()));
-        self.secrets.push(Kept { name, servers: vec![server.into()], there, value: Secret::new(value) });
+        let (name, servers) = (reference.name().to_string(), vec![server.to_string()]);
+        self.secrets.push(Kept { name, servers, store, there, value: Secret::new(value) });
     }
 
     fn note_variable(&mut self, name: String, what: String, server: &str, place: &str) {
@@ -194,9 +219,11 @@ impl<'a> Joining<'a> {
             Os::Windows => format!("setx {name} \"...\""),
             _ => format!("export {name}='...'"),
         };
-        let set = self.names.is_set(&Reference::Variable(name.clone()));
+        let reference = Reference::Variable(name.clone());
+        let (set, kept) = (self.names.is_set(&reference), self.names.kept(&reference).is_some());
         let (servers, places) = (vec![server.into()], vec![place.into()]);
-        self.variables.push(Variable { name, what: shortened_words(&what), servers, places, set, hint });
+        let what = shortened_words(&what);
+        self.variables.push(Variable { name, what, servers, places, set, kept, hint });
     }
 }
 

@@ -6,13 +6,18 @@ use super::{
     Machine,
     parts::{Key, is_variable_name},
 };
-use crate::keyring::{self, Keyring};
+use crate::{
+    keyring::{self, Keyring},
+    secrets_file::SecretsFile,
+};
 
 /// The names that servers.toml has for what does not stand in it, or will have.
 pub(super) struct Names<'a> {
     machine: &'a Machine,
     /// Where secrets go; into variables if it is none.
     keyring: Option<&'a Keyring>,
+    /// The variables that servers.toml finds in the file beside it, where the environment does not have them.
+    file: &'a SecretsFile,
     /// Why the keyring could not be asked.
     trouble: RefCell<Option<keyring::Error>>,
     held: BTreeMap<Reference, Held>,
@@ -56,8 +61,8 @@ pub(super) enum Held {
 }
 
 impl<'a> Names<'a> {
-    pub fn new(machine: &'a Machine, keyring: Option<&'a Keyring>) -> Self {
-        Self { machine, keyring, trouble: RefCell::default(), held: BTreeMap::new() }
+    pub fn new(machine: &'a Machine, keyring: Option<&'a Keyring>, file: &'a SecretsFile) -> Self {
+        Self { machine, keyring, file, trouble: RefCell::default(), held: BTreeMap::new() }
     }
 
     /// Keeps a name that a file mentions from being used for anything else.
@@ -106,7 +111,7 @@ impl<'a> Names<'a> {
         };
         match (self.held.get(reference), self.value(reference)) {
             (Some(Held::Value { value: other, .. }), _) => other == value,
-            (_, Some(set)) => set == *value,
+            (_, Some(set)) => set == *value || self.kept(reference) == Some(value),
             _ => (1..=9).any(|number| candidates(server, held, number).iter().any(fits)),
         }
     }
@@ -116,7 +121,15 @@ impl<'a> Names<'a> {
         self.is_set(reference) || !matches!(self.held.get(reference), None | Some(Held::Unknown))
     }
 
-    /// Whether the variable is set where Nonet was asked, or the secret is in the keyring that it may ask.
+    /// The value of a variable in `secrets.env`.
+    pub fn kept(&self, reference: &Reference) -> Option<&str> {
+        match reference {
+            Reference::Variable(name) => self.file.get(name),
+            Reference::Keyring(_) => None,
+        }
+    }
+
+    /// Whether the variable is set here or in `secrets.env`, or the secret is in the keyring that Nonet may ask.
     pub fn is_set(&self, reference: &Reference) -> bool {
         self.value(reference).is_some()
     }
@@ -141,7 +154,9 @@ impl<'a> Names<'a> {
 
     fn value(&self, reference: &Reference) -> Option<String> {
         let name = match reference {
-            Reference::Variable(name) => return self.machine.var(name).map(Into::into),
+            Reference::Variable(name) => {
+                return self.machine.var(name).or_else(|| self.file.get(name)).map(Into::into);
+            }
             Reference::Keyring(name) => name,
         };
         match self.keyring?.get(name) {
@@ -158,7 +173,7 @@ impl<'a> Names<'a> {
         let Held::Value { value, .. } = held else { return !self.held.contains_key(reference) };
         match (self.held.get(reference), self.value(reference)) {
             (Some(Held::Value { value: other, .. }), _) => other == value,
-            (_, Some(set)) => set == *value,
+            (_, Some(set)) => set == *value && self.kept(reference).is_none_or(|kept| kept == value),
             (None, None) => true,
             (Some(_), None) => false,
         }
@@ -219,7 +234,9 @@ mod tests {
             env: [("SET".to_string(), "a".to_string())].into(),
             now: SystemTime::UNIX_EPOCH,
         };
-        let mut names = Names::new(&machine, None);
+        let mut file = SecretsFile::default();
+        file.set("KEPT", "a");
+        let mut names = Names::new(&machine, None, &file);
         names.reserve(Reference::Variable("USED".into()));
         let mut check = |server: &str, key: Key, value: &str, expected: &str| {
             let name = names.name(server, Held::Value { value: value.into(), key });
@@ -237,6 +254,8 @@ mod tests {
         check("a", own("SET"), "a", "SET");
         check("a", own("SET"), "b", "A_SET");
         check("a", own("USED"), "c", "A_USED");
+        check("a", own("KEPT"), "a", "KEPT");
+        check("b", own("KEPT"), "b", "B_KEPT");
         check("9-lives", kind("API_KEY"), "d", "_9_LIVES_API_KEY");
         let mut asked = |id: &str| names.name("p", Held::Asked(id.into())).to_string();
         assert_eq!(asked("f\napi-key"), "${API_KEY}");

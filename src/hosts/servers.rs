@@ -14,8 +14,8 @@ use super::{
 };
 
 const HEADER: &str = "\
-# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` stand for environment variables,
-# `${keyring:NAME}` for a secret of the keyring (`nonet secret set NAME`).
+# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` stand for environment variables, or for lines of
+# `secrets.env` in this folder; `${keyring:NAME}` for a secret of the keyring (`nonet secret set NAME`).
 # `nonet check` tells every fault, with its line; `nonet schema` prints every key with what it means.
 ";
 /// The key of the table of servers.

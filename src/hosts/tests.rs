@@ -3,6 +3,7 @@
 mod import;
 mod install;
 mod keyring;
+mod secrets_file;
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
@@ -73,7 +74,7 @@ impl World {
     }
 
     fn import(&self, text: &str, replace: bool) -> Imported {
-        self.try_import(text, Manner { replace, keyring: None }).unwrap()
+        self.try_import(text, Manner { replace, ..Manner::default() }).unwrap()
     }
 
     fn try_import(&self, text: &str, manner: Manner) -> Result<Imported, Fault> {

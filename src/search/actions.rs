@@ -7,40 +7,13 @@
 use std::{collections::HashMap, sync::LazyLock};
 
 use super::text;
-
-/// A set of actions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Actions(u16);
+pub(super) use crate::verbs::{Actions, verbs};
+use crate::verbs::{LOOKS, MAKES, VERBS};
 
 impl Actions {
-    pub(super) const NONE: Actions = Actions(0);
-    const READ: Actions = Actions(1);
-    const FIND: Actions = Actions(1 << 1);
-    const CREATE: Actions = Actions(1 << 2);
-    const CHANGE: Actions = Actions(1 << 3);
-    const DELETE: Actions = Actions(1 << 4);
-    const SEND: Actions = Actions(1 << 5);
-    const RUN: Actions = Actions(1 << 6);
-    const STOP: Actions = Actions(1 << 7);
-    const MOVE: Actions = Actions(1 << 8);
-    const CONVERT: Actions = Actions(1 << 9);
-    const COMPUTE: Actions = Actions(1 << 10);
-
-    const fn with(self, other: Actions) -> Actions {
-        Actions(self.0 | other.0)
-    }
-
-    fn meets(self, other: Actions) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    pub(super) fn is_empty(self) -> bool {
-        self == Actions::NONE
-    }
-
     /// Whether nothing in the set changes anything.
     pub(super) fn only_reads(self) -> bool {
-        !self.is_empty() && self.0 & !LOOKS.0 == 0
+        !self.is_empty() && self.is_within(LOOKS)
     }
 
     /// Whether everything in the set changes something.
@@ -94,77 +67,6 @@ pub(super) enum Fit {
     TakesAway,
 }
 
-const LOOKS: Actions = Actions::READ.with(Actions::FIND).with(Actions::COMPUTE);
-const MAKES: Actions = Actions::CREATE.with(Actions::CHANGE).with(Actions::SEND);
-
-/// Verbs by what they do. One that stands in several lines may mean any of them.
-const VERBS: &[(Actions, &str)] = &[
-    (
-        Actions::READ,
-        "get read show view display fetch retrieve list enumerate browse describe inspect check count summarize explain \
-         compare diff status log history measure monitor analyze analyse preview print dump see look tell inform know watch \
-         open peek tail examine verify validate test review return obtain identify detect determine track report \
-         summary overview statistics stats info blame audit scan ping trace profile estimate predict forecast assess learn \
-         understand observe stat resolve extract scrape crawl download access expand lookup discover find",
-    ),
-    (
-        Actions::FIND,
-        "search find query look lookup locate discover grep filter recommend suggest seek match explore get list glob \
-         research identify detect",
-    ),
-    (
-        Actions::CREATE,
-        "create add make new insert generate build register write draft compose initialize init append define schedule \
-         book reserve order buy purchase commit fork clone remember store save record draw plot invite upload raise setup \
-         produce design establish start put place enter provision attach introduce import copy duplicate note log memorize \
-         load subscribe join link connect highlight annotate mount request issue prepare ingest index push embed capture \
-         take publish post plan remind leave review",
-    ),
-    (
-        Actions::CHANGE,
-        "update edit modify change set rename replace patch alter format adjust configure close reopen assign approve enable \
-         disable toggle mark merge resize rotate transition lock unlock protect fix sort freeze hide revert restore undo \
-         archive switch label tag put correct rewrite overwrite customize refresh rebase reset amend extend align crop scale \
-         mute unmute pin unpin star vote rate complete finish accept reject decline dismiss confirm authorize \
-         write insert add append apply stage unstage checkout upgrade improve optimize group ungroup reorder arrange \
-         increase decrease raise lower turn activate deactivate suspend resume emulate cordon drain style manage mute \
-         encrypt decrypt sign compress resolve bump rollback restart roll annotate revise touch swap tweak clean",
-    ),
-    (
-        Actions::DELETE,
-        "delete remove drop erase clear purge uninstall unlink unsubscribe detach revoke retract discard forget wipe \
-         truncate destroy prune trash clean deregister unregister unfollow cancel eliminate exclude strip empty",
-    ),
-    (
-        Actions::SEND,
-        "send post reply publish notify email mail message share tell comment submit react forward tweet respond answer \
-         broadcast announce mention invite dispatch deliver ask remind alert upload push",
-    ),
-    (
-        Actions::RUN,
-        "run execute start launch invoke call trigger deploy perform play click press type fill navigate go select \
-         drag hover scroll open simulate use interact handle process begin restart visit tap control manage",
-    ),
-    (
-        Actions::STOP,
-        "stop cancel kill abort terminate end quit pause exit close shut suspend halt interrupt finish",
-    ),
-    (
-        Actions::MOVE,
-        "move copy duplicate transfer upload download import export migrate sync synchronize rename relocate drag \
-         transport backup save pull push archive replicate",
-    ),
-    (
-        Actions::CONVERT,
-        "convert translate transform export parse encode decode render extract turn reformat compile transcribe transcode \
-         format encrypt decrypt compress zip unzip gzip serialize localize",
-    ),
-    (
-        Actions::COMPUTE,
-        "calculate compute evaluate solve sum average multiply divide subtract count convert estimate",
-    ),
-];
-
 static BY_STEM: LazyLock<HashMap<String, Actions>> = LazyLock::new(|| {
     let mut by_stem: HashMap<String, Actions> = HashMap::new();
     for (actions, words) in VERBS {
@@ -175,11 +77,6 @@ static BY_STEM: LazyLock<HashMap<String, Actions>> = LazyLock::new(|| {
     }
     by_stem
 });
-
-/// All verbs that are known.
-pub(super) fn verbs() -> impl Iterator<Item = &'static str> {
-    VERBS.iter().flat_map(|(_, words)| words.split_whitespace())
-}
 
 /// What a word does if it is a verb.
 fn of_word(word: &str) -> Actions {

@@ -83,7 +83,10 @@ fn a_faulty_server_is_left_out_and_the_others_work() {
     let output = run(&setup, HALF, &["check", "--json"]);
     assert_eq!(output.status.code(), Some(2));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(report["servers"].as_array().map(Vec::len), Some(1), "{report}");
+    let states = report["servers"].as_array().expect("a list").iter();
+    let states: Vec<(&str, &str)> =
+        states.map(|one| (one["name"].as_str().unwrap_or(""), one["state"].as_str().unwrap_or(""))).collect();
+    assert_eq!(states, [("bad", "needs_config"), ("fine", "ready"), ("token", "needs_config")], "{report}");
     assert_eq!(report["faults"].as_array().map(Vec::len), Some(2), "{report}");
     assert_eq!(
         (&report["faults"][0]["line"], &report["faults"][0]["left_out"]),
@@ -158,12 +161,50 @@ fn check_says_what_is_likely_behind_a_failure_and_what_is_odd_about_tools() {
     let said = told(&setup, &output.stdout);
     for part in [
         "keyless: A variable or argument that the server wants is not given",
-        "odd: 1 of 3 tools have no description",
-        "odd: 1 of 3 tools are called by a shortened or changed name in APIs: a tool",
-        "odd: 1 of 3 tools have a schema that cannot be used, so that their params go unchecked: broken",
+        "odd: 1 of 3 tools has no description",
+        "odd: 1 of 3 tools is called by a shortened or changed name in APIs: a tool",
+        "odd: 1 of 3 tools has a schema that cannot be used, so that their params go unchecked: broken",
     ] {
         assert!(said.contains(&part.replace("1 of 3", "N of N")), "{part}\n{said}");
     }
     let json: Value = serde_json::from_slice(&run(&setup, &text, &["check", "--json"]).stdout).expect("JSON");
     assert_eq!(json["warnings"].as_array().map(Vec::len), Some(3), "{json}");
+}
+
+#[test]
+fn check_warns_of_rules_that_match_no_tool() {
+    let setup = Setup::new();
+    let script = r#"{"tools":[{"name":"write_file","description":"Writes"},{"name":"read_file","description":"Reads"}]}"#;
+    let server =
+        |name: &str| format!("[servers.{name}]\ncommand = \"FAKE\"\nargs = [\"--script\", '{script}']\n");
+    let text = [
+        &server("gamma"),
+        "blocked_tools = ['delete_*', 'raed_*']\n",
+        &server("files"),
+        "[servers.files.tools.write_fiel]\npolicy = 'approve'\n[servers.dead]\ncommand = 'no-such-program-of-nonet'\nallowed_tools = ['x']\n",
+        "[policies.no]\ntools = ['gama.*', 'files.write_*', 'dead.*']\npolicy = 'deny'\n",
+        "[profiles.p]\nonly = ['files.read']\npinned = ['files.read_file']\n",
+        "[apps.a]\nsteps = [{ tool = 'gamma.read_file' }, { tool = 'gamma.raed_file' }]\n",
+    ]
+    .concat();
+    let output = run(&setup, &text, &["check", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let warnings = report["warnings"].as_array().expect("a list").iter();
+    let told: Vec<String> = warnings
+        .filter_map(|warning| Some(format!("{}: {}", warning["key"].as_str()?, warning["message"].as_str()?)))
+        .collect();
+    let expected = [
+        "servers.files.tools.write_fiel: `write_fiel` matches no tool of `files`; the nearest is `write_file`",
+        "servers.gamma.blocked_tools: `delete_*` matches no tool of `gamma`",
+        "servers.gamma.blocked_tools: `raed_*` matches no tool of `gamma`; the nearest is `read_file`",
+        "profiles.p.only: `files.read` matches no tool; the nearest is `files.read_file`",
+        "policies.no.tools: `gama.*` matches no server; the nearest is `gamma.*`",
+        "apps.a.steps.step2: `gamma.raed_file` matches no tool; the nearest is `gamma.read_file`",
+    ];
+    assert_eq!(told, expected);
+    let output = run(&setup, &text, &["check"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    for line in expected {
+        assert!(said.contains(&format!("warning: {line}")), "{line}\n{said}");
+    }
 }

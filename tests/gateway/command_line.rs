@@ -115,11 +115,55 @@ fn a_server_that_is_down_costs_its_own_tools() {
 }
 
 #[test]
+fn a_fault_is_a_sentence_for_people_and_json_for_machines() {
+    let setup = shop();
+    let output = run(&setup, &["call", "shop.buy", "{}"]);
+    let told = stderr(&output);
+    assert!(
+        told.starts_with("nonet: The params do not fit `shop.buy`") && !told.contains("{\"error\""),
+        "{told}"
+    );
+    assert!(told.contains("nonet call shop.buy '{\"item\":"), "a call to copy: {told}");
+    for arguments in [["call", "shop.buy", "{}", "--json"], ["call", "shop.nothing", "{}", "--json"]] {
+        let output = run(&setup, &arguments);
+        assert_eq!(code(&output), Some(1), "{}", stderr(&output));
+        assert!(json(&output)["error"]["code"].is_string() && json(&output)["error"]["message"].is_string());
+    }
+    let output = run(&setup, &["get", "shop.bye"]);
+    assert!(
+        stdout(&output).is_empty() && stderr(&output).contains("did you mean: shop.buy"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(json(&run(&setup, &["get", "shop.bye", "--json"]))["error"]["code"], "unknown_tool");
+    let output = run(&setup, &["call", "shop.hidden", "{}"]);
+    assert!(stderr(&output).starts_with("nonet: `shop.hidden` may not be used"), "{}", stderr(&output));
+}
+
+#[test]
+fn no_more_results_are_printed_than_asked_for() {
+    let servers = ["one", "two", "three", "four", "five", "six"];
+    let setup = servers.into_iter().fold(Setup::new(), |setup, name| {
+        setup.server(name, json!({ "tools": [{ "name": "paint", "description": "Paints a wall" }] }))
+    });
+    let found = json(&run(&setup, &["search", "pant", "--limit", "3", "--json"]));
+    assert_eq!(found["confidence"], "low", "{found}");
+    assert_eq!(found["results"].as_array().map(Vec::len), Some(3), "{found}");
+}
+
+#[test]
+fn one_tool_is_no_tools() {
+    let setup = Setup::new().toml("[profiles.one]\nallow = ['gateway.status']\ndeny = ['gateway.[!s]*']");
+    let output = run(&setup, &["--profile", "one", "tools"]);
+    assert!(stderr(&output).ends_with("1 tool\n"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_profile_holds_on_the_command_line_too() {
     let setup = shop().toml("[profiles.none]\ndeny = ['shop.*']");
     let output = run(&setup, &["--profile", "none", "call", "shop.buy", "{\"item\": \"tea\"}"]);
     assert_eq!(code(&output), Some(1), "{}", stdout(&output));
-    assert!(stderr(&output).contains("forbidden"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("may not be used"), "{}", stderr(&output));
     let output = run(&setup, &["--profile", "nothing", "tools"]);
     assert_eq!(code(&output), Some(2), "{}", stdout(&output));
     assert!(stderr(&output).contains("none"), "what there is is named: {}", stderr(&output));

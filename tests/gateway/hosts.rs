@@ -1,6 +1,10 @@
 //! From a client's configuration to Nonet and back: `nonet import`, `install`, `uninstall`.
 
-use std::{fs, path::PathBuf, process::Output};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -27,19 +31,24 @@ fn home() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-fn nonet(home: &TempDir, arguments: &[&str]) -> Output {
-    std::process::Command::new(env!("CARGO_BIN_EXE_nonet"))
-        .args(arguments)
+fn program(home: &TempDir) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nonet"));
+    command
         .current_dir(home.path())
         .env("HOME", home.path())
         .env("NONET_KEYRING", "off")
+        .env_remove("XDG_CACHE_HOME")
         .env_remove("XDG_CONFIG_HOME")
-        .env_remove("NONET_CONFIG")
-        .output()
-        .expect("nonet runs")
+        .env_remove("XDG_STATE_HOME")
+        .env_remove("NONET_CONFIG");
+    command
 }
 
-fn text(output: &Output) -> String {
+pub fn nonet(home: &TempDir, arguments: &[&str]) -> Output {
+    program(home).args(arguments).output().expect("nonet runs")
+}
+
+pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -64,6 +73,8 @@ fn two_commands_put_nonet_in_front_of_a_clients_servers_and_one_takes_it_back() 
         toml.contains("${GITHUB_PERSONAL_ACCESS_TOKEN}") && said.contains("GITHUB_PERSONAL_ACCESS_TOKEN"),
         "{said}"
     );
+    let secrets = fs::read_to_string(config.with_file_name("secrets.env")).expect("it was made");
+    assert!(secrets.contains("\nGITHUB_PERSONAL_ACCESS_TOKEN=ghp_0123456789"), "there is no keyring");
     // Once more changes nothing.
     nonet(&home, &["import", "claude-desktop"]);
     assert_eq!(fs::read_to_string(&config).expect("it is there"), toml);
@@ -146,12 +157,104 @@ fn an_import_tells_what_it_has_written() {
 
     write(json!({ "git": { "command": "two" }, "odd": { "type": "sse" } }));
     let skipped = nonet(&home, &["import"]);
-    assert_eq!(skipped.status.code(), Some(1), "{}", text(&skipped));
+    assert_eq!(skipped.status.code(), Some(0), "`import && install` goes on: {}", text(&skipped));
+    assert!(text(&skipped).contains("skipped: "), "{}", text(&skipped));
+}
+
+#[test]
+fn no_server_is_taken_from_a_client_that_nonet_would_leave_out() {
+    let (home, file) = home();
+    let before = fs::read(&file).expect("it is there");
+    let imported = nonet(&home, &["import", "claude-desktop", "--variables"]);
+    assert!(imported.status.success(), "{}", text(&imported));
+    assert!(!home.path().join(".config/nonet/secrets.env").exists());
+    for dry_run in [&[][..], &["--dry-run"]] {
+        let refused = nonet(&home, &[&["install", "claude-desktop", "--replace"], dry_run].concat());
+        let said = text(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        for part in [
+            "nothing was changed: Nonet leaves out 2 servers that Claude Desktop has",
+            "  docs: the environment variable `DOCS_TOKEN` is not set\n",
+            "  github: the environment variable `GITHUB_PERSONAL_ACCESS_TOKEN` is not set\n",
+            "`nonet import claude-desktop`",
+            "`nonet secret set NAME --file`",
+        ] {
+            assert!(said.contains(part), "{part}\n{said}");
+        }
+        assert_eq!(fs::read(&file).expect("it is there"), before);
+    }
+    // Without `--replace` nothing is taken away, and what is left out is told.
+    let beside = nonet(&home, &["install", "claude-desktop", "--dry-run"]);
+    assert!(beside.status.success() && text(&beside).contains("2 entries are left out"), "{}", text(&beside));
+    // What is advised works.
+    let kept = nonet(&home, &["import", "claude-desktop"]);
+    assert!(kept.status.success() && text(&kept).contains("secrets.env, for you only:"), "{}", text(&kept));
+    let installed = nonet(&home, &["install", "claude-desktop", "--replace"]);
+    assert!(installed.status.success(), "{}", text(&installed));
+}
+
+#[test]
+fn a_variable_of_this_shell_is_no_secret_that_a_client_has() {
+    let (home, file) = home();
+    let servers = json!({ "mcpServers": { "a": { "command": "a", "env": { "A": "${env:OF_THE_SHELL}", "B": "${env:HOME}" } } } });
+    fs::write(&file, servers.to_string()).expect("it can be written");
+    nonet(&home, &["import", "claude-desktop"]);
+    let install = |home: &TempDir| {
+        let mut command = program(home);
+        command.args(["install", "claude-desktop", "--replace", "--dry-run"]).env("OF_THE_SHELL", "x");
+        text(&command.output().expect("nonet runs"))
+    };
+    let said = install(&home);
+    assert!(said.contains("`OF_THE_SHELL` is set in this shell") && !said.contains("`HOME`"), "{said}");
+    fs::write(home.path().join(".config/nonet/secrets.env"), "OF_THE_SHELL=y\n").expect("it can be written");
+    assert!(!install(&home).contains("OF_THE_SHELL` is set in this shell"));
+}
+
+#[test]
+fn a_client_is_not_made_to_start_what_fails() {
+    let (home, file) = home();
+    let before = fs::read(&file).expect("it is there");
+    for replace in [&[][..], &["--replace"]] {
+        let refused = nonet(&home, &[&["install", "claude-desktop"], replace].concat());
+        let said = text(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("does not exist. Run `nonet setup`, or `nonet import claude-desktop`"),
+            "{said}"
+        );
+    }
+    let config = home.path().join(".config/nonet/servers.toml");
+    fs::create_dir_all(config.parent().expect("it has one")).expect("a folder");
+    fs::write(&config, "[gatway]\n").expect("it can be written");
+    let refused = nonet(&home, &["install", "claude-desktop"]);
+    let said = text(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("nothing was changed") && said.contains("servers.toml:1:"), "{said}");
+    assert_eq!(fs::read(&file).expect("it is there"), before);
+}
+
+#[test]
+fn a_servers_toml_of_the_current_folder_is_not_written_by_accident() {
+    let (home, _) = home();
+    let tracked = home.path().join("servers.toml");
+    fs::write(&tracked, "# tracked\n").expect("it can be written");
+    let imported = nonet(&home, &["import", "claude-desktop"]);
+    let said = text(&imported);
+    assert!(imported.status.success() && said.contains("of this folder is left alone"), "{said}");
+    let own = home.path().join(".config/nonet/servers.toml");
+    assert!(said.contains(&format!("`nonet --config {} check`", own.display())), "{said}");
+    assert_eq!(fs::read_to_string(&tracked).expect("it is there"), "# tracked\n");
+    let installed = nonet(&home, &["install", "claude-desktop", "--replace", "--dry-run"]);
+    assert!(text(&installed).contains(&own.display().to_string()), "{}", text(&installed));
+    let named = nonet(&home, &["import", "claude-desktop", "--config", "servers.toml"]);
+    assert!(named.status.success(), "{}", text(&named));
+    assert!(fs::read_to_string(&tracked).expect("it is there").contains("[servers.git]"));
 }
 
 #[test]
 fn an_option_goes_where_it_counts_or_is_refused() {
     let (home, file) = home();
+    nonet(&home, &["import"]);
     let installed = nonet(&home, &["install", "claude-desktop", "--profile", "reader"]);
     assert!(installed.status.success(), "{}", text(&installed));
     let now: Value = serde_json::from_slice(&fs::read(&file).expect("it is there")).expect("JSON");

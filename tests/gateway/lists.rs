@@ -126,6 +126,25 @@ fn a_pinned_tool_is_listed_beside_the_nine() {
 }
 
 #[test]
+fn pinned_tools_are_named_or_matched_by_patterns() {
+    let toml = "[profiles.p]\npinned = ['*.sell', 'buy']";
+    let setup = || Setup::new().server("shop", shop()).server("mart", shop()).toml(toml);
+    let check = |setup: Setup, arguments: &[&str], expected: &[&str]| {
+        let mut client = setup.run(arguments);
+        client.initialize("2025-06-18", json!({}));
+        crate::setup::eventually(&format!("{expected:?} are listed"), || {
+            (names(&listed(&mut client))[9..] == *expected).then_some(())
+        });
+    };
+    let all = ["mart__sell", "shop__buy", "shop__sell"];
+    check(setup().gateway("pinned = ['shop.*', 'mart__sell']"), &[], &all);
+    // Those of the profile come to those of all; a name that two tools have means neither.
+    let profile = ["--profile", "p"];
+    check(setup(), &profile, &["mart__sell", "shop__sell"]);
+    check(setup().gateway("pinned = ['{shop,none}.b*']"), &profile, &all);
+}
+
+#[test]
 fn auto_goes_by_the_context_window() {
     let mode = |window: u64| {
         let keys = format!("tool_injection = 'auto'\ncontext_window = {window}");

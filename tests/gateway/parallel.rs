@@ -315,3 +315,73 @@ async fn a_server_has_only_as_many_calls_as_it_takes() {
         call.await.expect("it ends");
     }
 }
+
+/// A server that takes one call at a time, and the file that it logs them into.
+fn one_at_a_time(delay: u64) -> (Setup, std::path::PathBuf) {
+    let reads = json!({ "readOnlyHint": true });
+    let tools = json!([
+        { "name": "wait", "on": { "delay_ms": delay }, "annotations": reads },
+        { "name": "write", "on": { "delay_ms": delay } },
+    ]);
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let script = json!({ "tools": tools, "call_log": log });
+    (setup.server_with("a", script, "serialize = true\nparallel = true"), log)
+}
+
+#[tokio::test]
+async fn a_serialized_server_has_one_call_on_every_road() {
+    let (setup, _) = one_at_a_time(300);
+    let app = "[apps.two]\nsteps = [{ tool = 'a.wait' }, { tool = 'a.write' }]\n[apps.one]\ntool = 'a.wait'";
+    let inside = setup.toml(app).open().await;
+    let began = std::time::Instant::now();
+    let launch = json!({ "name": "gateway.background_run", "params": { "name": "a.wait" } });
+    let actions = json!({ "actions": [{ "name": "a.wait" }, { "name": "a.wait" }] });
+    // One directly, one by execute_tool, one in the background, two in a run, two and one by apps.
+    let ended = tokio::join!(
+        inside.call("a__wait", json!({})),
+        inside.execute("a.write", json!({})),
+        inside.call("execute_tool", launch),
+        inside.call("run_parallel", actions),
+        inside.call("call_app", json!({ "app_id": "two", "input": {} })),
+        inside.call("call_app", json!({ "app_id": "one", "input": {} })),
+        async {
+            let mut most = 0;
+            while began.elapsed() < std::time::Duration::from_millis(8 * 300 - 100) {
+                most = most.max(inside.gateway.connections()["a"].in_flight());
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            most
+        },
+    );
+    for result in [&ended.0, &ended.1, &ended.2, &ended.3, &ended.4, &ended.5] {
+        assert!(result.get("isError").is_none(), "{result}");
+    }
+    assert!(began.elapsed().as_millis() >= 8 * 300, "{:?}", began.elapsed());
+    assert_eq!(ended.6, 1, "never two at a time");
+}
+
+#[test]
+fn calls_of_a_serialized_server_wait_in_order_and_can_be_cancelled() {
+    let (setup, log) = one_at_a_time(400);
+    let mut client = setup.gateway("soft_deadline = '600ms'").start();
+    client.until_ready("a");
+    let ids: Vec<i64> = (0..4).map(|n| client.begin_call("a__wait", json!({ "n": n }))).collect();
+    let cancelled = json!({ "requestId": ids[1] });
+    client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled }));
+    let first = client.result(ids[0]);
+    assert_eq!(crate::setup::json_of(&first), json!({ "n": 0 }), "{first}");
+    // The time of the wait is the call's own: the last one becomes a task.
+    let last = crate::setup::json_of(&client.result(ids[3]));
+    assert_eq!(last["state"], "running", "{last}");
+    let wait = json!({ "task_id": last["task_id"], "wait": true });
+    let answer = crate::setup::eventually("the task ends", || {
+        let answer = crate::setup::json_of(&client.execute("gateway.background_run", wait.clone()));
+        (answer["n"] == 3).then_some(answer)
+    });
+    assert_eq!(answer, json!({ "n": 3 }));
+    // Those that the server heard of came in order, and the cancelled one was none of them.
+    let numbers: Vec<Value> =
+        logged(&log).iter().filter_map(|line| line["params"]["arguments"].get("n").cloned()).collect();
+    assert_eq!(numbers, [json!(0), json!(2), json!(3)], "{:?}", logged(&log));
+}

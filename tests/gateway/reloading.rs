@@ -135,3 +135,37 @@ fn a_profile_that_is_gone_lets_nothing_through() {
     let found = client.answer("search_tools", json!({ "query": "who" }));
     assert!(!found.to_string().contains("s0."), "{found}");
 }
+
+#[test]
+fn a_rule_that_comes_to_match_nothing_is_told() {
+    let rule = "[policies.careful]\ntools = ['s0.slwo']\npolicy = 'approve'\n";
+    let told = "policies.careful.tools: `s0.slwo` matches no tool; the nearest is `s0.slow`";
+    let mut client = Setup::new().server("s0", tools()).toml(rule).start();
+    client.until_ready("s0");
+    // At the start in the log, where it is not told anew with each list.
+    eventually("it is logged", || client.stderr().contains(told).then_some(()));
+    client.execute("gateway.status", json!({}));
+    assert!(
+        client.notices.iter().all(|notice| notice["kind"] != "rules_without_tools"),
+        "{:?}",
+        client.notices
+    );
+    // After a change of the file to sessions as well: what is new.
+    edit(&client, |text| text + "[profiles.p]\ndeny = ['so.*']\n");
+    let notice = client.until_notice("rules_without_tools");
+    assert_eq!(
+        notice["rules"],
+        json!(["profiles.p.deny: `so.*` matches no server; the nearest is `s0.*`"]),
+        "{notice}"
+    );
+    assert_eq!(client.stderr().matches(told).count(), 1);
+    // What is put right, and wrong again, is told again.
+    edit(&client, |text| text.replace("s0.slwo", "s0.slow"));
+    eventually("the rule holds", || {
+        (client.fault_code("s0.slow") == Some("needs_approval".into())).then_some(())
+    });
+    client.notices.clear();
+    edit(&client, |text| text.replace("s0.slow", "s0.slwo"));
+    let notice = client.until_notice("rules_without_tools");
+    assert_eq!(notice["rules"], json!([told]), "{notice}");
+}

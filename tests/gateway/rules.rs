@@ -149,3 +149,57 @@ async fn a_search_can_be_kept_to_a_risk() {
         assert_eq!(found["results"].as_array().map(Vec::len), Some(expected), "{risk}: {found}");
     }
 }
+
+#[tokio::test]
+async fn what_changes_is_not_found_among_what_only_reads() {
+    let names =
+        ["read_query", "write_query", "insert_numbered_list_near_text", "convert-contents", "zap_table"];
+    let more =
+        "[servers.files.tools.zap_table]\nrisk = 'low'\n[servers.files.tools.read_query]\nrisk = 'high'";
+    let low = async |more: &str| {
+        let tools: Vec<Value> =
+            names.iter().map(|name| json!({ "name": name, "description": "Works on things" })).collect();
+        let inside = Setup::new().server("files", json!({ "tools": tools })).toml(more).open().await;
+        let arguments = json!({ "query": "works on things", "category": "files", "max_risk": "low" });
+        let found = inside.answer("search_tools", arguments).await;
+        let hits = found["results"].as_array().expect("hits").iter();
+        hits.filter_map(|hit| hit["name"].as_str().map(String::from)).collect::<Vec<_>>()
+    };
+    assert_eq!(low("").await, ["files.read_query"]);
+    // The user knows better, in either direction.
+    assert_eq!(low(more).await, ["files.zap_table"]);
+}
+
+#[tokio::test]
+async fn only_limits_what_a_profile_shows_and_allow_adds_to_it() {
+    let check = async |keys: &str, expected: &[&str]| {
+        let inside = Setup::new()
+            .server("files", tools(&["read_file", "write_file"]))
+            .server("web", tools(&["read_page", "post"]))
+            .toml(&format!("[profiles.p]\n{keys}"))
+            .open()
+            .await;
+        let caller = inside.under("p");
+        let mut seen = Vec::new();
+        for name in ["files.read_file", "files.write_file", "web.read_page", "web.post", "gateway.status"] {
+            let result = inside.call_as(&caller, "execute_tool", json!({ "name": name })).await;
+            if result["isError"] != true {
+                seen.push(name);
+            } else if keys.contains("only") && !keys.contains("deny") {
+                let fault = crate::setup::json_of(&result)["error"].take();
+                assert_eq!(fault["code"], "forbidden", "{keys}: {fault}");
+            }
+        }
+        assert_eq!(seen, expected, "{keys}");
+    };
+    check("only = ['*.read_*']", &["files.read_file", "web.read_page", "gateway.status"]).await;
+    check("only = ['*.read_*']\ncategories = ['files']", &["files.read_file", "gateway.status"]).await;
+    check("only = ['files.*']\nallow = ['web.post']", &["gateway.status"]).await;
+    check(
+        "only = ['files.*', 'web.post']\ncategories = ['files']\nallow = ['web.*']",
+        &["files.read_file", "files.write_file", "web.post", "gateway.status"],
+    )
+    .await;
+    check("only = ['files.*']\nmax_risk = 'low'", &["files.read_file", "gateway.status"]).await;
+    check("only = ['files.*']\ndeny = ['*.write_*']", &["files.read_file", "gateway.status"]).await;
+}

@@ -1,10 +1,13 @@
-//! Secrets in the keyring, on a machine that has none: what is told, and what goes on without them.
+//! Secrets in the keyring, on a machine that has none: what is told, and what goes on without them. And in the file.
 
 use std::{fs, io::Write, process::Stdio};
 
 use serde_json::json;
 
-use crate::{client::command, setup::Setup};
+use crate::{
+    client::command,
+    setup::{Setup, eventually, json_of},
+};
 
 /// How a command ended, and what it said.
 fn run(setup: &Setup, arguments: &[&str], stdin: &str) -> (Option<i32>, String) {
@@ -68,4 +71,76 @@ fn an_import_without_a_keyring_changes_nothing() {
         assert!(said.contains("there is no keyring here") && said.contains("Nothing was changed"), "{said}");
         assert!(!setup.path("servers.toml").exists());
     }
+}
+
+#[test]
+fn a_secret_in_the_file_is_for_the_server_that_names_it() {
+    let env = json!({ "tools": [{ "name": "look", "on": { "env": true } }] });
+    let setup = Setup::new()
+        .server_with("keyed", env.clone(), "env = { KEY = '${NONET_TEST_KEPT}', WON = '${NONET_TEST_WON}' }")
+        .server("plain", env);
+    fs::write(setup.path("secrets.env"), "NONET_TEST_KEPT=s3cr3t-kept\nNONET_TEST_WON=lost\n")
+        .expect("written");
+    let mut client = setup.run_with(&[], &[("NONET_TEST_WON", "of the environment")]);
+    client.initialize("2025-06-18", json!({}));
+    client.until_ready("keyed");
+    client.until_ready("plain");
+    let mut seen = |name: &str| json_of(&client.execute(&format!("{name}.look"), json!({})))["env"].clone();
+    let (keyed, plain) = (seen("keyed"), seen("plain"));
+    assert_eq!((&keyed["KEY"], &keyed["WON"]), (&json!("s3cr3t-kept"), &json!("of the environment")));
+    assert!(keyed.get("NONET_TEST_KEPT").is_none() && !plain.to_string().contains("s3cr3t"), "{plain}");
+    // A gateway that is running takes a changed secret up.
+    fs::write(client.folder.path().join("secrets.env"), "NONET_TEST_KEPT=s3cr3t-new\n").expect("written");
+    client.until_notice("config_changed");
+    eventually("the server has the new secret", || {
+        let result = client.execute("keyed.look", json!({}));
+        (json_of(&result)["env"]["KEY"] == "s3cr3t-new").then_some(())
+    });
+}
+
+#[test]
+fn secrets_are_set_tested_and_removed_in_the_file() {
+    let setup = Setup::new();
+    let file = setup.path("secrets.env");
+    let (code, said) = run(&setup, &["secret", "set", "DOCS_TOKEN", "--file"], "s3cr3t value\n");
+    assert!(code == Some(0) && said.contains("`${DOCS_TOKEN}`") && !said.contains("s3cr3t"), "{said}");
+    let text = fs::read_to_string(&file).expect("it was made");
+    assert!(text.ends_with("\nDOCS_TOKEN=s3cr3t value\n"), "{text}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::metadata(&file).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    assert_eq!(run(&setup, &["secret", "test", "DOCS_TOKEN", "--file"], "").0, Some(0));
+    assert_eq!(run(&setup, &["secret", "remove", "DOCS_TOKEN", "--file"], "").0, Some(0));
+    for action in ["test", "remove"] {
+        let (code, said) = run(&setup, &["secret", action, "DOCS_TOKEN", "--file"], "");
+        assert!(code == Some(1) && said.contains("has no `DOCS_TOKEN`"), "{said}");
+    }
+    // Where there is no keyring, the file is what is advised.
+    let (code, said) = run(&setup, &["secret", "set", "DOCS_TOKEN"], "s3cr3t\n");
+    assert!(code == Some(1) && said.contains("`nonet secret set DOCS_TOKEN --file`"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn check_warns_of_secrets_that_others_can_read_and_of_lines_that_cannot_be_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let setup = Setup::new();
+    setup.write();
+    let file = setup.path("secrets.env");
+    fs::write(&file, "A=s3cr3t\n").expect("it can be written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
+    let (code, said) = run(&setup, &["check"], "");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("secrets.env:1:1: others on this machine can read these secrets"), "{said}");
+    let (code, said) = run(&setup, &["check", "--json"], "");
+    assert!(code == Some(1) && said.contains("chmod 600"), "{said}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    assert_eq!(run(&setup, &["check"], "").0, Some(0));
+    fs::write(&file, "A=s3cr3t\nsk-s3cr3t\n").expect("it can be written");
+    let (code, said) = run(&setup, &["check"], "");
+    assert!(code == Some(2) && said.contains("secrets.env:2:1: this line is not"), "{said}");
+    assert!(!said.contains("s3cr3t"), "{said}");
 }

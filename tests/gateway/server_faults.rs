@@ -214,21 +214,51 @@ fn a_call_waits_for_a_server_that_is_known_from_the_last_run() {
 }
 
 #[test]
-fn a_child_gets_what_it_needs_and_nothing_else() {
+fn a_child_gets_what_programs_expect_and_no_tokens() {
     let script = json!({ "tools": [{ "name": "look", "on": { "env": true } }] });
-    let mut client =
-        Setup::new().server_with("good", script, "env = { OWN = 'mine', EXPANDED = '${HOME}' }").start();
+    let usual = [
+        ("https_proxy", "http://ann:s3cr3t@proxy.example:3128"),
+        ("NO_PROXY", "localhost"),
+        ("WAYLAND_DISPLAY", "wayland-7"),
+        ("SSH_AUTH_SOCK", "/run/agent"),
+        ("npm_config_registry", "https://npm.example/"),
+        ("LC_TIME", "C"),
+    ];
+    let tokens = [
+        ("NONET_TEST_TOKEN", "s3cr3t-token"),
+        ("npm_config__authToken", "s3cr3t-token"),
+        ("UV_PUBLISH_TOKEN", "s3cr3t-token"),
+        ("AWS_PROFILE", "s3cr3t-profile"),
+        ("KUBECONFIG", "/s3cr3t/kube"),
+    ];
+    let variables: Vec<_> = usual.iter().chain(&tokens).copied().collect();
+    let mut client = Setup::new()
+        .gateway("inherit_env = ['KUBECONFIG']")
+        .server_with("good", script.clone(), "env = { OWN = 'mine', EXPANDED = '${HOME}', LC_TIME = 'own' }")
+        .server_with("cloud", script, "inherit_env = ['AWS_*', 'UV_PUBLISH_TOKEN']")
+        .run_with(&[], &variables);
+    client.initialize("2025-06-18", json!({}));
     client.until_ready("good");
+    client.until_ready("cloud");
     let seen = json_of(&client.execute("good.look", json!({})));
     let env = seen["env"].as_object().expect("variables");
-    assert_eq!((&env["OWN"], &env["EXPANDED"]), (&json!("mine"), &env["HOME"]));
-    assert!(env.contains_key("PATH"), "{env:?}");
-    for key in env.keys() {
-        let known =
-            ["OWN", "EXPANDED", "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ"];
-        let family = ["LC_", "TMP", "TEMP", "XDG_", "SSL_", "NODE_EXTRA"];
-        assert!(known.contains(&key.as_str()) || family.iter().any(|head| key.starts_with(head)), "{key}");
+    assert_eq!(
+        (&env["OWN"], &env["EXPANDED"], &env["LC_TIME"]),
+        (&json!("mine"), &env["HOME"], &json!("own"))
+    );
+    for (name, value) in &usual[..5] {
+        assert_eq!(env[*name], *value, "{name}");
     }
+    assert!(env.contains_key("PATH"), "{env:?}");
+    let names = |env: &serde_json::Map<String, Value>| {
+        let given = tokens.iter().map(|(name, _)| *name);
+        given.filter(|name| env.contains_key(*name)).collect::<Vec<_>>()
+    };
+    assert_eq!(names(env), ["KUBECONFIG"]);
+    assert!(!env.contains_key("NONET_LOG"), "{env:?}");
+    let cloud = json_of(&client.execute("cloud.look", json!({})));
+    let cloud = cloud["env"].as_object().expect("variables");
+    assert_eq!(names(cloud), ["UV_PUBLISH_TOKEN", "AWS_PROFILE", "KUBECONFIG"]);
     assert!(
         seen["args"][0].as_str().is_some_and(|arg| arg == fake_server().to_str().expect("UTF-8")),
         "{seen}"

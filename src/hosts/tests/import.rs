@@ -57,7 +57,7 @@ fn a_second_import_finds_everything_there() {
 fn all_hosts_are_imported_in_one_step_or_not_at_all() {
     let world = World::new(Os::Linux);
     let all = |world: &World, replace| {
-        let manner = Manner { replace, keyring: None };
+        let manner = Manner { replace, ..Manner::default() };
         import(Source::All, &world.servers_toml(), manner, &world.machine)
     };
     let nothing = all(&world, false).map(|_| ()).unwrap_err().to_string();

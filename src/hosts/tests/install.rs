@@ -150,6 +150,7 @@ fn after_other_edits_only_nonet_comes_out() {
         assert!(imported.carried(host, Scope::User, &world.machine).is_empty());
         imported.apply().unwrap();
         let carried = world.import_host(name).carried(host, Scope::User, &world.machine);
+        let carried: Vec<String> = carried.into_iter().map(|carried| carried.name).collect();
         assert!(!carried.is_empty());
         install(host, Scope::User, &launch(), &carried, &world.machine).unwrap().apply().unwrap();
         let mark = if name == "codex" { "# edited\n" } else { "// edited\n" };

@@ -16,7 +16,7 @@ fn github(token: &str) -> String {
 }
 
 fn to(keyring: &Keyring) -> Manner<'_> {
-    Manner { replace: false, keyring: Some(keyring) }
+    Manner { keyring: Some(keyring), ..Manner::default() }
 }
 
 fn toml(world: &World) -> String {
@@ -55,6 +55,18 @@ fn secrets_go_into_the_keyring_when_the_file_is_written() {
     assert!(moved.change.is_nothing());
     moved.apply().unwrap();
     assert_eq!(other.get("GITHUB_TOKEN").as_deref(), Ok(TOKEN));
+}
+
+#[test]
+fn the_keyring_goes_before_the_file() {
+    let (world, keyring) = (World::new(Os::Linux), holding(&[]));
+    let manner = Manner { replace: false, keyring: Some(&keyring), file: true };
+    let imported = world.try_import(&github(TOKEN), manner).unwrap();
+    assert!(imported.secrets.iter().all(|kept| kept.store == SecretStore::Keyring), "{:?}", imported.secrets);
+    imported.apply().unwrap();
+    assert_eq!(keyring.get("GITHUB_TOKEN").as_deref(), Ok(TOKEN));
+    assert!(!imported.secrets_file().exists());
+    assert!(world.try_import(&github(TOKEN), manner).unwrap().is_nothing());
 }
 
 #[test]
@@ -99,7 +111,7 @@ fn with_replace_what_was_a_variable_moves_into_the_keyring() {
     assert!(toml(&world).contains("${GITHUB_TOKEN}"));
     let kept = world.try_import(&github(TOKEN), to(&keyring)).unwrap();
     assert!(kept.change.is_nothing(), "{}", done(&kept));
-    let manner = Manner { replace: true, keyring: Some(&keyring) };
+    let manner = Manner { replace: true, keyring: Some(&keyring), file: false };
     let moved = world.try_import(&github(TOKEN), manner).unwrap();
     assert_eq!(done(&moved), "github replaced github, docs replaced docs");
     moved.apply().unwrap();

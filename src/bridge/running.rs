@@ -1,0 +1,100 @@
+//! The command line's way to a gateway that runs: requests of the stateless era, one at a time.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{Back, Link, Message, Target, message::VERSION_KEY};
+#[cfg(unix)]
+use crate::shared::{Hello, Place};
+
+const VERSION: &str = "2026-07-28";
+/// How long a cancelled request may take to leave this process.
+const CANCEL_LIMIT: Duration = Duration::from_millis(300);
+
+/// A gateway that runs.
+pub struct Running {
+    link: Link,
+    client: &'static str,
+    last_id: u64,
+}
+
+/// Why a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Unanswered {
+    /// The gateway answered with a JSON-RPC error, or could not be reached.
+    #[error("{message}")]
+    Refused {
+        /// Its code.
+        code: i64,
+        /// What it says.
+        message: String,
+    },
+    /// The connection closed first.
+    #[error("the gateway ended before it answered; whether the request was carried out is not known")]
+    Lost,
+}
+
+impl Unanswered {
+    /// Whether the gateway does not know the method: it is of an older version, and did nothing.
+    pub fn is_unknown_method(&self) -> bool {
+        matches!(self, Self::Refused { code: -32601, .. })
+    }
+}
+
+impl Running {
+    /// The gateway that serves the clients of this machine at a place; none if none runs. `client` is what the caller
+    /// calls itself.
+    #[cfg(unix)]
+    pub async fn shared(place: &Place, hello: &Hello, client: &'static str) -> anyhow::Result<Option<Self>> {
+        let found = place.find(hello).await?;
+        Ok(found.map(|(reader, writer)| Self { link: Link::over_lines(reader, writer), client, last_id: 0 }))
+    }
+
+    /// The gateway at an address, which is not tried before the first request.
+    pub fn at(target: Target, client: &'static str) -> anyhow::Result<Self> {
+        Ok(Self { link: Link::over_http(target, Duration::ZERO)?, client, last_id: 0 })
+    }
+
+    /// Makes a request and waits for its result.
+    pub async fn request(&mut self, method: &str, mut params: Value) -> Result<Value, Unanswered> {
+        self.last_id += 1;
+        params["_meta"] = json!({
+            VERSION_KEY: VERSION,
+            "io.modelcontextprotocol/clientInfo": { "name": self.client, "version": env!("CARGO_PKG_VERSION") },
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let request = json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params });
+        self.link.to.send(format!("{request}\n").into()).await.map_err(|_| Unanswered::Lost)?;
+        let id = self.last_id.to_string();
+        loop {
+            let line = match self.link.from.recv().await {
+                Some(Back::Line(line)) => line,
+                Some(Back::Unsent(_)) | None => return Err(Unanswered::Lost),
+            };
+            if !Message::of(&line).is_some_and(|message| message.answers(&id)) {
+                continue;
+            }
+            let mut answer: Value = serde_json::from_slice(&line).map_err(|_| Unanswered::Lost)?;
+            return match answer.get_mut("error") {
+                Some(error) => Err(Unanswered::Refused {
+                    code: error["code"].as_i64().unwrap_or_default(),
+                    message: error["message"].as_str().unwrap_or("it refused without a word").into(),
+                }),
+                None => Ok(answer["result"].take()),
+            };
+        }
+    }
+
+    /// Cancels the request that is open, and leaves.
+    pub async fn cancel(self) {
+        let Link { to, from, mut tasks } = self.link;
+        let params = json!({ "requestId": self.last_id, "reason": "the user interrupted it" });
+        let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+        let _ = to.send(format!("{cancel}\n").into()).await;
+        drop((to, from));
+        let left = async { while tasks.join_next().await.is_some() {} };
+        let _ = timeout(CANCEL_LIMIT, left).await;
+    }
+}

@@ -1,0 +1,282 @@
+//! What a call of a tool can do at worst, from the hints of its server and the words of its name.
+//!
+//! A hint counts as the specification says. A name is judged by its verbs: what changes wins over what looks, and a name
+//! without a verb that only looks is no promise.
+
+use serde_json::Value;
+
+use crate::{config::Risk, name, verbs};
+
+/// Verbs that run what they are given.
+const RUNS: [&str; 7] = ["run", "execute", "exec", "eval", "evaluate", "launch", "spawn"];
+/// What can do anything once it runs.
+const CODE: [&str; 18] = [
+    "applescript",
+    "bash",
+    "cmd",
+    "code",
+    "command",
+    "commands",
+    "javascript",
+    "js",
+    "osascript",
+    "powershell",
+    "process",
+    "program",
+    "python",
+    "script",
+    "scripts",
+    "shell",
+    "sql",
+    "terminal",
+];
+/// The same for `start`, which is also said of a trace or a search.
+const PROGRAMS: [&str; 4] = ["command", "process", "program", "shell"];
+/// Verbs of looking that end a name, as in `issue_read`. A `search` at the end may be what is started.
+const ENDINGS: [&str; 4] = ["fetch", "get", "read", "retrieve"];
+/// Names that are one word and run anything.
+const SHELLS: [&str; 5] = ["bash", "cmd", "exec", "powershell", "shell"];
+
+/// Returns the risk of a tool by its name and its `annotations`. A tool that is not read-only is destructive unless its
+/// server says otherwise, as in the specification.
+pub(super) fn risk(name: &str, annotations: Option<&Value>) -> Risk {
+    let hint = |key: &str| annotations.and_then(|hints| hints.get(key)).and_then(Value::as_bool);
+    match (hint("readOnlyHint"), hint("destructiveHint")) {
+        (Some(true), _) => Risk::Low,
+        (_, Some(true)) | (Some(false), None) => Risk::High,
+        (_, Some(false)) => Risk::Medium,
+        (None, None) => of_name(name),
+    }
+}
+
+/// Returns the highest risk among the clauses of a name: `get_or_create_user` has two.
+fn of_name(name: &str) -> Risk {
+    let words = name::words(name);
+    let clauses = words.split(|word| matches!(word.as_str(), "and" | "or" | "then"));
+    clauses.filter(|clause| !clause.is_empty()).map(of_clause).max().unwrap_or(Risk::Medium)
+}
+
+fn of_clause(words: &[String]) -> Risk {
+    let last = words.len() - 1;
+    let looks = |at: usize| match words[at].as_str() {
+        // `git_log` shows one, and `log_event` writes one.
+        "log" => at == last && at > 0,
+        // `mysql_query` runs one.
+        "query" if at == last => at == 0,
+        word if verbs::is_thing(word) => verbs::looks(word) && (at < 2 || at == last),
+        word => verbs::looks(word),
+    };
+    let is_verb = |at: usize| looks(at) && (at == 0 || !verbs::is_thing(&words[at]));
+    let first = (0..words.len()).find(|at| is_verb(*at));
+    let ends_with_look = last > 0 && ENDINGS.contains(&words[last].as_str());
+    // `get_pull_request`, and `issue_read`.
+    let is_object =
+        |at: usize| verbs::is_thing(&words[at]) && (first.is_some_and(|first| first < at) || ends_with_look);
+    let done: Vec<(usize, &str)> = words
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !is_object(*at))
+        .map(|(at, word)| (at, word.as_str()))
+        .collect();
+    // A file is dropped onto something.
+    let destroys =
+        |(at, word): &(usize, &str)| verbs::destroys(word) && !(*word == "drop" && *at == last && *at > 0);
+    let has = |things: &[&str]| words.iter().any(|word| things.contains(&word.as_str()));
+    let runs = |word: &str| RUNS.contains(&word) && has(&CODE) || word == "start" && has(&PROGRAMS);
+    if done.iter().any(destroys) || done.iter().any(|(_, word)| runs(word)) || last == 0 && has(&SHELLS) {
+        return Risk::High;
+    }
+    let changes = |(at, word): &(usize, &str)| verbs::changes(word) && !looks(*at);
+    if done.iter().any(changes) || !(0..words.len()).any(looks) { Risk::Medium } else { Risk::Low }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(expected: Risk, names: &[&str]) {
+        for name in names {
+            assert_eq!(of_name(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_is_low() {
+        check(
+            Risk::Low,
+            &[
+                "read_graph",
+                "read_file",
+                "readFile",
+                "get_file_info",
+                "getUserById",
+                "list_directory",
+                "listIssues",
+                "search_nodes",
+                "git_status",
+                "git_log",
+                "git_diff",
+                "git_diff_unstaged",
+                "git_show",
+                "fetch",
+                "query",
+                "read_query",
+                "query_docs",
+                "API-query-data-source",
+                "API-get-user",
+                "issue_read",
+                "pull_request_read",
+                "get_pull_request_review",
+                "get_issue_comment",
+                "list_open_issues",
+                "get_message",
+                "read_process_output",
+                "get_run",
+                "check_run_status",
+                "directory_tree",
+                "file_exists",
+                "get_password_reset_state",
+                "get_exchange_rate",
+                "list_and_count",
+                "describe_table",
+                "count_rows",
+                "echo",
+                "aws_s3_get_object",
+                "findDuplicateFiles",
+                "get_network_request",
+                "list_drop_zones",
+                "view_order",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_changes_wins_over_what_looks() {
+        check(
+            Risk::Medium,
+            &[
+                "write_query",
+                "insert_numbered_list_near_text",
+                "convert-contents",
+                "create_entities",
+                "git_add",
+                "git_commit",
+                "git_checkout",
+                "edit_file",
+                "move_file",
+                "send_message",
+                "puppeteer_click",
+                "get_or_create_user",
+                "getOrCreateUser",
+                "search_and_replace",
+                "find_replace",
+                "create_or_update_file",
+                "push_files",
+                "issue_write",
+                "add_issue_comment",
+                "set_status",
+                "update_list",
+                "start_search",
+                "write_to_log",
+                "log_event",
+                "post_status",
+                "share_list",
+                "user_list_share",
+                "open_file",
+                "download_file",
+                "browser_drop",
+                "order_status",
+                "order_status_update",
+                "get_or_post_comment",
+                "run_tests",
+                "start_trace",
+                "interact_with_process",
+                "refresh_view",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_destroys_or_runs_anything_is_high() {
+        check(
+            Risk::High,
+            &[
+                "delete_file",
+                "deletePage",
+                "list_and_delete_files",
+                "find_and_remove",
+                "git_reset",
+                "drop_table",
+                "sqlite_drop_table",
+                "kill_process",
+                "clear_database",
+                "API-delete-a-block",
+                "execute_sql",
+                "run_command",
+                "runShellCommand",
+                "start_process",
+                "evaluate_script",
+                "browser_run_code_unsafe",
+                "shell_exec",
+                "bash",
+                "overwrite_file",
+                "get_or_reset",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_says_nothing_is_medium() {
+        check(
+            Risk::Medium,
+            &[
+                "",
+                "_",
+                "and",
+                "sequentialthinking",
+                "frobnicate",
+                "mysql_query",
+                "log",
+                "report_bug",
+                "track_event",
+                "git_branch",
+                "wait_for",
+                "browser_console_messages",
+                "read_and_frobnicate",
+                "日本",
+                "toggle",
+            ],
+        );
+    }
+
+    #[test]
+    fn hints_of_a_server_go_before_the_name() {
+        let check =
+            |name, hints: Value, expected| assert_eq!(risk(name, Some(&hints)), expected, "{name} {hints}");
+        check("delete_all", json!({ "readOnlyHint": true }), Risk::Low);
+        check("read_file", json!({ "readOnlyHint": false }), Risk::High);
+        check("read_file", json!({ "readOnlyHint": false, "destructiveHint": false }), Risk::Medium);
+        check("read_file", json!({ "destructiveHint": true }), Risk::High);
+        check("read_file", json!({ "destructiveHint": false }), Risk::Medium);
+        check("read_file", json!({ "title": "x", "readOnlyHint": "yes" }), Risk::Low);
+    }
+
+    /// Tools as real servers list them, without their hints.
+    #[test]
+    fn the_risk_of_recorded_tools() {
+        let tools = include_str!("../../tests/data/tools.jsonl").lines();
+        let mut told = String::new();
+        for tool in tools {
+            let tool: Value = serde_json::from_str(tool).expect("JSON");
+            let (server, name) =
+                (tool["server"].as_str().expect("a text"), tool["name"].as_str().expect("a text"));
+            let risk = format!("{:?}", of_name(name)).to_lowercase();
+            let _ = writeln!(told, "{risk:6} {server}.{name}");
+        }
+        insta::assert_snapshot!(told);
+    }
+}

@@ -1,0 +1,172 @@
+//! Completions: the scripts of `nonet completions` ask this program, which knows the names of clients, servers and tools.
+//!
+//! What is known is read from files: `servers.toml` and the last lists. No server is started and no keyring asked, whoever
+//! presses Tab.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Arg, Command, CommandFactory};
+use clap_complete::{
+    CompleteEnv,
+    engine::{ArgValueCandidates, CompletionCandidate},
+    env::Shells,
+};
+
+use super::{
+    args::Cli,
+    show::{self, causes},
+};
+use crate::{
+    config::{self, Config, Sources},
+    gateway::last_seen,
+    hosts::HOSTS,
+    name,
+};
+
+/// The variable by which a script asks for completions.
+const VARIABLE: &str = "NONET_COMPLETE";
+/// What stands for secrets and unset variables: names depend on neither.
+const UNKNOWN: &str = "-";
+
+/// Answers a script that asks for completions, if that is why this program was started.
+pub(super) fn answered() -> bool {
+    let completing = CompleteEnv::with_factory(command).var(VARIABLE);
+    let folder = std::env::current_dir().ok();
+    completing.try_complete(std::env::args_os(), folder.as_deref()).unwrap_or_else(|error| error.exit())
+}
+
+/// Prints the script for a shell.
+pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let known = Shells::builtins();
+    let completer = known.completer(&shell.to_string()).context("there are no completions for this shell")?;
+    let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_else(|| "nonet".into());
+    // A program that the shell finds by its name is found so later too.
+    let program = match program.components().count() {
+        0 | 1 => program,
+        _ => std::env::current_exe().unwrap_or(program),
+    };
+    let mut script = Vec::new();
+    completer
+        .write_registration(VARIABLE, "nonet", "nonet", &program.to_string_lossy(), &mut script)
+        .map_err(|error| anyhow::anyhow!(causes(&error.into())))?;
+    show::line(String::from_utf8_lossy(&script).trim_end());
+    Ok(())
+}
+
+/// The command line with what is known of the values of its arguments.
+fn command() -> Command {
+    with_candidates(Cli::command())
+}
+
+fn with_candidates(command: Command) -> Command {
+    let of_a_tool = ["call", "get"].contains(&command.get_name());
+    let command = command.mut_args(|arg| match candidates(&arg, of_a_tool) {
+        Some(candidates) => arg.add(ArgValueCandidates::new(candidates)),
+        None => arg,
+    });
+    command.mut_subcommands(with_candidates)
+}
+
+/// Where the values of an argument come from, by its name.
+fn candidates(arg: &Arg, of_a_tool: bool) -> Option<fn() -> Vec<CompletionCandidate>> {
+    Some(match arg.get_id().as_str() {
+        "name" if of_a_tool => tools,
+        "server" => servers,
+        "category" => categories,
+        "profile" if arg.get_long().is_some() => profiles,
+        "client" | "source" => clients,
+        _ => return None,
+    })
+}
+
+fn clients() -> Vec<CompletionCandidate> {
+    HOSTS.iter().map(|host| CompletionCandidate::new(host.name).help(Some(host.title.into()))).collect()
+}
+
+fn servers() -> Vec<CompletionCandidate> {
+    let Some(config) = known() else { return Vec::new() };
+    config.servers.keys().map(|name| CompletionCandidate::new(name.as_str())).collect()
+}
+
+fn categories() -> Vec<CompletionCandidate> {
+    let Some(config) = known() else { return Vec::new() };
+    let groups = config.categories.keys().map(CompletionCandidate::new);
+    config.servers.keys().map(|name| CompletionCandidate::new(name.as_str())).chain(groups).collect()
+}
+
+fn profiles() -> Vec<CompletionCandidate> {
+    let Some(config) = known() else { return Vec::new() };
+    config.profiles.keys().map(CompletionCandidate::new).collect()
+}
+
+fn tools() -> Vec<CompletionCandidate> {
+    let Some(config) = known() else { return Vec::new() };
+    let Some(folder) = config.embedder.cache_folder() else { return Vec::new() };
+    let mut all = Vec::new();
+    for (server, settings) in config.servers.iter().filter(|(_, settings)| settings.enabled) {
+        for (tool, about) in last_seen::last_tools(&folder, server.as_str(), settings) {
+            let candidate = CompletionCandidate::new(name::full_name(server.as_str(), &tool));
+            let about = about.lines().next().map(|line| crate::schema::clip(line.trim(), 60));
+            all.push(candidate.help(about.map(|about| show::clean(&about).into())));
+        }
+    }
+    all
+}
+
+/// The configuration that the words which are being completed would use.
+fn known() -> Option<Config> {
+    let words: Vec<String> = std::env::args().collect();
+    let file = config::find(named(&words).as_deref()).ok()?;
+    read(&file)
+}
+
+/// The file that the words name with `--config`, else the environment.
+fn named(words: &[String]) -> Option<PathBuf> {
+    let after = words.iter().zip(words.iter().skip(1)).find(|(option, _)| *option == "--config");
+    let joined = || words.iter().find_map(|word| word.strip_prefix("--config="));
+    let word = after.map(|(_, file)| file.as_str()).or_else(joined);
+    word.map(PathBuf::from).or_else(|| std::env::var_os("NONET_CONFIG").map(PathBuf::from))
+}
+
+fn read(file: &Path) -> Option<Config> {
+    let env = |name: &str| Some(std::env::var(name).unwrap_or_else(|_| UNKNOWN.into()));
+    let sources = Sources { env: &env, keyring: &|_| Ok(UNKNOWN.into()) };
+    Some(config::load(file, sources).ok()?.config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_that_is_known_has_candidates() {
+        let mut command = command();
+        command.build();
+        let with = |path: &[&str], arg: &str| {
+            let command =
+                path.iter().fold(&command, |command, name| command.find_subcommand(name).expect(name));
+            let arg = command.get_arguments().find(|known| known.get_id() == arg).expect(arg);
+            assert!(arg.get::<ArgValueCandidates>().is_some(), "{path:?} {arg}");
+        };
+        with(&["install"], "client");
+        with(&["uninstall"], "client");
+        with(&["import"], "source");
+        with(&["call"], "name");
+        with(&["get"], "name");
+        with(&["search"], "category");
+        with(&["logs"], "server");
+        with(&["login"], "server");
+        with(&["call"], "profile");
+    }
+
+    #[test]
+    fn the_configuration_is_that_of_the_words() {
+        let check = |words: &str, expected: &str| {
+            let words: Vec<String> = words.split(' ').map(String::from).collect();
+            assert_eq!(named(&words).as_deref(), Some(Path::new(expected)));
+        };
+        check("nonet -- nonet --config a.toml call ", "a.toml");
+        check("nonet -- nonet --config=b.toml call ", "b.toml");
+    }
+}

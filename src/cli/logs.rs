@@ -1,0 +1,324 @@
+//! `nonet logs`: the last lines of the log files that Nonet writes, and those that follow.
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File},
+    io::{self, IsTerminal, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::{FAILED, OK, log::Files, show, signal::stopped};
+use crate::{config, shared::Place};
+
+/// How much of the end of a file is looked through, in bytes.
+const READ: u64 = 16 << 20;
+/// How often is looked for new lines.
+const LOOK: Duration = Duration::from_millis(200);
+const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
+
+/// Which lines are wanted, and how.
+pub(super) struct Wanted {
+    pub server: Option<String>,
+    pub lines: usize,
+    pub follow: bool,
+    pub json: bool,
+}
+
+/// Shows the log. Exit code 1: there is none, or nothing in it.
+pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Wanted) -> anyhow::Result<u8> {
+    let file = match file {
+        Some(file) => file.to_path_buf(),
+        None => Place::of(&config::find(config)?)?.log(),
+    };
+    let files = Files::of(&file);
+    let days = days(&files).with_context(|| format!("`{}` cannot be read", files.folder.display()))?;
+    if days.is_empty() && !wanted.follow {
+        show::complain(format_args!(
+            "there is no log beside `{}`. A gateway that clients share writes one (`shared = true` in [gateway], or \
+             `nonet connect`); any other does with `--log-file FILE`, which `nonet logs` takes as well",
+            file.display()
+        ));
+        return Ok(FAILED);
+    }
+    let shown = Shown::new(&wanted);
+    let last = last_entries(&days, &shown)?;
+    if last.is_empty() && !wanted.follow {
+        match &wanted.server {
+            Some(server) => show::complain(format_args!("the log says nothing of a server `{server}`")),
+            None => show::complain("the log is empty"),
+        }
+        return Ok(FAILED);
+    }
+    last.iter().for_each(|entry| shown.print(entry));
+    if !wanted.follow {
+        return Ok(OK);
+    }
+    tokio::select! {
+        followed = follow(&files, days.last(), &shown) => followed.map(|()| OK),
+        code = stopped() => Ok(code),
+    }
+}
+
+/// The files of all days, in their order.
+fn days(files: &Files) -> io::Result<Vec<PathBuf>> {
+    let of_a_day = |name: &str| {
+        let rest = name.strip_prefix(&*files.prefix)?.strip_prefix('.')?;
+        let day = rest.strip_suffix(&*files.suffix)?.strip_suffix('.')?;
+        let day = day.len() == 10 && day.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        day.then_some(())
+    };
+    let entries = match fs::read_dir(&files.folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut days: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().and_then(of_a_day).is_some())
+        .map(|entry| entry.path())
+        .collect();
+    days.sort();
+    Ok(days)
+}
+
+/// The last entries of the log that are wanted, in order.
+fn last_entries(days: &[PathBuf], shown: &Shown) -> anyhow::Result<VecDeque<String>> {
+    let mut last: VecDeque<String> = VecDeque::new();
+    for day in days.iter().rev() {
+        let text = end_of(day).with_context(|| format!("`{}` cannot be read", day.display()))?;
+        let mut entries = Entries::default();
+        let mut of_day: VecDeque<String> = text.lines().filter_map(|line| entries.push(line)).collect();
+        of_day.extend(entries.finish());
+        of_day.retain(|entry| shown.wants(entry));
+        of_day.append(&mut last);
+        last = of_day.split_off(of_day.len().saturating_sub(shown.most));
+        if last.len() >= shown.most {
+            break;
+        }
+    }
+    Ok(last)
+}
+
+/// The end of a file, from the beginning of a line.
+fn end_of(file: &Path) -> io::Result<String> {
+    let mut file = File::open(file)?;
+    let skipped = file.metadata()?.len().saturating_sub(READ);
+    file.seek(SeekFrom::Start(skipped))?;
+    let mut bytes = Vec::new();
+    file.take(READ).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    Ok(match text.split_once('\n') {
+        Some((_, rest)) if skipped > 0 => rest.to_owned(),
+        _ => text,
+    })
+}
+
+/// Prints what is written from now on, into this file and those of later days.
+async fn follow(files: &Files, last: Option<&PathBuf>, shown: &Shown) -> anyhow::Result<()> {
+    let mut at = last.map(|file| (file.clone(), fs::metadata(file).map_or(0, |file| file.len())));
+    let mut begun = Vec::new();
+    let mut entries = Entries::default();
+    loop {
+        let mut new = 0;
+        if let Some((file, read)) = &mut at {
+            let mut open =
+                File::open(&*file).with_context(|| format!("`{}` cannot be read", file.display()))?;
+            open.seek(SeekFrom::Start(*read))?;
+            new = open.take(READ).read_to_end(&mut begun)? as u64;
+            *read += new;
+            while let Some(end) = begun.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = begun.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                entries.push(line.trim_end_matches('\n')).into_iter().for_each(|entry| shown.follow(&entry));
+            }
+        }
+        if new > 0 {
+            tokio::task::yield_now().await;
+            continue;
+        }
+        // Nothing came since: the entry is whole.
+        entries.finish().into_iter().for_each(|entry| shown.follow(&entry));
+        let next = days(files)?.into_iter().find(|day| at.as_ref().is_none_or(|(file, _)| day > file));
+        match next {
+            Some(next) => at = Some((next, 0)),
+            None => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+/// Puts lines together that are of one entry.
+#[derive(Default)]
+struct Entries {
+    open: Option<String>,
+}
+
+impl Entries {
+    /// Takes a line; gives the entry before it, if it begins another one.
+    fn push(&mut self, line: &str) -> Option<String> {
+        let begins = Head::of(line).is_some() || object(line).is_some();
+        match &mut self.open {
+            Some(entry) if !begins => {
+                entry.push('\n');
+                entry.push_str(line);
+                None
+            }
+            _ => self.open.replace(line.to_owned()),
+        }
+    }
+
+    fn finish(&mut self) -> Option<String> {
+        self.open.take()
+    }
+}
+
+/// Which entries are shown, and how.
+struct Shown {
+    server: Option<String>,
+    most: usize,
+    json: bool,
+    colours: bool,
+}
+
+impl Shown {
+    fn new(wanted: &Wanted) -> Self {
+        let colours = std::io::stdout().is_terminal() && console::colors_enabled();
+        Self { server: wanted.server.clone(), most: wanted.lines, json: wanted.json, colours }
+    }
+
+    fn wants(&self, entry: &str) -> bool {
+        let Some(server) = &self.server else { return true };
+        match object(entry) {
+            Some(object) => object["fields"]["server"] == **server,
+            None => names(entry, server),
+        }
+    }
+
+    fn follow(&self, entry: &str) {
+        if self.wants(entry) {
+            self.print(entry);
+        }
+    }
+
+    fn print(&self, entry: &str) {
+        if self.json {
+            show::line(&as_json(entry).to_string());
+            return;
+        }
+        let entry = show::clean(entry);
+        match Head::of(&entry).filter(|_| self.colours) {
+            Some(head) => {
+                let level = console::style(head.level);
+                let level = match head.level {
+                    "ERROR" => level.red(),
+                    "WARN" => level.yellow(),
+                    "INFO" => level.green(),
+                    _ => level.dim(),
+                };
+                show::line(&format!("{} {level} {}", console::style(head.time).dim(), head.rest));
+            }
+            None => show::line(&entry),
+        }
+    }
+}
+
+/// An entry taken apart, by how its first line begins.
+struct Head<'a> {
+    time: &'a str,
+    level: &'a str,
+    /// The target and what follows.
+    rest: &'a str,
+}
+
+impl<'a> Head<'a> {
+    fn of(line: &'a str) -> Option<Self> {
+        let (time, rest) = line.split_once(' ')?;
+        let is_time =
+            time.starts_with(|c: char| c.is_ascii_digit()) && time.contains('T') && time.ends_with('Z');
+        let (level, rest) = rest.trim_start().split_once(' ')?;
+        (is_time && LEVELS.contains(&level)).then_some(Self { time, level, rest })
+    }
+}
+
+fn object(line: &str) -> Option<Value> {
+    let object: Value = serde_json::from_str(line).ok()?;
+    object.is_object().then_some(object)
+}
+
+/// Whether an entry has the field `server` with this value.
+fn names(line: &str, server: &str) -> bool {
+    line.split_whitespace()
+        .filter_map(|word| word.strip_prefix("server="))
+        .any(|value| value.trim_matches('"') == server)
+}
+
+fn as_json(line: &str) -> Value {
+    if let Some(object) = object(line) {
+        return object;
+    }
+    match Head::of(line) {
+        Some(Head { time, level, rest }) => {
+            let (target, text) = rest.split_once(": ").unwrap_or(("", rest));
+            json!({ "timestamp": time, "level": level, "target": target, "text": text })
+        }
+        None => json!({ "text": line }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+2026-01-31T10:00:00.000001Z  INFO nonet::downstream: ready server=shop tools=2
+2026-01-31T10:00:01.000001Z  WARN nonet::downstream: down: it ended (exit code 1); its stderr ends with: one
+two server=bank
+2026-01-31T10:00:02.000001Z  INFO nonet::call: call client=x tool=shop.buy server=shop outcome=\"ok\"
+2026-01-31T10:00:03.000001Z  INFO nonet: of nobody
+{\"timestamp\":\"2026-01-31T10:00:04Z\",\"level\":\"WARN\",\"fields\":{\"message\":\"down\",\"server\":\"bank\"}}";
+
+    fn wanted(server: Option<&str>, lines: usize) -> Wanted {
+        Wanted { server: server.map(String::from), lines, follow: false, json: false }
+    }
+
+    fn check(server: Option<&str>, most: usize, expected: &[usize]) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = Files::of(&folder.path().join("nonet.log"));
+        let (first, second) = LOG.split_at(LOG.find("2026-01-31T10:00:02").expect("it is there"));
+        for (day, text) in [("2026-01-30", first), ("2026-01-31", second), ("later", "no day\n")] {
+            fs::write(folder.path().join(format!("nonet.{day}.log")), text).expect("writable");
+        }
+        let days = days(&files).expect("readable");
+        assert_eq!(days.len(), 2, "{days:?}");
+        let found = last_entries(&days, &Shown::new(&wanted(server, most))).expect("readable");
+        let found: Vec<&str> = found.iter().flat_map(|entry| entry.lines()).collect();
+        let expected: Vec<&str> = expected.iter().filter_map(|at| LOG.lines().nth(*at)).collect();
+        assert_eq!(found, expected, "{server:?} {most}");
+    }
+
+    #[test]
+    fn the_last_entries_of_a_server_are_found_over_days() {
+        check(None, 100, &[0, 1, 2, 3, 4, 5]);
+        check(None, 2, &[4, 5]);
+        check(Some("shop"), 100, &[0, 3]);
+        check(Some("shop"), 1, &[3]);
+        // The field of an entry with several lines stands at its end.
+        check(Some("bank"), 100, &[1, 2, 5]);
+        check(Some("nobody"), 100, &[]);
+    }
+
+    #[test]
+    fn entries_become_objects() {
+        let first = as_json(LOG.lines().next().expect("a line"));
+        assert_eq!(first["level"], "INFO");
+        assert_eq!(
+            (&first["target"], &first["text"]),
+            (&json!("nonet::downstream"), &json!("ready server=shop tools=2"))
+        );
+        assert_eq!(as_json("two server=bank"), json!({ "text": "two server=bank" }));
+        assert_eq!(as_json(LOG.lines().last().expect("a line"))["fields"]["server"], "bank");
+    }
+}

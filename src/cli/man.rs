@@ -1,0 +1,37 @@
+//! `nonet man`: the page of the program and those of its commands, each of which names the others.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+
+use super::{OK, args::Cli};
+
+/// Prints the page of a command, or writes all pages into a folder.
+pub(super) fn run(path: &[String], folder: Option<&Path>) -> anyhow::Result<u8> {
+    let mut whole = Cli::command().disable_help_subcommand(true);
+    whole.build();
+    if let Some(folder) = folder {
+        std::fs::create_dir_all(folder)
+            .and_then(|()| clap_mangen::generate_to(whole, folder))
+            .with_context(|| format!("the pages cannot be written into `{}`", folder.display()))?;
+        say!("written: the pages of nonet and its commands, into {}", folder.display());
+        return Ok(OK);
+    }
+    let mut page = Vec::new();
+    Man::new(of(&whole, path)?.clone()).render(&mut page)?;
+    say!("{}", String::from_utf8_lossy(&page).trim_end());
+    Ok(OK)
+}
+
+/// The command that a path of names leads to.
+fn of<'a>(whole: &'a Command, path: &[String]) -> anyhow::Result<&'a Command> {
+    path.iter().try_fold(whole, |command, name| {
+        command.find_subcommand(name).filter(|found| !found.is_hide_set()).with_context(|| {
+            let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+            let known: Vec<&str> = shown.map(Command::get_name).collect();
+            format!("there is no command `{name}`; there are: {}", super::or_none(&known))
+        })
+    })
+}

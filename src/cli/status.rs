@@ -1,0 +1,232 @@
+//! `nonet status`: the gateway that runs; without one, what is known of the servers.
+
+use std::{path::Path, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{
+    FAILED, OK, UNUSABLE,
+    args::Where,
+    ask::{self, Other},
+    config_of, connect, show,
+    show::{Look, paint},
+    signal::stopped,
+};
+use crate::{
+    bridge::Running,
+    gateway::inquiry::{CLIENT, Inquiry},
+};
+
+/// How often a status that is followed is asked for.
+const EVERY: Duration = Duration::from_secs(1);
+/// Members that change all the time: they alone are no news.
+const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
+
+/// How the status is wanted.
+pub(super) struct Wanted {
+    pub json: bool,
+    pub follow: bool,
+    pub way: Where,
+}
+
+/// Shows the status. Exit code 1: no gateway runs.
+pub(super) async fn run(
+    config: Option<&Path>,
+    profile: Option<String>,
+    wanted: Wanted,
+) -> anyhow::Result<u8> {
+    let mut before = None;
+    loop {
+        let status = match ask_for_it(config, profile.clone(), &wanted.way).await? {
+            Ok(status) => status,
+            Err(code) => return Ok(code),
+        };
+        let news = without_restless(&status);
+        if before.as_ref() != Some(&news) {
+            match (wanted.json, wanted.follow) {
+                (true, true) => show::line(&status.to_string()),
+                (true, false) => show::whole(&status),
+                (false, _) => {
+                    if before.is_some() {
+                        say!("");
+                    }
+                    print(&status, wanted.way.verbose);
+                }
+            }
+            before = Some(news);
+        }
+        if !wanted.follow {
+            return Ok(if status["running"] == true { OK } else { FAILED });
+        }
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            code = stopped() => return Ok(code),
+        }
+    }
+}
+
+/// The status, or the exit code where there is none.
+async fn ask_for_it(
+    config: Option<&Path>,
+    profile: Option<String>,
+    way: &Where,
+) -> anyhow::Result<Result<Value, u8>> {
+    let running = match &way.url {
+        Some(url) => Running::at(connect::target(url, &way.header, profile.as_deref())?, CLIENT)?,
+        None => {
+            let file = crate::config::find(config)?;
+            match ask::running(&file, profile.clone()).await {
+                Some(running) => running,
+                None => return Ok(last_known(&file, profile.as_deref())?.ok_or(UNUSABLE)),
+            }
+        }
+    };
+    match ask::inquire(running, &Inquiry::Status).await {
+        Ok(Ok(mut status)) => {
+            status["running"] = json!(true);
+            Ok(Ok(status))
+        }
+        Ok(Err(fault)) => Ok(Err(show::answer(Err(fault), show::Manner::default(), show::whole)?)),
+        Err(Other::Unanswered(error)) if error.is_unknown_method() => {
+            show::complain("a gateway of another version runs, which cannot be asked: restart it");
+            Ok(Err(FAILED))
+        }
+        Err(other) => Ok(Err(ask::told(other)?)),
+    }
+}
+
+/// What is known of the servers of a configuration without starting any; none if it cannot be used.
+fn last_known(file: &Path, profile: Option<&str>) -> anyhow::Result<Option<Value>> {
+    let Some(loaded) = config_of(file, profile)? else { return Ok(None) };
+    let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
+    let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();
+    let gateway = super::gateway(loaded, false);
+    let counts = gateway.last_counts();
+    let servers = gateway.last_seen().into_iter().map(|(name, seen)| {
+        let mut server = json!({ "name": &*name });
+        if let (Some(age), Some(count)) = (seen.listed, counts.get(&name)) {
+            server["tools"] = json!(count);
+            server["listed_s"] = json!(age.as_secs());
+        }
+        if let Some((age, error)) = seen.failed {
+            server["last_error"] = json!(error);
+            server["failed_s"] = json!(age.as_secs());
+        }
+        server
+    });
+    let servers: Vec<Value> = servers.collect();
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.into());
+    Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))
+}
+
+/// A status without what changes all the time.
+fn without_restless(status: &Value) -> Value {
+    let mut status = status.clone();
+    let calm = |value: &mut Value| {
+        if let Some(fields) = value.as_object_mut() {
+            fields.retain(|key, _| {
+                !RESTLESS.contains(&key.as_str()) && key != "elapsed_ms" && key != "failed_s"
+            });
+        }
+    };
+    for list in ["servers", "tasks"] {
+        status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().for_each(calm);
+    }
+    calm(&mut status);
+    status
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn print(status: &Value, verbose: bool) {
+    let servers = || status["servers"].as_array().into_iter().flatten();
+    if status["running"] == true {
+        print_running(status);
+        let mut table = show::plain_table(&["SERVER", "STATE", "TOOLS", "PROTOCOL", "RESTARTS", "CALLS NOW"]);
+        for server in servers() {
+            let some = |key: &str| match number(&server[key]) {
+                0 => String::new(),
+                number => number.to_string(),
+            };
+            table.add_row([
+                text(server, "name").to_owned(),
+                state(text(server, "state")),
+                server["tools"].to_string(),
+                text(server, "version").to_owned(),
+                some("restarts"),
+                some("calls_running"),
+            ]);
+        }
+        say!("{table}");
+    } else {
+        say!("No gateway runs for {}.", text(status, "file"));
+        say!(
+            "(One that a client has started for itself, without `shared = true`, cannot be seen from here.)\n"
+        );
+        let mut table = show::plain_table(&["SERVER", "TOOLS", "LISTED"]);
+        for server in servers() {
+            let listed = server["listed_s"].as_u64();
+            let listed = listed.map(|seconds| format!("{} ago", show::age(Duration::from_secs(seconds))));
+            table.add_row([
+                text(server, "name").to_owned(),
+                server.get("tools").map(Value::to_string).unwrap_or_default(),
+                listed.unwrap_or_else(|| "never".into()),
+            ]);
+        }
+        for name in status["disabled"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            table.add_row([name, "", "disabled"]);
+        }
+        say!("{table}");
+    }
+    servers().for_each(|server| say_trouble(server, verbose));
+}
+
+/// Says what is wrong with a server of a status, if something is.
+pub(super) fn say_trouble(server: &Value, verbose: bool) {
+    let name = text(server, "name");
+    match (text(server, "login"), text(server, "last_error")) {
+        ("", "") => {}
+        ("", error) => say!("{name}: {}", show::failure(error, verbose)),
+        (login, _) => say!("{name}: wants a sign-in: run `{login}`"),
+    }
+}
+
+fn print_running(status: &Value) {
+    let uptime = show::age(Duration::from_secs(number(&status["uptime_s"])));
+    let servers = status["servers"].as_array().map_or(0, Vec::len);
+    let process = status["pid"].as_u64().map(|pid| format!(", process {pid}")).unwrap_or_default();
+    say!(
+        "Nonet {}, up for {uptime}{process}: {}, {}",
+        text(status, "version"),
+        show::count(servers as u64, "server"),
+        show::count(number(&status["tools"]), "tool"),
+    );
+    let mut counts = Vec::new();
+    if let Some(clients) = status["clients"].as_u64() {
+        counts.push(show::count(clients, "client"));
+    }
+    counts.push(show::count(number(&status["calls"]), "call"));
+    counts.push(format!("{} of them failed", number(&status["failures"])));
+    counts.push(format!("{} running", show::count(number(&status["tasks_running"]), "task")));
+    say!("{}\n", counts.join(", "));
+    for task in status["tasks"].as_array().into_iter().flatten() {
+        let age = show::age(Duration::from_millis(number(&task["elapsed_ms"])));
+        say!("{} {} for {age}", text(task, "task_id"), text(task, "tool"));
+    }
+}
+
+/// The state of a server in its colour.
+pub(super) fn state(state: &str) -> String {
+    match state {
+        "ready" => paint(Look::Good, state),
+        "down" | "auth_required" | "needs_config" => paint(Look::Bad, state),
+        "" => String::new(),
+        other => paint(Look::Warn, other),
+    }
+}

@@ -1,0 +1,192 @@
+//! Tables without borders: as wide as the terminal at most, in colour where that is wanted.
+
+use std::{fmt, io::IsTerminal};
+
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
+use console::{Style, Term};
+
+/// How a word looks where there are colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// As it should be.
+    Good,
+    /// It wants to be looked at.
+    Warn,
+    /// It failed, or is dangerous.
+    Bad,
+}
+
+/// What stands before a word of each look, and behind any. None takes a column, so that tables count right; they are
+/// replaced when the table is shown.
+const MARKS: [(char, Look); 3] =
+    [('\u{2061}', Look::Good), ('\u{2062}', Look::Warn), ('\u{2063}', Look::Bad)];
+const END: char = '\u{2064}';
+/// The least that the last column keeps, in columns of the terminal, where the others would take all.
+const LAST: u16 = 24;
+
+/// A word for a cell, in the colour of its look.
+pub fn paint(look: Look, word: &str) -> String {
+    let mark = MARKS.iter().find(|(_, marked)| *marked == look).map_or(END, |(mark, _)| *mark);
+    format!("{mark}{word}{END}")
+}
+
+/// A table of plain lines.
+#[derive(Debug)]
+pub struct Plain {
+    table: Table,
+    /// How many lines of the terminal a row takes at most.
+    height: Option<usize>,
+}
+
+/// An empty table.
+pub fn plain_table(head: &[&str]) -> Plain {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(head);
+    Plain { table, height: None }
+}
+
+impl Plain {
+    /// Adds a row. Its last cell is the one that gives way where the terminal is narrow.
+    pub fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
+        let cells = cells.into_iter().map(|cell| clean(&cell.to_string()));
+        self.table.add_row(cells.collect::<Vec<_>>());
+    }
+
+    /// The table with rows of at most so many lines of the terminal; the rest of their texts is left out.
+    pub fn clipped(mut self, lines: usize) -> Self {
+        self.height = Some(lines);
+        self
+    }
+
+    /// The table as text, for a terminal of this width; whole lines without one.
+    fn render(&self, width: Option<u16>, colours: bool) -> String {
+        let mut table = self.table.clone();
+        let Some(width) = width else {
+            table.set_content_arrangement(ContentArrangement::Disabled);
+            return coloured(&table.trim_fmt(), colours);
+        };
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        let content = table.column_max_content_widths();
+        // Each column has a space on both sides.
+        let others: u16 =
+            content.iter().rev().skip(1).map(|width| width.saturating_add(2)).fold(2, u16::saturating_add);
+        if others.saturating_add(LAST) <= width {
+            for at in 0..content.len().saturating_sub(1) {
+                if let Some(column) = table.column_mut(at) {
+                    column.set_constraint(ColumnConstraint::ContentWidth);
+                }
+            }
+        }
+        if let Some(height) = self.height {
+            for row in table.row_iter_mut() {
+                row.max_height(height);
+            }
+        }
+        coloured(&table.trim_fmt(), colours)
+    }
+}
+
+impl fmt::Display for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colours = std::io::stdout().is_terminal() && console::colors_enabled();
+        f.write_str(&self.render(terminal_width(), colours))
+    }
+}
+
+/// The width of the terminal that stdout is, if it is one.
+fn terminal_width() -> Option<u16> {
+    let terminal = Term::stdout();
+    // One that does not tell its width is taken for the usual one.
+    std::io::stdout()
+        .is_terminal()
+        .then(|| terminal.size_checked().map_or(80, |(_, columns)| columns.max(20)))
+}
+
+/// A text from outside without what a terminal would obey.
+pub fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
+/// Puts colours in the place of the marks, and makes the first line bold; takes the marks out where there are none.
+fn coloured(text: &str, colours: bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut look = Style::new();
+    let mut word: Option<String> = None;
+    for c in text.chars() {
+        let mark = MARKS.iter().find(|(mark, _)| *mark == c);
+        match (mark, c) {
+            (Some((_, marked)), _) => {
+                look = match marked {
+                    Look::Good => Style::new().green(),
+                    Look::Warn => Style::new().yellow(),
+                    Look::Bad => Style::new().red(),
+                };
+                word = Some(String::new());
+            }
+            (None, END) => {
+                if let Some(word) = word.take() {
+                    out.push_str(&styled(&look, &word, colours));
+                }
+            }
+            (None, c) => word.as_mut().unwrap_or(&mut out).push(c),
+        }
+    }
+    out.extend(word);
+    match (colours, out.split_once('\n')) {
+        (true, Some((head, rest))) => format!("{}\n{rest}", styled(&Style::new().bold(), head, true)),
+        _ => out,
+    }
+}
+
+fn styled(style: &Style, text: &str, colours: bool) -> String {
+    if colours { style.clone().force_styling(true).apply_to(text).to_string() } else { text.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Plain {
+        let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
+        table.add_row([
+            "filesystem.read_multiple_files".to_owned(),
+            paint(Look::Bad, "high"),
+            "Reads the contents of several files at the same time, which is faster than one by one".repeat(2),
+        ]);
+        table.add_row(["time.now", "low", "Tells the\u{1b}[2J time"]);
+        table
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        for width in [20, 40, 60, 80, 120, 300] {
+            for lines in table().render(Some(width), false).lines() {
+                assert!(lines.chars().count() <= usize::from(width), "{width}: {lines}");
+            }
+        }
+        let text = table().clipped(1).render(Some(80), false);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains("filesystem.read_multiple_files"), "names are whole: {text}");
+    }
+
+    #[test]
+    fn a_pipe_gets_whole_lines_without_trailing_space() {
+        let text = table().clipped(1).render(None, false);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains("one by oneReads"), "{text}");
+        assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+    }
+
+    #[test]
+    fn colours_are_there_only_if_they_are_wanted() {
+        let plain = table().render(Some(80), false);
+        assert!(!plain.contains('\u{1b}') && !plain.contains(END), "{plain:?}");
+        let colours = table().render(Some(80), true);
+        assert!(colours.contains("\u{1b}[31mhigh\u{1b}[0m"), "{colours:?}");
+        assert!(!colours.contains("\u{1b}[2J") && !colours.contains(END), "{colours:?}");
+        let stripped = ["\u{1b}[31m", "\u{1b}[1m", "\u{1b}[0m"]
+            .iter()
+            .fold(colours, |text, code| text.replace(code, ""));
+        assert_eq!(stripped, plain);
+    }
+}

@@ -1,0 +1,206 @@
+//! What a server that is a child process gets of Nonet's own environment.
+//!
+//! What programs expect of any session: paths, locale, display, agents, proxies, certificates, and how package managers
+//! are set up. Tokens stay behind; a server that needs one is given it by `env` or `inherit_env`.
+
+use std::ffi::OsString;
+
+use crate::config::Globs;
+
+/// The variables that every child gets. A `*` at the end stands for anything. Their case does not matter: proxies and
+/// npm's settings come in both, and Windows has `Path`.
+const INHERITED: &[&str] = &[
+    // The user and the session.
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TEMP",
+    "TMP",
+    "XDG_*",
+    // Language and time.
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+    "TZDIR",
+    // The display, for browsers and windows.
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "BROWSER",
+    // Agents that hold keys, so that the keys need not be handed over.
+    "SSH_AUTH_SOCK",
+    "SSH_AGENT_PID",
+    "GPG_AGENT_INFO",
+    "GNUPGHOME",
+    // Proxies. A password in one of them goes along: nothing works without it.
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "FTP_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    // Certificates of authorities.
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    // Launchers and package managers.
+    "NPM_CONFIG_*",
+    "UV_*",
+    "PIP_*",
+    "BUN_*",
+    "DENO_*",
+    "NVM_*",
+    "FNM_*",
+    "ASDF_*",
+    "MISE_*",
+    "PYENV_*",
+    "VOLTA_HOME",
+    "JAVA_HOME",
+    "DOTNET_ROOT",
+    "DOCKER_HOST",
+    "DOCKER_CONTEXT",
+    "DOCKER_CONFIG",
+    "DOCKER_CERT_PATH",
+    "DOCKER_TLS_VERIFY",
+    // Windows.
+    "ALLUSERSPROFILE",
+    "APPDATA",
+    "COMMONPROGRAMFILES*",
+    "COMPUTERNAME",
+    "COMSPEC",
+    "HOMEDRIVE",
+    "HOMEPATH",
+    "LOCALAPPDATA",
+    "NUMBER_OF_PROCESSORS",
+    "PATHEXT",
+    "PROCESSOR_ARCHITECTURE",
+    "PROGRAMDATA",
+    "PROGRAMFILES*",
+    "PROGRAMW6432",
+    "PUBLIC",
+    "SYSTEMDRIVE",
+    "SYSTEMROOT",
+    "USERDOMAIN",
+    "USERNAME",
+    "USERPROFILE",
+    "WINDIR",
+];
+
+/// What gives away, in the name of a variable that matches a `*`, that the variable holds a secret. `AUTH` is also in
+/// npm's `_auth`, and `KEY` is the key of a certificate there.
+const SECRET: [&str; 7] = ["AUTH", "TOKEN", "PASS", "SECRET", "CREDENTIAL", "KEY", "OTP"];
+
+/// The variables of Nonet's own environment that a child gets: the usual ones, and those that match `more`.
+pub(super) fn inherited(more: &Globs) -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, value)| {
+        name.to_str().is_some_and(|name| is_usual(name, &value.to_string_lossy()) || more.matches(name))
+    })
+}
+
+/// The values of the variables that a child gets only because the configuration names them. They may be secrets.
+pub(super) fn named(more: &Globs) -> impl Iterator<Item = String> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        let (name, value) = (name.to_str()?, value.into_string().ok()?);
+        (more.matches(name) && !is_usual(name, &value)).then_some(value)
+    })
+}
+
+/// Whether every child gets a variable of this name and value.
+pub(crate) fn is_usual(name: &str, value: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    INHERITED.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(head) => name.strip_prefix(head).is_some_and(|rest| !is_secret(rest, value)),
+        None => name == *pattern,
+    })
+}
+
+/// Whether a setting holds a token or a password. `rest` is its name without the name of the program.
+fn is_secret(rest: &str, value: &str) -> bool {
+    if rest.ends_with("PROXY") {
+        return false;
+    }
+    let has_password = value.split("://").skip(1).any(|address| {
+        let authority = address.split(['/', '?', '#', ' ']).next().unwrap_or_default();
+        authority.contains('@')
+    });
+    // Which keyring is used is no secret.
+    let rest = rest.replace("KEYRING", "");
+    has_password || SECRET.iter().any(|word| rest.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, value: &str, expected: bool) {
+        assert_eq!(is_usual(name, value), expected, "{name}={value}");
+    }
+
+    #[test]
+    fn programs_get_what_they_expect() {
+        for name in [
+            "PATH",
+            "Path",
+            "HTTPS_PROXY",
+            "https_proxy",
+            "no_proxy",
+            "DISPLAY",
+            "WAYLAND_DISPLAY",
+            "XAUTHORITY",
+            "XDG_RUNTIME_DIR",
+            "XDG_SESSION_TYPE",
+            "SSH_AUTH_SOCK",
+            "LANG",
+            "LC_ALL",
+            "TZ",
+            "SSL_CERT_FILE",
+            "npm_config_registry",
+            "NPM_CONFIG_PREFIX",
+            "UV_CACHE_DIR",
+            "PIP_INDEX_URL",
+            "UV_KEYRING_PROVIDER",
+            "ProgramFiles(x86)",
+        ] {
+            check(name, "x", true);
+        }
+        check("HTTPS_PROXY", "http://ann:s3cr3t@proxy:3128", true);
+        check("npm_config_https_proxy", "http://ann:s3cr3t@proxy:3128", true);
+    }
+
+    #[test]
+    fn tokens_stay_behind() {
+        for name in [
+            "GITHUB_TOKEN",
+            "AWS_SECRET_ACCESS_KEY",
+            "OPENAI_API_KEY",
+            "NPM_TOKEN",
+            "NODE_AUTH_TOKEN",
+            "npm_config__auth",
+            "npm_config__authToken",
+            "npm_config_//registry.example/:_authToken",
+            "NPM_CONFIG__PASSWORD",
+            "npm_config_otp",
+            "npm_config_key",
+            "UV_PUBLISH_TOKEN",
+            "UV_INDEX_OWN_PASSWORD",
+            "DENO_AUTH_TOKENS",
+            "MISE_GITHUB_TOKEN",
+            "BUN_CONFIG_TOKEN",
+            "PATHS",
+            "NONET_TOKEN",
+        ] {
+            check(name, "x", false);
+        }
+        check("UV_INDEX_URL", "https://ann:s3cr3t@pypi.example/simple", false);
+        check("npm_config_registry", "https://s3cr3t@npm.example/", false);
+        check("npm_config_registry", "https://npm.example/@scope", true);
+    }
+}

@@ -1,0 +1,137 @@
+//! What is known of servers without starting any: when each listed its tools last, and why it did not.
+//!
+//! The time of a list's file says when its server last listed just that. Beside it, `NAME-DIGEST.failed` holds why a server
+//! could not be reached for the command line, so that one that is out of order is not waited for again and again.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use serde_json::Value;
+
+use super::{Gateway, lists};
+use crate::{
+    config::Server,
+    downstream::{Remedy, State},
+    schema::clip,
+};
+
+/// How long a failure counts: until then a server without a list is not tried again.
+const FAILURE_AGE: Duration = Duration::from_secs(600);
+/// The longest reason that is kept, in characters.
+const MAX_REASON: usize = 2_000;
+
+/// What is known of one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastSeen {
+    /// How long ago it listed its tools last.
+    pub listed: Option<Duration>,
+    /// How long ago it could not be reached, and why, if it was not reached since.
+    pub failed: Option<(Duration, String)>,
+}
+
+impl Gateway {
+    /// What is known of every enabled server.
+    pub fn last_seen(&self) -> BTreeMap<Arc<str>, LastSeen> {
+        let now = SystemTime::now();
+        let age = |time: SystemTime| now.duration_since(time).unwrap_or_default();
+        // What was wrong with a server may have been put right in the file.
+        let edited = fs::metadata(&self.config().file).and_then(|file| file.modified()).ok();
+        let seen = |name: &Arc<str>, settings: &Server| {
+            let Some(folder) = &self.cache else { return LastSeen::default() };
+            let list = lists::path(folder, name, settings);
+            let listed = modified(&list);
+            let failed = modified(&failure_of(&list))
+                .filter(|at| age(*at) < FAILURE_AGE && listed.is_none_or(|listed| listed < *at))
+                .filter(|at| edited.is_none_or(|edited| edited < *at));
+            let failed = failed.and_then(|at| Some((age(at), read_failure(&list)?)));
+            LastSeen { listed: listed.map(age), failed }
+        };
+        let connections = self.connections();
+        connections
+            .iter()
+            .map(|(name, connection)| (name.clone(), seen(name, &connection.settings())))
+            .collect()
+    }
+
+    /// How many tools each enabled server listed last.
+    pub fn last_counts(&self) -> BTreeMap<Arc<str>, usize> {
+        let Some(folder) = &self.cache else { return BTreeMap::new() };
+        let connections = self.connections();
+        let counts = connections.iter().filter_map(|(name, connection)| {
+            Some((name.clone(), lists::read(folder, name, &connection.settings())?.tools.len()))
+        });
+        counts.collect()
+    }
+
+    /// Keeps why a server could not be reached, if it could not.
+    pub fn note_failure(&self, server: &str) {
+        let Some(connection) = self.connections().get(server).cloned() else { return };
+        let reason = match connection.state() {
+            State::AuthRequired { remedy: Remedy::Login(login), .. } => {
+                format!("it wants a sign-in: run `{login}`")
+            }
+            State::Down { error, .. } | State::AuthRequired { error, .. } => error,
+            State::Starting => "it had not started in time".into(),
+            State::Ready { .. } | State::Stopped => return,
+        };
+        let Some(folder) = &self.cache else { return };
+        let file = failure_of(&lists::path(folder, server, &connection.settings()));
+        let kept = file.parent().map_or(Ok(()), fs::create_dir_all);
+        if let Err(error) = kept.and_then(|()| fs::write(&file, clip(&reason, MAX_REASON))) {
+            tracing::debug!(server, %error, "why it failed could not be kept");
+        }
+    }
+
+    /// Notes that a server listed just now what is kept of it.
+    pub(super) fn note_listed(&self, server: &str) {
+        let (Some(folder), Some(connection)) = (&self.cache, self.connections().get(server).cloned()) else {
+            return;
+        };
+        let list = lists::path(folder, server, &connection.settings());
+        let touched = fs::File::options().append(true).open(list);
+        if let Err(error) = touched.and_then(|list| list.set_modified(SystemTime::now())) {
+            tracing::debug!(server, %error, "the time of its list could not be noted");
+        }
+    }
+}
+
+/// Forgets that a server could not be reached: something was done about it.
+pub fn forget_failure(folder: &Path, server: &str, settings: &Server) {
+    let _ = fs::remove_file(failure_of(&lists::path(folder, server, settings)));
+}
+
+fn modified(file: &Path) -> Option<SystemTime> {
+    fs::metadata(file).ok()?.modified().ok()
+}
+
+/// Where the reason stands why the server of a list could not be reached.
+fn failure_of(list: &Path) -> PathBuf {
+    list.with_extension("failed")
+}
+
+fn read_failure(list: &Path) -> Option<String> {
+    let file = failure_of(list);
+    // Each character takes up to four bytes.
+    let fits = fs::metadata(&file).ok()?.len() <= 4 * MAX_REASON as u64 + 16;
+    fits.then(|| fs::read(&file).ok())?.map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The names and descriptions of the tools that a server listed last, as far as its settings show them.
+pub fn last_tools(folder: &Path, server: &str, settings: &Server) -> Vec<(String, String)> {
+    let tools = lists::read(folder, server, settings).map(|listing| listing.tools).unwrap_or_default();
+    let text = |tool: &Value, key: &str| tool.get(key).and_then(Value::as_str).map(String::from);
+    let shown = |name: &str| {
+        let allowed = settings.allowed_tools.as_ref().is_none_or(|allowed| allowed.matches(name));
+        allowed && !settings.blocked_tools.matches(name)
+    };
+    let named = tools.iter().filter_map(|tool| {
+        let name = text(tool, "name").filter(|name| shown(name))?;
+        Some((name, text(tool, "description").unwrap_or_default()))
+    });
+    named.collect()
+}

@@ -1,0 +1,438 @@
+//! Rules of the configuration that match no tool. Most are slips of the pen, and a rule with a slip guards nothing.
+//!
+//! Only servers whose tools are known are judged: of one that has not listed anything yet, that is switched off, or that is
+//! left out, nobody can say what a rule would match.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::{Arc, Mutex},
+};
+
+use serde_json::json;
+
+use super::Gateway;
+use crate::{
+    catalog::{Catalog, GATEWAY, Tool},
+    config::{AppKind, Config, Globs, written_key},
+    fault::Code,
+    name,
+};
+
+/// Rules that one notice names.
+const TOLD: usize = 20;
+
+/// A rule that matches no tool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unmatched {
+    /// The key of the configuration, such as `policies.careful.tools`.
+    pub key: String,
+    /// What it matches nothing with, and the nearest name.
+    pub message: String,
+}
+
+impl std::fmt::Display for Unmatched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.key, self.message)
+    }
+}
+
+/// Which rules that match nothing were told already.
+#[derive(Debug, Default)]
+pub(super) struct Told(Mutex<ToldRules>);
+
+#[derive(Debug, Default)]
+struct ToldRules {
+    rules: BTreeSet<Unmatched>,
+    /// Whether the configuration was changed since the start: then sessions are told as well.
+    changed: bool,
+}
+
+impl Told {
+    /// Notes that another configuration was taken up.
+    pub fn changed(&self) {
+        if let Ok(mut told) = self.0.lock() {
+            told.changed = true;
+        }
+    }
+}
+
+impl Gateway {
+    /// Returns the rules that match no tool, of all servers that have been reached or have failed.
+    pub fn unmatched(&self) -> Vec<Unmatched> {
+        let connections = self.connections();
+        let settled = |server: &str| connections.get(server).is_some_and(|one| one.state().settled());
+        let snapshot = self.snapshot();
+        let is_known = |server: &str| settled(server) && snapshot.catalog.servers().contains_key(server);
+        find(&self.config(), &snapshot.catalog, &is_known)
+    }
+
+    /// Logs the rules that have come to match nothing, now that the tools of these servers are known. After a change of the
+    /// configuration it is also told to every session that sees all servers.
+    pub(super) fn tell_of_unmatched(self: &Arc<Self>, listed: &HashSet<Arc<str>>) {
+        let (gateway, listed) = (self.clone(), listed.clone());
+        // A large catalogue takes a while.
+        self.tasks.spawn_blocking(move || {
+            let Ok(mut told) = gateway.told_of_unmatched.0.lock() else { return };
+            let snapshot = gateway.snapshot();
+            let rules = find(&gateway.config(), &snapshot.catalog, &|server| listed.contains(server));
+            let rules: BTreeSet<Unmatched> = rules.into_iter().collect();
+            let news: Vec<String> = rules.difference(&told.rules).map(ToString::to_string).collect();
+            told.rules = rules;
+            for rule in &news {
+                tracing::warn!("{rule}");
+            }
+            if told.changed && !news.is_empty() {
+                let shown: Vec<&String> = news.iter().take(TOLD).collect();
+                let notice = json!({
+                    "kind": "rules_without_tools",
+                    "rules": shown,
+                    "hint": "These rules of the configuration do nothing. The user may have misspelt a name.",
+                });
+                let sessions = gateway.sessions.iter().filter_map(|session| session.upgrade());
+                for session in sessions.filter(|session| session.profile.is_none()) {
+                    session.notify(notice.clone());
+                }
+            }
+        });
+    }
+}
+
+/// Returns the rules that match no tool of the catalogue. `is_known` says of which servers it has the tools.
+fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> Vec<Unmatched> {
+    let enabled = config.servers.iter().filter(|(_, server)| server.enabled).map(|(name, _)| name.as_str());
+    let mut finder = Finder {
+        config,
+        catalog,
+        enabled: enabled.chain([GATEWAY]).collect(),
+        known: HashSet::new(),
+        tools: catalog.tools().collect(),
+        found: Vec::new(),
+    };
+    let known = finder.enabled.iter().copied().filter(|server| *server == GATEWAY || is_known(server));
+    finder.known = known.collect();
+    finder.servers();
+    let gateway = &config.gateway;
+    finder.names_or_patterns("gateway.pinned", &gateway.pinned);
+    finder.patterns("gateway.priorities", gateway.priorities.patterns());
+    for (name, category) in &config.categories {
+        finder.patterns(&format!("categories.{name}.tools"), category.tools.patterns());
+    }
+    for (name, profile) in &config.profiles {
+        let key = |key: &str| format!("profiles.{name}.{key}");
+        finder.patterns(&key("allow"), profile.allow.patterns());
+        finder.patterns(&key("deny"), profile.deny.patterns());
+        finder.patterns(&key("only"), profile.only.as_ref().map_or(&[], Globs::patterns));
+        finder.names_or_patterns(&key("pinned"), &profile.pinned);
+        finder.patterns(&key("priorities"), profile.priorities.patterns());
+    }
+    for (name, rule) in &config.policies {
+        finder.patterns(&format!("policies.{name}.tools"), rule.tools.patterns());
+    }
+    for (id, app) in &config.apps {
+        match &app.kind {
+            AppKind::Tool { tool } => finder.name(&format!("apps.{id}.tool"), tool),
+            AppKind::Workflow { steps, .. } => {
+                for step in steps {
+                    finder.name(&format!("apps.{id}.steps.{}", written_key(&step.id)), &step.tool);
+                }
+            }
+        }
+    }
+    finder.found
+}
+
+struct Finder<'a> {
+    config: &'a Config,
+    catalog: &'a Catalog,
+    /// The servers that are wanted, and Nonet itself.
+    enabled: Vec<&'a str>,
+    /// Those of them whose tools are known.
+    known: HashSet<&'a str>,
+    /// Every tool, those that are kept out included: what keeps them out may be the rule.
+    tools: Vec<&'a Arc<Tool>>,
+    found: Vec<Unmatched>,
+}
+
+impl<'a> Finder<'a> {
+    /// Judges what servers say of their own tools, by the names that these have there.
+    fn servers(&mut self) {
+        for (server, settings) in &self.config.servers {
+            let server = server.as_str();
+            if !self.known.contains(server) {
+                continue;
+            }
+            let own: Vec<&str> =
+                self.tools.iter().filter(|tool| *tool.server == *server).map(|tool| &*tool.name).collect();
+            let allowed = settings.allowed_tools.iter().flat_map(Globs::patterns);
+            let lists = [
+                ("allowed_tools", allowed.collect::<Vec<_>>()),
+                ("blocked_tools", settings.blocked_tools.patterns().iter().collect()),
+            ];
+            for (key, patterns) in lists {
+                for pattern in
+                    patterns.into_iter().filter(|pattern| !matches_any(pattern, own.iter().copied()))
+                {
+                    let near = nearest(pattern, own.iter().copied());
+                    self.tell(
+                        &format!("servers.{server}.{key}"),
+                        pattern,
+                        &format!("no tool of `{server}`"),
+                        near,
+                    );
+                }
+            }
+            for tool in settings.tools.keys().filter(|tool| !own.contains(&tool.as_str())) {
+                let key = format!("servers.{server}.tools.{}", written_key(tool));
+                let near = nearest(tool, own.iter().copied());
+                self.tell(&key, tool, &format!("no tool of `{server}`"), near);
+            }
+        }
+    }
+
+    /// Judges patterns on full names.
+    fn patterns(&mut self, key: &str, patterns: &[String]) {
+        for pattern in patterns {
+            self.pattern(key, pattern);
+        }
+    }
+
+    /// Judges what may also be names, in any form that a tool's name is taken in.
+    fn names_or_patterns(&mut self, key: &str, globs: &Globs) {
+        for pattern in globs.patterns() {
+            if !self.is_name(key, pattern) {
+                self.pattern(key, pattern);
+            }
+        }
+    }
+
+    /// Whether a text is the name of a tool. One that may be any of several is told.
+    fn is_name(&mut self, key: &str, given: &str) -> bool {
+        match self.catalog.resolve(given) {
+            Ok(_) => true,
+            Err(fault) if fault.code == Code::AmbiguousTool => {
+                let message = format!("`{given}` may be any of {}", fault.did_you_mean.join(", "));
+                self.found.push(Unmatched { key: key.into(), message });
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn pattern(&mut self, key: &str, pattern: &str) {
+        let all: Vec<&'a Arc<Tool>> = self.tools.clone();
+        let names = || all.iter().map(|tool| &*tool.full);
+        let Some((server, rest)) = split(pattern) else {
+            if self.all_known() && !matches_any(pattern, names()) {
+                self.tell(key, pattern, "no tool", nearest(pattern, names()));
+            }
+            return;
+        };
+        if !is_literal(server) {
+            // A server that is left out may have what is meant.
+            let mut meant = self.enabled.iter().filter(|name| matches_any(server, [**name].into_iter()));
+            let judged = meant.all(|name| self.known.contains(name)) && self.config.left_out.is_empty();
+            if judged && !matches_any(pattern, names()) {
+                self.tell(key, pattern, "no tool", nearest(pattern, names()));
+            }
+        } else if self.known.contains(server) {
+            if !matches_any(pattern, names()) {
+                let own = all.iter().filter(|tool| *tool.server == *server).map(|tool| &*tool.name);
+                let near = nearest(rest, own).map(|near| name::full_name(server, &near));
+                self.tell(key, pattern, "no tool", near);
+            }
+        } else if !self.is_configured(server) {
+            let near = name::nearest(server, self.configured(), 1);
+            let near = near.first().map(|near| format!("{near}.{rest}"));
+            self.tell(key, pattern, "no server", near);
+        }
+    }
+
+    /// Judges the name of a tool.
+    fn name(&mut self, key: &str, given: &str) {
+        if self.is_name(key, given) {
+            return;
+        }
+        let folded = name::fold(given);
+        let is_of = |server: &str| {
+            folded.strip_prefix(&*name::fold(server)).is_some_and(|rest| rest.starts_with('_'))
+        };
+        let judged = match self.configured().filter(|server| is_of(server)).max_by_key(|server| server.len())
+        {
+            Some(server) => self.known.contains(server),
+            None => self.all_known(),
+        };
+        if judged {
+            let near = nearest(given, self.tools.iter().map(|tool| &*tool.full));
+            self.tell(key, given, "no tool", near);
+        }
+    }
+
+    fn tell(&mut self, key: &str, pattern: &str, what: &str, near: Option<String>) {
+        let near = near.map(|near| format!("; the nearest is `{near}`")).unwrap_or_default();
+        let message = format!("`{pattern}` matches {what}{near}");
+        self.found.push(Unmatched { key: key.into(), message });
+    }
+
+    /// Whether the tools of every server are known.
+    fn all_known(&self) -> bool {
+        self.config.left_out.is_empty() && self.enabled.iter().all(|server| self.known.contains(server))
+    }
+
+    /// Every server of the file, those that are switched off or left out included.
+    fn configured(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let servers = self.config.servers.keys().map(name::ServerName::as_str);
+        servers.chain(self.config.left_out.keys().map(String::as_str)).chain([GATEWAY])
+    }
+
+    fn is_configured(&self, server: &str) -> bool {
+        self.configured().any(|name| name == server)
+    }
+}
+
+/// Splits a pattern on full names at the dot that ends the server's name.
+fn split(pattern: &str) -> Option<(&str, &str)> {
+    let (mut depth, mut escaped) = (0_usize, false);
+    for (at, c) in pattern.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.saturating_sub(1),
+            '.' if depth == 0 => return Some((&pattern[..at], &pattern[at + 1..])),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn is_literal(pattern: &str) -> bool {
+    !pattern.contains(['*', '?', '[', ']', '{', '}', '\\'])
+}
+
+fn matches_any<'n>(pattern: &str, mut names: impl Iterator<Item = &'n str>) -> bool {
+    // What was read from the file is a pattern, so this fails on nothing.
+    Globs::new(vec![pattern.into()]).is_ok_and(|globs| names.any(|name| globs.matches(name)))
+}
+
+/// The name that is most like what a pattern spells out.
+fn nearest<'n>(pattern: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
+    let spelled = pattern.replace(['*', '?', '[', ']', '{', '}', '\\'], "");
+    // Of `*.a*` nobody knows what was meant.
+    let letters = spelled.chars().filter(|c| c.is_alphanumeric()).count();
+    if letters < 3 && !is_literal(pattern) {
+        return None;
+    }
+    name::nearest(&spelled, names, 1).first().map(ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, path::Path};
+
+    use super::*;
+    use crate::{catalog::Listing, config};
+
+    /// What is told of a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs where the file
+    /// has them, and `slow` has not listed any.
+    fn told(text: &str) -> Vec<String> {
+        let text = format!("[servers.files]\ncommand = 'x'\n{text}");
+        let config =
+            config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
+        let listing = |tools: &[&str]| Listing {
+            tools: tools.iter().map(|name| json!({ "name": name })).collect(),
+            ..Listing::default()
+        };
+        let lists = BTreeMap::from([
+            (GATEWAY, listing(&["status"])),
+            ("files", listing(&["read_file", "write_file"])),
+            ("gamma", listing(&["look", "ray"])),
+            ("docs", listing(&["look"])),
+        ]);
+        let settings = |name: &str| config.servers.iter().find(|(key, _)| key.as_str() == name);
+        let listings = lists.iter().filter(|(name, _)| **name == GATEWAY || settings(name).is_some());
+        let listings = listings.map(|(name, list)| (*name, list, settings(name).map(|(_, server)| server)));
+        let catalog = Catalog::new(listings, &config.policies);
+        let is_known = |server: &str| server != "slow" && lists.contains_key(server);
+        find(&config, &catalog, &is_known).iter().map(ToString::to_string).collect()
+    }
+
+    fn check(text: &str, expected: &[&str]) {
+        assert_eq!(told(text), expected, "{text}");
+    }
+
+    #[test]
+    fn a_rule_that_matches_nothing_is_named_with_the_nearest() {
+        check(
+            "allowed_tools = ['read_*', 'wirte_*']\nblocked_tools = ['delete_*']\n[servers.files.tools.write_fiel]\npolicy = 'approve'\n[servers.files.tools.'a.b']\n",
+            &[
+                "servers.files.allowed_tools: `wirte_*` matches no tool of `files`; the nearest is `write_file`",
+                "servers.files.blocked_tools: `delete_*` matches no tool of `files`",
+                "servers.files.tools.\"a.b\": `a.b` matches no tool of `files`",
+                "servers.files.tools.write_fiel: `write_fiel` matches no tool of `files`; the nearest is `write_file`",
+            ],
+        );
+        check(
+            "[servers.gamma]\ncommand = 'x'\n[profiles.p]\ndeny = ['gama.*']\nallow = ['gamma.*', 'files.raed_file']\nonly = ['*.wirte_file']\npinned = ['files__write_file', 'ray', 'gamma.rya', 'g*.ray']\npriorities = { 'files.*' = 1, 'fils.*' = 2 }\n",
+            &[
+                "profiles.p.allow: `files.raed_file` matches no tool; the nearest is `files.read_file`",
+                "profiles.p.deny: `gama.*` matches no server; the nearest is `gamma.*`",
+                "profiles.p.only: `*.wirte_file` matches no tool; the nearest is `files.write_file`",
+                "profiles.p.pinned: `gamma.rya` matches no tool; the nearest is `gamma.ray`",
+                "profiles.p.priorities: `fils.*` matches no server; the nearest is `files.*`",
+            ],
+        );
+        check(
+            "[gateway]\npinned = ['files.write_*', 'files.wr']\npriorities = { 'x.y' = 1 }\n[categories.c]\ntools = ['files.*', 'gateway.stauts']\n[policies.p]\ntools = ['write_fiel', 'write_file']\npolicy = 'approve'\n",
+            &[
+                "gateway.pinned: `files.wr` matches no tool; the nearest is `files.write_file`",
+                "gateway.priorities: `x.y` matches no server",
+                "categories.c.tools: `gateway.stauts` matches no tool; the nearest is `gateway.status`",
+                "policies.p.tools: `write_fiel` matches no tool; the nearest is `files.write_file`",
+                "policies.p.tools: `write_file` matches no tool; the nearest is `files.write_file`",
+            ],
+        );
+        check(
+            "[servers.gamma]\ncommand = 'x'\n[servers.docs]\ncommand = 'x'\n[gateway]\npinned = ['look', 'l*']\n[apps.one]\ntool = 'look'\n",
+            &[
+                "gateway.pinned: `look` may be any of docs.look, gamma.look",
+                "gateway.pinned: `l*` matches no tool",
+                "apps.one.tool: `look` may be any of docs.look, gamma.look",
+            ],
+        );
+        check(
+            "[apps.one]\ntool = 'files.wirte_file'\n[apps.two]\nsteps = [{ tool = 'read_file' }, { tool = 'files__raed_file' }]\n",
+            &[
+                "apps.one.tool: `files.wirte_file` matches no tool; the nearest is `files.write_file`",
+                "apps.two.steps.step2: `files__raed_file` matches no tool; the nearest is `files.read_file`",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_rule_for_a_server_whose_tools_are_not_known_is_not_judged() {
+        let rules = "[servers.slow]\ncommand = 'x'\nblocked_tools = ['a']\n[servers.slow.tools.a]\n[servers.off]\ncommand = 'x'\nenabled = false\n[servers.bad]\ncomand = 'x'\n\
+                     [policies.p]\ntools = ['slow.x', 'off.*', 'bad.x', 's*.x', '*.x', 'x']\npolicy = 'deny'\n\
+                     [apps.a]\nsteps = [{ tool = 'slow.x' }, { tool = 'bad__x' }, { tool = 'off.x' }, { tool = 'x' }]\n";
+        check(rules, &[]);
+        // What is known is judged all the same.
+        check(
+            &format!("{rules}[profiles.p]\ndeny = ['files.x', 'fo?.*']\n"),
+            &["profiles.p.deny: `files.x` matches no tool"],
+        );
+        // A server that is off has no tools that a pattern for several servers could mean.
+        check(
+            "[servers.off]\ncommand = 'x'\nenabled = false\n[policies.p]\ntools = ['*.drop_*']\npolicy = 'deny'\n",
+            &["policies.p.tools: `*.drop_*` matches no tool"],
+        );
+    }
+
+    #[test]
+    fn patterns_are_split_where_the_servers_name_ends() {
+        let check = |pattern, expected| assert_eq!(split(pattern), expected, "{pattern}");
+        check("files.read.*", Some(("files", "read.*")));
+        check("{a.b,c}.d", Some(("{a.b,c}", "d")));
+        check("[a.]*.x", Some(("[a.]*", "x")));
+        check("a\\.b.c", Some(("a\\.b", "c")));
+        check("read_*", None);
+    }
+}

@@ -1,0 +1,234 @@
+//! `nonet setup`: from the clients of a machine to Nonet in front of them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    hosts::{nonet, text},
+    setup::fake_server,
+};
+
+const TOKEN: &str = "ghp_0123456789abcdefghijABCDEFGHIJ456789";
+
+/// A server that works, and one that needs a secret to start.
+fn entry(env: Value) -> Value {
+    let script = json!({ "tools": [{ "name": "look", "on": { "env": true } }] });
+    json!({ "command": fake_server(), "args": ["--script", script.to_string()], "env": env })
+}
+
+fn write(file: &Path, servers: Value) {
+    fs::create_dir_all(file.parent().expect("it has one")).expect("a folder");
+    let text =
+        serde_json::to_string_pretty(&json!({ "globalShortcut": "Ctrl+Space", "mcpServers": servers }));
+    fs::write(file, text.expect("JSON") + "\n").expect("it can be written");
+}
+
+/// A home with Claude Desktop and Cursor.
+fn home() -> (TempDir, PathBuf, PathBuf) {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let claude = home.path().join(".config/Claude/claude_desktop_config.json");
+    let cursor = home.path().join(".cursor/mcp.json");
+    write(&claude, json!({ "plain": entry(json!({})), "keyed": entry(json!({ "API_KEY": TOKEN })) }));
+    (home, claude, cursor)
+}
+
+fn servers(file: &Path) -> Vec<String> {
+    let now: Value = serde_json::from_slice(&fs::read(file).expect("it is there")).expect("JSON");
+    now["mcpServers"].as_object().expect("servers").keys().cloned().collect()
+}
+
+fn entry_of(file: &Path, name: &str) -> Value {
+    let now: Value = serde_json::from_slice(&fs::read(file).expect("it is there")).expect("JSON");
+    now["mcpServers"][name].clone()
+}
+
+/// Everything below a folder that a setup may write, with the text of each file.
+fn files(home: &TempDir) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut left = vec![home.path().join(".config"), home.path().join(".cursor")];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.path() {
+                path if path.is_dir() => left.push(path),
+                path => found.push((path.clone(), fs::read(&path).expect("it can be read"))),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_client_with_a_secret_is_set_up_in_one_command_and_put_back_in_one() {
+    let (home, claude, _) = home();
+    let before = fs::read(&claude).expect("it is there");
+    let dry = nonet(&home, &["setup", "--dry-run"]);
+    let said = text(&dry);
+    assert!(dry.status.success() && said.contains("Nothing was written"), "{said}");
+    assert!(
+        said.contains("+command = ") && said.contains("-    \"plain\": {") && !said.contains(TOKEN),
+        "{said}"
+    );
+    assert_eq!(files(&home).len(), 1, "{said}");
+
+    let set_up = nonet(&home, &["setup", "--yes"]);
+    let said = text(&set_up);
+    assert_eq!(set_up.status.code(), Some(0), "{said}");
+    let folder = home.path().join(".config/nonet");
+    let secrets = folder.join("secrets.env");
+    let kept = fs::read_to_string(&secrets).expect("it was made");
+    assert!(kept.contains(&format!("API_KEY={TOKEN}\n")) && !said.contains(TOKEN), "{kept}\n{said}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::metadata(&secrets).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    assert_eq!(servers(&claude), ["nonet"]);
+    let toml = folder.join("servers.toml");
+    let (toml, secrets) = (toml.display(), secrets.display());
+    let backup = said.lines().find_map(|line| line.strip_prefix("backup:  ")).expect("it is named");
+    assert_eq!(fs::read(backup).expect("it is there"), before);
+    for part in [
+        "2 of 2 servers work, with 2 tools.".into(),
+        "To undo it:\n  nonet uninstall claude-desktop\n".into(),
+        format!("  rm {secrets}\n  rm {toml}\n"),
+    ] {
+        assert!(said.contains(&part), "{part}\n{said}");
+    }
+    let check = nonet(&home, &["check"]);
+    assert_eq!(check.status.code(), Some(0), "{}", text(&check));
+
+    let after = files(&home);
+    let again = nonet(&home, &["setup", "--yes"]);
+    assert!(again.status.success() && text(&again).contains("nothing was changed"), "{}", text(&again));
+    assert_eq!(files(&home), after);
+    nonet(&home, &["uninstall", "claude-desktop"]);
+    assert_eq!(fs::read(&claude).expect("it is there"), before, "byte for byte");
+}
+
+#[test]
+fn what_nonet_cannot_run_stays_with_its_client() {
+    let (home, claude, cursor) = home();
+    write(
+        &cursor,
+        json!({
+            "plain": entry(json!({})),
+            "asks": entry(json!({ "KEY": "${env:NONET_TEST_UNSET}" })),
+            "dead": { "command": "no-such-program-of-nonet" },
+        }),
+    );
+    let set_up = nonet(&home, &["setup", "--yes"]);
+    let said = text(&set_up);
+    assert_eq!(set_up.status.code(), Some(0), "{said}");
+    assert_eq!(servers(&claude), ["nonet"]);
+    assert_eq!(servers(&cursor), ["asks", "dead", "nonet"], "{said}");
+    for part in [
+        "`asks` stays in its file, because Nonet cannot run it: the environment variable `NONET_TEST_UNSET` is not set",
+        "`dead` stays in its file, because Nonet cannot run it: `no-such-program-of-nonet` is not on this machine",
+        "nonet secret set NONET_TEST_UNSET --file",
+        "nonet uninstall cursor",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    let after = files(&home);
+    let again = nonet(&home, &["setup", "--yes"]);
+    assert!(again.status.success() && text(&again).contains("Nothing was changed"), "{}", text(&again));
+    assert_eq!(files(&home), after);
+    // What is missing is told again, also where there is nothing else to do.
+    let rest = json!({ "asks": entry(json!({ "KEY": "${env:NONET_TEST_UNSET}" })), "nonet": entry_of(&cursor, "nonet") });
+    write(&cursor, rest);
+    let missing = text(&nonet(&home, &["setup", "--yes"]));
+    assert!(missing.contains("secret set NONET_TEST_UNSET --file"), "{missing}");
+    assert!(missing.contains("Nothing was changed"), "{missing}");
+    // Once it can run it, the next setup moves it too.
+    let secrets = home.path().join(".config/nonet/secrets.env");
+    let text_of = fs::read_to_string(&secrets).expect("it is there");
+    fs::write(&secrets, text_of + "NONET_TEST_UNSET=x\n").expect("it can be written");
+    let moved = nonet(&home, &["setup", "--yes"]);
+    assert_eq!(servers(&cursor), ["nonet"], "{}", text(&moved));
+}
+
+#[test]
+fn only_the_clients_that_are_named_are_set_up() {
+    let (home, claude, cursor) = home();
+    let before = fs::read(&claude).expect("it is there");
+    write(&cursor, json!({ "other": entry(json!({})) }));
+    let set_up = nonet(&home, &["setup", "cursor", "--yes"]);
+    assert!(set_up.status.success(), "{}", text(&set_up));
+    assert_eq!(servers(&cursor), ["nonet"]);
+    assert_eq!(fs::read(&claude).expect("it is there"), before);
+    // One that has no file yet gets one, now that there is something to stand in front of.
+    let new = nonet(&home, &["setup", "windsurf", "--yes"]);
+    let file = home.path().join(".codeium/windsurf/mcp_config.json");
+    assert_eq!(servers(&file), ["nonet"], "{}", text(&new));
+    assert!(text(&new).contains("nonet uninstall windsurf"), "{}", text(&new));
+}
+
+#[test]
+fn what_cannot_be_set_up_is_told() {
+    let (home, claude, cursor) = home();
+    let before = files(&home);
+    let refuse = |arguments: &[&str], part: &str| {
+        let refused = nonet(&home, arguments);
+        let said = text(&refused);
+        assert!(refused.status.code() == Some(2) && said.contains(part), "{arguments:?}: {said}");
+    };
+    // Standard input is no terminal here.
+    refuse(&["setup"], "there is no terminal to answer on: add `--yes`");
+    refuse(&["setup", "curser", "--yes"], "Did you mean `cursor`?");
+    assert_eq!(files(&home), before);
+    // A file that is broken is left alone, and the other clients are set up.
+    fs::create_dir_all(cursor.parent().expect("it has one")).expect("a folder");
+    fs::write(&cursor, "{ \"mcpServers\": ").expect("it can be written");
+    refuse(&["setup", "cursor", "--yes"], "mcp.json");
+    let rest = nonet(&home, &["setup", "--yes"]);
+    assert!(rest.status.success() && text(&rest).contains("Cursor is left alone"), "{}", text(&rest));
+    assert_eq!(servers(&claude), ["nonet"]);
+    fs::write(home.path().join(".config/nonet/servers.toml"), "[gatway]\n").expect("it can be written");
+    refuse(&["setup", "--yes"], "servers.toml:1:");
+
+    let empty = tempfile::tempdir().expect("a temporary folder");
+    let none = nonet(&empty, &["setup", "--yes"]);
+    let said = text(&none);
+    assert!(none.status.code() == Some(2) && said.contains("no MCP client was found"), "{said}");
+    let nothing = nonet(&empty, &["setup", "cursor", "--yes"]);
+    let said = text(&nothing);
+    assert!(nothing.status.code() == Some(2) && said.contains("there is nothing to set up"), "{said}");
+    assert!(!empty.path().join(".cursor").exists());
+}
+
+#[test]
+fn a_nonet_that_is_there_stays_as_its_user_has_it() {
+    let (home, claude, cursor) = home();
+    nonet(&home, &["setup", "claude-desktop", "--yes"]);
+    // Under a profile, with the same configuration: only what is new moves.
+    let mut now: Value = serde_json::from_slice(&fs::read(&claude).expect("it is there")).expect("JSON");
+    let toml = home.path().join(".config/nonet/servers.toml");
+    let own =
+        json!({ "command": "nonet", "args": ["--profile", "reader", "--config", toml], "env": { "A": "b" } });
+    now["mcpServers"] = json!({ "nonet": own, "new": entry(json!({})) });
+    fs::write(&claude, now.to_string()).expect("it can be written");
+    // With another configuration, or elsewhere: nothing is done.
+    for there in [
+        json!({ "command": "nonet", "args": ["--config", "/other/servers.toml"] }),
+        json!({ "command": "nonet", "args": ["connect", "http://127.0.0.1:8931/mcp"] }),
+        json!({ "url": "http://127.0.0.1:8931/mcp" }),
+    ] {
+        write(&cursor, json!({ "nonet": there, "other": entry(json!({})) }));
+        let before = fs::read(&cursor).expect("it is there");
+        let set_up = nonet(&home, &["setup", "--yes"]);
+        let said = text(&set_up);
+        assert!(set_up.status.success() && said.contains("Cursor is left alone: its `nonet`"), "{said}");
+        assert_eq!(fs::read(&cursor).expect("it is there"), before);
+        let named = nonet(&home, &["setup", "cursor", "--yes"]);
+        assert_eq!(named.status.code(), Some(2), "{}", text(&named));
+    }
+    let now: Value = serde_json::from_slice(&fs::read(&claude).expect("it is there")).expect("JSON");
+    assert_eq!(now["mcpServers"], json!({ "nonet": own }));
+}
