@@ -80,6 +80,16 @@ const BESIDE: &[&str] = &[
     "verbose",
 ];
 
+/// Those of them that are no param of any tool, whatever its params are called.
+const NO_PARAMS: &[&str] =
+    &["callid", "dryrun", "explanation", "jsonrpc", "thought", "thoughts", "toolcallid", "toolname"];
+
+/// Words of a key that say what its value is counted in.
+const UNITS: &[&str] = &[
+    "ms", "millis", "s", "sec", "secs", "seconds", "min", "minutes", "hours", "days", "b", "bytes", "kb",
+    "mb", "gb", "px", "percent",
+];
+
 /// Names that models give each other's params.
 const SYNONYMS: &[&[&str]] = &[
     &["path", "file", "filepath", "filename", "target", "location", "directory", "dir", "folder", "uri"],
@@ -127,10 +137,17 @@ fn key_words(key: &str) -> BTreeSet<String> {
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
-/// Whether two keys may be names of the same thing: the words of one are in the other, they are a slip apart, or one is
+/// Whether `one` may be another name of `other`: the words of one are in the other, they are a slip apart, or one is
 /// used for the other.
 fn alike(one: &str, other: &str) -> bool {
+    if NO_PARAMS.contains(&bare(one).as_str()) {
+        return false;
+    }
     let (first, second) = (key_words(one), key_words(other));
+    // 5 seconds are not 5 milliseconds.
+    if first.symmetric_difference(&second).any(|word| UNITS.contains(&word.as_str())) {
+        return false;
+    }
     if !first.is_empty() && !second.is_empty() && (first.is_subset(&second) || second.is_subset(&first)) {
         return true;
     }

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, iter::Peekable, str::Chars};
 
+use nonet::schema::Schema;
 use serde_json::{Value, json};
 
 use crate::{inside::Inside, setup::Setup};
@@ -103,6 +104,52 @@ async fn risks_of_recorded_tools() {
         }
     }
     insta::assert_snapshot!(golden);
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// The call to copy has everything that a call needs, and says of the rest what belongs there.
+#[test]
+fn calls_of_recorded_tools_are_filled_in() {
+    let mut faults = Vec::new();
+    for (server, tools) in recorded() {
+        for tool in tools {
+            let schema = Schema::new(tool["inputSchema"].clone());
+            let example = Value::Object(schema.example());
+            if example.to_string().len() > 2_000 {
+                faults.push(format!("{server}.{} has a long call: {example}", tool["name"]));
+            }
+            let Err(misfit) = schema.read(example.clone()) else { continue };
+            // A placeholder is text where a number belongs; nothing else may be wrong.
+            let wrong: Vec<&String> = misfit.faults.iter().filter(|fault| !fault.contains("\"<")).collect();
+            if !wrong.is_empty() {
+                faults.push(format!("{server}.{} {example}: {wrong:?}", tool["name"]));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// What models add to a call of any tool is never taken for a param that is missing.
+#[test]
+fn what_stands_beside_the_params_of_recorded_tools_is_none_of_them() {
+    let mut faults = Vec::new();
+    for (server, tools) in recorded() {
+        for tool in tools {
+            let schema = Schema::new(tool["inputSchema"].clone());
+            for missing in tool["inputSchema"]["required"].as_array().into_iter().flatten() {
+                let missing = missing.as_str().expect("a name");
+                for beside in ["explanation", "reason", "thought", "toolcall_id", "dry_run"] {
+                    let mut params = schema.example();
+                    params.shift_remove(missing);
+                    params.insert(beside.into(), json!("to see what is there"));
+                    let known = tool["inputSchema"]["properties"].get(beside).is_some();
+                    if let (Ok(reading), false) = (schema.read(Value::Object(params)), known) {
+                        faults.push(format!("{server}.{}: {:?}", tool["name"], reading.repaired));
+                    }
+                }
+            }
+        }
+    }
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 

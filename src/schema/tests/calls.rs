@@ -496,6 +496,11 @@ fn what_may_be_something_else_is_not_taken_for_the_one_that_is_missing() {
     check("read_file", json!({"encodng": "utf-8"}), Refused("required"));
     check("run_sql", json!({"timeout": "5s"}), Refused("required"));
     check("run_sql", json!({"reason": "so"}), Refused("required"));
+    // Counted in something else.
+    let wait = Schema::new(json!({"properties": {"timeout": {"type": "integer"}}, "required": ["timeout"]}));
+    assert!(wait.read(json!({"timeout_ms": 5_000})).is_err());
+    let job = Schema::new(json!({"properties": {"id": {"type": "string"}}, "required": ["id"]}));
+    assert!(job.read(json!({"toolcall_id": "call_1"})).is_err());
     // A whole call in a text.
     check("run_sql", json!({"wrapped": "{\"sql\": \"s\"}"}), Refused("required"));
     // Nothing is missing.
