@@ -126,7 +126,9 @@ pub async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow::Result
         table.add_row([name, "disabled".into(), String::new(), String::new(), String::new()]);
     }
     say!("{table}");
-    for server in status["servers"].as_array().into_iter().flatten() {
+    let servers = status["servers"].as_array().into_iter().flatten();
+    // Why a server is left out stands above.
+    for server in servers.filter(|server| server["state"] != "needs_config") {
         status::say_trouble(server, verbose);
     }
     for warning in &warnings {

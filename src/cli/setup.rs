@@ -371,8 +371,8 @@ impl Setup {
             })
             .collect();
         let gateway = super::gateway(loaded, false);
-        let servers: Vec<_> = gateway.connections().keys().cloned().collect();
         gateway.connect();
+        let servers: Vec<_> = gateway.connections().keys().cloned().collect();
         let stopped = tokio::select! {
             () = show::starting(&gateway, &servers, limit) => None,
             code = super::signal::stopped() => Some(code),
@@ -399,7 +399,7 @@ impl Setup {
         let tools = gateway.snapshot().of_servers().count();
         let all = connections.len() + left_out.servers().len();
         gateway.stop().await;
-        say!("{works} of {all} servers work, with {tools} tools.");
+        say!("{works} of {all} servers work, with {}.", show::count(tools as u64, "tool"));
         Ok(Ok(broken))
     }
 

@@ -287,7 +287,14 @@ pub fn search_table(answer: &Value) {
             format!("{} ({state})", field(hit, "name"))
         };
         let score = hit["score"].as_f64().unwrap_or(0.0);
-        table.add_row([format!("{score:.3}"), name, risk(hit), field(hit, "description").into()]);
+        // The same tool of other servers.
+        let also: Vec<&str> =
+            hit["also"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let about = match &also[..] {
+            [] => field(hit, "description").to_owned(),
+            also => format!("(also {}) {}", names(also), field(hit, "description")),
+        };
+        table.add_row([format!("{score:.3}"), name, risk(hit), about]);
     }
     say!("{}", table.clipped(2));
     tell_confidence(answer);

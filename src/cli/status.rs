@@ -8,7 +8,7 @@ use super::{
     FAILED, OK, UNUSABLE,
     args::Where,
     ask::{self, Other},
-    config_of, connect, show,
+    connect, has_profile, show,
     show::{Look, paint},
     signal::stopped,
 };
@@ -97,7 +97,15 @@ async fn ask_for_it(
 
 /// What is known of the servers of a configuration without starting any; none if it cannot be used.
 fn last_known(file: &Path, profile: Option<&str>) -> anyhow::Result<Option<Value>> {
-    let Some(loaded) = config_of(file, profile)? else { return Ok(None) };
+    let loaded = match super::load(file) {
+        Ok(loaded) => loaded,
+        Err(unusable) => {
+            show::complain(show::causes(&unusable.into()));
+            return Ok(None);
+        }
+    };
+    has_profile(&loaded, profile)?;
+    let left_out = loaded.config.left_out.clone();
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
     let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();
     let gateway = super::gateway(loaded, false);
@@ -114,7 +122,10 @@ fn last_known(file: &Path, profile: Option<&str>) -> anyhow::Result<Option<Value
         }
         server
     });
-    let servers: Vec<Value> = servers.collect();
+    let needing = left_out.iter().map(
+        |(name, left_out)| json!({ "name": name, "state": "needs_config", "last_error": left_out.why() }),
+    );
+    let servers: Vec<Value> = servers.chain(needing).collect();
     let file = std::path::absolute(file).unwrap_or_else(|_| file.into());
     Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))
 }
@@ -173,10 +184,14 @@ fn print(status: &Value, verbose: bool) {
         for server in servers() {
             let listed = server["listed_s"].as_u64();
             let listed = listed.map(|seconds| format!("{} ago", show::age(Duration::from_secs(seconds))));
+            let listed = match text(server, "state") {
+                "" => listed.unwrap_or_else(|| "never".into()),
+                needs => state(needs),
+            };
             table.add_row([
                 text(server, "name").to_owned(),
                 server.get("tools").map(Value::to_string).unwrap_or_default(),
-                listed.unwrap_or_else(|| "never".into()),
+                listed,
             ]);
         }
         for name in status["disabled"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -192,6 +207,8 @@ pub(super) fn say_trouble(server: &Value, verbose: bool) {
     let name = text(server, "name");
     match (text(server, "login"), text(server, "last_error")) {
         ("", "") => {}
+        // A fault of the configuration says what to do.
+        ("", error) if server["state"] == "needs_config" => say!("{name}: {error}"),
         ("", error) => say!("{name}: {}", show::failure(error, verbose)),
         (login, _) => say!("{name}: wants a sign-in: run `{login}`"),
     }

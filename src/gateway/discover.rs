@@ -24,7 +24,8 @@ const SPREAD: f32 = 0.75;
 const FAR: f32 = 0.5;
 /// How long a description is in a list, in characters.
 pub(super) const SUMMARY: usize = 160;
-/// How many hits a search of everything gives at most if its confidence is low, and how long their descriptions are.
+/// How many hits a search of everything gives if its confidence is low and nobody asked for a number, and how long their
+/// descriptions are.
 const LOW_HITS: usize = 3;
 const LOW_SUMMARY: usize = 80;
 /// How many hits are looked at for that, and for tools that the session has loaded.
@@ -145,7 +146,8 @@ impl Gateway {
         let low = matches!(found.confidence, Confidence::Low);
         // Who looks into one category wants to see what is there.
         let short = low && members.is_none();
-        let (most, summary) = if short { (limit.min(LOW_HITS), LOW_SUMMARY) } else { (limit, SUMMARY) };
+        let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
+        let summary = if short { LOW_SUMMARY } else { SUMMARY };
         let ranked: BTreeSet<(&str, &str)> = view
             .priorities
             .iter()

@@ -141,14 +141,34 @@ fn a_fault_is_a_sentence_for_people_and_json_for_machines() {
 }
 
 #[test]
+fn a_call_that_wants_approval_says_that_a_command_cannot_ask() {
+    let script = json!({ "tools": [{ "name": "buy" }] });
+    let setup = Setup::new().server_with("shop", script, "[servers.shop.tools.buy]\npolicy = 'approve'");
+    let output = run(&setup, &["call", "shop.buy"]);
+    let told = stderr(&output);
+    assert_eq!(code(&output), Some(1), "{told}");
+    assert!(told.contains("A command cannot ask") && !told.contains("token"), "{told}");
+    assert_eq!(json(&run(&setup, &["call", "shop.buy", "--json"]))["error"]["code"], "needs_approval");
+}
+
+#[test]
 fn no_more_results_are_printed_than_asked_for() {
     let servers = ["one", "two", "three", "four", "five", "six"];
     let setup = servers.into_iter().fold(Setup::new(), |setup, name| {
-        setup.server(name, json!({ "tools": [{ "name": "paint", "description": "Paints a wall" }] }))
+        let about = format!("Paints wall {name}");
+        setup.server(name, json!({ "tools": [{ "name": "paint", "description": about }] }))
     });
     let found = json(&run(&setup, &["search", "pant", "--limit", "3", "--json"]));
     assert_eq!(found["confidence"], "low", "{found}");
     assert_eq!(found["results"].as_array().map(Vec::len), Some(3), "{found}");
+}
+
+#[test]
+fn the_same_tool_of_another_server_is_named_beside_it() {
+    let twin = json!({ "tools": [{ "name": "paint", "description": "Paints a wall" }] });
+    let setup = Setup::new().server("one", twin.clone()).server("two", twin);
+    let output = run(&setup, &["search", "paint a wall"]);
+    assert!(stdout(&output).contains("(also two.paint) Paints a wall"), "{}", stdout(&output));
 }
 
 #[test]
