@@ -295,10 +295,14 @@ impl Setup {
         }
         self.keep_typed(&typed)?;
 
-        let broken = self
-            .broken()
-            .await
-            .with_context(|| format!("{} was written, and no client was changed", self.target.display()))?;
+        let broken = match self.broken().await? {
+            Ok(broken) => broken,
+            Err(code) => {
+                let file = self.target.display();
+                show::complain(format_args!("interrupted: {file} was written, and no client was changed"));
+                return Ok(code);
+            }
+        };
         // As servers.toml is now.
         let hosts: Vec<&'static Host> = self.clients.iter().map(|client| client.host).collect();
         let manner = Manner { replace: false, keyring, file: true };
@@ -351,8 +355,9 @@ impl Setup {
         file.write().with_context(unusable)
     }
 
-    /// Starts every server. Returns those that do not work, each with the reason and the remedy.
-    async fn broken(&self) -> anyhow::Result<BTreeMap<String, String>> {
+    /// Starts every server. Returns those that do not work, each with the reason and the remedy; the exit code if the
+    /// user interrupts it.
+    async fn broken(&self) -> anyhow::Result<Result<BTreeMap<String, String>, u8>> {
         let loaded = super::load(&self.target)?;
         let left_out = Faulty::of_faults(loaded.faults.clone());
         let limit =
@@ -369,9 +374,13 @@ impl Setup {
         gateway.connect();
         let servers: Vec<_> = gateway.connections().keys().cloned().collect();
         let stopped = tokio::select! {
-            () = show::starting(&gateway, &servers, limit) => false,
-            () = super::stop_signal() => true,
+            () = show::starting(&gateway, &servers, limit) => None,
+            code = super::signal::stopped() => Some(code),
         };
+        if let Some(code) = stopped {
+            gateway.stop().await;
+            return Ok(Err(code));
+        }
         gateway.published().await;
         let connections = gateway.connections();
         for (name, connection) in connections.iter() {
@@ -390,9 +399,8 @@ impl Setup {
         let tools = gateway.snapshot().of_servers().count();
         let all = connections.len() + left_out.servers().len();
         gateway.stop().await;
-        anyhow::ensure!(!stopped, "interrupted");
         say!("{works} of {all} servers work, with {}.", show::count(tools as u64, "tool"));
-        Ok(broken)
+        Ok(Ok(broken))
     }
 
     fn tell_undo(

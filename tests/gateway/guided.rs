@@ -3,14 +3,19 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Stdio,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    hosts::{nonet, text},
-    setup::fake_server,
+    hosts::{nonet, program, text},
+    setup::{eventually, fake_server},
 };
 
 const TOKEN: &str = "ghp_0123456789abcdefghijABCDEFGHIJ456789";
@@ -231,4 +236,23 @@ fn a_nonet_that_is_there_stays_as_its_user_has_it() {
     }
     let now: Value = serde_json::from_slice(&fs::read(&claude).expect("it is there")).expect("JSON");
     assert_eq!(now["mcpServers"], json!({ "nonet": own }));
+}
+
+#[test]
+fn a_setup_that_is_interrupted_has_changed_no_client() {
+    let (home, claude, _) = home();
+    let asked = home.path().join("asked");
+    let script = json!({ "never_answer": true, "message_log": asked });
+    let slow = json!({ "command": fake_server(), "args": ["--script", script.to_string()] });
+    write(&claude, json!({ "slow": slow }));
+    let before = fs::read(&claude).expect("it is there");
+    let mut setup = program(&home);
+    setup.args(["setup", "--yes"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let setup = setup.spawn().expect("nonet runs");
+    eventually("the server is started", || fs::metadata(&asked).ok().filter(|data| data.len() > 0));
+    kill(Pid::from_raw(setup.id().try_into().expect("a process id")), Signal::SIGINT).expect("it runs");
+    let ended = setup.wait_with_output().expect("it ends");
+    let said = text(&ended);
+    assert!(ended.status.code() == Some(130) && said.contains("no client was changed"), "{said}");
+    assert_eq!(fs::read(&claude).expect("it is there"), before);
 }

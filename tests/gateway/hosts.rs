@@ -31,7 +31,7 @@ fn home() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-fn program(home: &TempDir) -> Command {
+pub fn program(home: &TempDir) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nonet"));
     command
         .current_dir(home.path())
