@@ -332,6 +332,9 @@ impl Gateway {
     pub fn connect(self: &Arc<Self>) {
         self.recall();
         let Some(updates) = self.updates.lock().ok().and_then(|updates| updates.clone()) else { return };
+        if self.stop.is_cancelled() {
+            return;
+        }
         if !self.without_embedder
             && let Ok(mut embedder) = self.embedder.lock()
             && embedder.is_none()
@@ -532,7 +535,7 @@ impl Gateway {
     }
 
     /// Waits until the last known lists can be searched by their words, if they are being read.
-    async fn searchable(&self) {
+    pub async fn searchable(&self) {
         let there = |now: &Recalled| matches!(now, Recalled::Idle | Recalled::Indexed);
         if !there(&self.recalled.borrow()) {
             let _ = self.recalled.subscribe().wait_for(there).await;

@@ -20,10 +20,12 @@ const PREVIEW: usize = 3_000;
 /// Texts up to this length, in bytes, are never worth cutting.
 const SHORT: usize = 1_000;
 
-/// All text blocks of a result, joined by line ends.
+/// All text blocks of a result, joined by line ends; without any, the texts of embedded resources.
 pub fn text_of(result: &Value) -> String {
-    let blocks = result.get("content").and_then(Value::as_array).into_iter().flatten();
-    let texts: Vec<&str> = blocks.filter_map(|block| block.get("text")?.as_str()).collect();
+    let mut texts: Vec<&str> = blocks(result).filter_map(|block| block.get("text")?.as_str()).collect();
+    if texts.is_empty() {
+        texts.extend(blocks(result).filter_map(|block| block.get("resource")?.get("text")?.as_str()));
+    }
     texts.join("\n")
 }
 
@@ -135,11 +137,10 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
         if blocks.len() < before {
             note["blocks_left_out"] = json!(before - blocks.len());
         }
-        let shown = wrapper.map(|name| (name, text_of(&json!({ "content": &*blocks }))));
         blocks.push(json!({ "type": "text", "text": note.to_string() }));
-        // It says the same once more.
-        if let Some((name, text)) = shown {
-            result["structuredContent"][name] = Value::String(text);
+        // It said the same once more, and its schema wants a string.
+        if let Some(name) = wrapper {
+            result["structuredContent"][name] = json!(format!("[{size} bytes, shortened in `content`]"));
         }
     }
     result

@@ -77,6 +77,8 @@ const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", 
 pub const MAX_MESSAGE: usize = 64 << 20;
 /// How long servers wait with starting, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
+/// How long servers wait for the last known lists to be searchable.
+const RECALL_LIMIT: Duration = Duration::from_secs(1);
 /// How long a handshake waits for the last known lists.
 const RECALL_WAIT: Duration = Duration::from_millis(40);
 
@@ -99,9 +101,9 @@ pub async fn serve_stdio(
             return Ok(());
         }
     };
-    gateway.connect();
     let served = match running {
         Ok(running) => {
+            connect_recalled(&gateway);
             tokio::select! {
                 _ = running.waiting() => {}
                 () = &mut stop => {}
@@ -121,6 +123,16 @@ fn connect_soon(gateway: &Arc<Gateway>) {
     let gateway = gateway.clone();
     tokio::spawn(async move {
         tokio::time::sleep(HEAD_START).await;
+        connect_recalled(&gateway);
+    });
+}
+
+/// Starts the servers when the last known lists can be searched: dozens of programs that start at once would take the
+/// machine away from the first questions.
+fn connect_recalled(gateway: &Arc<Gateway>) {
+    let gateway = gateway.clone();
+    tokio::spawn(async move {
+        let _ = tokio::time::timeout(RECALL_LIMIT, gateway.searchable()).await;
         gateway.connect();
     });
 }

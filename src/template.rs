@@ -163,13 +163,16 @@ impl Fill<'_> {
 
     fn text(&mut self, text: &str) -> Result<Value, TemplateError> {
         if let Some(whole) = TEMPLATE.captures(text)
-            && whole.get(0).is_some_and(|m| m.as_str().len() == text.trim().len())
+            && let Some(span) = whole.get(0)
+            && span.as_str().len() == text.trim().len()
         {
             let Some(found) = self.resolve(&whole[1])? else { return Ok(Value::String(text.into())) };
             let value = found.value().clone();
-            if !value.is_string() {
-                self.inserted.push(Inserted { path: self.path.clone(), text: found.into_text() });
+            // White space around text is part of it; around anything else it cannot be.
+            if let Value::String(inner) = value {
+                return Ok(Value::String([&text[..span.start()], &inner, &text[span.end()..]].concat()));
             }
+            self.inserted.push(Inserted { path: self.path.clone(), text: found.into_text() });
             return Ok(value);
         }
         let mut out = String::new();
@@ -317,6 +320,8 @@ mod tests {
     fn templates_are_filled() {
         check(json!("{{a.n}}"), Ok(json!(7)));
         check(json!("n is {{ a.n }}!"), Ok(json!("n is 7!")));
+        check(json!("{{a.t}}\n"), Ok(json!("text\n")));
+        check(json!(" {{a.n}} "), Ok(json!(7)));
         check(json!({"deep": ["{{a.list[0].x}}", "{{a.list.1}}"]}), Ok(json!({"deep": ["one", "two"]})));
         check(json!("{{a.list}}"), Ok(json!([{"x": "one"}, "two"])));
         check(

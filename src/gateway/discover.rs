@@ -140,9 +140,18 @@ impl Gateway {
         let mut boosts = self.boosts(&snapshot, &view, caller);
         learn::add(&mut boosts, &learned);
         let pool = POOL.max(limit * 2);
-        let found = snapshot.index.search(&request, pool, &allowed, &boosts);
+        let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
         let asked = words.clone();
         self.searched(caller, &snapshot, words, &found);
+        // Nobody can be sure before everything is there to compare with.
+        let indexing = *self.indexing.borrow();
+        let partly = !snapshot.index.has_all_vectors() && !indexing.finished && !self.without_embedder;
+        if matches!(found.confidence, Confidence::High)
+            && (partly || !self.unlisted().is_empty())
+            && !found.hits.first().is_some_and(|hit| hit.exact)
+        {
+            found.confidence = Confidence::Medium;
+        }
         let low = matches!(found.confidence, Confidence::Low);
         // Who looks into one category wants to see what is there.
         let short = low && members.is_none();

@@ -169,8 +169,8 @@ fn a_preview_of_wrapped_text_is_one_of_text() {
     let shown = shown(result, 10_000);
     let note: Value = serde_json::from_str(shown["content"][1]["text"].as_str().unwrap()).unwrap();
     assert_eq!(note["read_on"][1]["arguments"]["params"]["grep"], "error", "{note}");
-    assert_eq!(shown["structuredContent"]["content"], shown["content"][0]["text"]);
-    assert!(json_len(&shown) < 15_000);
+    assert!(shown["structuredContent"]["content"].as_str().is_some_and(|text| text.len() < 60), "{shown}");
+    assert!(json_len(&shown) < 10_000);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! The value of a result: what templates, filters, previews and reads see of it.
 //!
 //! It is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the text blocks say as
-//! well. Then, and without `structuredContent`, it is the text, read as JSON if it is JSON.
+//! well. Then, and without `structuredContent`, it is the text, read as JSON if it is JSON. Where there is no text either, it
+//! is the array of the blocks.
 
 use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{preview::Parts, text_of};
 use crate::template::Source;
@@ -35,9 +36,31 @@ pub fn value_of(result: &Value) -> Value {
         Some(structured) if wrapper(result).is_none() => structured.clone(),
         _ => {
             let text = text_of(result);
-            serde_json::from_str(&text).unwrap_or(Value::String(text))
+            match is_json(&text) {
+                true => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+                false if text.is_empty() && wrapper(result).is_none() => blocks_of(result),
+                false => Value::String(text),
+            }
         }
     }
+}
+
+/// The blocks of a result without text, as far as there are any: pictures, sound, links.
+fn blocks_of(result: &Value) -> Value {
+    match result.get("content") {
+        Some(Value::Array(blocks)) if blocks.iter().any(|block| block["type"] != "text") => json!(blocks),
+        _ => json!(""),
+    }
+}
+
+/// Whether a text is JSON, and not only text that can be read as a number: `3.10` is a version, and a number with more
+/// digits than one holds is an identifier.
+fn is_json(text: &str) -> bool {
+    let trimmed = text.trim();
+    if trimmed.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
+        return serde_json::from_str::<serde_json::Number>(trimmed).is_ok_and(|n| n.to_string() == trimmed);
+    }
+    serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
 /// The value of a result as templates see it.
@@ -58,6 +81,10 @@ impl Whole {
     pub fn of(result: &Value) -> Whole {
         let text = text_of(result);
         match result.get("structuredContent").filter(|value| !value.is_null()) {
+            None if text.is_empty() => match blocks_of(result) {
+                Value::String(_) => Whole::from_text(text, None),
+                blocks => Whole::structured(blocks.to_string(), text),
+            },
             None => Whole::from_text(text, None),
             Some(structured) => match wrapper(result) {
                 Some(name) => Whole::from_text(text, Some(name.into())),
@@ -79,12 +106,23 @@ impl Whole {
         struct Block<'a> {
             #[serde(default, borrow)]
             text: Option<&'a RawValue>,
+            #[serde(default, borrow)]
+            resource: Option<Inner<'a>>,
+        }
+        #[derive(Deserialize)]
+        struct Inner<'a> {
+            #[serde(default, borrow)]
+            text: Option<&'a RawValue>,
         }
         let Ok(parts) = serde_json::from_str::<Parts<'_>>(result) else {
             return Whole { body: Body::Json(result.into()), wrapper: None, text: None };
         };
+        let mut texts: Vec<&RawValue> = parts.content.iter().filter_map(|block| block.text).collect();
+        if texts.is_empty() {
+            texts.extend(parts.content.iter().filter_map(|block| block.resource.as_ref()?.text));
+        }
         let mut text = String::new();
-        for raw in parts.content.iter().filter_map(|block| block.text) {
+        for raw in texts {
             if !text.is_empty() {
                 text.push('\n');
             }
@@ -95,6 +133,10 @@ impl Whole {
             }
         }
         match parts.structured.filter(|raw| raw.get() != "null") {
+            None if text.is_empty() => match serde_json::from_str(result).map(|whole| blocks_of(&whole)) {
+                Ok(blocks @ Value::Array(_)) => Whole::structured(blocks.to_string(), text),
+                _ => Whole::from_text(text, None),
+            },
             None => Whole::from_text(text, None),
             Some(raw) => match wrapped(raw, &text) {
                 Some(name) => Whole::from_text(text, Some(name)),
@@ -104,10 +146,7 @@ impl Whole {
     }
 
     fn from_text(text: String, wrapper: Option<String>) -> Whole {
-        let body = match serde_json::from_str::<&RawValue>(&text) {
-            Ok(_) => Body::Json(text),
-            Err(_) => Body::Text(text),
-        };
+        let body = if is_json(&text) { Body::Json(text) } else { Body::Text(text) };
         Whole { body, wrapper, text: None }
     }
 
@@ -128,11 +167,12 @@ impl Whole {
     }
 
     /// What a jq filter may be meant for, as JSON, the likeliest first: the value, or the value in its wrapper, where the
-    /// filter begins with that.
+    /// filter begins with that or has its name.
     pub fn readings(self, filter: &str) -> Vec<String> {
         let json = self.body.into_json();
         let Some(name) = self.wrapper else { return vec![json] };
         let begins = begins_with(filter, &name);
+        let mentioned = filter.contains(&name);
         let own = |parsed: &RawValue| match Parts::of(parsed) {
             Parts::Members(members) => members.iter().any(|(key, _)| **key == *name),
             _ => false,
@@ -142,9 +182,10 @@ impl Whole {
         // As it is, and as the server sent it: a filter may parse the text itself.
         let wrapped = [format!("{{{name}:{json}}}"), format!("{{{name}:{}}}", Value::String(json.clone()))];
         let wrapped = wrapped.into_iter().take(if json.starts_with('"') { 1 } else { 2 });
-        match begins && !has_its_own {
-            true => wrapped.chain([json]).collect(),
-            false => [json].into_iter().chain(wrapped).collect(),
+        match (begins && !has_its_own, mentioned) {
+            (true, _) => wrapped.chain([json]).collect(),
+            (false, true) => [json].into_iter().chain(wrapped).collect(),
+            (false, false) => vec![json],
         }
     }
 }
@@ -216,6 +257,39 @@ mod tests {
     }
 
     #[test]
+    fn text_is_not_taken_for_a_number_that_it_is_not() {
+        let check = |text: &str, value: Value| {
+            let result = json!({ "content": [{ "type": "text", "text": text }] });
+            assert_eq!(value_of(&result), value);
+            assert_eq!(Whole::read(&result.to_string()).into_source().unwrap().value, value);
+        };
+        check("12", json!(12));
+        check("-1.5", json!(-1.5));
+        check("3.10", json!("3.10"));
+        check("1234e567", json!("1234e567"));
+        check("12345678901234567890123", json!("12345678901234567890123"));
+        check("007", json!("007"));
+        check("[3.10]", json!([3.10]));
+    }
+
+    #[test]
+    fn what_has_no_text_is_its_blocks() {
+        let picture = json!({ "type": "image", "data": "AAAA", "mimeType": "image/png" });
+        let embedded = json!({ "type": "resource", "resource": { "uri": "x:y", "text": "inside" } });
+        for (blocks, value) in [
+            (json!([picture]), json!([picture])),
+            (json!([embedded]), json!("inside")),
+            (json!([{ "type": "text", "text": "said" }, embedded]), json!("said")),
+            (json!([]), json!("")),
+        ] {
+            let result = json!({ "content": blocks });
+            assert_eq!(value_of(&result), value, "{result}");
+            assert_eq!(Whole::of(&result).into_source().unwrap().value, value, "{result}");
+            assert_eq!(Whole::read(&result.to_string()).into_source().unwrap().value, value, "{result}");
+        }
+    }
+
+    #[test]
     fn the_text_of_a_value_is_kept() {
         let check = |result: Value, text: Option<&str>| {
             assert_eq!(Whole::of(&result).into_source().unwrap().text.as_deref(), text, "{result}");
@@ -238,6 +312,9 @@ mod tests {
         check("[1]", "[.content[0]]", "{\"content\":[1]}");
         check("[1]", ".contents", "[1]");
         check("plain", ".content", "{\"content\":\"plain\"}");
+        let count =
+            |filter: &str| Whole::of(&result("plain", json!({ "content": "plain" }))).readings(filter).len();
+        assert_eq!((count("keys"), count(".rows | length"), count("{a: .content}")), (1, 1, 2));
         check("{\"content\": 1}", ".content", "{\"content\": 1}");
     }
 }
