@@ -32,6 +32,7 @@ use self::args::{Cli, Command};
 use crate::{
     config::{self, Loaded, Sources},
     downstream::guard,
+    fault::Code,
     gateway::{Gateway, Options},
     keyring::{self, Keyring},
     search::{self, Rule, eval::Measure},
@@ -110,13 +111,22 @@ pub fn main() -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
+    let wants_json = cli.wants_json();
     let code = match runtime.block_on(run(cli)) {
         Ok(code) => code,
         Err(error) => {
-            show::complain(show::causes(&error));
+            let code = match error.downcast_ref::<config::NotFound>() {
+                Some(_) => Code::NotFound,
+                None => Code::InvalidParams,
+            };
+            show::refuse(code, show::causes(&error), wants_json);
             UNUSABLE
         }
     };
+    // The terminal has written `^C` where the prompt would go.
+    if code == signal::INTERRUPTED && std::io::stderr().is_terminal() {
+        eprintln!();
+    }
     // A read of stdin that is still open must not keep the process alive.
     runtime.shutdown_background();
     ExitCode::from(code)
@@ -198,8 +208,11 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
                 return Ok(UNUSABLE);
             }
         },
-        _ => match config_of(&file, profile.as_deref())? {
-            Some(loaded) => loaded,
+        _ => match usable(&file, profile.as_deref(), false)? {
+            Some(loaded) => {
+                loaded.faults.iter().chain(&loaded.warnings).for_each(show::complain);
+                loaded
+            }
             None => return Ok(UNUSABLE),
         },
     };
@@ -218,20 +231,17 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     }
 }
 
-/// Reads a configuration and says on stderr what is wrong with it; none if it cannot be used at all. Fails if it has not the
-/// profile that is asked for.
-fn config_of(file: &Path, profile: Option<&str>) -> anyhow::Result<Option<Loaded>> {
+/// Reads a configuration; says why and gives none if it cannot be used at all. Fails if it has not the profile that is asked
+/// for.
+fn usable(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Loaded>> {
     let loaded = match load(file) {
         Ok(loaded) => loaded,
         Err(unusable) => {
-            show::complain(show::causes(&unusable.into()));
+            show::refuse(Code::InvalidParams, show::causes(&unusable.into()), as_json);
             return Ok(None);
         }
     };
     has_profile(&loaded, profile)?;
-    for fault in loaded.faults.iter().chain(&loaded.warnings) {
-        show::complain(fault);
-    }
     Ok(Some(loaded))
 }
 

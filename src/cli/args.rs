@@ -310,6 +310,22 @@ pub(super) fn read() -> Cli {
 }
 
 impl Cli {
+    /// Whether what the command prints is read by a program.
+    pub(super) fn wants_json(&self) -> bool {
+        matches!(
+            self.command,
+            Some(
+                Command::Search { json: true, .. }
+                    | Command::Tools { json: true, .. }
+                    | Command::Get { json: true, .. }
+                    | Command::Call { json: true, .. }
+                    | Command::Status { json: true, .. }
+                    | Command::Logs { json: true, .. }
+                    | Command::Check { json: true, .. }
+            )
+        )
+    }
+
     /// An option that the command has no use for. Nobody writes one for nothing.
     fn idle(&self) -> Option<&'static str> {
         let serves = matches!(self.command, None | Some(Command::Serve { .. }));

@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 use super::{
     FAILED, INDEX_LIMIT,
     args::{Command, Where},
-    config_of, connect, show,
+    connect, show,
     signal::stopped,
+    usable,
 };
 use crate::{
     bridge::{Running, Unanswered},
     catalog::GATEWAY,
-    config::Loaded,
+    config::{Fault, Loaded},
     fault::Code,
     gateway::{
         Gateway,
@@ -30,6 +31,8 @@ use crate::{
 
 /// How old a list may be: an older one is asked for again.
 const LIST_AGE: Duration = Duration::from_secs(7 * 86_400);
+/// How old a list may be that proves that a server has no such tool.
+const FRESH: Duration = Duration::from_secs(600);
 /// How long a gateway that runs may take to greet.
 #[cfg(unix)]
 const GREETING: Duration = Duration::from_secs(2);
@@ -97,7 +100,7 @@ pub(super) async fn run(
         let target = connect::target(url, &asked.way.header, profile.as_deref())?;
         return match inquire(Running::at(target, CLIENT)?, &asked.inquiry).await {
             Ok(answer) => asked.show(answer),
-            Err(other) => told(other),
+            Err(other) => told(other, asked.json),
         };
     }
     let file = crate::config::find(config)?;
@@ -110,10 +113,11 @@ pub(super) async fn run(
             Err(Other::Unanswered(error)) if !asked.is_call() || error.is_unknown_method() => {
                 tracing::debug!(%error, "the gateway that runs did not answer");
             }
-            Err(other) => return told(other),
+            Err(other) => return told(other, asked.json),
         }
     }
-    let Some(loaded) = config_of(&file, profile.as_deref())? else { return Ok(super::UNUSABLE) };
+    let Some(loaded) = usable(&file, profile.as_deref(), asked.json)? else { return Ok(super::UNUSABLE) };
+    tell_faults(&loaded);
     here(loaded, profile, &asked).await
 }
 
@@ -126,13 +130,33 @@ pub(super) enum Other {
 }
 
 /// Says why there is no answer; gives the exit code.
-pub(super) fn told(other: Other) -> anyhow::Result<u8> {
+pub(super) fn told(other: Other, as_json: bool) -> anyhow::Result<u8> {
     match other {
         Other::Stopped(code) => Ok(code),
         Other::Unanswered(error) => {
-            show::complain(error);
+            let code = match error {
+                Unanswered::Refused { .. } => Code::ServerDown,
+                // It may have been carried out.
+                Unanswered::Lost => Code::UpstreamError,
+            };
+            show::refuse(code, error, as_json);
             Ok(FAILED)
         }
+    }
+}
+
+/// Says on stderr what is wrong with a configuration: of servers that are left out only that they are.
+fn tell_faults(loaded: &Loaded) {
+    let left_out: Vec<String> = loaded.config.left_out.keys().map(|name| format!("`{name}`")).collect();
+    let is_of_server = |fault: &Fault| {
+        let server = fault.entry.as_deref().and_then(|entry| entry.strip_prefix("servers."));
+        server.is_some_and(|server| loaded.config.left_out.contains_key(server))
+    };
+    let others = loaded.faults.iter().filter(|fault| !is_of_server(fault));
+    others.chain(&loaded.warnings).for_each(show::complain);
+    if !left_out.is_empty() {
+        let are = if left_out.len() == 1 { "is" } else { "are" };
+        show::complain(format_args!("{} {are} left out; `nonet check` says why", show::names(&left_out)));
     }
 }
 
@@ -216,6 +240,8 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         let mut more = match gateway.server_of(&caller, name) {
             Ok(server) if &*server == GATEWAY => Vec::new(),
             Ok(server) if asked.is_call() || here.is_old(&server) => vec![server],
+            // A fresh list of the server that the name says is believed.
+            Err(fault) if fault.code == Code::UnknownTool && here.is_fresh(name) => Vec::new(),
             Err(fault) if fault.code == Code::UnknownTool => here.that_may_have(name),
             _ => Vec::new(),
         };
@@ -241,6 +267,9 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         gateway.inquire(caller, asked.inquiry.clone()).await.map_err(|fault| show::fault_value(&fault));
     if let Ok(answer) = &mut answer {
         without_held(answer);
+        if asked.is_call() && of.as_deref() == Some(GATEWAY) {
+            each_text(answer, without_held);
+        }
     }
     // The sentence of a fault about one server says why it is missing.
     if answer.is_ok() || started.len() > 1 {
@@ -249,7 +278,8 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
     let from_lists = answer.is_err() || !asked.is_call();
     let code = asked.show(answer)?;
     if from_lists {
-        here.tell_age(&started, of.as_ref());
+        let refresh = if asked.is_call() { "`nonet tools --refresh`" } else { "--refresh" };
+        here.tell_age(&started, of.as_ref(), refresh);
     }
     Ok(code)
 }
@@ -301,6 +331,12 @@ impl Here<'_> {
         self.seen.get(server).is_none_or(|seen| seen.listed.is_none_or(|age| age > LIST_AGE))
     }
 
+    /// Whether a name is `SERVER.TOOL`, and the list of that server is a moment old.
+    fn is_fresh(&self, name: &str) -> bool {
+        let server = name.split_once('.').and_then(|(server, _)| self.seen.get(server));
+        server.and_then(|seen| seen.listed).is_some_and(|age| age < FRESH)
+    }
+
     /// The servers that have to be asked for their lists, without those that failed a moment ago.
     fn unlisted(&self) -> Vec<Arc<str>> {
         let old = self.seen.iter().filter(|(name, seen)| self.is_old(name) && seen.failed.is_none());
@@ -319,8 +355,9 @@ impl Here<'_> {
         }
     }
 
-    /// Says that an answer came from last lists, and what is not in it. `of`: the one server that it is about.
-    fn tell_age(&self, started: &[Arc<str>], of: Option<&Arc<str>>) {
+    /// Says that an answer came from last lists, and what is not in it. `of`: the one server that it is about; `refresh`:
+    /// what asks the servers.
+    fn tell_age(&self, started: &[Arc<str>], of: Option<&Arc<str>>, refresh: &str) {
         let asked =
             self.seen.iter().filter(|(name, _)| !started.contains(name) && of.is_none_or(|of| of == *name));
         let (mut oldest, mut failed) = (None, Vec::new());
@@ -333,11 +370,23 @@ impl Here<'_> {
         if let Some(age) = oldest {
             let age = show::age(age);
             eprintln!(
-                "nonet: from the last lists (up to {age} old), no gateway runs; --refresh asks the servers"
+                "nonet: from the last lists (up to {age} old), no gateway runs; {refresh} asks the servers"
             );
         }
         if !failed.is_empty() {
             eprintln!("nonet: not available a moment ago: {}; `nonet status` says why", show::names(&failed));
+        }
+    }
+}
+
+/// Changes the JSON in the text blocks of a result.
+fn each_text(result: &mut Value, change: fn(&mut Value)) {
+    let blocks = result.get_mut("content").and_then(Value::as_array_mut);
+    for text in blocks.into_iter().flatten().filter_map(|block| block.get_mut("text")) {
+        let said = text.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        if let Some(mut said) = said.filter(Value::is_object) {
+            change(&mut said);
+            *text = json!(said.to_string());
         }
     }
 }
@@ -351,7 +400,7 @@ fn without_held(answer: &mut Value) {
             fields.remove("state");
         }
     };
-    for list in ["results", "categories", "tools"] {
+    for list in ["results", "categories", "tools", "servers"] {
         answer.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().for_each(strip);
     }
     strip(answer);

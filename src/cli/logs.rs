@@ -12,7 +12,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, log::Files, show, signal::stopped};
-use crate::{config, shared::Place};
+use crate::{config, fault::Code, shared::Place};
 
 /// How much of the end of a file is looked through, in bytes.
 const READ: u64 = 16 << 20;
@@ -37,19 +37,23 @@ pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Want
     let files = Files::of(&file);
     let days = days(&files).with_context(|| format!("`{}` cannot be read", files.folder.display()))?;
     if days.is_empty() && !wanted.follow {
-        show::complain(format_args!(
+        let message = format_args!(
             "there is no log beside `{}`. A gateway that clients share writes one (`shared = true` in [gateway], or \
              `nonet connect`); any other does with `--log-file FILE`, which `nonet logs` takes as well",
             file.display()
-        ));
+        );
+        show::refuse(Code::NotFound, message, wanted.json);
         return Ok(FAILED);
     }
     let shown = Shown::new(&wanted);
     let last = last_entries(&days, &shown)?;
     if last.is_empty() && !wanted.follow {
         match &wanted.server {
-            Some(server) => show::complain(format_args!("the log says nothing of a server `{server}`")),
-            None => show::complain("the log is empty"),
+            Some(server) => {
+                let message = format_args!("the log says nothing of a server `{server}`");
+                show::refuse(Code::NotFound, message, wanted.json);
+            }
+            None => show::refuse(Code::NotFound, "the log is empty", wanted.json),
         }
         return Ok(FAILED);
     }

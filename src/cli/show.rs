@@ -9,7 +9,7 @@ pub use super::table::{Look, clean, paint, plain_table};
 use super::{FAILED, OK};
 use crate::{
     downstream::{Remedy, State, cause},
-    fault::Fault,
+    fault::{Code, Fault},
     gateway::Gateway,
     results::text_of,
     shell,
@@ -242,6 +242,14 @@ pub fn answer(answer: Result<Value, Value>, manner: Manner, table: fn(&Value)) -
     Ok(OK)
 }
 
+/// Says why a command cannot do what it should: in a sentence on stderr, or as a fault on stdout if JSON is wanted.
+pub fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool) {
+    match as_json {
+        true => say!("{}", json!({ "error": Fault::new(code, message.to_string()) })),
+        false => complain(message),
+    }
+}
+
 /// The object that a fault is in answers.
 pub fn fault_value(fault: &Fault) -> Value {
     fault.to_value()["error"].take()
@@ -256,8 +264,11 @@ fn print_fault(fault: &Value, verbose: bool) {
         complain(format_args!("{what} A command cannot ask: call it from a client, or change its policy."));
         return;
     }
-    complain(if verbose { message.into() } else { brief(message) });
-    if let Some(cause) = cause::likely(message).filter(|_| fault["code"] == "server_down") {
+    let message = for_people(message);
+    complain(if verbose { message.clone() } else { brief(&message).into_owned() });
+    // What may not be retried, as a server that is left out, says itself what is wrong.
+    let is_down = fault["code"] == "server_down" && fault["retryable"] != false;
+    if let Some(cause) = cause::likely(&message).filter(|_| is_down) {
         eprintln!("  {cause}");
     }
     let meant = fault["did_you_mean"].as_array().into_iter().flatten();
@@ -272,12 +283,22 @@ fn print_fault(fault: &Value, verbose: bool) {
     }
 }
 
+/// Advice for models, with commands in the place of meta-tools.
+fn for_people(text: &str) -> String {
+    text.replace(", or browse_category.", ", or see `nonet tools`.")
+        .replace(", or call list_categories.", ", or see `nonet tools`.")
+        .replace("; list_categories has all of them.", "; `nonet search \"\"` shows all of them.")
+}
+
 fn field<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The answer of `search_tools`.
 pub fn search_table(answer: &Value) {
+    if was_without_query(answer) {
+        return;
+    }
     let mut table = plain_table(&["SCORE", "TOOL", "RISK", "DESCRIPTION"]);
     for hit in answer["results"].as_array().into_iter().flatten() {
         let state = field(hit, "state");
@@ -300,6 +321,26 @@ pub fn search_table(answer: &Value) {
     tell_confidence(answer);
 }
 
+/// Whether an answer is that to a search without words: the categories, or the tools of one. Prints it then.
+fn was_without_query(answer: &Value) -> bool {
+    if let Some(categories) = answer["categories"].as_array() {
+        let mut table = plain_table(&["CATEGORY", "TOOLS", "DESCRIPTION"]);
+        for category in categories {
+            let about = [field(category, "description"), field(category, "hint")];
+            let about = about.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
+            let tools = category["tool_count"].as_u64().unwrap_or(0);
+            table.add_row([field(category, "name").to_owned(), tools.to_string(), about.to_owned()]);
+        }
+        say!("{}", table.clipped(2));
+        return true;
+    }
+    let is_list = answer["tools"].is_array();
+    if is_list {
+        tools_table(answer);
+    }
+    is_list
+}
+
 /// What a call can do at worst, in its colour.
 fn risk(tool: &Value) -> String {
     match field(tool, "risk") {
@@ -313,12 +354,15 @@ fn tell_confidence(answer: &Value) {
     eprintln!("confidence: {}", field(answer, "confidence"));
     let hint = field(answer, "hint");
     if !hint.is_empty() {
-        eprintln!("{hint}");
+        eprintln!("{}", for_people(hint));
     }
 }
 
 /// The same with what each signal adds to each score.
 pub fn explained_table(answer: &Value) {
+    if was_without_query(answer) {
+        return;
+    }
     let mut table =
         plain_table(&["SCORE", "TOOL", "MEANING", "KEYWORDS", "LETTERS", "LEARNED", "WORDS", "BECAUSE"]);
     for hit in answer["results"].as_array().into_iter().flatten() {
@@ -389,10 +433,24 @@ pub fn whole(answer: &Value) {
 
 /// The result of a call: its text, or everything as JSON. Gives the exit code.
 pub fn result(result: Result<Value, Value>, manner: Manner) -> anyhow::Result<u8> {
-    let result = match result.map(|result| fault_in(&result).map_or(Ok(result), Err)) {
-        Ok(Ok(result)) => result,
-        Ok(Err(fault)) | Err(fault) => return answer(Err(fault), manner, whole),
+    let mut result = match result {
+        Ok(result) => result,
+        Err(fault) => return answer(Err(fault), manner, whole),
     };
+    let notices = take_notices(&mut result);
+    if !manner.json {
+        let told = notices.iter().flat_map(|block| &block.notices);
+        told.for_each(|notice| eprintln!("nonet: {}", notice_text(notice)));
+    }
+    if let Some(fault) = fault_in(&result) {
+        return answer(Err(fault), manner, whole);
+    }
+    if manner.json
+        && let (Some(Notices { block, .. }), Some(content)) =
+            (notices, result.get_mut("content").and_then(Value::as_array_mut))
+    {
+        content.push(block);
+    }
     let failed = crate::results::is_error(&result);
     let text = text_of(&result);
     if manner.json || !failed && text.is_empty() {
@@ -412,6 +470,47 @@ pub fn result(result: Result<Value, Value>, manner: Manner) -> anyhow::Result<u8
         }
     }
     Ok(if failed { FAILED } else { OK })
+}
+
+/// What Nonet has to say beside a result.
+struct Notices {
+    /// Its own block.
+    block: Value,
+    notices: Vec<Value>,
+}
+
+/// Takes Nonet's notices, which are the last block, out of a result.
+fn take_notices(result: &mut Value) -> Option<Notices> {
+    let content = result.get_mut("content")?.as_array_mut()?;
+    let text = content.last()?.get("text")?.as_str()?;
+    if !text.starts_with("{\"notices\":") {
+        return None;
+    }
+    let mut said: Value = serde_json::from_str(text).ok()?;
+    let notices: Vec<Value> = std::mem::take(said["notices"].as_array_mut()?);
+    if notices.is_empty() || !notices.iter().all(|notice| notice["kind"].is_string()) {
+        return None;
+    }
+    Some(Notices { block: content.pop()?, notices })
+}
+
+/// A notice in a sentence, or compact where there is none for it.
+fn notice_text(notice: &Value) -> String {
+    let list = |key: &str| {
+        let items = notice[key].as_array().into_iter().flatten();
+        items.filter_map(Value::as_str).collect::<Vec<_>>()
+    };
+    match field(notice, "kind") {
+        "params_repaired" => list("changes").join("; "),
+        "request_declined" => {
+            format!(
+                "`{}` asked for {}, which a command cannot answer",
+                field(notice, "tool"),
+                list("methods").join(", ")
+            )
+        }
+        _ => notice.to_string(),
+    }
 }
 
 /// The fault of Nonet's own that a result is, if it is one.

@@ -1,7 +1,7 @@
 //! Signals that end a command.
 
 /// SIGINT: 128 and its number, as shells report it.
-const INTERRUPTED: u8 = 130;
+pub(super) const INTERRUPTED: u8 = 130;
 /// The same of SIGTERM.
 #[cfg(unix)]
 const TERMINATED: u8 = 143;

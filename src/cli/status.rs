@@ -8,12 +8,14 @@ use super::{
     FAILED, OK, UNUSABLE,
     args::Where,
     ask::{self, Other},
-    connect, has_profile, show,
+    connect, show,
     show::{Look, paint},
     signal::stopped,
+    usable,
 };
 use crate::{
     bridge::Running,
+    fault::Code,
     gateway::inquiry::{CLIENT, Inquiry},
 };
 
@@ -35,9 +37,18 @@ pub(super) async fn run(
     profile: Option<String>,
     wanted: Wanted,
 ) -> anyhow::Result<u8> {
+    // Listens all the time: a signal that arrives between two waits would be lost.
+    tokio::select! {
+        biased;
+        code = stopped() => Ok(code),
+        code = show_it(config, profile, wanted) => code,
+    }
+}
+
+async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: Wanted) -> anyhow::Result<u8> {
     let mut before = None;
     loop {
-        let status = match ask_for_it(config, profile.clone(), &wanted.way).await? {
+        let status = match ask_for_it(config, profile.clone(), &wanted).await? {
             Ok(status) => status,
             Err(code) => return Ok(code),
         };
@@ -58,10 +69,7 @@ pub(super) async fn run(
         if !wanted.follow {
             return Ok(if status["running"] == true { OK } else { FAILED });
         }
-        tokio::select! {
-            () = tokio::time::sleep(EVERY) => {}
-            code = stopped() => return Ok(code),
-        }
+        tokio::time::sleep(EVERY).await;
     }
 }
 
@@ -69,15 +77,16 @@ pub(super) async fn run(
 async fn ask_for_it(
     config: Option<&Path>,
     profile: Option<String>,
-    way: &Where,
+    wanted: &Wanted,
 ) -> anyhow::Result<Result<Value, u8>> {
+    let way = &wanted.way;
     let running = match &way.url {
         Some(url) => Running::at(connect::target(url, &way.header, profile.as_deref())?, CLIENT)?,
         None => {
             let file = crate::config::find(config)?;
             match ask::running(&file, profile.clone()).await {
                 Some(running) => running,
-                None => return Ok(last_known(&file, profile.as_deref())?.ok_or(UNUSABLE)),
+                None => return Ok(last_known(&file, profile.as_deref(), wanted.json)?.ok_or(UNUSABLE)),
             }
         }
     };
@@ -86,25 +95,22 @@ async fn ask_for_it(
             status["running"] = json!(true);
             Ok(Ok(status))
         }
-        Ok(Err(fault)) => Ok(Err(show::answer(Err(fault), show::Manner::default(), show::whole)?)),
+        Ok(Err(fault)) => Ok(Err({
+            let manner = show::Manner { json: wanted.json, verbose: way.verbose };
+            show::answer(Err(fault), manner, show::whole)?
+        })),
         Err(Other::Unanswered(error)) if error.is_unknown_method() => {
-            show::complain("a gateway of another version runs, which cannot be asked: restart it");
+            let message = "a gateway of another version runs, which cannot be asked: restart it";
+            show::refuse(Code::UpstreamError, message, wanted.json);
             Ok(Err(FAILED))
         }
-        Err(other) => Ok(Err(ask::told(other)?)),
+        Err(other) => Ok(Err(ask::told(other, wanted.json)?)),
     }
 }
 
 /// What is known of the servers of a configuration without starting any; none if it cannot be used.
-fn last_known(file: &Path, profile: Option<&str>) -> anyhow::Result<Option<Value>> {
-    let loaded = match super::load(file) {
-        Ok(loaded) => loaded,
-        Err(unusable) => {
-            show::complain(show::causes(&unusable.into()));
-            return Ok(None);
-        }
-    };
-    has_profile(&loaded, profile)?;
+fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Value>> {
+    let Some(loaded) = usable(file, profile, as_json)? else { return Ok(None) };
     let left_out = loaded.config.left_out.clone();
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
     let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();

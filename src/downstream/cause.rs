@@ -67,13 +67,17 @@ const CAUSES: &[(&[&str], &str)] = &[
     ),
     (&["modulenotfounderror", "importerror"], "A Python package is missing or of another version."),
     (
-        &["no handshake within", "no answer within"],
+        &["no answer within"],
         "It may only start slowly, as a first download does: raise `start_timeout`, or run the command by hand.",
     ),
     (
-        &["out of memory", "heap limit", "signal: 9"],
+        &["out of memory", "heap limit"],
         "It had not enough memory: end other programs, or give a Node.js server more with \
          `NODE_OPTIONS = \"--max-old-space-size=4096\"` in `env`.",
+    ),
+    (
+        &["signal: 9"],
+        "It was killed, perhaps for want of memory: end other programs, and look into the log of this system.",
     ),
 ];
 
@@ -99,7 +103,8 @@ mod tests {
         check("KeyError: 'WEATHER_API_KEY'", "variable");
         check("Error: GITHUB_TOKEN environment variable is not set", "variable");
         check("HTTP status client error (401 Unauthorized)", "token");
-        check("no handshake within 60s", "start_timeout");
+        check("no answer within 60s", "start_timeout");
+        check("it ended (signal: 9 (SIGKILL))", "perhaps");
         check("Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'x'", "Node.js");
         check("https://h: invalid peer certificate: UnknownIssuer", "NODE_EXTRA_CA_CERTS");
         check("Error: EACCES: permission denied, open '/etc/x'", "`cwd`");
@@ -117,6 +122,8 @@ mod tests {
             "Node.js 20 or later is required",
             "a restart is required",
             "request 9e404b7 was dropped",
+            // It says itself what to do.
+            "no handshake within 4s; if it only starts slowly, raise `start_timeout` in [servers.shop]",
         ] {
             assert_eq!(likely(error), None, "{error}");
         }

@@ -21,6 +21,19 @@ fn run(setup: &Setup, arguments: &[&str]) -> Output {
     command(setup.folder.path()).args(arguments).output().expect("nonet runs")
 }
 
+/// Runs without writing the configuration, over another one if the arguments name it.
+fn run_bare(setup: &Setup, arguments: &[&str]) -> Output {
+    let folder = setup.folder.path();
+    let file = folder.join("servers.toml");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nonet"));
+    command.args(arguments).current_dir(folder).env("HOME", folder).env("NONET_KEYRING", "off");
+    command.env_remove("XDG_CACHE_HOME").env_remove("XDG_STATE_HOME").env_remove("NONET_LOG");
+    if !arguments.contains(&"--config") {
+        command.env("NONET_CONFIG", file);
+    }
+    command.output().expect("nonet runs")
+}
+
 fn code(output: &Output) -> Option<i32> {
     output.status.code()
 }
@@ -102,6 +115,87 @@ fn call_prints_the_result_and_exits_with_how_it_went() {
         let output = run(&setup, &arguments);
         assert_eq!(code(&output), Some(expected), "{arguments:?}: {}", stderr(&output));
         assert!(!stderr(&output).is_empty() && stdout(&output).is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn notices_are_sentences_on_stderr() {
+    let setup = shop();
+    let arguments = ["call", "shop.buy", "{\"Item\": \"tea\"}", "--select", ".item"];
+    let output = run(&setup, &arguments);
+    assert_eq!(stdout(&output), "tea\n", "{}", stderr(&output));
+    assert!(stderr(&output).contains("nonet: `Item` was taken as `item`"), "{}", stderr(&output));
+    let output = run(&setup, &[&arguments[..], &["--json"]].concat());
+    let blocks = json(&output)["content"].as_array().expect("blocks").clone();
+    let last = blocks.last().and_then(|block| block["text"].as_str()).expect("a text");
+    assert!(last.contains("params_repaired") && !stderr(&output).contains("was taken"), "{last}");
+}
+
+#[test]
+fn whoever_asks_for_json_gets_every_fault_as_json() {
+    let setup = shop();
+    setup.write();
+    let broken = setup.path("broken.toml");
+    std::fs::write(&broken, "[servers").expect("it can be written");
+    let broken = broken.to_str().expect("UTF-8");
+    let nowhere = ["--url", "http://127.0.0.1:1"];
+    for (arguments, expected, kind) in [
+        (&["--config", "/no/such/file", "status"][..], 2, "not_found"),
+        (&["--config", "/no/such/file", "search", "x"], 2, "not_found"),
+        (&["--config", "/no/such/file", "check"], 2, "not_found"),
+        (&["--config", broken, "tools"], 2, "invalid_params"),
+        (&["--config", broken, "status"], 2, "invalid_params"),
+        (&["--profile", "nothing", "tools"], 2, "invalid_params"),
+        (&["call", "shop.buy", "{\"path"], 2, "invalid_params"),
+        (&["tools", nowhere[0], nowhere[1]], 1, "server_down"),
+        (&["status", nowhere[0], nowhere[1]], 1, "server_down"),
+        (&["logs"], 1, "not_found"),
+    ] {
+        let output = run_bare(&setup, &[arguments, &["--json"]].concat());
+        assert_eq!(code(&output), Some(expected), "{arguments:?}: {}", stderr(&output));
+        let fault = &json(&output)["error"];
+        assert_eq!(fault["code"], kind, "{arguments:?}: {fault}");
+        assert!(fault["message"].as_str().is_some_and(|message| !message.is_empty()), "{arguments:?}");
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_left_out_is_told_briefly() {
+    let setup = shop().server_of("slack", "command = 'x'\nenv = { KEY = '${NONET_TEST_NEVER_SET}' }");
+    let output = run(&setup, &["tools"]);
+    let told: Vec<&str> = stderr(&output).lines().filter(|line| line.contains("slack")).collect();
+    assert_eq!(told, ["nonet: `slack` is left out; `nonet check` says why"], "{}", stderr(&output));
+    let output = run(&setup, &["call", "slack.post"]);
+    let told = stderr(&output);
+    assert!(code(&output) == Some(1) && told.contains("NONET_TEST_NEVER_SET"), "{told}");
+    assert!(!told.contains("that the server wants is not given"), "no second cause: {told}");
+    let output = run(&setup, &["check"]);
+    assert!(stdout(&output).contains("NONET_TEST_NEVER_SET"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_search_without_words_shows_the_categories() {
+    let setup = shop();
+    let output = run(&setup, &["search", ""]);
+    let table = stdout(&output);
+    assert!(code(&output) == Some(0) && table.contains("CATEGORY"), "{table}{}", stderr(&output));
+    assert!(table.contains("shop") && table.contains("gateway"), "{table}");
+    assert!(!stderr(&output).contains("confidence"), "{}", stderr(&output));
+    let output = run(&setup, &["search", "", "--category", "shop"]);
+    assert!(stdout(&output).contains("shop.buy"), "{}", stdout(&output));
+}
+
+#[test]
+fn hints_name_commands_and_no_meta_tools() {
+    let setup = shop();
+    for arguments in [&["search", "zzqx vvkp"][..], &["search", "x", "--category", "nope"]] {
+        let output = run(&setup, arguments);
+        let told = stderr(&output);
+        assert!(told.contains("`nonet "), "{arguments:?}: {told}");
+        for name in ["list_categories", "browse_category"] {
+            assert!(!told.contains(name), "{arguments:?}: {told}");
+        }
     }
 }
 

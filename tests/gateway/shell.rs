@@ -132,6 +132,16 @@ fn a_call_starts_the_one_server_that_it_needs() {
     assert_eq!((starts(folder, "shop"), starts(folder, "bank")), (1, 2));
     let output = run(&setup, &["call", "gateway.status"]);
     assert!(output.status.success() && stdout(&output).contains("uptime_s"), "{}", stdout(&output));
+    assert!(!stdout(&output).contains("stopped"), "they were only not started: {}", stdout(&output));
+    assert_eq!((starts(folder, "shop"), starts(folder, "bank")), (1, 2));
+    // Its list is fresh, and has no such tool.
+    let output = run(&setup, &["call", "bank.rob"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("bank.rob") && !stderr(&output).contains("is down"),
+        "{}",
+        stderr(&output)
+    );
     assert_eq!((starts(folder, "shop"), starts(folder, "bank")), (1, 2));
 }
 
@@ -285,6 +295,20 @@ fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
 }
 
 #[test]
+fn a_status_that_is_followed_can_be_interrupted_while_it_asks() {
+    let site = shops().serve();
+    let folder = site.folder.path();
+    let mut command = command(folder);
+    let mut follow = Running::new(command.args(["status", "--follow", "--json"]).stdout(Stdio::piped()));
+    assert!(follow.lines().next().is_some_and(|line| line.contains("\"pid\"")));
+    let pid = Pid::from_raw(i32::try_from(site.child.id()).expect("a process id"));
+    kill(pid, Signal::SIGSTOP).expect("it runs");
+    // It asks every second, and now waits for an answer.
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(follow.interrupt(), Some(130));
+}
+
+#[test]
 fn without_a_gateway_status_says_what_is_known() {
     let keys = "command = 'x'\nenv = { KEY = '${NONET_TEST_NEVER_SET}' }";
     let setup = shops().server_with("off", json!({}), "enabled = false").server_of("lost", keys);
@@ -433,7 +457,11 @@ fn a_table_is_as_wide_as_the_terminal_and_ctrl_c_leaves_it_clean() {
     assert_eq!(child.interrupt(), Some(130));
     seen.push_str(&terminal.read());
     let last = seen.rfind("starting servers").expect("it was there");
-    assert!(seen[last..].ends_with("\r\u{1b}[2K"), "the line is wiped at the end: {:?}", &seen[last..]);
+    assert!(
+        seen[last..].ends_with("\r\u{1b}[2K\r\n"),
+        "the line is wiped, and the prompt gets one of its own: {:?}",
+        &seen[last..]
+    );
     let long =
         "Reads every line of every file that is named, and gives them all back in one long answer to read";
     let tools: Vec<Value> =
