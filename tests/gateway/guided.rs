@@ -183,7 +183,7 @@ fn what_is_switched_off_or_known_in_part_stays_with_its_client() {
     assert_eq!(files(&home), before);
 
     let said = text(&nonet(&home, &["setup", "cursor", "--yes"]));
-    assert_eq!(servers(&cursor), ["filed", "noisy", "nonet", "off"], "{said}");
+    assert_eq!(servers(&cursor), ["off", "filed", "noisy", "nonet"], "{said}");
     for part in [
         "2 of 3 servers work, with 2 tools.",
         "`off` stays in its file: [servers.off] of servers.toml has `enabled = false`.",
