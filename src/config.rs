@@ -176,7 +176,7 @@ pub fn find(explicit: Option<&Path>) -> Result<PathBuf, NotFound> {
     };
     match looked_at.iter().find(|file| file.exists()) {
         Some(file) => Ok(file.clone()),
-        None => Err(NotFound { looked_at }),
+        None => Err(NotFound { looked_at, named: explicit.is_some() }),
     }
 }
 

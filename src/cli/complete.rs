@@ -75,7 +75,7 @@ fn candidates(arg: &Arg, of_a_tool: bool) -> Option<fn() -> Vec<CompletionCandid
         "server" => servers,
         "category" => categories,
         "profile" if arg.get_long().is_some() => profiles,
-        "client" | "source" => clients,
+        "client" | "clients" | "source" => clients,
         _ => return None,
     })
 }
@@ -149,6 +149,7 @@ mod tests {
             let arg = command.get_arguments().find(|known| known.get_id() == arg).expect(arg);
             assert!(arg.get::<ArgValueCandidates>().is_some(), "{path:?} {arg}");
         };
+        with(&["setup"], "clients");
         with(&["install"], "client");
         with(&["uninstall"], "client");
         with(&["import"], "source");

@@ -213,13 +213,18 @@ pub fn install(
     let carried = imported.as_ref().map(|found| found.carried(host, scope, &machine)).unwrap_or_default();
     let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
     let change = hosts::install(host, scope, &launch(&target, profile)?, &names, &machine)?;
-    let left_out = usable(&target, host)?;
+    let left_out = usable(&target, host, profile)?;
     let lost: Vec<&Carried> = carried.iter().filter(|carried| left_out.has(&carried.server)).collect();
     if !lost.is_empty() {
         anyhow::bail!(left_out.refusal(&lost, host, &target));
     }
     finish(&change, apply(&change, dry_run)?);
     if let Some(imported) = &imported {
+        tell_staying(&imported.staying(host, scope, &machine));
+        if !imported.change.is_nothing() {
+            let import = command(&format!("import {}", host.name), &target);
+            say!("`{import}` adds what servers.toml does not have.");
+        }
         tell_of_this_shell(imported, &carried, host, &target);
     }
     if !left_out.is_empty() {
@@ -232,6 +237,13 @@ pub fn install(
         say!("To undo it: nonet uninstall {}{project}", host.name);
     }
     Ok(OK)
+}
+
+/// Says which servers stay with their client, and why.
+pub(super) fn tell_staying(staying: &[(String, String)]) {
+    for (name, why) in staying {
+        say!("`{name}` stays in its file: {why}.");
+    }
 }
 
 /// Prints the variables of servers that only the environment of this shell sets.
@@ -247,8 +259,9 @@ pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host:
     }
 }
 
-/// Reads the configuration that a host is to start Nonet with. One that Nonet could not start with is an error.
-fn usable(target: &Path, host: &Host) -> anyhow::Result<Faulty> {
+/// Reads the configuration that a host is to start Nonet with, under a profile if one is named. One that Nonet could not
+/// start with is an error.
+fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<Faulty> {
     if !target.exists() {
         let here = match is_passed_over(target) {
             true => {
@@ -263,19 +276,17 @@ fn usable(target: &Path, host: &Host) -> anyhow::Result<Faulty> {
             host.name
         );
     }
-    Faulty::of(target)
-        .with_context(|| format!("{} would start Nonet in vain; nothing was changed", host.title))
+    let checked = super::load(target).map_err(anyhow::Error::from).and_then(|loaded| {
+        super::has_profile(&loaded, profile)?;
+        Ok(Faulty::of_faults(loaded.faults))
+    });
+    checked.with_context(|| format!("{} would start Nonet in vain; nothing was changed", host.title))
 }
 
 /// The entries of a configuration that Nonet leaves out.
 pub(super) struct Faulty(Vec<config::Fault>);
 
 impl Faulty {
-    /// Reads a configuration.
-    pub fn of(target: &Path) -> anyhow::Result<Self> {
-        Ok(Self::of_faults(super::load(target)?.faults))
-    }
-
     /// What these faults leave out.
     pub fn of_faults(faults: Vec<config::Fault>) -> Self {
         Self(faults)
@@ -354,7 +365,7 @@ pub(super) fn finish(change: &Change, applied: Option<Applied>) {
             say!("Nothing was written (--dry-run).");
         }
         Some(Applied { file, backup }) => {
-            if let Some(file) = file {
+            if let Some(file) = file.filter(|_| !change.is_removal()) {
                 say!("written: {}", file.display());
             }
             if let Some(backup) = backup {

@@ -55,6 +55,8 @@ struct Client {
 
 /// Sets clients up. Exit code 1: the file of a client could not be written.
 pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) -> anyhow::Result<u8> {
+    let named: Vec<&'static Host> =
+        wishes.clients.iter().map(|name| hosts::find(name)).collect::<Result<_, _>>()?;
     let asks = !wishes.yes && !wishes.dry_run;
     anyhow::ensure!(
         !asks || io::stdin().is_terminal(),
@@ -63,15 +65,23 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     );
     let machine = Machine::this()?;
     let target = commands::target(config)?;
-    if target.exists()
-        && let Err(unusable) = super::load(&target)
-    {
-        eprintln!("nonet: {unusable}");
-        return Ok(UNUSABLE);
+    match (target.exists(), profile) {
+        (true, _) => match super::load(&target) {
+            Ok(loaded) => super::has_profile(&loaded, profile)?,
+            Err(unusable) => {
+                eprintln!("nonet: {unusable}");
+                return Ok(UNUSABLE);
+            }
+        },
+        (false, Some(profile)) => anyhow::bail!(
+            "there is no [profiles.{profile}]: {} does not exist yet. Run `nonet setup` without `--profile` first",
+            target.display()
+        ),
+        (false, None) => {}
     }
     let secrets = secrets_file::beside(&target);
     SecretsFile::read(&secrets).with_context(|| format!("{} cannot be used", secrets.display()))?;
-    let clients = clients(&wishes.clients, &target, profile, &machine)?;
+    let clients = clients(named, &target, profile, &machine)?;
     let all: Vec<&'static Host> = clients.iter().map(|client| client.host).collect();
     let (mut imported, keyring) =
         commands::take_over(Source::Users(&all), &target, false, Secrets::Kept, &machine)?;
@@ -91,6 +101,9 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     let is_done = imported.is_nothing() && planned.iter().all(|plan| plan.is_nothing);
     let is_asked_for = imported.variables.iter().any(|variable| !variable.set);
     if is_done && !is_asked_for {
+        for client in &setup.clients {
+            commands::tell_staying(&imported.will_stay(client.host, Scope::User, &setup.machine));
+        }
         say!("Everything is set up: nothing was changed.");
         return Ok(OK);
     }
@@ -128,24 +141,24 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
 /// The clients that are named, else those that have a configuration. One whose file cannot be read, or that has another
 /// Nonet, is left alone; if it was named, that is an error.
 fn clients(
-    names: &[String],
+    named: Vec<&'static Host>,
     target: &Path,
     profile: Option<&str>,
     machine: &Machine,
 ) -> anyhow::Result<Vec<Client>> {
-    let named: Vec<&'static Host> = names.iter().map(|name| hosts::find(name)).collect::<Result<_, _>>()?;
-    let hosts: Vec<&'static Host> = if named.is_empty() { hosts::HOSTS.iter().collect() } else { named };
+    let all = named.is_empty();
+    let hosts = if all { hosts::HOSTS.iter().collect() } else { named };
     let mut clients: Vec<Client> = Vec::new();
     let (mut looked_at, mut left_alone) = (String::new(), false);
     for host in hosts {
         let Some(file) = host.file(Scope::User, machine) else { continue };
         looked_at.push_str(&format!("\n  {}", file.display()));
-        if clients.iter().any(|client| client.host.name == host.name) || names.is_empty() && !file.exists() {
+        if clients.iter().any(|client| client.host.name == host.name) || all && !file.exists() {
             continue;
         }
         match launch(host, target, profile, machine) {
             Ok(launch) => clients.push(Client { host, file, launch }),
-            Err(why) if names.is_empty() => {
+            Err(why) if all => {
                 left_alone = true;
                 eprintln!("nonet: {} is left alone: {why:#}", host.title);
             }
@@ -269,6 +282,7 @@ impl Setup {
         for client in &self.clients {
             let change = self.change(client, &self.movable(client.host, imported, &[]))?;
             say!("{}: {}", client.host.title, change.told.join(" "));
+            commands::tell_staying(&imported.will_stay(client.host, Scope::User, &self.machine));
             if !change.is_nothing() {
                 say!("{}", change.diff());
             }
@@ -299,7 +313,10 @@ impl Setup {
             Ok(broken) => broken,
             Err(code) => {
                 let file = self.target.display();
-                show::complain(format_args!("interrupted: {file} was written, and no client was changed"));
+                let written =
+                    if applied.file.is_some() { format!("{file} was written, and ") } else { String::new() };
+                show::complain(format_args!("interrupted: {written}no client was changed"));
+                self.tell_undo(imported, &applied, &[], &typed);
                 return Ok(code);
             }
         };
@@ -316,6 +333,7 @@ impl Setup {
                 .carried(host, Scope::User, &self.machine)
                 .into_iter()
                 .partition(|carried| broken.contains_key(&carried.server));
+            commands::tell_staying(&now.staying(host, Scope::User, &self.machine));
             for Carried { name, server } in stay {
                 let why = broken.get(&server).map(String::as_str).unwrap_or_default();
                 say!("`{name}` stays in its file, because Nonet cannot run it: {why}");
@@ -389,7 +407,7 @@ impl Setup {
                 State::AuthRequired { remedy: Remedy::Login(login), .. } => {
                     format!("it wants a sign-in; run `{login}`")
                 }
-                State::AuthRequired { error, .. } | State::Down { error, .. } => error,
+                State::AuthRequired { error, .. } | State::Down { error, .. } => show::failure(&error, false),
                 State::Starting => "it is still starting".into(),
                 State::Stopped => "it was stopped".into(),
             };
@@ -399,7 +417,10 @@ impl Setup {
         let tools = gateway.snapshot().of_servers().count();
         let all = connections.len() + left_out.servers().len();
         gateway.stop().await;
-        say!("{works} of {all} servers work, with {}.", show::count(tools as u64, "tool"));
+        let work = if works == 1 || all == 1 { "works" } else { "work" };
+        let [servers, tools] =
+            [(all, "server"), (tools, "tool")].map(|(n, thing)| show::count(n as u64, thing));
+        say!("{works} of {servers} {work}, with {tools}.");
         Ok(Ok(broken))
     }
 

@@ -93,6 +93,8 @@ const EXAMPLE: &str = r#"  [servers.memory]
 pub struct NotFound {
     /// Where it was looked for, in this order.
     pub looked_at: Vec<PathBuf>,
+    /// Whether the user has named the file.
+    pub named: bool,
 }
 
 impl std::error::Error for NotFound {}
@@ -100,11 +102,12 @@ impl std::error::Error for NotFound {}
 impl fmt::Display for NotFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places: Vec<_> = self.looked_at.iter().map(|path| path.display().to_string()).collect();
+        let places = places.join(" and ");
+        let same = if self.named { " with the same `--config`" } else { "" };
         write!(
             f,
-            "no config file: looked at {}. Write one there, or name one with `--config FILE`. \
-             This is enough to begin with:\n\n{EXAMPLE}",
-            places.join(" and ")
+            "no config file: looked at {places}. Run `nonet setup`{same} to make one from the servers of your MCP \
+             clients. Or write one there, or name one with `--config FILE`; this is enough to begin with:\n\n{EXAMPLE}",
         )
     }
 }

@@ -597,7 +597,7 @@ fn the_file_is_found_where_it_is_said_to_be() {
     assert_eq!(places(&env), [Path::new("servers.toml"), Path::new("/home/ann/.config/nonet/servers.toml")]);
     let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "/x".to_string());
     assert_eq!(places(&xdg), [Path::new("servers.toml"), Path::new("/x/nonet/servers.toml")]);
-    assert_snapshot!(NotFound { looked_at: places(&env) });
+    assert_snapshot!(NotFound { looked_at: places(&env), named: false });
 }
 
 #[test]

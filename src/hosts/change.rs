@@ -76,6 +76,11 @@ impl Change {
         self.before == self.after
     }
 
+    /// Whether the file is removed.
+    pub fn is_removal(&self) -> bool {
+        self.before.is_some() && self.after.is_none()
+    }
+
     /// A unified diff, to be read: known secrets are shown as `***`, line ends are not shown.
     pub fn diff(&self) -> String {
         let text = |bytes: &Option<Vec<u8>>| {

@@ -22,6 +22,8 @@ pub(super) struct Server {
     pub blocked_tools: Vec<String>,
     pub timeout: Option<Duration>,
     pub start_timeout: Option<Duration>,
+    /// What the host gives the server and Nonet would not, as a reason to leave the server with the host.
+    pub lost: Option<String>,
 }
 
 pub(super) enum Transport {
@@ -191,7 +193,7 @@ impl<'a> Reading<'a> {
             Ok(transport) => transport,
             Err(why) => return Entry::Left(why),
         };
-        let server = Server {
+        let mut server = Server {
             transport,
             enabled: !self.is_off(),
             description: self.text("description").map(|text| vec![Part::Plain(text.trim().into())]),
@@ -201,8 +203,9 @@ impl<'a> Reading<'a> {
                 .unwrap_or_default(),
             timeout: self.timeout(),
             start_timeout: self.start_timeout(),
+            lost: None,
         };
-        self.tell_the_rest();
+        server.lost = self.tell_the_rest();
         Entry::Server(Box::new(server), self.notes)
     }
 
@@ -270,7 +273,8 @@ impl<'a> Reading<'a> {
         time
     }
 
-    fn tell_the_rest(&mut self) {
+    /// Notes the keys that are left out. Returns the loss that may keep the server from working as before.
+    fn tell_the_rest(&mut self) -> Option<String> {
         let left = |keys: &[&str]| -> Vec<String> {
             let has = |key: &&&str| self.entry.contains_key(**key) && !self.taken.contains(*key);
             keys.iter().filter(has).map(ToString::to_string).collect()
@@ -299,6 +303,19 @@ impl<'a> Reading<'a> {
         tell(&env_file, "put the variables of that file into Nonet's environment, or into `env`");
         tell(&sandbox, "Nonet starts servers without a sandbox");
         tell(&rest, "servers.toml has nothing like it");
+        let is_used = |key: &&String| {
+            let empty = [Value::Null, Value::Bool(false), Value::from("")];
+            self.entry.get(*key).is_some_and(|value| !empty.contains(value))
+        };
+        let used = |keys: &[String]| keys.iter().filter(is_used).cloned().collect::<Vec<_>>();
+        let (env_file, sandbox) = (used(&env_file), used(&sandbox));
+        if !env_file.is_empty() {
+            let name = listed(&env_file);
+            return Some(format!(
+                "Nonet does not read its {name}; write those variables into its `env` instead"
+            ));
+        }
+        (!sandbox.is_empty()).then(|| format!("Nonet would start it without its {}", listed(&sandbox)))
     }
 
     fn text(&mut self, key: &'static str) -> Option<&'a str> {

@@ -74,6 +74,18 @@ pub struct Row {
     /// What of it was left out or changed, and what to look at.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Why the server has to stay in its file though servers.toml has it: Nonet would not run it, or not as the host does.
+    #[serde(skip)]
+    pub stays: Option<String>,
+}
+
+impl Row {
+    fn why_it_stays(&self) -> Option<String> {
+        match &self.done {
+            Done::Skipped { why } => Some(why.clone()),
+            _ => self.stays.clone(),
+        }
+    }
 }
 
 /// Where a server stands.
@@ -285,12 +297,13 @@ impl Imported {
         Ok(is_new)
     }
 
-    /// The servers of one table that servers.toml has now: what [`install`](super::install) may take out of it.
+    /// The servers of one table that servers.toml has now and Nonet may run: what [`install`](super::install) may take out
+    /// of it.
     pub fn carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<Carried> {
         self.carried_if(host, scope, machine, |done| matches!(done, Done::AlreadyThere { .. }))
     }
 
-    /// The servers of one table that servers.toml has once this import is applied.
+    /// The servers of one table that [`install`](super::install) may take out once this import is applied.
     pub fn will_be_carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<Carried> {
         self.carried_if(host, scope, machine, |_| true)
     }
@@ -302,14 +315,37 @@ impl Imported {
         machine: &Machine,
         is_wanted: fn(&Done) -> bool,
     ) -> Vec<Carried> {
-        let file = host.file(scope, machine);
-        let is_from = |from: &Origin| Some(&from.file) == file.as_ref() && from.table == host.table;
-        let rows = self.rows.iter().filter(|row| is_from(&row.from) && is_wanted(&row.done));
-        let carried = rows.filter_map(|row| {
+        let rows = self.rows_of(host, scope, machine);
+        let carried = rows.filter(|row| row.stays.is_none() && is_wanted(&row.done)).filter_map(|row| {
             let server = row.done.server()?.to_string();
             Some(Carried { name: row.name.clone(), server })
         });
         carried.collect()
+    }
+
+    /// The servers of one table that [`install`](super::install) must leave in it now, each with the reason.
+    pub fn staying(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<(String, String)> {
+        let rows = self.rows_of(host, scope, machine);
+        let missing = |done: &Done| !matches!(done, Done::AlreadyThere { .. });
+        let why = |row: &Row| match row.why_it_stays() {
+            None if row.done.server().is_some() && missing(&row.done) => {
+                Some("servers.toml does not have it".into())
+            }
+            why => why,
+        };
+        rows.filter_map(|row| Some((row.name.clone(), why(row)?))).collect()
+    }
+
+    /// The same once this import is applied.
+    pub fn will_stay(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<(String, String)> {
+        let rows = self.rows_of(host, scope, machine);
+        rows.filter_map(|row| Some((row.name.clone(), row.why_it_stays()?))).collect()
+    }
+
+    fn rows_of(&self, host: &Host, scope: Scope, machine: &Machine) -> impl Iterator<Item = &Row> {
+        let (file, table) = (host.file(scope, machine), host.table);
+        let is_from = move |from: &Origin| Some(&from.file) == file.as_ref() && from.table == table;
+        self.rows.iter().filter(move |row| is_from(&row.from))
     }
 }
 

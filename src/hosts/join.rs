@@ -52,15 +52,18 @@ impl<'a> Joining<'a> {
 
     /// Puts one server into servers.toml, unless it is there.
     pub fn join(&mut self, found: &FoundEntry) -> Row {
-        let (done, notes) = match &found.entry {
-            Entry::Nonet => (Done::Nonet, Vec::new()),
-            Entry::Left(why) => (Done::Skipped { why: why.clone() }, Vec::new()),
+        let (done, notes, lost) = match &found.entry {
+            Entry::Nonet => (Done::Nonet, Vec::new(), None),
+            Entry::Left(why) => (Done::Skipped { why: why.clone() }, Vec::new(), None),
             Entry::Server(server, notes) => {
                 let (done, more) = self.server(found, server);
-                (done, notes.iter().cloned().chain(more).collect())
+                (done, notes.iter().cloned().chain(more).collect(), server.lost.clone())
             }
         };
-        Row { name: found.name.clone(), from: found.from.clone(), done, notes }
+        let disabled = done.server().filter(|name| self.doc.is_disabled(name));
+        let disabled = disabled.map(|name| format!("[servers.{name}] of servers.toml has `enabled = false`"));
+        let stays = disabled.or(lost);
+        Row { name: found.name.clone(), from: found.from.clone(), done, notes, stays }
     }
 
     fn server(&mut self, found: &FoundEntry, server: &Server) -> (Done, Option<String>) {

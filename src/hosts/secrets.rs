@@ -282,13 +282,13 @@ fn is_secret_header(name: &str) -> bool {
 
 /// Whether a secret is usually called by this name.
 fn is_secret_name(name: &str) -> bool {
-    let words = words(name);
+    let words = unnumbered(words(name));
     let Some(last) = words.last() else { return false };
     let about = [
         "FILE", "PATH", "DIR", "URL", "URI", "ID", "NAME", "TYPE", "LENGTH", "LIMIT", "COUNT", "TTL",
         "HEADER",
     ];
-    if about.contains(&last.as_str()) {
+    if about.contains(&singular(last)) {
         return false;
     }
     let anywhere = ["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "APIKEY"];
@@ -306,10 +306,92 @@ fn is_secret_name(name: &str) -> bool {
     ];
     let public = ["PUBLIC", "PRIMARY", "FOREIGN", "SORT", "PARTITION"];
     let before = words.len().checked_sub(2).and_then(|at| words.get(at)).map_or("", String::as_str);
-    words.iter().any(|word| anywhere.contains(&word.as_str()))
+    words.iter().any(|word| anywhere.contains(&singular(word)))
         || at_end.contains(&last.as_str())
-        || last == "KEY" && !public.contains(&before)
+        || at_end.contains(&singular(last)) && !counts_tokens(&words)
+        || singular(last) == "KEY" && !public.contains(&before)
         || ["TOKEN", "SECRET", "PASSWORD", "SECRETKEY", "ACCESSKEY"].iter().any(|end| last.ends_with(end))
+        || is_suffixed(&words)
+}
+
+/// Whether a secret's usual name has a word behind it that tells it from others, as in `GITHUB_TOKEN_WORK`.
+fn is_suffixed(words: &[String]) -> bool {
+    // What these words speak of is about a secret, and is none.
+    let about = [
+        "ALG",
+        "ALGORITHM",
+        "AUDIENCE",
+        "BUDGET",
+        "CACHE",
+        "COMMAND",
+        "DAYS",
+        "DOMAIN",
+        "ENABLED",
+        "ENDPOINT",
+        "ENV",
+        "EXPIRATION",
+        "EXPIRES",
+        "EXPIRY",
+        "FIELD",
+        "FORMAT",
+        "HOST",
+        "HOURS",
+        "INTERVAL",
+        "ISSUER",
+        "LIFETIME",
+        "METHOD",
+        "MINUTES",
+        "MODE",
+        "PARAM",
+        "PORT",
+        "PREFIX",
+        "PROVIDER",
+        "REFRESH",
+        "REGION",
+        "SCOPE",
+        "SECONDS",
+        "SIZE",
+        "SOURCE",
+        "STORAGE",
+        "STORE",
+        "SUFFIX",
+        "TIMEOUT",
+        "VAR",
+        "VERSION",
+    ];
+    let Some((last, words)) = words.split_last() else { return false };
+    let specific = ["API", "ACCESS", "PRIVATE", "SERVICE", "ENCRYPTION", "SIGNING", "MASTER", "ADMIN"];
+    let is_key = |pair: &[String]| specific.contains(&pair[0].as_str()) && singular(&pair[1]) == "KEY";
+    let is_token = |word: &String| ["TOKEN", "PAT", "CREDENTIAL"].contains(&singular(word));
+    !about.contains(&last.as_str())
+        && !about.contains(&singular(last))
+        && !counts_tokens(words)
+        && (words.iter().any(is_token) || words.windows(2).any(is_key))
+}
+
+/// Whether a name is about how many tokens a model reads or writes.
+fn counts_tokens(words: &[String]) -> bool {
+    let counts =
+        ["MAX", "MIN", "NUM", "LIMIT", "TOTAL", "BUDGET", "INPUT", "OUTPUT", "PROMPT", "CONTEXT", "THINKING"];
+    words.iter().any(|word| word == "TOKENS") && words.iter().any(|word| counts.contains(&word.as_str()))
+}
+
+/// The words of a name without the number behind them: `TOKEN_2` and `TOKEN2` are a `TOKEN`.
+fn unnumbered(mut words: Vec<String>) -> Vec<String> {
+    while let Some(last) = words.last_mut() {
+        let length = last.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        last.truncate(length);
+        if !last.is_empty() {
+            break;
+        }
+        words.pop();
+    }
+    words
+}
+
+/// `TOKENS` as `TOKEN`.
+fn singular(word: &str) -> &str {
+    word.strip_suffix('S').unwrap_or(word)
 }
 
 /// Whether a value tells nobody anything, whatever its name.
@@ -386,12 +468,40 @@ mod tests {
             "CLIENT_SECRET",
             "AUTHTOKEN",
             "SECRET",
+            "OPENAI_API_KEY_2",
+            "TOKEN_1",
+            "token2",
+            "API_TOKENS",
+            "API_KEYS",
+            "SECRETS",
+            "DB_PASSWORDS",
+            "GITHUB_TOKEN_WORK",
+            "githubTokenWork",
+            "API_KEY_PROD",
+            "GH_PAT_HOME",
         ] {
             check(Place::Env(name), "hunter", &format!("<{name}>"));
         }
-        for name in
-            ["LOG_LEVEL", "TOKEN_FILE", "MAX_TOKENS", "KEY_ID", "PATH", "PUBLIC_KEY", "MONKEY", "API_URL"]
-        {
+        for name in [
+            "LOG_LEVEL",
+            "TOKEN_FILE",
+            "TOKEN_FILE_2",
+            "TOKEN_URLS",
+            "TOKEN_EXPIRY",
+            "API_KEY_HEADER",
+            "API_KEY_PREFIX",
+            "TOKENIZERS_PARALLELISM",
+            "MAX_TOKENS",
+            "MAX_OUTPUT_TOKENS_2",
+            "KEY_ID",
+            "KEY_IDS",
+            "PATH",
+            "PUBLIC_KEY",
+            "PUBLIC_KEYS",
+            "MONKEY",
+            "MONKEYS",
+            "API_URL",
+        ] {
             check(Place::Env(name), "hunter", "hunter");
         }
         for value in ["", "true", "4096", "~/.ssh/id", "C:\\keys\\a.pem", "/home/me/.ssh/id"] {

@@ -76,6 +76,12 @@ impl ServersToml {
         self.servers().is_some_and(|servers| servers.contains_key(name))
     }
 
+    /// Whether the server of that name is switched off.
+    pub fn is_disabled(&self, name: &str) -> bool {
+        let server = self.servers().and_then(|servers| servers.get(name)?.as_table_like());
+        server.and_then(|server| server.get("enabled")?.as_bool()) == Some(false)
+    }
+
     /// Whether a server cannot have the name, because a category has it.
     pub fn is_category(&self, name: &str) -> bool {
         let categories = self.document.get("categories").and_then(Item::as_table_like);

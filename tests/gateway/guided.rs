@@ -160,6 +160,46 @@ fn what_nonet_cannot_run_stays_with_its_client() {
 }
 
 #[test]
+fn what_is_switched_off_or_known_in_part_stays_with_its_client() {
+    let (home, _, cursor) = home();
+    let mut filed = entry(json!({}));
+    filed["envFile"] = json!(".env");
+    let noisy = json!({ "command": "sh", "args": ["-c", "echo one >&2; echo Error: two >&2; exit 1"] });
+    let off = entry(json!({ "OFF": "1" }));
+    write(&cursor, json!({ "off": off, "on": entry(json!({})), "filed": filed, "noisy": noisy }));
+    nonet(&home, &["import", "cursor"]);
+    let toml = home.path().join(".config/nonet/servers.toml");
+    let written = fs::read_to_string(&toml).expect("it was made");
+    let switched = written.replace("[servers.off]\n", "[servers.off]\nenabled = false\n");
+    fs::write(&toml, switched).expect("it can be written");
+    let before = files(&home);
+    let missing = text(&nonet(&home, &["setup", "cursor", "--yes", "--profile", "nope"]));
+    assert!(
+        missing.contains("there is no [profiles.nope]") && missing.contains("there are: none"),
+        "{missing}"
+    );
+    let dry = text(&nonet(&home, &["setup", "cursor", "--dry-run"]));
+    assert!(dry.contains("`off` stays in its file: "), "{dry}");
+    assert_eq!(files(&home), before);
+
+    let said = text(&nonet(&home, &["setup", "cursor", "--yes"]));
+    assert_eq!(servers(&cursor), ["off", "filed", "noisy", "nonet"], "{said}");
+    for part in [
+        "2 of 3 servers work, with 2 tools.",
+        "`off` stays in its file: [servers.off] of servers.toml has `enabled = false`.",
+        "`filed` stays in its file: Nonet does not read its `envFile`",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    let why = said.lines().find(|line| line.starts_with("`noisy` stays")).expect("it is told");
+    assert!(why.contains("Error: two") && !said.contains("\none\n"), "{said}");
+    // Once it is switched on, it moves.
+    fs::write(&toml, written).expect("it can be written");
+    let said = text(&nonet(&home, &["setup", "cursor", "--yes"]));
+    assert_eq!(servers(&cursor), ["filed", "noisy", "nonet"], "{said}");
+}
+
+#[test]
 fn only_the_clients_that_are_named_are_set_up() {
     let (home, claude, cursor) = home();
     let before = fs::read(&claude).expect("it is there");
@@ -186,7 +226,8 @@ fn what_cannot_be_set_up_is_told() {
     };
     // Standard input is no terminal here.
     refuse(&["setup"], "there is no terminal to answer on: add `--yes`");
-    refuse(&["setup", "curser", "--yes"], "Did you mean `cursor`?");
+    refuse(&["setup", "curser"], "Did you mean `cursor`?");
+    refuse(&["setup", "--yes", "--profile", "nope"], "there is no [profiles.nope]");
     assert_eq!(files(&home), before);
     // A file that is broken is left alone, and the other clients are set up.
     fs::create_dir_all(cursor.parent().expect("it has one")).expect("a folder");
@@ -254,5 +295,7 @@ fn a_setup_that_is_interrupted_has_changed_no_client() {
     let ended = setup.wait_with_output().expect("it ends");
     let said = text(&ended);
     assert!(ended.status.code() == Some(130) && said.contains("no client was changed"), "{said}");
+    let toml = home.path().join(".config/nonet/servers.toml");
+    assert!(said.contains(&format!("To undo it:\n  rm {}\n", toml.display())), "{said}");
     assert_eq!(fs::read(&claude).expect("it is there"), before);
 }

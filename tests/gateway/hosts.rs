@@ -194,6 +194,49 @@ fn no_server_is_taken_from_a_client_that_nonet_would_leave_out() {
 }
 
 #[test]
+fn what_nonet_would_not_run_stays_with_its_client() {
+    let (home, file) = home();
+    let write = |servers: Value| {
+        fs::write(&file, json!({ "mcpServers": servers }).to_string()).expect("it can be written");
+    };
+    let with_file = json!({ "command": "x", "envFile": ".env" });
+    write(json!({ "off": { "command": "a" }, "on": { "command": "b" }, "filed": with_file }));
+    nonet(&home, &["import"]);
+    let config = home.path().join(".config/nonet/servers.toml");
+    let toml = fs::read_to_string(&config).expect("it was made");
+    let off = toml.replace("[servers.off]\n", "[servers.off]\nenabled = false\n");
+    fs::write(&config, off).expect("it can be written");
+    write(json!({
+        "off": { "command": "a" }, "on": { "command": "b" }, "filed": with_file, "new": { "command": "c" },
+    }));
+    let installed = nonet(&home, &["install", "claude-desktop", "--replace"]);
+    let said = text(&installed);
+    assert!(installed.status.success() && said.contains("servers.toml has them: `on`."), "{said}");
+    for part in [
+        "`off` stays in its file: [servers.off] of servers.toml has `enabled = false`.",
+        "`filed` stays in its file: Nonet does not read its `envFile`",
+        "`new` stays in its file: servers.toml does not have it.",
+        "`nonet import claude-desktop` adds what servers.toml does not have.",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    let now: Value = serde_json::from_slice(&fs::read(&file).expect("it is there")).expect("JSON");
+    let mut names: Vec<_> = now["mcpServers"].as_object().expect("servers").keys().collect();
+    names.sort();
+    assert_eq!(names, ["filed", "new", "nonet", "off"]);
+    // A file that Nonet made is removed, and not written.
+    nonet(&home, &["install", "cursor"]);
+    let removed = text(&nonet(&home, &["uninstall", "cursor"]));
+    assert!(removed.contains("is removed") && !removed.contains("written:"), "{removed}");
+    // Without a configuration, what makes one is named.
+    fs::remove_file(&config).expect("it is there");
+    for arguments in [&["search", "time"][..], &["status"], &["check"], &["call", "a.b"]] {
+        let said = text(&nonet(&home, arguments));
+        assert!(said.contains("Run `nonet setup` to make one"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn a_variable_of_this_shell_is_no_secret_that_a_client_has() {
     let (home, file) = home();
     let servers = json!({ "mcpServers": { "a": { "command": "a", "env": { "A": "${env:OF_THE_SHELL}", "B": "${env:HOME}" } } } });
@@ -255,6 +298,14 @@ fn a_servers_toml_of_the_current_folder_is_not_written_by_accident() {
 fn an_option_goes_where_it_counts_or_is_refused() {
     let (home, file) = home();
     nonet(&home, &["import"]);
+    let before = fs::read(&file).expect("it is there");
+    let missing = nonet(&home, &["install", "claude-desktop", "--profile", "reader"]);
+    let said = text(&missing);
+    assert!(missing.status.code() == Some(2) && said.contains("there is no [profiles.reader]"), "{said}");
+    assert!(said.contains("there are: none") && fs::read(&file).expect("it is there") == before, "{said}");
+    let config = home.path().join(".config/nonet/servers.toml");
+    let toml = fs::read_to_string(&config).expect("it is there");
+    fs::write(&config, toml + "\n[profiles.reader]\n").expect("it can be written");
     let installed = nonet(&home, &["install", "claude-desktop", "--profile", "reader"]);
     assert!(installed.status.success(), "{}", text(&installed));
     let now: Value = serde_json::from_slice(&fs::read(&file).expect("it is there")).expect("JSON");

@@ -169,6 +169,36 @@ fn after_other_edits_only_nonet_comes_out() {
 }
 
 #[test]
+fn what_nonet_would_not_run_as_the_host_does_is_not_taken_out() {
+    let host = find("vscode").unwrap();
+    let world = World::new(Os::Linux);
+    let servers = json!({
+        "plain": { "command": "x" },
+        "filed": { "command": "x", "args": ["1"], "envFile": "/home/me/.env" },
+        "boxed": { "command": "x", "args": ["2"], "sandboxEnabled": true },
+        "open": { "command": "x", "args": ["3"], "sandboxEnabled": false, "envFile": "" },
+        "off": { "command": "x", "args": ["4"], "disabled": true },
+        "odd": { "type": "sse" },
+    });
+    world.host_file("vscode", &json!({ "servers": servers }).to_string());
+    let sorted = |mut names: Vec<String>| {
+        names.sort();
+        names.join(" ")
+    };
+    let carried = |carried: Vec<Carried>| sorted(carried.into_iter().map(|carried| carried.name).collect());
+    let stay = |stay: Vec<(String, String)>| sorted(stay.into_iter().map(|(name, _)| name).collect());
+    let first = world.import_host("vscode");
+    let all = "boxed filed odd off open plain";
+    assert_eq!(carried(first.will_be_carried(host, Scope::User, &world.machine)), "open plain");
+    assert_eq!(stay(first.will_stay(host, Scope::User, &world.machine)), "boxed filed odd off");
+    assert_eq!(stay(first.staying(host, Scope::User, &world.machine)), all);
+    first.apply().unwrap();
+    let now = world.import_host("vscode");
+    assert_eq!(carried(now.carried(host, Scope::User, &world.machine)), "open plain");
+    assert_eq!(stay(now.staying(host, Scope::User, &world.machine)), "boxed filed odd off");
+}
+
+#[test]
 fn without_a_record_only_nonet_comes_out() {
     let host = find("cursor").unwrap();
     let world = World::new(Os::Linux);
