@@ -107,12 +107,12 @@ impl Gateway {
     }
 
     /// Takes the file up whenever it or `secrets.env` beside it changes, or a keyring has been unlocked that it waits for,
-    /// until the gateway stops. `read` reads it anew.
-    pub async fn watch(
+    /// until the gateway stops. `read` reads it anew. Watches from the call on, not only once the future is polled.
+    pub fn watch(
         self: Arc<Self>,
         file: PathBuf,
         read: impl Fn() -> Result<Loaded, config::Unusable> + Send + Sync + 'static,
-    ) {
+    ) -> impl Future<Output = ()> + Send + 'static {
         let (sender, mut events) = mpsc::channel(16);
         let target = file.file_name().map(|name| name.to_os_string());
         let seen = move |event: notify::Result<notify::Event>| {
@@ -135,31 +135,33 @@ impl Gateway {
             watcher.watch(folder, RecursiveMode::NonRecursive)?;
             Ok(watcher)
         });
-        let _watcher = match watcher {
-            Ok(watcher) => watcher,
-            Err(error) => {
-                tracing::warn!(file = %file.display(), %error, "changes of the file are not seen; they need a new start");
-                return;
-            }
-        };
-        let read = Arc::new(read);
-        loop {
-            tokio::select! {
-                event = events.recv() => if event.is_none() { return },
-                // What was left out for want of a secret may come in now.
-                () = keyring::answered_late() => {}
-                () = self.stop.cancelled() => return,
-            }
-            while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
-            let read = read.clone();
-            match tokio::task::spawn_blocking(move || read()).await {
-                Ok(Ok(loaded)) => self.take_up(loaded).await,
-                Ok(Err(error)) => self.tell_of_config(json!({
-                    "kind": "config_faulty",
-                    "message": crate::schema::clip(&error.to_string(), 1_000),
-                    "hint": "Nothing was changed. `nonet check` tells every fault.",
-                })),
-                Err(_) => return,
+        async move {
+            let _watcher = match watcher {
+                Ok(watcher) => watcher,
+                Err(error) => {
+                    tracing::warn!(file = %file.display(), %error, "changes of the file are not seen; they need a new start");
+                    return;
+                }
+            };
+            let read = Arc::new(read);
+            loop {
+                tokio::select! {
+                    event = events.recv() => if event.is_none() { return },
+                    // What was left out for want of a secret may come in now.
+                    () = keyring::answered_late() => {}
+                    () = self.stop.cancelled() => return,
+                }
+                while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
+                let read = read.clone();
+                match tokio::task::spawn_blocking(move || read()).await {
+                    Ok(Ok(loaded)) => self.take_up(loaded).await,
+                    Ok(Err(error)) => self.tell_of_config(json!({
+                        "kind": "config_faulty",
+                        "message": crate::schema::clip(&error.to_string(), 1_000),
+                        "hint": "Nothing was changed. `nonet check` tells every fault.",
+                    })),
+                    Err(_) => return,
+                }
             }
         }
     }
