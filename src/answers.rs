@@ -67,6 +67,20 @@ const AROUND: &[&str] = &[
     "prefer", "use", "go", "with", "lets", "option", "choice", "number", "answer", "user", "selected",
     "nummer", "opcion", "numero", "ich", "nehme", "one",
 ];
+/// Words and signs before a number.
+const NUMBERED: &[&str] = &["no", "nr", "n°", "nº", "№"];
+/// The first numbers in words.
+const ORDINALS: &[&[&str]] = &[
+    &["first", "erste", "ersten", "premier", "premiere", "primero", "primera", "primo", "prima"],
+    &["second", "zweite", "zweiten", "deuxieme", "segundo", "segunda", "secondo", "seconda"],
+    &["third", "dritte", "dritten", "troisieme", "tercero", "tercera", "terzo", "terza"],
+    &["fourth", "vierte", "vierten"],
+    &["fifth"],
+    &["sixth"],
+    &["seventh"],
+    &["eighth"],
+    &["ninth"],
+];
 /// Words for every choice, and for none of them.
 const ALL: &[&str] = &[
     "all",
@@ -156,48 +170,90 @@ pub fn decision(answer: &Value) -> Said {
 
 /// Reads an answer in words. What is said beside a no is feedback.
 fn spoken(text: &str) -> Said {
-    match text.trim() {
-        "+1" => return Said::only(Decision::Yes),
-        "-1" => return Said::only(Decision::No),
+    match text.trim().trim_end_matches(['.', '!']) {
+        "+1" | "y" | "Y" => return Said::only(Decision::Yes),
+        "-1" | "n" | "N" => return Said::only(Decision::No),
         _ => {}
     }
     let words = classes(text);
     let decision = decided(&words);
-    let more =
-        words.iter().any(|word| !matches!(word, Some(Word::No | Word::Bare | Word::Filler | Word::Pause)));
+    let more = words.iter().any(|word| matches!(word, None | Some(Word::Start | Word::Change)));
     let told = decision == Decision::Change || decision == Decision::No && more;
     Said { decision, content: None, feedback: told.then(|| text.trim().to_string()) }
 }
 
 fn decided(words: &[Option<Word>]) -> Decision {
-    let mut parts: Vec<Option<Word>> =
-        words.iter().filter(|word| **word != Some(Word::Filler)).copied().collect();
-    let start = parts.iter().take_while(|word| **word == Some(Word::Pause)).count();
-    parts.drain(..start);
+    let parts = parts(words);
     let said: Vec<Option<Word>> = parts.iter().filter(|word| **word != Some(Word::Pause)).copied().collect();
-    let agrees = |word: &Option<Word>| matches!(word, Some(Word::Yes | Word::Go | Word::Always));
-    let firmly = |word: Option<&Option<Word>>| matches!(word, Some(Some(Word::Yes | Word::Always)));
+    let known: Vec<Word> = said.iter().map_while(|word| *word).collect();
     let Some((first, rest)) = said.split_first() else { return Decision::Unclear };
+    let refuses = |word: &Option<Word>| matches!(word, Some(Word::No | Word::Bare));
+    // What is told beside a no or a change must not be what could take it back.
+    let tells = |word: &Option<Word>| matches!(word, None | Some(Word::Start | Word::Change));
     match first {
-        Some(Word::Yes | Word::Go | Word::Always) if rest.iter().all(agrees) => {
-            if said.contains(&Some(Word::Always)) { Decision::Always } else { Decision::Yes }
+        Some(first) if first.agrees() => {
+            let all = known.len() == said.len() && known.iter().all(|word| word.agrees());
+            if all && agreed(words, &known) { lasting(&known) } else { Decision::Unclear }
         }
         Some(Word::No | Word::Bare) => {
-            let stands = matches!(first, Some(Word::No))
-                || matches!(parts.get(1), None | Some(Some(Word::Pause | Word::Change)));
             // "do not cancel"
-            let negated = parts
-                .windows(2)
-                .any(|two| two[0] == Some(Word::Bare) && matches!(two[1], Some(Word::No | Word::Bare)));
-            let either =
-                |word: &Option<Word>| agrees(word) || matches!(word, Some(Word::Doubt | Word::Question));
-            let taken_back = !rest.is_empty() && rest.iter().all(either);
-            let unclear = !stands || negated || taken_back || firmly(rest.first()) || firmly(rest.last());
-            if unclear { Decision::Unclear } else { Decision::No }
+            let negated = parts.windows(2).any(|two| two[0] == Some(Word::Bare) && refuses(&two[1]));
+            let explained = parts.get(1) == Some(&Some(Word::Pause)) && rest.iter().all(tells);
+            let stands = !negated && (rest.iter().all(refuses) || explained);
+            if stands { Decision::No } else { Decision::Unclear }
         }
-        Some(Word::Change) => Decision::Change,
+        Some(Word::Start | Word::Change) => {
+            let changes = said.contains(&Some(Word::Change))
+                && said.iter().all(|word| tells(word) || *word == Some(Word::But));
+            if changes { Decision::Change } else { Decision::Unclear }
+        }
         _ => Decision::Unclear,
     }
+}
+
+/// The words of an answer without those that say nothing where they stand.
+fn parts(words: &[Option<Word>]) -> Vec<Option<Word>> {
+    let mut said: Vec<Option<Word>> =
+        words.iter().filter(|word| !word.is_some_and(Word::is_filler)).copied().collect();
+    let no_pause = |said: &mut Vec<Option<Word>>| {
+        let start = said.iter().take_while(|word| **word == Some(Word::Pause)).count();
+        said.drain(..start);
+    };
+    no_pause(&mut said);
+    if said.first() == Some(&Some(Word::Says)) {
+        said.remove(0);
+        no_pause(&mut said);
+    }
+    let mut parts = Vec::new();
+    for (at, word) in said.iter().enumerate() {
+        let before = at.checked_sub(1).and_then(|before| said[before]);
+        let last = said.get(at + 1).is_none_or(|next| *next == Some(Word::Pause));
+        match word {
+            Some(Word::It)
+                if before.is_some_and(|word| word.agrees() || matches!(word, Word::No | Word::Bare)) => {}
+            Some(Word::Once) if last && at > 0 => {}
+            Some(Word::It | Word::Once | Word::Says) => parts.push(None),
+            word => parts.push(*word),
+        }
+    }
+    parts
+}
+
+/// Whether words that agree one by one agree together.
+fn agreed(words: &[Option<Word>], said: &[Word]) -> bool {
+    let spoken: Vec<Word> =
+        words.iter().filter_map(|word| *word).filter(|word| *word != Word::Pause).collect();
+    // "please confirm"
+    let requests = spoken.windows(2).any(|two| two == [Word::Please, Word::Grant]);
+    let firm = said.iter().any(|word| matches!(word, Word::Yes | Word::Grant | Word::Go | Word::Always));
+    let fine = said.contains(&Word::Fine) && !spoken.contains(&Word::Thanks);
+    let lead = said.iter().skip(1).all(|word| *word != Word::Lead);
+    !requests && lead && (firm || fine || said[0] == Word::Lead)
+}
+
+fn lasting(said: &[Word]) -> Decision {
+    let always = said.iter().any(|word| matches!(word, Word::Always | Word::Lasting));
+    if always { Decision::Always } else { Decision::Yes }
 }
 
 /// What each phrase of a text is; `None` is one that is not known.
@@ -268,15 +324,20 @@ fn unspaced_phrases(word: &str, found: &mut Vec<Option<Word>>) {
             let part: String = chars[at..end].iter().collect();
             Some((word_of(&part)?, end))
         });
-        let Some((word, end)) = longest else { break };
-        parts.push((word, end - at));
+        let end = longest.map_or(at + 1, |(_, end)| end);
+        parts.push((longest.map(|(word, _)| word), end - at));
         at = end;
     }
-    match parts.first() {
-        _ if at == chars.len() => found.extend(parts.iter().map(|(word, _)| Some(*word))),
-        Some((Word::No, length)) if *length > 1 => found.extend([Some(Word::No), None]),
-        _ => found.push(None),
+    if parts.iter().any(|(word, _)| word.is_none()) {
+        match parts.first() {
+            Some((Some(Word::No), length)) if *length > 1 => {
+                found.extend([Some(Word::No), Some(Word::Pause)]);
+                parts.remove(0);
+            }
+            _ => found.push(None),
+        }
     }
+    found.extend(parts.iter().map(|(word, _)| *word));
 }
 
 /// Reads a decision with what may come with it.
@@ -303,19 +364,18 @@ fn of_fields(fields: &Map<String, Value>) -> Said {
     }
     read.dedup();
     if let [only] = read[..] {
-        let limited = said.feedback.as_deref().is_some_and(limits);
+        let limited = said.feedback.as_deref().is_some_and(|feedback| !agreeable(feedback));
         let agreed = matches!(only, Decision::Yes | Decision::Always);
         said.decision = if agreed && limited { Decision::Unclear } else { only };
     }
     said
 }
 
-/// Whether feedback beside a yes takes some of it back.
-fn limits(feedback: &str) -> bool {
+/// Whether feedback beside a yes is no more than another yes, or thanks.
+fn agreeable(feedback: &str) -> bool {
     let words = classes(feedback);
-    let first = words.iter().find(|word| !matches!(word, Some(Word::Filler | Word::Pause)));
-    let stops = matches!(first, Some(Some(Word::No | Word::Bare | Word::Change | Word::Doubt)));
-    stops || words.contains(&Some(Word::But))
+    let nothing = |word: &Option<Word>| word.is_some_and(|word| word.is_filler() || word == Word::Pause);
+    words.iter().all(nothing) || decided(&words) == Decision::Yes
 }
 
 /// Reads which of `choices` were taken: their positions, in the order of the answer. `None`: it is not one of them, or may
@@ -339,11 +399,14 @@ pub fn choose(answer: &Value, choices: &[String], many: bool) -> Option<Vec<usiz
     (many || taken.len() == 1).then_some(taken)
 }
 
-/// Whether an answer speaks of one of `choices`.
+/// Whether an answer speaks of one of `choices`, or begins as one.
 pub fn mentions(answer: &Value, choices: &[String]) -> bool {
-    let text =
-        text_of(&opened(answer)).map(|text| format!(" {} ", plain(&text).join(" "))).unwrap_or_default();
-    choices.iter().any(|choice| text.contains(&format!(" {} ", plain(choice).join(" "))))
+    let said = text_of(&opened(answer)).map(|text| plain(&text).join(" ")).unwrap_or_default();
+    let text = format!(" {said} ");
+    choices
+        .iter()
+        .map(|choice| plain(choice).join(" "))
+        .any(|choice| text.contains(&format!(" {choice} ")) || !said.is_empty() && choice.starts_with(&said))
 }
 
 /// The choice that a text is: its words, else its number, its beginning, or the only yes or no among the choices.
@@ -359,11 +422,22 @@ fn one(text: &str, choices: &[String]) -> Option<usize> {
     if let Some(first) = equal.next() {
         return equal.next().is_none().then_some(first);
     }
-    let mut meant: BTreeSet<usize> = number(text).into_iter().filter(|at| *at < choices.len()).collect();
+    let mut meant = BTreeSet::new();
+    if let Some((at, rest)) = number(text).filter(|(at, _)| *at < choices.len()) {
+        let counts = (at + 1).to_string();
+        let also = |choice: &String| choice.split(' ').any(|word| word == counts);
+        match rest.is_empty() {
+            // It may be the number in the text of another one.
+            true if (0..choices.len()).any(|other| other != at && also(&folded[other])) => return None,
+            true => meant.extend([at]),
+            false => return folded[at].starts_with(&rest).then_some(at),
+        }
+    }
     for said in [&words[..], core(&words)] {
         let start = said.join(" ");
-        // "no" is not the beginning of "north", nor 1 that of 10.
-        let whole = word_of(&start).is_some() || start.ends_with(|c: char| c.is_ascii_digit());
+        // "yes" is not the beginning of "yesterday", nor 1 that of 10.
+        let agrees = start.len() > 1 && word_of(&start).is_some_and(Word::agrees);
+        let whole = agrees || start.ends_with(|c: char| c.is_ascii_digit());
         let begins = |choice: &String| match choice.strip_prefix(&start) {
             Some(rest) => rest.is_empty() || rest.starts_with(' ') || !whole,
             None => false,
@@ -379,22 +453,37 @@ fn one(text: &str, choices: &[String]) -> Option<usize> {
     meant.next().filter(|_| meant.next().is_none())
 }
 
-/// The number of a choice, as the list in the question counts them, from 0.
-fn number(text: &str) -> Option<usize> {
+/// The number of a choice, as the list in the question counts them, from 0, and the text behind it, folded.
+fn number(text: &str) -> Option<(usize, String)> {
     let text = crate::search::fold(text);
     let noise = |c: char| c.is_whitespace() || "#.):(\"'`*,!".contains(c);
-    let mut words =
-        text.split_whitespace().map(|word| word.trim_matches(noise)).filter(|word| !word.is_empty());
-    let mut found = words.by_ref().skip_while(|word| AROUND.contains(word));
-    let digits = found.next()?;
-    let rest_is_polite = words.all(|word| AROUND.contains(&word) || word_of(word) == Some(Word::Filler));
-    let number = digits.parse::<usize>().ok().filter(|_| rest_is_polite)?;
-    number.checked_sub(1)
+    // "No. 2", but not "no, 2"
+    let numbered = |word: &str| NUMBERED.contains(&word.trim_end_matches('.'));
+    let mut words = text.split_whitespace();
+    let mut around =
+        words.by_ref().skip_while(|word| AROUND.contains(&word.trim_matches(noise)) || numbered(word));
+    let said = around.next()?.trim_matches(noise);
+    let digits = said.strip_suffix(".0").unwrap_or(said);
+    let counted = digits.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number = match ORDINALS.iter().position(|names| names.contains(&digits)) {
+        Some(at) => at + 1,
+        None if ["", "st", "nd", "rd", "th"].contains(&&digits[counted.len()..]) => counted.parse().ok()?,
+        None => return None,
+    };
+    let rest = plain(&words.collect::<Vec<_>>().join(" "));
+    let polite = rest.iter().all(|word| around_choice(word));
+    Some((number.checked_sub(1)?, if polite { String::new() } else { rest.join(" ") }))
+}
+
+/// Whether a word beside a choice says nothing of which one it is.
+fn around_choice(word: &String) -> bool {
+    AROUND.contains(&word.as_str())
+        || word_of(word).is_some_and(|word| word.is_filler() || matches!(word, Word::It | Word::Says))
 }
 
 /// The words of an answer without a yes before them and without what is said around a choice.
 fn core(words: &[String]) -> &[String] {
-    let around = |word: &String| AROUND.contains(&word.as_str()) || word_of(word) == Some(Word::Filler);
+    let around = around_choice;
     let agrees = |word: &String| matches!(word_of(word), Some(Word::Yes));
     let from = words.iter().take_while(|word| around(word) || agrees(word)).count();
     let behind = words[from..].iter().rev().take_while(|word| around(word)).count();

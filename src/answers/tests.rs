@@ -154,7 +154,6 @@ fn a_yes_is_a_yes_in_every_language() {
             "хорошо",
             "разрешаю",
             "Да, пожалуйста.",
-            "так",
             "можно",
             // Chinese
             "是",
@@ -196,10 +195,9 @@ fn a_yes_is_a_yes_in_every_language() {
             "tabii ki",
             "Olur!",
             // Polish and Czech
-            "tak",
-            "Tak, proszę",
             "jasne",
             "oczywiście",
+            "Tak, zgadzam się",
             "zgadzam się",
             "ano",
             // Swedish, Danish and Norwegian
@@ -215,32 +213,24 @@ fn a_yes_is_a_yes_in_every_language() {
 fn a_yes_from_now_on_is_one() {
     all_say(
         &[
-            "always",
             "Always allow",
             "allow_for_session",
             "allow for this session",
             "yes, always",
+            "Yes, don't ask again",
             "Allow for the session.",
             "yes, for this session",
-        ],
-        Decision::Always,
-    );
-    all_say(
-        &[
-            "immer",
             "ja, immer",
             "immer erlauben",
-            "toujours",
             "oui, toujours",
-            "siempre",
-            "sempre",
-            "altijd",
-            "всегда",
-            "总是",
+            "sí, siempre",
+            "sì, sempre",
+            "ja, altijd",
+            "да, всегда",
             "始终允许",
-            "항상",
-            "her zaman",
-            "zawsze",
+            "항상 허용",
+            "her zaman izin ver",
+            "zawsze zezwalaj",
         ],
         Decision::Always,
     );
@@ -515,21 +505,106 @@ fn what_may_be_either_is_neither() {
 }
 
 #[test]
+fn what_depends_on_somebody_else_is_no_yes() {
+    all_say(
+        &[
+            "Yes, once the client has approved",
+            "ok, once the user confirms",
+            "Sure, once they have confirmed",
+            "yes once I have confirmed it",
+            "accept it once they agree",
+            "proceed once approved",
+            "It is ok once the customer says yes",
+            "sí, una vez aprobado",
+            "Have the user approve it",
+            "Please confirm",
+            "please approve",
+            "Please, confirm.",
+            "bitte bestätigen",
+            "请确认",
+            "Do you approve this call",
+            "Has the customer approved it",
+            "Right, then call the client",
+            "always",
+            "immer",
+            "toujours",
+            "Don't ask me again!",
+            "do not ask again",
+            "Да ладно",
+            "Так, сейчас...",
+            "так",
+            "行了",
+            "可以了",
+            "对了",
+            "y ahora",
+            "Tak",
+            "yeah right",
+            "Yeah, right.",
+            "All good, thanks",
+            "That's fine, thanks",
+            "Alles gut, danke",
+        ],
+        Decision::Unclear,
+    );
+}
+
+#[test]
+fn what_may_agree_is_no_refusal() {
+    all_say(
+        &[
+            "No, that's not a problem",
+            "No, none",
+            "No, nothing",
+            "Nein, keine Einwände",
+            "nein nein, mach ruhig",
+            "nein das ist zu lang",
+            "Non, aucun problème",
+            "No, no pasa nada, hazlo ya",
+            "No, está bien así",
+            "不，没有意见",
+            "いいえ、問題ありませんので進めてください",
+            "いいえ問題ありませんので進めてください",
+            "нет, всё хорошо, делай уже",
+            "Nope, I see no issue. Do it.",
+            "nah it's cool, go for it buddy",
+            "Don't change it, send it.",
+            "Don't change anything, just do it",
+            "no - send it to Bob instead",
+            "no, why?",
+            "no, why not?",
+            "no, not sure about that",
+            "Keep it",
+            "Keep it as it is",
+            "Use it",
+            "Add it",
+            "Remove it",
+            "make it happen",
+            "Move ahead",
+            "Put it live",
+            "сделай",
+            "Mach schon",
+            "Don't change a thing. Perfect.",
+            "Use the formal form",
+            "too long, but ok",
+        ],
+        Decision::Unclear,
+    );
+}
+
+#[test]
 fn a_no_with_more_to_it_keeps_its_words() {
     for answer in [
         "no, make it shorter",
         "No, too long.",
-        "no - send it to Bob instead",
-        "no, why?",
-        "no, not sure about that",
-        "Nein, mach es kürzer",
+        "No, use the blue one instead",
+        "no - to Bob instead",
+        "Nein, kürzer bitte",
         "non, trop long",
         "no, es demasiado largo",
         "нет, слишком длинно",
         "不，太长了",
         "不行，太长了",
         "いいえ長すぎます",
-        "nein das ist zu lang",
         "deny: the amount is wrong",
         "hayır, çok uzun",
         "nie, za długie",
@@ -546,12 +621,12 @@ fn a_no_with_more_to_it_keeps_its_words() {
 fn what_is_to_be_different_is_told_apart() {
     for answer in [
         "make it shorter",
+        "Use the longer one instead",
         "Please shorten the second part",
         "kürzer bitte",
         "too long",
         "trop long",
         "сделай короче",
-        "Use the formal form",
     ] {
         let said = decision(&json!(answer));
         assert_eq!((said.decision, said.feedback.as_deref()), (Decision::Change, Some(answer)), "{answer}");
@@ -581,6 +656,10 @@ fn an_object_says_it_with_keys() {
         (json!({ "decision": "allow", "only": "a.txt" }), Decision::Unclear),
         (json!({ "decision": "allow", "feedback": "but only the first" }), Decision::Unclear),
         (json!({ "decision": "allow", "feedback": "not for b.txt, only a.txt" }), Decision::Unclear),
+        (json!({ "decision": "allow", "comment": "after 5pm" }), Decision::Unclear),
+        (json!({ "decision": "yes", "feedback": "the target must be b.txt" }), Decision::Unclear),
+        (json!({ "decision": "approve", "feedback": "but not yet" }), Decision::Unclear),
+        (json!({ "decision": "approve", "feedback": "go ahead" }), Decision::Yes),
         (json!({ "decision": "maybe" }), Decision::Unclear),
         (json!({ "decision": 1 }), Decision::Unclear),
         (json!({ "denied": false }), Decision::Unclear),
@@ -589,13 +668,13 @@ fn an_object_says_it_with_keys() {
     ] {
         says(answer, expected);
     }
-    let said = decision(&json!({ "decision": "approve", "content": "Dear friends", "feedback": "warmer" }));
-    let expected = Said {
-        decision: Decision::Yes,
-        content: Some("Dear friends".into()),
-        feedback: Some("warmer".into()),
-    };
-    assert_eq!(said, expected);
+    let said = decision(&json!({ "decision": "approve", "content": "Dear friends", "feedback": "Thanks!" }));
+    let (content, feedback) = (Some("Dear friends".into()), Some("Thanks!".into()));
+    assert_eq!(said, Said { decision: Decision::Yes, content, feedback });
+    says(
+        json!({ "decision": "approve", "content": "Dear friends", "feedback": "warmer" }),
+        Decision::Unclear,
+    );
     assert_eq!(decision(&json!({ "decision": "no, too long" })).feedback.as_deref(), Some("no, too long"));
 }
 
@@ -659,7 +738,30 @@ fn a_choice_is_its_text_its_number_or_its_beginning() {
     chosen(&["5 files", "10 files"], json!("1"), Some(&["5 files"]));
     chosen(&["2 files", "10 files"], json!("2"), None);
     chosen(&["C", "C++", "C#"], json!("C++"), Some(&["C++"]));
-    chosen(&["north", "south"], json!("no"), None);
+    chosen(&["north", "south"], json!("no"), Some(&["north"]));
+    chosen(&["Next", "Previous"], json!("n"), Some(&["Next"]));
+    chosen(&["Yesterday", "Today"], json!("yes"), None);
+    let cities = &["Paris", "London", "New York"];
+    for (answer, expected) in [
+        (json!("No. 2"), Some("London")),
+        (json!("no 2"), Some("London")),
+        (json!("Nr. 2"), Some("London")),
+        (json!("2. London"), Some("London")),
+        (json!("3) New York"), Some("New York")),
+        (json!("option 2: London"), Some("London")),
+        (json!("2nd"), Some("London")),
+        (json!("the second"), Some("London")),
+        (json!("the third one, please"), Some("New York")),
+        (json!(2.0), Some("London")),
+        (json!("2. Paris"), None),
+        (json!("no, London"), None),
+        (json!("no, 2"), None),
+        (json!("2 of them"), None),
+    ] {
+        let expected = expected.map(|one| vec![one]);
+        chosen(cities, answer, expected.as_deref());
+    }
+    chosen(&["Version 2", "Version 1"], json!("1"), None);
     chosen(&["north", "south"], json!("nor"), Some(&["north"]));
     chosen(&["北京", "上海"], json!("上海"), Some(&["上海"]));
     chosen(&["Zürich", "Genf"], json!("zurich"), Some(&["Zürich"]));

@@ -132,7 +132,7 @@ impl Gateway {
         if let Some(token) = &arguments.token {
             return Ok(match &arguments.answer {
                 Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref())?,
-                None => self.still_open(token)?,
+                None => self.still_open(token, arguments.content.is_some())?,
             });
         }
         if arguments.question.trim().is_empty() {
@@ -235,6 +235,10 @@ impl Gateway {
         let written = if written.is_null() { json!({}) } else { written };
         let about = About::Call { approval, params: written.clone(), lasting: caller.lasting };
         match self.put(caller, &message, &schema, patience(caller)).await {
+            Put::Reply(Reply::Cancel) => {
+                let message = format!("The form for `{}` was closed without an answer.", tool.full);
+                Err(unanswered(tool, &message, written))
+            }
             Put::Reply(reply) => match reply.decision() {
                 Decision::Yes => Ok(()),
                 Decision::Always => {
@@ -243,12 +247,12 @@ impl Gateway {
                     }
                     Ok(())
                 }
-                Decision::No | Decision::Change => Err(Fault::new(
+                Decision::No => Err(Fault::new(
                     Code::Forbidden,
                     format!("The user did not allow this call of `{}` ({rule}).", tool.full),
                 )
                 .into()),
-                Decision::Unclear => {
+                Decision::Change | Decision::Unclear => {
                     let message =
                         format!("The form for `{}` came back with neither a yes nor a no.", tool.full);
                     Err(unanswered(tool, &message, written))
@@ -322,10 +326,17 @@ impl Gateway {
         Ok(token)
     }
 
-    /// A question that has no answer yet, once more.
-    fn still_open(&self, token: &str) -> Result<Value, Fault> {
+    /// A question that has no answer yet, once more. Content alone is no answer.
+    fn still_open(&self, token: &str, content: bool) -> Result<Value, Fault> {
         let question = self.questions.get(token).filter(|question| question.asked.elapsed() < QUESTION_AGE);
-        question.map(|question| question.put(token)).ok_or_else(|| no_question(token))
+        let question = question.ok_or_else(|| no_question(token))?;
+        let mut again = question.put(token);
+        if content {
+            let hint = "`content` without an `answer` says neither yes nor no. The question is still open. Ask the user; \
+                        then call ask_user with this `token` and, as `answer`, what the user said.";
+            again["hint"] = json!(hint);
+        }
+        Ok(again)
     }
 
     /// The answer that the model brings back for a token. One that is not understood leaves the question open.
@@ -343,7 +354,7 @@ impl Gateway {
             (About::Call { approval, .. }, _) if approval.owner != caller.owner() => {
                 return Err(no_question(token));
             }
-            (About::Content(_), Some(content)) => &with_content(said, content),
+            (About::Content(_) | About::Call { .. }, Some(content)) => &with_content(said, content),
             _ => said,
         };
         let mut answer = match question.about.read(said) {
@@ -407,21 +418,9 @@ impl About {
 
     /// What a filled-in form comes to, if it fits the form that was put.
     fn filled_in(&self, form: Map<String, Value>) -> Option<Value> {
-        let text = |key: &str| form.get(key).and_then(Value::as_str).map(String::from);
         match self {
-            Self::Content(content) => {
-                let feedback = text("feedback").filter(|feedback| !feedback.trim().is_empty());
-                match text("decision")?.as_str() {
-                    "approve" => {
-                        let decision = Decision::Yes;
-                        Some(approved(content, Said { decision, content: text("content"), feedback }))
-                    }
-                    "deny" => Some(denied(feedback)),
-                    _ => self.read(&Value::Object(form)).ok(),
-                }
-            }
             Self::Choices(..) | Self::Free => self.read(form.get("answer")?).ok(),
-            Self::Form(_) | Self::Call { .. } => self.read(&Value::Object(form)).ok(),
+            Self::Content(_) | Self::Form(_) | Self::Call { .. } => self.read(&Value::Object(form)).ok(),
         }
     }
 
@@ -441,7 +440,14 @@ impl About {
                             true => "`allow`, `allow_for_session` or `deny`",
                             false => "`allow` or `deny`",
                         };
-                        Err(unread("is neither a plain yes to this very call nor a plain no", words))
+                        let why = match answer.content {
+                            Some(_) => {
+                                "comes with content, and the params of a call cannot be edited in the answer: \
+                                 other params are another call"
+                            }
+                            None => "is neither a plain yes to this very call nor a plain no",
+                        };
+                        Err(unread(why, words))
                     }
                 }
             }
@@ -478,10 +484,22 @@ impl About {
                 })
             }
             Self::Form(form) => match answers::fields(said, form) {
+                // "no" is not the name that a form asks for.
+                Ok(fields)
+                    if answers::decision(said).decision == Decision::No
+                        && fields
+                            .iter()
+                            .any(|(name, field)| field == said && is_free(&form["properties"][name])) =>
+                {
+                    Err(unread(
+                        "may be a no, or the value of a field",
+                        "an object with its fields, or {\"action\": \"decline\"}",
+                    ))
+                }
                 Ok(fields) => Ok(json!({ "status": "answered", "answer": fields })),
                 Err(fault) => {
                     let refusal = answers::decision(said);
-                    if refusal.decision == Decision::No {
+                    if refusal.decision == Decision::No && (refusal.feedback.is_none() || said.is_object()) {
                         return Ok(denied(refusal.feedback));
                     }
                     let example = Value::Object(Schema::new(form.clone()).example());
@@ -501,6 +519,11 @@ impl About {
             }
         }
     }
+}
+
+/// Whether a field takes any text.
+fn is_free(field: &Value) -> bool {
+    ["enum", "oneOf", "anyOf"].iter().all(|key| field.get(*key).is_none())
 }
 
 /// Approved content, as it was or as the user edited it.

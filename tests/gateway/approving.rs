@@ -43,10 +43,15 @@ fn the_user_allows_a_call_in_the_form() {
 
 #[test]
 fn the_user_does_not_allow_a_call_in_the_form() {
-    for (action, decision) in [("accept", "deny"), ("decline", ""), ("cancel", "")] {
+    for (action, decision, code) in [
+        ("accept", "deny", "forbidden"),
+        ("decline", "", "forbidden"),
+        ("cancel", "", "needs_approval"),
+        ("", "", "needs_approval"),
+    ] {
         let (mut client, log) = with_forms(action, decision);
         let fault = client.fault("bank.pay", json!({ "sum": 5 }));
-        assert_eq!(fault["code"], "forbidden", "{action}: {fault}");
+        assert_eq!(fault["code"], code, "{action}: {fault}");
         assert_eq!(logged(&log), Vec::<Value>::new(), "the server has not seen the call");
     }
 }
@@ -140,6 +145,9 @@ async fn what_is_neither_a_yes_nor_a_no_asks_again_with_the_same_token() {
         json!("2"),
         json!(""),
         json!({ "decision": "allow", "only": "half" }),
+        json!("Yes, once the client has approved"),
+        json!("No, that's not a problem"),
+        json!({ "decision": "allow", "comment": "after 5pm" }),
         json!({ "decision": "allow", "content": "sum 2" }),
     ] {
         let told = inside.answer("ask_user", json!({ "token": token, "answer": answer })).await;
@@ -149,6 +157,10 @@ async fn what_is_neither_a_yes_nor_a_no_asks_again_with_the_same_token() {
         let message = told["message"].as_str().unwrap_or_default();
         assert!(message.contains("bank"), "the question is told again: {told}");
     }
+    let edited = json!({ "token": token, "answer": "yes", "content": "{\"sum\": 2}" });
+    let told = inside.answer("ask_user", edited).await;
+    assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &token), "{told}");
+    assert!(told["hint"].as_str().is_some_and(|hint| hint.contains("cannot be edited")), "{told}");
     assert_eq!(inside.fault("execute_tool", call.clone()).await["code"], "needs_approval");
     let told = inside.answer("ask_user", json!({ "token": token, "answer": "Yes." })).await;
     assert_eq!(told["status"], "approved", "{told}");

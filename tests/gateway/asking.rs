@@ -87,7 +87,17 @@ async fn content_is_edited_in_the_chat() {
 async fn an_answer_about_content_that_is_not_understood_leaves_the_question_open() {
     let inside = alone().await;
     let asked = inside.answer("ask_user", json!({ "question": "Send it?", "content": "Dear all" })).await;
-    for answer in [json!("yes, but warmer"), json!("hmm"), json!({ "content": "Dear friends" })] {
+    let again = json!({ "token": asked["token"], "content": "Dear friends" });
+    let told = inside.answer("ask_user", again).await;
+    assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &asked["token"]), "{told}");
+    assert!(told["hint"].as_str().is_some_and(|hint| hint.contains("without an `answer`")), "{told}");
+    for answer in [
+        json!("yes, but warmer"),
+        json!("hmm"),
+        json!("Keep it"),
+        json!({ "content": "Dear friends" }),
+        json!({ "decision": "approve", "feedback": "warmer" }),
+    ] {
         let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await;
         assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &asked["token"]), "{answer}");
         let hint = told["hint"].as_str().unwrap_or_default();
@@ -117,8 +127,14 @@ async fn a_choice_in_the_chat_is_a_number_or_a_beginning() {
         assert_eq!(told, json!({ "status": "answered", "answer": "green" }), "{answer}");
     }
     assert_eq!(replied(&inside, &question, &json!("no, thanks")).await, json!({ "status": "denied" }));
-    let reason = json!({ "status": "denied", "user_feedback": "No, none of these" });
-    assert_eq!(replied(&inside, &question, &json!("No, none of these")).await, reason);
+    let told = replied(&inside, &question, &json!("No, none of these")).await;
+    assert_eq!(told, json!({ "status": "denied" }));
+    let reason = json!({ "status": "denied", "user_feedback": "No, too dark" });
+    assert_eq!(replied(&inside, &question, &json!("No, too dark")).await, reason);
+    let next = json!({ "question": "Where to?", "choices": ["Next", "Previous"] });
+    assert_eq!(replied(&inside, &next, &json!("n")).await["answer"], "Next");
+    let either = json!({ "question": "Where to?", "choices": ["North", "Nowhere"] });
+    assert_eq!(replied(&inside, &either, &json!("no")).await["status"], "needs_user");
     let asked = inside.answer("ask_user", question).await;
     for answer in ["4", "yellow", "red and green", "maybe", "no, blue"] {
         let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await;
@@ -172,6 +188,7 @@ async fn a_form_in_the_chat_is_checked() {
         (json!({ "days": 3 }), "city"),
         (json!({ "city": "Bern", "days": 0 }), "minimum"),
         (json!({ "city": "Bern", "days": "some" }), "days"),
+        (json!("no, Anna"), "may be a no"),
     ] {
         let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await;
         assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &asked["token"]), "{answer}");
@@ -182,6 +199,18 @@ async fn a_form_in_the_chat_is_checked() {
         .answer("ask_user", json!({ "token": asked["token"], "answer": { "action": "decline" } }))
         .await;
     assert_eq!(told, json!({ "status": "denied" }));
+}
+
+#[tokio::test]
+async fn a_no_to_a_form_is_no_name() {
+    let inside = alone().await;
+    let of = |field: Value| json!({ "question": "Who?", "form": { "type": "object", "properties": { "who": field } } });
+    for answer in ["no", "no, Anna"] {
+        let told = replied(&inside, &of(json!({ "type": "string" })), &json!(answer)).await;
+        assert_eq!(told["status"], "needs_user", "{answer}: {told}");
+    }
+    let listed = of(json!({ "type": "string", "enum": ["yes", "no"] }));
+    assert_eq!(replied(&inside, &listed, &json!("no")).await["answer"], json!({ "who": "no" }));
 }
 
 #[test]
@@ -267,6 +296,15 @@ fn content_may_be_edited_in_the_form() {
     assert_eq!(told, json!({ "status": "approved", "content": "Dear friends", "content_was_edited": true }));
     let told = client.answer("ask_user", json!({ "question": "Send it?", "content": "As it is" }));
     assert_eq!(told, json!({ "status": "approved", "content": "As it is" }));
+}
+
+#[test]
+fn feedback_that_limits_a_yes_in_the_form_is_no_yes() {
+    let mut client = with_forms(
+        |_| json!({ "action": "accept", "content": { "decision": "approve", "feedback": "but not yet" } }),
+    );
+    let told = client.answer("ask_user", json!({ "question": "Send it?", "content": "Dear all" }));
+    assert_eq!(told["status"], "needs_user", "{told}");
 }
 
 #[test]
