@@ -23,6 +23,7 @@ use crate::{
         session::Caller,
     },
     jobs::Job,
+    name,
     schema::{Reading, Schema},
 };
 
@@ -60,6 +61,13 @@ static META: LazyLock<Vec<MetaTool>> = LazyLock::new(|| {
             MetaTool { schema: Schema::of_tool(name, definition["inputSchema"].clone()), definition }
         })
         .collect()
+});
+
+/// The schema of an action of `run_parallel`.
+static ACTION: LazyLock<Schema> = LazyLock::new(|| {
+    let all = META.iter().find(|tool| tool.definition["name"] == "run_parallel");
+    let schema = all.map(|tool| tool.definition["inputSchema"]["properties"]["actions"]["items"].clone());
+    Schema::new(schema.unwrap_or_default())
 });
 
 /// The nine definitions, as `tools/list` gives them.
@@ -147,6 +155,10 @@ pub async fn call(
     let mut notes = Vec::new();
     let at = NAMES.iter().position(|known| *known == name);
     let verbatim = at.is_none() && gateway.is_verbatim(caller, name);
+    let at = at.or_else(|| {
+        let meant = if verbatim { None } else { gateway.meta_tool(caller, name) };
+        meant.and_then(|meant| NAMES.iter().position(|known| *known == meant))
+    });
     let outcome = match at {
         Some(at) => meta_call(gateway, caller, at, arguments, &mut notes).await,
         None => {
@@ -210,9 +222,19 @@ async fn meta_call(
                 background: bool,
                 select: Option<String>,
             }
-            let takes = |tool: &str, param: &str| gateway.takes(caller, tool, param);
-            let (arguments, changes) = arguments::call(&EXECUTE_KEYS, arguments, &takes);
-            tell_repairs(notes, at, changes);
+            let schema = &META[at].schema;
+            let call = one_call(
+                gateway,
+                caller,
+                &mut |it| tell_repairs(notes, at, it),
+                &EXECUTE_KEYS,
+                schema,
+                Value::Object(arguments),
+            );
+            let arguments = match call {
+                Value::Object(fields) => fields,
+                _ => Map::new(),
+            };
             let wanted: Arguments = read(notes, at, arguments)?;
             let request = Request {
                 name: wanted.name,
@@ -228,15 +250,25 @@ async fn meta_call(
         "browse_category" => text(gateway.browse(caller, &read::<BrowseArguments>(notes, at, arguments)?)?),
         "run_parallel" => {
             let mut arguments = arguments;
-            let takes = |tool: &str, param: &str| gateway.takes(caller, tool, param);
-            if let Some(Value::Array(actions)) = arguments.get_mut("actions") {
-                for action in actions {
-                    if let Value::Object(fields) = action {
-                        let (read, changes) = arguments::call(&ACTION_KEYS, std::mem::take(fields), &takes);
-                        tell_repairs(notes, at, changes);
-                        *fields = read;
-                    }
-                }
+            if let Some(actions) = arguments.get_mut("actions") {
+                let (given, changes) = arguments::actions(actions.take());
+                tell_repairs(notes, at, changes);
+                *actions = match given {
+                    Value::Array(list) => list
+                        .into_iter()
+                        .map(|one| {
+                            one_call(
+                                gateway,
+                                caller,
+                                &mut |it| tell_repairs(notes, at, it),
+                                &ACTION_KEYS,
+                                &ACTION,
+                                one,
+                            )
+                        })
+                        .collect(),
+                    other => other,
+                };
             }
             gateway.run_parallel(caller, read::<ParallelArguments>(notes, at, arguments)?).await?
         }
@@ -244,6 +276,42 @@ async fn meta_call(
         "call_app" => gateway.call_app(caller, read::<AppArguments>(notes, at, arguments)?).await?,
         _ => text(gateway.ask_user(caller, read::<AskArguments>(notes, at, arguments)?).await?),
     })
+}
+
+/// One call as models write it, under the keys of its own: opened first, so that nothing in it is lost.
+fn one_call(
+    gateway: &Gateway,
+    caller: &Caller,
+    tell: &mut dyn FnMut(Vec<String>),
+    own: &[&str],
+    schema: &Schema,
+    given: Value,
+) -> Value {
+    let takes = |tool: &str, param: &str| gateway.takes(caller, tool, param);
+    let snapshot = gateway.snapshot();
+    let is_server = |given: &str| {
+        let folded = name::fold(given);
+        snapshot.catalog.servers().keys().any(|server| name::fold(server) == folded)
+    };
+    let tools = arguments::Tools { takes: &takes, is_server: &is_server };
+    let (opened, changes) = arguments::opened(own, given);
+    tell(changes);
+    let Value::Object(fields) = opened else { return opened };
+    let (read, changes) = arguments::call(own, fields, tools);
+    tell(changes);
+    if read.contains_key("name") {
+        return Value::Object(read);
+    }
+    // The name is under a key that is nearly its own; the params may still stand beside it.
+    match schema.read(Value::Object(read.clone())) {
+        Ok(Reading { params, repaired }) => {
+            tell(repaired);
+            let (read, changes) = arguments::call(own, params, tools);
+            tell(changes);
+            Value::Object(read)
+        }
+        Err(_) => Value::Object(read),
+    }
 }
 
 /// The arguments of a meta-tool under its own names.

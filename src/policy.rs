@@ -69,7 +69,7 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     if profile.max_risk.is_some_and(|most| tool.risk > most) {
         return Some("max_risk");
     }
-    let limited = !profile.categories.is_empty() || !profile.tags.is_empty() || !profile.allow.is_empty();
+    let limited = profile.is_limited();
     let listed = profile.categories.iter().any(|name| {
         *name == *tool.server
             || scope.categories.get(name).is_some_and(|category| in_category(tool, category))

@@ -29,6 +29,7 @@ use std::{
 
 use jsonschema::{PatternOptions, Validator};
 use limits::Cost;
+pub(crate) use readings::from_text;
 pub use repair::bare;
 use serde_json::{Map, Value};
 pub use signature::Parameter;

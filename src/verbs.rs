@@ -124,7 +124,7 @@ const DESTROY: &str = "clear delete destroy discard drop eliminate empty erase f
 
 /// Verbs of looking that may do more in the name of a tool: `report_spam`, `track_event`, `watch_repository`.
 const DOUBTFUL: &str =
-    "access evaluate inform learn monitor profile report return solve test trace track verify watch";
+    "access evaluate inform learn monitor print profile report return solve test trace track verify watch";
 
 /// Verbs that are as often things in the name of a tool: `get_pull_request`, `list_open_issues`, `order_status`.
 const THINGS: &str = "alert answer archive audit average backup blame book broadcast build call capture change check \

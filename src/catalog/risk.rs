@@ -57,18 +57,25 @@ fn of_name(name: &str) -> Risk {
 }
 
 fn of_clause(words: &[String]) -> Risk {
+    // `list_files_to_remove` lists them.
+    let words = match words.iter().position(|word| word == "to") {
+        Some(at) if at > 1 && verbs::looks(&words[0]) => &words[..at],
+        _ => words,
+    };
     let last = words.len() - 1;
     let looks = |at: usize| match words[at].as_str() {
         // `git_log` shows one, and `log_event` writes one.
         "log" => at == last && at > 0,
-        // `mysql_query` runs one.
-        "query" if at == last => at == 0,
+        // `mysql_query` runs one, and `query` may run any.
+        "query" if at == last => false,
         word if verbs::is_thing(word) => verbs::looks(word) && (at < 2 || at == last),
         word => verbs::looks(word),
     };
     let is_verb = |at: usize| looks(at) && (at == 0 || !verbs::is_thing(&words[at]));
     let first = (0..words.len()).find(|at| is_verb(*at));
-    let ends_with_look = last > 0 && ENDINGS.contains(&words[last].as_str());
+    // `mark_as_read` changes a mark.
+    let marks = words.iter().any(|word| word == "mark");
+    let ends_with_look = last > 0 && ENDINGS.contains(&words[last].as_str()) && !marks;
     // `get_pull_request`, and `issue_read`.
     let is_object =
         |at: usize| verbs::is_thing(&words[at]) && (first.is_some_and(|first| first < at) || ends_with_look);
@@ -87,7 +94,15 @@ fn of_clause(words: &[String]) -> Risk {
         return Risk::High;
     }
     let changes = |(at, word): &(usize, &str)| verbs::changes(word) && !looks(*at);
-    if done.iter().any(changes) || !(0..words.len()).any(looks) { Risk::Medium } else { Risk::Low }
+    // `check_in` is no check, and `count_reset` may reset a count.
+    let enters =
+        words.windows(2).any(|two| two[0] == "check" && matches!(two[1].as_str(), "in" | "out" | "off"));
+    let may_destroy = last == 1 && verbs::is_thing(&words[0]) && verbs::destroys(&words[1]);
+    if enters || may_destroy || done.iter().any(changes) || !(0..words.len()).any(looks) {
+        Risk::Medium
+    } else {
+        Risk::Low
+    }
 }
 
 #[cfg(test)]
@@ -123,7 +138,6 @@ mod tests {
                 "git_diff_unstaged",
                 "git_show",
                 "fetch",
-                "query",
                 "read_query",
                 "query_docs",
                 "API-query-data-source",
@@ -150,6 +164,8 @@ mod tests {
                 "get_network_request",
                 "list_drop_zones",
                 "view_order",
+                "list_files_to_remove",
+                "get_items_to_delete",
             ],
         );
     }
@@ -196,6 +212,12 @@ mod tests {
                 "start_trace",
                 "interact_with_process",
                 "refresh_view",
+                "mark_as_read",
+                "mark_all_read",
+                "count_reset",
+                "check_in",
+                "check_out_book",
+                "move_list_to_trash",
             ],
         );
     }
@@ -240,6 +262,8 @@ mod tests {
                 "sequentialthinking",
                 "frobnicate",
                 "mysql_query",
+                "query",
+                "print",
                 "log",
                 "report_bug",
                 "track_event",

@@ -157,6 +157,14 @@ pub struct Profile {
     pub priorities: Priorities,
 }
 
+impl Profile {
+    /// Whether only tools of what is named are shown. `allow` limits alone; beside `only` it adds to what that leaves.
+    pub fn is_limited(&self) -> bool {
+        let allows = !self.allow.is_empty() && self.only.is_none();
+        !self.categories.is_empty() || !self.tags.is_empty() || allows
+    }
+}
+
 /// What happens when certain tools are called: `[policies.NAME]`. A tool is meant if its name matches one of `tools`, where
 /// they are given, and its risk is at least `risk`, where that is given.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -186,4 +194,22 @@ pub enum Risk {
 
 fn server_names(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": named("server-name", "files"), "examples": [["files", "docs"]] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allow_limits_only_where_nothing_else_does() {
+        let check = |profile: serde_json::Value, expected: bool| {
+            let read: Profile = serde_json::from_value(profile.clone()).expect("a profile");
+            assert_eq!(read.is_limited(), expected, "{profile}");
+        };
+        check(json!({}), false);
+        check(json!({ "allow": ["a.*"] }), true);
+        check(json!({ "only": ["b.*"], "allow": ["a.*"] }), false);
+        check(json!({ "only": ["b.*"], "categories": ["b"] }), true);
+        check(json!({ "only": ["b.*"] }), false);
+    }
 }

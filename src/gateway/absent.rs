@@ -165,7 +165,7 @@ fn may_concern(scope: Option<Scope<'_>>, server: &str) -> bool {
     if profile.only.as_ref().is_some_and(is_beyond) {
         return false;
     }
-    let is_limited = !profile.categories.is_empty() || !profile.tags.is_empty() || !profile.allow.is_empty();
+    let is_limited = profile.is_limited();
     let holds = |category: &String| {
         category == server
             || categories

@@ -17,7 +17,7 @@ use crate::{
     fault::{Code, Fault},
     jobs::{Ended, How},
     results::is_error,
-    schema::clip,
+    schema::{bare, clip},
 };
 
 /// How long `wait` waits if the caller does not say, in seconds.
@@ -29,6 +29,50 @@ const BACKGROUND_RUN: &str = "gateway.background_run";
 const LISTED: usize = 50;
 /// How many tools `load_tools` gives at once.
 const MAX_LOADED: usize = 50;
+
+/// One param with its other names.
+type Aliases = (&'static str, &'static [&'static str]);
+/// The names that models give to the params of each tool, without case and separators.
+const OTHER_NAMES: &[(&str, &[Aliases])] = &[
+    (
+        "background_run",
+        &[
+            ("name", &["tool", "toolname"]),
+            ("params", &["arguments", "args", "parameters", "input", "toolinput"]),
+            ("task_id", &["id", "task", "job", "jobid"]),
+            ("list_tasks", &["list"]),
+        ],
+    ),
+    ("fetch_result", &[("ref", &["reference", "refid", "id", "resultref"]), ("select", &["jq", "filter"])]),
+    (
+        "load_tools",
+        &[
+            ("names", &["name", "tool", "tools", "toolname", "toolnames"]),
+            ("category", &["server", "servername", "group"]),
+        ],
+    ),
+    ("read_resource", &[("uri", &["url", "resource", "resourceuri", "link"])]),
+];
+
+/// Gives params their own names where they come under other ones, and tells it.
+pub(super) fn under_own_names(tool: &str, params: &mut Value) -> Vec<String> {
+    let Some(fields) = params.as_object_mut() else { return Vec::new() };
+    let Some((_, names)) = OTHER_NAMES.iter().find(|(known, _)| *known == tool) else { return Vec::new() };
+    let mut told = Vec::new();
+    for (own, others) in *names {
+        let mut found = fields.keys().filter(|key| others.contains(&bare(key).as_str()));
+        let (Some(key), None) = (found.next().cloned(), found.next()) else { continue };
+        let is_own = |(own, _): &Aliases| *own == key;
+        if fields.contains_key(*own) || names.iter().any(is_own) {
+            continue;
+        }
+        if let Some(value) = fields.shift_remove(&key) {
+            told.push(format!("`{}` was taken as `{own}`", clip(&key, 40)));
+            fields.insert((*own).into(), value);
+        }
+    }
+    told
+}
 
 /// The definitions, as a server would list them.
 pub fn definitions() -> Vec<Value> {
@@ -436,5 +480,34 @@ impl Gateway {
             status["mean_us"] = json!({ "gateway": gateway, "server": server });
         }
         status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_params_have_other_names() {
+        let check = |tool: &str, mut params: Value, expected: Value, told: usize| {
+            assert_eq!(under_own_names(tool, &mut params).len(), told, "{tool} {params}");
+            assert_eq!(params, expected, "{tool}");
+        };
+        check("load_tools", json!({ "name": "a.b" }), json!({ "names": "a.b" }), 1);
+        check(
+            "load_tools",
+            json!({ "names": ["a"], "name": "b" }),
+            json!({ "names": ["a"], "name": "b" }),
+            0,
+        );
+        check("background_run", json!({ "id": "t" }), json!({ "task_id": "t" }), 1);
+        check(
+            "background_run",
+            json!({ "tool": "a.b", "arguments": { "x": 1 } }),
+            json!({ "name": "a.b", "params": { "x": 1 } }),
+            2,
+        );
+        check("fetch_result", json!({ "reference": "r" }), json!({ "ref": "r" }), 1);
+        check("status", json!({ "id": "r" }), json!({ "id": "r" }), 0);
     }
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     ask::Interrupt,
+    builtin,
     faults::{call_fault, invalid_params, not_ready, passed_on},
     run::Run,
     session::Caller,
@@ -100,7 +101,7 @@ impl Gateway {
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
         let begun = Begun::new(caller, &request.params);
         let prepared = async {
-            if let Some(meta_tool) = meta_tool(&request.name) {
+            if let Some(meta_tool) = self.meta_tool(caller, &request.name) {
                 let arguments = match &request.params {
                     Value::Object(_) => request.params.clone(),
                     _ => json!({}),
@@ -192,10 +193,13 @@ impl Gateway {
             Verdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
         };
-        let (params, told) = match filled {
+        let (mut params, mut told) = match filled {
             Some(filled) => in_text(&tool.schema, filled),
             None => (written, Vec::new()),
         };
+        if &*tool.server == GATEWAY {
+            told.extend(builtin::under_own_names(&tool.name, &mut params));
+        }
         let reading = if tool.schema.is_quick() {
             tool.schema.read(params)
         } else {
@@ -292,6 +296,17 @@ impl Gateway {
         }
     }
 
+    /// The meta-tool that a name means, however it is written, unless a tool is called so.
+    pub fn meta_tool(&self, caller: &Caller, name: &str) -> Option<&'static str> {
+        let meant = meta_tool(name)?;
+        let own = name::without_client_prefix(name.trim()).unwrap_or(name.trim());
+        let is_free = || match self.allowed_tool(caller, name) {
+            Err(fault) => matches!(fault.code, Code::InvalidParams | Code::UnknownTool),
+            Ok(_) => false,
+        };
+        (own == meant || is_free()).then_some(meant)
+    }
+
     /// Whether a tool that the caller may use takes a param of this name.
     pub fn takes(&self, caller: &Caller, tool: &str, param: &str) -> bool {
         self.allowed_tool(caller, tool).is_ok_and(|tool| tool.schema.names(param))
@@ -299,19 +314,25 @@ impl Gateway {
 
     /// The tool that is meant, if it is known and the caller may use it.
     pub(super) fn allowed_tool(&self, caller: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
-        if name::META_TOOLS.contains(&name) {
-            return Err(Fault::new(
+        let not_by_name = |meta_tool: &str| {
+            Fault::new(
                 Code::InvalidParams,
                 format!(
-                    "`{name}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."
+                    "`{meta_tool}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."
                 ),
-            ));
+            )
+        };
+        if name::META_TOOLS.contains(&name) {
+            return Err(not_by_name(name));
         }
         let snapshot = self.snapshot();
         let world = self.world();
         let scope = world.scope(&caller.session);
         let seen = |tool: &Tool| !matches!(policy::check(tool, scope), Verdict::Deny(_));
-        let tool = snapshot.catalog.resolve_among(name, &seen)?;
+        let tool = snapshot.catalog.resolve_among(name, &seen).map_err(|fault| match meta_tool(name) {
+            Some(meant) if fault.code == Code::UnknownTool => not_by_name(meant),
+            _ => fault,
+        })?;
         match policy::check(tool, scope) {
             Verdict::Deny(rule) => Err(Fault::new(
                 Code::Forbidden,
@@ -565,11 +586,13 @@ fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
     (value, told)
 }
 
-/// The meta-tool that a name means.
+/// The meta-tool that a name means, whatever its case and separators.
 fn meta_tool(name: &str) -> Option<&'static str> {
     let name = name.trim();
     let own = name::without_client_prefix(name).unwrap_or(name);
-    name::META_TOOLS.into_iter().find(|meta_tool| *meta_tool == own)
+    let plain = name::fold(own).replace('_', "");
+    let plain = plain.strip_prefix("nonet").unwrap_or(&plain);
+    name::META_TOOLS.into_iter().find(|meta_tool| meta_tool.replace('_', "") == plain)
 }
 
 /// What the server asked of the client in vain. That a client has no roots concerns nobody: servers ask for them on the off

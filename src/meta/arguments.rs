@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     name,
-    schema::{bare, clip},
+    schema::{bare, clip, from_text},
 };
 
 /// Other names of one argument, the likeliest first.
@@ -71,7 +71,7 @@ const OTHER_NAMES: &[(&str, &[Aliases])] = &[
 ];
 /// The same for a call: an `execute_tool`, or an action of `run_parallel`.
 const CALL_NAMES: &[(&str, &[&str])] = &[
-    ("name", &["tool", "toolname"]),
+    ("name", &["tool", "toolname", "functionname"]),
     (
         "params",
         &["arguments", "args", "input", "inputs", "parameters", "toolinput", "toolargs", "toolarguments"],
@@ -80,6 +80,37 @@ const CALL_NAMES: &[(&str, &[&str])] = &[
 ];
 /// Keys that hold all arguments, if nothing stands beside them.
 const WRAPPERS: &[&str] = &["arguments", "args", "params", "parameters", "input", "toolinput"];
+
+/// Keys that hold a whole call.
+const CALL_WRAPPERS: &[&str] = &[
+    "action",
+    "arguments",
+    "args",
+    "call",
+    "function",
+    "functioncall",
+    "input",
+    "parameters",
+    "params",
+    "tool",
+    "toolcall",
+    "toolinput",
+];
+/// Keys that stand beside such a one in a message, and say nothing of the call.
+const MESSAGE_KEYS: &[&str] = &["type", "id", "callid", "toolcallid", "index", "jsonrpc", "method"];
+/// Keys for the server of a tool.
+const SERVERS: &[&str] = &["server", "serverid", "servername", "mcpserver"];
+/// How many wrappings of a call are opened.
+const MAX_OPENED: usize = 4;
+
+/// What the reading of a call asks of the tools that there are.
+#[derive(Clone, Copy)]
+pub(super) struct Tools<'a> {
+    /// Whether a tool has a param of this name.
+    pub takes: &'a dyn Fn(&str, &str) -> bool,
+    /// Whether there is a server of this name.
+    pub is_server: &'a dyn Fn(&str) -> bool,
+}
 
 /// Arguments with keys that are the meta-tool's own, and what was done to get them.
 pub(super) type Told = (Map<String, Value>, Vec<String>);
@@ -158,13 +189,131 @@ fn rename(arguments: &mut Map<String, Value>, changes: &mut Vec<String>, key: &s
     }
 }
 
-/// A call as models write it: other names for `name` and `params`, or the params beside the name. `takes` says whether a
-/// tool has a param of its own of that name.
-pub(super) fn call(
-    own: &[&str],
-    mut arguments: Map<String, Value>,
-    takes: &dyn Fn(&str, &str) -> bool,
-) -> Told {
+/// The actions of `run_parallel` as a list, if they are one action or JSON in a string.
+pub(super) fn actions(mut given: Value) -> (Value, Vec<String>) {
+    let mut changes = Vec::new();
+    if let Some(inner) = given.as_str().and_then(from_text).map(|(inner, _)| inner)
+        && (inner.is_array() || inner.is_object())
+    {
+        changes.push("`actions` was JSON in a string".into());
+        given = inner;
+    }
+    if let Value::Object(fields) = &mut given {
+        match fields.get_mut("actions").filter(|inner| inner.is_array()).map(Value::take) {
+            Some(inner) => given = inner,
+            None => {
+                changes.push("`actions` was one action, taken as a list of one".into());
+                given = Value::Array(vec![given]);
+            }
+        }
+    }
+    (given, changes)
+}
+
+/// A call without what it is wrapped in: JSON in a string, a list of one, the message of a model.
+pub(super) fn opened(own: &[&str], mut given: Value) -> (Value, Vec<String>) {
+    let mut changes = Vec::new();
+    for _ in 0..MAX_OPENED {
+        let (inner, change) = match &mut given {
+            Value::String(text) => match from_text(text) {
+                Some((inner, _)) if !inner.is_string() => (inner, "the call was JSON in a string".into()),
+                _ => break,
+            },
+            Value::Array(items) => match &mut items[..] {
+                [only @ Value::Object(_)] => (only.take(), "the call was a list of one".into()),
+                _ => break,
+            },
+            Value::Object(fields) => match whole_call(own, fields) {
+                Some((key, inner)) => {
+                    (Value::Object(inner), format!("the call was wrapped in `{}`", clip(&key, 40)))
+                }
+                None => break,
+            },
+            _ => break,
+        };
+        changes.push(change);
+        given = inner;
+    }
+    (given, changes)
+}
+
+/// The object that a value is, or that its text holds.
+fn as_object(value: &Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Object(fields) => Some(fields.clone()),
+        Value::String(text) if !text.trim().is_empty() => match from_text(text)?.0 {
+            Value::Object(fields) => Some(fields),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The call in the one key that holds it, with the keys of a call that stand beside that key.
+fn whole_call(own: &[&str], fields: &Map<String, Value>) -> Option<(String, Map<String, Value>)> {
+    let names = |fields: &Map<String, Value>| {
+        fields.iter().any(|(key, value)| value.is_string() && meant("execute_tool", own, key) == Some("name"))
+    };
+    if names(fields) {
+        return None;
+    }
+    let mut wrapper = None;
+    let mut beside = Vec::new();
+    for (key, value) in fields {
+        let plain = bare(key);
+        let inner = CALL_WRAPPERS.contains(&plain.as_str()).then(|| as_object(value)).flatten();
+        match inner {
+            Some(inner) if wrapper.is_none() => wrapper = Some((key.clone(), inner)),
+            None if own.contains(&key.as_str()) => beside.push((key, value)),
+            None if MESSAGE_KEYS.contains(&plain.as_str()) && !value.is_object() && !value.is_array() => {}
+            _ => return None,
+        }
+    }
+    let (key, mut inner) = wrapper?;
+    if !names(&inner) && whole_call(own, &inner).is_none() {
+        return None;
+    }
+    for (key, value) in beside {
+        inner.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    Some((key, inner))
+}
+
+/// Puts the server that is given beside a tool's name before that name.
+fn with_server(
+    arguments: &mut Map<String, Value>,
+    changes: &mut Vec<String>,
+    has_params: bool,
+    tools: Tools<'_>,
+) {
+    let Some(tool) = arguments.get("name").and_then(Value::as_str).map(str::to_string) else { return };
+    let found = arguments.iter().find_map(|(key, value)| {
+        let server = value.as_str().map(str::trim).filter(|server| !server.is_empty())?;
+        SERVERS.contains(&bare(key).as_str()).then(|| (key.clone(), server.to_string()))
+    });
+    let Some((key, server)) = found else { return };
+    let full = name::full_name(&server, tool.trim());
+    let known = (tools.is_server)(&server);
+    let is_param = || (tools.takes)(&tool, &key) || (tools.takes)(&full, &key);
+    let in_name = name::split_given(&tool).map(|(first, _)| name::fold(first));
+    let named_twice = in_name.as_deref() == Some(&*name::fold(&server));
+    let is_meant = if has_params { known || in_name.is_none() } else { known && !is_param() };
+    if !is_meant {
+        return;
+    }
+    arguments.shift_remove(&key);
+    if !named_twice {
+        changes.push(format!(
+            "`{}` and `name` were taken as the name `{}`",
+            clip(&key, 40),
+            clip(&full, 100)
+        ));
+        arguments.insert("name".into(), Value::String(full));
+    }
+}
+
+/// A call as models write it: other names for `name` and `params`, the server beside the name, or the params beside it.
+pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: Tools<'_>) -> Told {
     let mut changes = Vec::new();
     let is = |key: &str, name: &str| meant("execute_tool", own, key) == Some(name);
     if !arguments.contains_key("name") {
@@ -172,32 +321,51 @@ pub(super) fn call(
         let Some(other) = other.map(|(key, _)| key.clone()) else { return (arguments, changes) };
         rename(&mut arguments, &mut changes, &other, "name");
     }
-    let tool = arguments.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
     let empty = |params: &Value| params.as_object().is_some_and(Map::is_empty) || params.is_null();
     let given = |arguments: &Map<String, Value>| arguments.get("params").is_some_and(|params| !empty(params));
+    let wrapped = |key: &str, value: &Value| {
+        !own.contains(&key) && is(key, "params") && (value.is_null() || as_object(value).is_some())
+    };
+    let has_params =
+        arguments.contains_key("params") || arguments.iter().any(|(key, value)| wrapped(key, value));
+    with_server(&mut arguments, &mut changes, has_params, tools);
+    let tool = arguments.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
+    let takes = |key: &str| (tools.takes)(&tool, key);
     // Keys of the call itself in another case. Beside params they are nothing else.
     let beside: Vec<String> = arguments.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect();
     for key in &beside {
         let Some(name) = meant("execute_tool", own, key) else { continue };
         let free = name != "name" && name != "params" && !arguments.contains_key(name);
-        if free && (given(&arguments) || !takes(&tool, key)) {
+        if free && (given(&arguments) || !takes(key)) {
             rename(&mut arguments, &mut changes, key, name);
         }
     }
-    let beside: Vec<String> = arguments.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect();
+    let beside = |arguments: &Map<String, Value>| -> Vec<String> {
+        arguments.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect()
+    };
+    // One other name for `params` is that, if the tool has no param of that name beside others.
+    if !given(&arguments) {
+        let all = beside(&arguments);
+        let mut others = all.iter().filter(|key| {
+            let one = arguments.get(key.as_str()).is_some_and(|value| wrapped(key, value)) && !takes(key);
+            if all.len() == 1 { is(key, "params") } else { one }
+        });
+        if let (Some(only), None) = (others.next(), others.next()) {
+            arguments.shift_remove("params");
+            rename(&mut arguments, &mut changes, only, "params");
+            for key in all.iter().filter(|key| *key != only) {
+                arguments.shift_remove(key);
+                changes.push(ignored("execute_tool", own, key).replace("`execute_tool`", "the call"));
+            }
+            return (arguments, changes);
+        }
+    }
+    let beside = beside(&arguments);
     if given(&arguments) {
         for key in &beside {
             arguments.shift_remove(key);
             changes.push(ignored("execute_tool", own, key).replace("`execute_tool`", "the call"));
         }
-        return (arguments, changes);
-    }
-    // One other name for `params` is that; anything else beside the name are params themselves.
-    if let [only] = &beside[..]
-        && is(only, "params")
-    {
-        arguments.shift_remove("params");
-        rename(&mut arguments, &mut changes, only, "params");
     } else if !beside.is_empty() {
         let taken: Map<String, Value> = beside
             .iter()
@@ -218,6 +386,10 @@ mod tests {
     const EXECUTE: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
     const ACTION: [&str; 5] = ["id", "name", "params", "after", "timeout_ms"];
 
+    fn takes_nothing(_: &str, _: &str) -> bool {
+        false
+    }
+
     fn object(value: Value) -> Map<String, Value> {
         let Value::Object(fields) = value else { panic!("an object") };
         fields
@@ -228,7 +400,8 @@ mod tests {
         let check = |own: &[&str], given: Value, expected: Value, told: &[&str]| {
             // The tool `a.own` has a param of its own with the name of a key of the call.
             let takes = |tool: &str, key: &str| tool == "a.own" && key == "timeoutMs";
-            let (read, changes) = call(own, object(given.clone()), &takes);
+            let tools = Tools { takes: &takes, is_server: &|server| server == "a" };
+            let (read, changes) = call(own, object(given.clone()), tools);
             assert_eq!(Value::Object(read), expected, "{given}");
             assert_eq!(changes, told, "{given}");
         };
@@ -289,6 +462,39 @@ mod tests {
             json!({"name": "a.b", "params": {"input": "text", "mode": "b"}}),
             &["beside `name`, so taken into `params`: input, mode"],
         );
+        execute(
+            json!({"name": "a.b", "arguments": {"x": 1}, "y": 2}),
+            plain(),
+            &[
+                "`arguments` was taken as `params`",
+                "`y` was ignored: the call does not know it; it takes name, params, timeout_ms, background, select",
+            ],
+        );
+        for (server, tool) in [("server_name", "tool_name"), ("server", "tool"), ("serverName", "name")] {
+            let (read, changes) = call(
+                &EXECUTE,
+                object(json!({server: "a", tool: "b", "arguments": {"x": 1}})),
+                Tools { takes: &takes_nothing, is_server: &|_| false },
+            );
+            assert_eq!(Value::Object(read), plain(), "{server}");
+            let told = format!("`{server}` and `name` were taken as the name `a.b`");
+            assert!(changes.contains(&told), "{server}: {changes:?}");
+        }
+        execute(
+            json!({"server": "a", "tool": "a.b", "params": {"x": 1}}),
+            plain(),
+            &["`tool` was taken as `name`"],
+        );
+        execute(
+            json!({"server": "a", "name": "b", "x": 1}),
+            plain(),
+            &["`server` and `name` were taken as the name `a.b`", "beside `name`, so taken into `params`: x"],
+        );
+        execute(
+            json!({"server": "db1", "name": "ping"}),
+            json!({"name": "ping", "params": {"server": "db1"}}),
+            &["beside `name`, so taken into `params`: server"],
+        );
         check(
             &ACTION,
             json!({"tool": "a.b", "args": {"x": 1}, "dependsOn": ["1"]}),
@@ -299,6 +505,35 @@ mod tests {
                 "`args` was taken as `params`",
             ],
         );
+    }
+
+    #[test]
+    fn a_wrapped_call_is_opened() {
+        let check = |given: Value, expected: Value, told: usize| {
+            let (read, changes) = opened(&ACTION, given.clone());
+            assert_eq!(read, expected, "{given}");
+            assert_eq!(changes.len(), told, "{given}: {changes:?}");
+        };
+        let plain = || json!({"name": "a.b", "x": 1});
+        check(plain(), plain(), 0);
+        check(json!(plain().to_string()), plain(), 1);
+        check(json!([plain()]), plain(), 1);
+        for key in ["arguments", "function", "tool_call", "params"] {
+            check(json!({ key: plain() }), plain(), 1);
+            check(json!({ key: plain().to_string() }), plain(), 1);
+        }
+        check(
+            json!({"id": "1", "type": "function", "function": {"name": "a.b", "arguments": "{}"}}),
+            json!({"name": "a.b", "arguments": "{}", "id": "1"}),
+            1,
+        );
+        check(json!({"jsonrpc": "2.0", "method": "tools/call", "params": plain()}), plain(), 1);
+        check(json!({"arguments": {"x": 1}}), json!({"arguments": {"x": 1}}), 0);
+        check(json!({"arguments": plain(), "y": 1}), json!({"arguments": plain(), "y": 1}), 0);
+        let action = json!([{"name": "a.b", "x": 1}]);
+        for given in [json!(action.to_string()), action[0].clone(), json!({"actions": action})] {
+            assert_eq!(actions(given.clone()).0, action, "{given}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Inner, Misfit, clip,
     limits::Cost,
-    repair::{Repair, values},
+    repair::{Last, Repair, values},
     signature::{kind, properties, required},
 };
 
@@ -32,7 +32,7 @@ impl Inner {
             return Misfit { faults, example, example_fits: false };
         };
         // What can be repaired is not what is in the way.
-        let repaired = Repair::new(&self.raw, false).params(fields, &mut Vec::new());
+        let repaired = Repair::new(&self.raw, Last::None).params(fields, &mut Vec::new());
         let (example, example_fits) = self.example_of(repaired.clone());
         Misfit { faults: self.faults(&Value::Object(repaired)), example, example_fits }
     }
@@ -60,7 +60,7 @@ impl Inner {
 
     /// What can be kept of `fields`, with placeholders, and whether that fits as it stands.
     pub(super) fn example_of(&self, fields: Map<String, Value>) -> (Map<String, Value>, bool) {
-        let repair = Repair::new(&self.raw, false);
+        let repair = Repair::new(&self.raw, Last::None);
         let own = properties(&self.raw);
         let part = |name: &str| own.and_then(|own| own.get(name));
         let filler = |name: &str| part(name).map_or((json!("<value>"), false), |part| repair.filler(part)).0;
@@ -162,7 +162,7 @@ impl Inner {
     /// Faults of the fields on top, where the validator is not asked for them.
     fn tell_plainly(&self, value: &Value, out: &mut Vec<String>) {
         let Some(fields) = value.as_object() else { return };
-        let repair = Repair::new(&self.raw, false);
+        let repair = Repair::new(&self.raw, Last::None);
         for name in required(&self.raw).filter(|name| !fields.contains_key(*name)) {
             out.push(clip(&format!("params: \"{name}\" is a required property"), MAX_MESSAGE));
         }

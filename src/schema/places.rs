@@ -11,15 +11,20 @@ impl Schema {
     /// Whether the schema lets a string stand at `path`, and nothing else but null. A place that it does not describe takes
     /// anything.
     pub fn takes_only_text(&self, path: &[String]) -> bool {
-        let mut left = MAX_FOLLOWED;
-        let mut here = alternatives(self.raw(), self.raw(), &mut left);
-        for step in path {
-            let below = here.iter().filter_map(|schema| below(schema, step)).collect::<Vec<_>>();
-            here = below.into_iter().flat_map(|schema| alternatives(self.raw(), schema, &mut left)).collect();
-        }
-        let types = here.iter().filter(|schema| !is_type(schema, "null"));
-        left > 0 && types.clone().next().is_some() && types.clone().all(|schema| is_text(schema))
+        takes_only_text(self.raw(), path)
     }
+}
+
+/// The same of a place in the schema `root`.
+pub(super) fn takes_only_text(root: &Value, path: &[String]) -> bool {
+    let mut left = MAX_FOLLOWED;
+    let mut here = alternatives(root, root, &mut left);
+    for step in path {
+        let below = here.iter().filter_map(|schema| below(schema, step)).collect::<Vec<_>>();
+        here = below.into_iter().flat_map(|schema| alternatives(root, schema, &mut left)).collect();
+    }
+    let types = here.iter().filter(|schema| !is_type(schema, "null"));
+    left > 0 && types.clone().next().is_some() && types.clone().all(|schema| is_text(schema))
 }
 
 /// The schema at the end of a local reference.

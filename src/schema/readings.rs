@@ -1,13 +1,13 @@
 //! The other ways to read params: what they were wrapped in, and how their fields were laid out.
 //!
 //! A wrapper is opened only if nothing of worth stands beside it. The number of readings is bounded:
-//! at most `MAX_BASES` times three layouts, twice.
+//! at most `MAX_BASES` times three layouts, three times.
 
 use serde_json::{Map, Value};
 
 use super::{
     Compiled, Inner, Misfit, Reading, clip,
-    repair::{Repair, bare},
+    repair::{Last, Repair, bare},
     signature::{properties, required},
 };
 
@@ -89,9 +89,9 @@ impl Inner {
         }
         let bases = self.bases(&given);
         let mut fitting: Vec<Reading> = Vec::new();
-        // Text with commas is a list only if nothing else makes sense.
-        for commas in [false, true] {
-            let repair = Repair::new(&self.raw, commas);
+        // Text with commas is a list, and a structure is text, only if nothing else makes sense.
+        for last in [Last::None, Last::Commas, Last::Text] {
+            let repair = Repair::new(&self.raw, last);
             for (params, repaired) in bases.iter().flat_map(|base| self.layouts(base, &repair)) {
                 let params = Value::Object(params);
                 if self.fits(&params)
@@ -258,7 +258,7 @@ impl Inner {
         let own = properties(&self.raw)?;
         let mut all = required(&self.raw);
         let (Some(only), None) = (all.next(), all.next()) else { return None };
-        let repair = Repair::new(&self.raw, false);
+        let repair = Repair::new(&self.raw, Last::None);
         let inner: Vec<String> =
             repair.object_fields(own.get(only)?)?.iter().map(|name| bare(name)).collect();
         let outer: Vec<String> = own.keys().map(|name| bare(name)).collect();
@@ -281,7 +281,7 @@ impl Inner {
 }
 
 /// What JSON in a string holds, also in a code fence, or as text in text. No text is no params.
-pub(super) fn from_text(text: &str) -> Option<(Value, &'static str)> {
+pub(crate) fn from_text(text: &str) -> Option<(Value, &'static str)> {
     let text = text.trim();
     if text.is_empty() {
         return Some((Value::Object(Map::new()), "empty text was taken as no params"));

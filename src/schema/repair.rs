@@ -14,6 +14,7 @@ use super::{
     clip,
     judge::options,
     limits,
+    places::takes_only_text,
     readings::{from_text, is_wrapper},
     signature::{properties, required},
 };
@@ -39,50 +40,50 @@ pub fn bare(key: &str) -> String {
     key.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
 }
 
-/// Keys that stand beside the params of any tool, and are none of its own under another name.
-const BESIDE: &[&str] = &[
-    "action",
-    "callid",
-    "comment",
-    "cwd",
-    "debug",
-    "description",
-    "dryrun",
-    "encoding",
-    "env",
-    "explanation",
-    "force",
-    "format",
-    "id",
-    "index",
-    "jsonrpc",
-    "lang",
-    "language",
-    "limit",
-    "method",
-    "mode",
-    "name",
-    "note",
-    "offset",
-    "page",
-    "pagesize",
-    "reason",
-    "status",
-    "thought",
-    "thoughts",
-    "timeout",
-    "timeoutms",
-    "token",
-    "tool",
-    "toolcallid",
-    "toolname",
-    "type",
-    "verbose",
-];
-
-/// Those of them that are no param of any tool, whatever its params are called.
+/// Keys that are no param of any tool, whatever its params are called.
 const NO_PARAMS: &[&str] =
     &["callid", "dryrun", "explanation", "jsonrpc", "thought", "thoughts", "toolcallid", "toolname"];
+
+/// Words of a key whose value is what is left alone, or another than the one meant.
+const OPPOSITES: &[&str] = &[
+    "after",
+    "before",
+    "but",
+    "except",
+    "excepted",
+    "exclude",
+    "excluded",
+    "excludes",
+    "excluding",
+    "ignore",
+    "ignored",
+    "ignores",
+    "keep",
+    "keeping",
+    "max",
+    "min",
+    "never",
+    "new",
+    "no",
+    "non",
+    "not",
+    "old",
+    "omit",
+    "omitted",
+    "preserve",
+    "previous",
+    "protect",
+    "since",
+    "skip",
+    "skipped",
+    "skipping",
+    "unless",
+    "until",
+    "without",
+];
+/// Words for where something comes from, and where it goes to.
+const STARTS: &[&str] = &["from", "origin", "source", "src"];
+const ENDS: &[&str] = &["dest", "destination", "dst", "target", "to"];
 
 /// Words of a key that say what its value is counted in.
 const UNITS: &[&str] = &[
@@ -144,8 +145,14 @@ fn alike(one: &str, other: &str) -> bool {
         return false;
     }
     let (first, second) = (key_words(one), key_words(other));
-    // 5 seconds are not 5 milliseconds.
-    if first.symmetric_difference(&second).any(|word| UNITS.contains(&word.as_str())) {
+    // 5 seconds are not 5 milliseconds, and what to exclude is not what to delete.
+    let differs =
+        |words: &[&str]| first.symmetric_difference(&second).any(|word| words.contains(&word.as_str()));
+    if differs(UNITS) || differs(OPPOSITES) {
+        return false;
+    }
+    let has = |words: &BTreeSet<String>, any: &[&str]| words.iter().any(|word| any.contains(&word.as_str()));
+    if has(&first, STARTS) && has(&second, ENDS) || has(&first, ENDS) && has(&second, STARTS) {
         return false;
     }
     if !first.is_empty() && !second.is_empty() && (first.is_subset(&second) || second.is_subset(&first)) {
@@ -171,6 +178,15 @@ pub(super) fn is_close(one: &str, other: &str) -> bool {
 /// Whether a value is an object, or text that holds one.
 fn holds_object(value: &Value) -> bool {
     value.is_object() || value.as_str().and_then(from_text).is_some_and(|(inner, _)| inner.is_object())
+}
+
+/// Whether a value can be meant as JSON text. A list of one may be meant as that one.
+fn is_structure(value: &Value) -> bool {
+    match value {
+        Value::Object(_) => true,
+        Value::Array(items) => !matches!(&items[..], [only] if !is_structure(only)),
+        _ => false,
+    }
 }
 
 /// Whether two values of a list differ in letter case only.
@@ -227,11 +243,33 @@ impl fmt::Display for Path<'_> {
     }
 }
 
+impl Path<'_> {
+    fn steps(&self) -> Vec<String> {
+        let (mut steps, step) = match self {
+            Path::Top => return Vec::new(),
+            Path::Field(above, key) => (above.steps(), (*key).to_string()),
+            Path::Item(above, at) => (above.steps(), at.to_string()),
+        };
+        steps.push(step);
+        steps
+    }
+}
+
+/// What is done only where nothing else makes sense.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Last {
+    None,
+    /// Text with commas is a list.
+    Commas,
+    /// An object or an array is text, where a tool takes only text.
+    Text,
+}
+
 /// One walk over params.
 pub(super) struct Repair<'a> {
     pub(super) root: &'a Value,
-    /// Whether text with commas may be a list.
-    commas: bool,
+    /// The last resort that is open.
+    last: Last,
     /// Whether 5.0 is no integer.
     pub(super) draft4: bool,
     /// Whether nothing beside a reference counts, as before 2019-09.
@@ -242,11 +280,11 @@ pub(super) struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    pub(super) fn new(root: &'a Value, commas: bool) -> Self {
+    pub(super) fn new(root: &'a Value, last: Last) -> Self {
         let draft = limits::draft(root);
         Self {
             root,
-            commas,
+            last,
             draft4: draft == Draft::Draft4,
             lone_references: matches!(draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7),
             prefix_items: draft == Draft::Draft202012,
@@ -312,6 +350,15 @@ impl<'a> Repair<'a> {
                 found.push((candidate, told));
             }
         };
+        if self.last == Last::Text
+            && is_structure(value)
+            && !matches!(path, Path::Top)
+            && self.spend(values(value))
+            && takes_only_text(self.root, &path.steps())
+        {
+            let told = format!("`{path}`: it takes text, so the value was put in as JSON text");
+            keep(Value::String(value.to_string()), vec![told]);
+        }
         for (candidate, what) in self.other_types(&views, &out) {
             let mut told = vec![format!("`{path}`: {what}")];
             let whole = self.value(schema, &candidate, path, &mut told, depth + 1).into_owned();
@@ -413,7 +460,7 @@ impl<'a> Repair<'a> {
     }
 
     /// The field that is given under another name: the only required one that is missing, and a key that the schema does not
-    /// know, whose value has its type. The names have to be alike, unless there is nothing else that the value can be.
+    /// know, whose value has its type. The names have to be alike.
     fn misnamed<'f>(
         &self,
         views: &[&'a Value],
@@ -440,15 +487,8 @@ impl<'a> Repair<'a> {
             own().map(|(name, _)| name).filter(|name| *name != missing && !given(name)).collect();
         let meant = |key: &str| alike(key, missing) && !absent.iter().any(|other| alike(key, other));
         let mut close = unknown.iter().filter(|one| meant(one.0) && takes(one));
-        match (close.next(), close.next(), &unknown[..]) {
-            (Some((key, _)), None, _) => Some((key.as_str(), missing.as_str())),
-            (None, None, [only]) => {
-                let nothing_else = needed.len() == 1
-                    && !absent.iter().any(|other| alike(only.0, other))
-                    && !BESIDE.contains(&bare(only.0).as_str())
-                    && !holds_object(only.1);
-                (nothing_else && takes(only)).then_some((only.0.as_str(), missing.as_str()))
-            }
+        match (close.next(), close.next()) {
+            (Some((key, _)), None) => Some((key.as_str(), missing.as_str())),
             _ => None,
         }
     }
@@ -528,7 +568,7 @@ impl<'a> Repair<'a> {
                 if let Some(inner) = inner {
                     found.push((inner, "JSON in a string was read".into()));
                 } else if allows("array") && !plain.starts_with(['[', '{']) {
-                    if self.commas && plain.contains(',') {
+                    if self.last == Last::Commas && plain.contains(',') {
                         let parts: Vec<&str> = plain.split(',').map(str::trim).collect();
                         found.push((json!(parts), "text was split at its commas".into()));
                     } else {

@@ -1,8 +1,13 @@
 //! How a schema reads on one line.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
-use super::{Schema, places::target};
+use super::{
+    Schema, limits,
+    repair::{Last, Repair},
+};
 
 /// The longest signature, in bytes.
 const MAX_SIGNATURE: usize = 400;
@@ -29,14 +34,13 @@ impl Schema {
     /// The parameters as `(name, type, required, description)`, required ones first, then in the
     /// schema's own order.
     pub fn parameters(&self) -> Vec<Parameter<'_>> {
-        let required: Vec<&str> = required(self.raw()).collect();
-        let mut all: Vec<Parameter<'_>> = properties(self.raw())
+        let (own, required) = members_of(self.raw(), self.raw());
+        let mut all: Vec<Parameter<'_>> = own
             .into_iter()
-            .flatten()
             .map(|(name, schema)| Parameter {
                 name,
                 kind: self.kind_of(schema),
-                required: required.contains(&name.as_str()),
+                required: required.contains(&name),
                 description: schema.get("description").and_then(Value::as_str).unwrap_or_default(),
             })
             .collect();
@@ -83,6 +87,20 @@ pub(super) fn required(schema: &Value) -> impl Iterator<Item = &str> {
     schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
+/// The members of an object and the names of those that it must have, whether the schema says so itself, in what it refers to
+/// or in its `allOf`.
+fn members_of<'a>(root: &'a Value, schema: &'a Value) -> (Vec<(&'a str, &'a Value)>, Vec<&'a str>) {
+    let views = Repair::new(root, Last::None).views(schema);
+    let mut own: Vec<(&str, &Value)> = Vec::new();
+    let mut known: HashSet<&str> = HashSet::new();
+    for (name, schema) in views.iter().filter_map(|view| properties(view)).flatten() {
+        if known.insert(name) {
+            own.push((name, schema));
+        }
+    }
+    (own, views.iter().flat_map(|view| required(view)).collect())
+}
+
 /// A schema's type in a few characters; the members of an object by name only.
 pub(super) fn kind(schema: &Value) -> String {
     kind_in(schema, schema, Members::Named, 0)
@@ -113,7 +131,9 @@ fn kind_in(root: &Value, schema: &Value, members: Members, depth: usize) -> Stri
     if let Some(only) = schema.get("const") {
         return only.to_string();
     }
-    if let Some(found) = schema.get("$ref").and_then(Value::as_str).and_then(|found| target(root, found)) {
+    if let Some(found) =
+        schema.get("$ref").and_then(Value::as_str).and_then(|found| limits::local(root, found))
+    {
         return below(found);
     }
     for key in ["anyOf", "oneOf"] {
@@ -127,6 +147,15 @@ fn kind_in(root: &Value, schema: &Value, members: Members, depth: usize) -> Stri
         }
     }
     match schema.get("type") {
+        Some(Value::String(name)) if name == "array" && tuple(schema).is_some() => {
+            let items = tuple(schema).into_iter().flatten();
+            let mut kinds: Vec<String> = items.take(MAX_BRANCHES + 1).map(below).collect();
+            if kinds.len() > MAX_BRANCHES || schema.get("items").is_some_and(Value::is_object) {
+                kinds.truncate(MAX_BRANCHES);
+                kinds.push("...".into());
+            }
+            format!("[{}]", kinds.join(", "))
+        }
         Some(Value::String(name)) if name == "array" => match schema.get("items") {
             Some(items) if items.is_object() => match below(items) {
                 several if several.contains('|') => format!("({several})[]"),
@@ -140,25 +169,42 @@ fn kind_in(root: &Value, schema: &Value, members: Members, depth: usize) -> Stri
         _ if properties(schema).is_some() => object(root, schema, members, depth),
         _ => match schema.get("allOf").and_then(Value::as_array).map(Vec::as_slice) {
             Some([only]) => below(only),
+            Some(_) if !members_of(root, schema).0.is_empty() => object(root, schema, members, depth),
             _ => "any".into(),
         },
     }
 }
 
+/// The schemas of the items of an array that has one for each place.
+fn tuple(schema: &Value) -> Option<&Vec<Value>> {
+    let places = schema.get("prefixItems").or_else(|| schema.get("items"))?.as_array()?;
+    (!places.is_empty()).then_some(places)
+}
+
 /// An object one level deep.
 fn object(root: &Value, schema: &Value, members: Members, depth: usize) -> String {
-    let Some(own) = properties(schema).filter(|own| !own.is_empty() && members != Members::Unsaid) else {
+    if members == Members::Unsaid {
         return "object".into();
-    };
-    let needed: Vec<&str> = required(schema).collect();
+    }
+    let (own, needed) = members_of(root, schema);
+    if own.is_empty() {
+        let others = schema.get("additionalProperties").and_then(Value::as_object);
+        return match others.filter(|others| !others.is_empty()) {
+            Some(_) => {
+                let others = kind_in(root, &schema["additionalProperties"], Members::Unsaid, depth + 1);
+                format!("{{[key]: {others}}}")
+            }
+            None => "object".into(),
+        };
+    }
     let most = if members == Members::Typed { 8 } else { 6 };
     let mut shown: Vec<String> = own
         .iter()
         .take(most)
         .map(|(name, schema)| match members {
-            Members::Named | Members::Unsaid => name.clone(),
+            Members::Named | Members::Unsaid => (*name).to_string(),
             Members::Typed => {
-                let optional = if needed.contains(&name.as_str()) { "" } else { "?" };
+                let optional = if needed.contains(name) { "" } else { "?" };
                 format!("{name}{optional}: {}", kind_in(root, schema, Members::Unsaid, depth + 1))
             }
         })
@@ -225,6 +271,42 @@ mod tests {
         check(json!({ "tree": { "$ref": "#/$defs/Tree" } }), "tree?: {leaf?: object}");
         check(json!({ "loop": { "$ref": "#/$defs/Loop" } }), "loop?: any");
         check(json!({ "out": { "$ref": "https://example.com/schema" } }), "out?: any");
+    }
+
+    #[test]
+    fn the_params_may_be_said_elsewhere() {
+        let check = |schema: Value, expected: &str| {
+            assert_eq!(Schema::new(schema.clone()).signature("t"), expected, "{schema}");
+        };
+        let a = json!({ "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] });
+        let b = json!({ "type": "object", "properties": { "b": { "type": "integer" } } });
+        check(json!({ "$defs": { "A": a }, "$ref": "#/$defs/A" }), "t(a: string)");
+        check(json!({ "type": "object", "allOf": [a] }), "t(a: string)");
+        check(
+            json!({ "type": "object", "allOf": [a], "properties": b["properties"] }),
+            "t(a: string, b?: integer)",
+        );
+        check(
+            json!({ "properties": { "m": a, "n": { "$ref": "#/properties/m" } } }),
+            "t(m?: {a: string}, n?: {a: string})",
+        );
+        check(json!({ "properties": { "n": { "allOf": [a, b] } } }), "t(n?: {b?: integer, a: string})");
+    }
+
+    #[test]
+    fn maps_and_tuples_are_said() {
+        check(
+            json!({ "m": { "type": "object", "additionalProperties": { "type": "integer" } } }),
+            "m?: {[key]: integer}",
+        );
+        check(json!({ "m": { "type": "object", "additionalProperties": true } }), "m?: object");
+        let places = json!([{ "type": "string" }, { "type": "integer" }]);
+        check(json!({ "p": { "type": "array", "prefixItems": places } }), "p?: [string, integer]");
+        check(json!({ "p": { "type": "array", "items": places } }), "p?: [string, integer]");
+        check(
+            json!({ "p": { "type": "array", "prefixItems": places, "items": { "type": "string" } } }),
+            "p?: [string, integer, ...]",
+        );
     }
 
     #[test]

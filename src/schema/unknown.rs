@@ -4,7 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{Schema, repair::Repair, signature::properties};
+use super::{
+    Schema,
+    repair::{Last, Repair},
+    signature::properties,
+};
 
 /// How many subschemas are looked at for names.
 const MAX_VIEWS: usize = 64;
@@ -29,7 +33,7 @@ impl Schema {
 
     /// The names of all params, unless others are welcome too, or the schema names none.
     fn known(&self) -> Option<BTreeSet<&str>> {
-        let repair = Repair::new(self.raw(), false);
+        let repair = Repair::new(self.raw(), Last::None);
         let mut names = BTreeSet::new();
         let mut seen = 0;
         let mut next = vec![self.raw()];

@@ -112,6 +112,86 @@ async fn every_repair_is_told() {
 }
 
 #[tokio::test]
+async fn no_param_is_lost_around_a_call() {
+    let open = json!({ "type": "object", "properties": { "path": { "type": "string" } } });
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tool = json!({ "name": "wipe", "input_schema": open });
+    let inside = setup.server("files", json!({ "tools": [tool], "call_log": log })).open().await;
+    let seen = |given: &Value| {
+        let calls = logged(&log);
+        assert_eq!(calls.last().expect("a call")["params"]["arguments"], json!({ "path": "a" }), "{given}");
+        calls.len()
+    };
+    let flat = json!({ "name": "files.wipe", "path": "a" });
+    let nested = json!({ "name": "files.wipe", "arguments": { "path": "a" } });
+    let mut calls = 0;
+    for given in [
+        json!({ "arguments": flat }),
+        json!({ "arguments": flat.to_string() }),
+        json!({ "type": "function", "function": { "name": "files.wipe", "arguments": "{\"path\": \"a\"}" } }),
+        json!({ "nmae": "files.wipe", "path": "a" }),
+        json!({ "server_name": "files", "tool_name": "wipe", "arguments": { "path": "a" } }),
+        json!({ "server": "files", "tool": "wipe", "arguments": { "path": "a" } }),
+        json!({ "name": "files.wipe", "arguments": { "path": "a" }, "x": 2 }),
+    ] {
+        let result = inside.call("execute_tool", given.clone()).await;
+        calls += 1;
+        assert_eq!(seen(&given), calls, "{given}: {result}");
+        assert_eq!(notices_of(&result)[0]["kind"], "arguments_repaired", "{given}: {result}");
+    }
+    for actions in [
+        json!(json!([flat]).to_string()),
+        json!(json!([nested]).to_string()),
+        flat.clone(),
+        nested.clone(),
+        json!(flat.to_string()),
+        json!([flat.to_string()]),
+        json!([{ "action": flat }]),
+        json!([{ "server": "files", "tool": "wipe", "params": { "path": "a" } }]),
+    ] {
+        let result = inside.call("run_parallel", json!({ "actions": actions })).await;
+        calls += 1;
+        assert_eq!(seen(&actions), calls, "{actions}: {result}");
+    }
+}
+
+#[tokio::test]
+async fn a_meta_tool_is_known_however_its_name_is_written() {
+    let (inside, _) = files().await;
+    for name in [
+        "Search_Tools",
+        "searchTools",
+        "nonet__search_tools",
+        "nonet.search_tools",
+        "mcp__nonet__search-tools",
+    ] {
+        let found = inside.answer(name, json!({ "query": "list" })).await;
+        assert!(found["results"].is_array(), "{name}: {found}");
+        let call = json!({ "name": name, "params": { "query": "list" } });
+        let fault = inside.fault("execute_tool", call).await;
+        assert_eq!(
+            fault["next_step"],
+            json!({ "tool": "search_tools", "arguments": { "query": "list" } }),
+            "{name}: {fault}"
+        );
+        let report = inside.call("run_parallel", json!({ "actions": [{ "name": name }] })).await;
+        assert!(report.to_string().contains("`search_tools` is a meta-tool"), "{name}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn the_tools_of_the_gateway_know_the_usual_names() {
+    let (inside, _) = files().await;
+    let loaded = inside.execute("gateway.load_tools", json!({ "name": "files.list" })).await;
+    assert_eq!(json_of(&loaded)["tools"][0]["name"], "files.list", "{loaded}");
+    let run = inside
+        .execute("gateway.background_run", json!({ "tool": "files.list", "arguments": { "path": "a" } }))
+        .await;
+    assert_eq!(json_of(&run), json!({ "path": "a" }), "{run}");
+}
+
+#[tokio::test]
 async fn a_value_is_never_changed_silently() {
     let (inside, _) = files().await;
     for call in [

@@ -428,7 +428,6 @@ fn the_one_that_is_missing_under_another_name() {
     check("read_file", json!({"file": "a"}), path(&["`file` was taken as `file_path`"]));
     check("read_file", json!({"filename": "a"}), path(&["`filename` was taken as `file_path`"]));
     check("read_file", json!({"fle_path": "a"}), path(&["`fle_path` was taken as `file_path`"]));
-    check("read_file", json!({"document": "a"}), path(&["`document` was taken as `file_path`"]));
     check(
         "read_file",
         json!({"arguments": {"path": "a", "limit": "5"}}),
@@ -491,6 +490,28 @@ fn what_may_be_something_else_is_not_taken_for_the_one_that_is_missing() {
     // Nothing says that it is meant, and the tool takes more than one thing.
     check("list_issues", json!({"owner": "o", "explanation": "to see"}), Refused("required"));
     check("list_issues", json!({"owner": "o", "colour": "red"}), Refused("required"));
+    // Another word, and one that means the opposite.
+    check("read_file", json!({"document": "a"}), Refused("required"));
+    let rm = Schema::new(json!({"properties": {"path": {"type": "string"}}, "required": ["path"]}));
+    for key in [
+        "exclude",
+        "keep",
+        "except_path",
+        "not_path",
+        "exclude_path",
+        "skipPath",
+        "old_path",
+        "no-path",
+        "ignore",
+    ] {
+        assert!(rm.read(json!({ key: "/etc" })).is_err(), "{key}");
+    }
+    for (needed, key) in
+        [("source", "target"), ("from", "dest_from"), ("new_name", "old_name"), ("to", "from")]
+    {
+        let copy = Schema::new(json!({"properties": {needed: {"type": "string"}}, "required": [needed]}));
+        assert!(copy.read(json!({ key: "a" })).is_err(), "{key} for {needed}");
+    }
     // What stands beside the params of any tool.
     check("read_file", json!({"explanation": "to see"}), Refused("required"));
     check("read_file", json!({"encodng": "utf-8"}), Refused("required"));
@@ -808,6 +829,31 @@ fn of_another_type() {
     check("read_file", json!({"file_path": "a", "limit": "1,000"}), Refused("limit"));
     check("read_file", json!({"file_path": ""}), Refused("file_path"));
     check("read_file", json!({"file_path": ["a"]}), Refused("file_path"));
+}
+
+#[test]
+fn a_structure_where_only_text_goes_is_put_in_as_text() {
+    let schema = Schema::new(json!({
+        "properties": {
+            "content": {"type": "string"},
+            "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "either": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]},
+            "short": {"type": "string", "maxLength": 4},
+        },
+    }));
+    let check = |given: Value, expected: Option<Value>| {
+        let read = schema.read(given.clone());
+        let params = read.as_ref().ok().map(|reading| Value::Object(reading.params.clone()));
+        assert_eq!(params, expected, "{given}: {read:?}");
+        assert!(read.is_err() || read.is_ok_and(|reading| reading.repaired.len() == 1), "{given}");
+    };
+    check(json!({"content": {"a": 1}}), Some(json!({"content": "{\"a\":1}"})));
+    check(json!({"content": [1, {"b": "c"}]}), Some(json!({"content": "[1,{\"b\":\"c\"}]"})));
+    check(json!({"maybe": {"a": 1}}), Some(json!({"maybe": "{\"a\":1}"})));
+    // The one item may be meant, and the other alternative.
+    check(json!({"content": ["a"]}), None);
+    check(json!({"either": ["a", "b"]}), None);
+    check(json!({"short": {"a": 1}}), None);
 }
 
 #[test]
