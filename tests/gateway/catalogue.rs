@@ -366,6 +366,12 @@ impl Signature<'_> {
 
     fn fields(&mut self, depth: usize) -> Option<()> {
         self.take('{')?;
+        // A map of names that are not known beforehand.
+        if self.peek() == Some('[') {
+            self.take_all("[key]: ")?;
+            self.kind(depth + 1)?;
+            return self.take('}');
+        }
         while self.name()?.as_str() != "..." {
             if self.take(':').is_some() {
                 self.take(' ')?;
@@ -397,6 +403,7 @@ impl Signature<'_> {
 fn signatures_are_read_as_they_are_written() {
     for (signature, expected) in [
         ("t()", Some(vec![])),
+        ("t(m?: {[key]: integer}|null)", Some(vec![("m", "{[key]: integer}|null")])),
         ("t(a: string, b?: \"x, y\"|null|..., ...)", Some(vec![("a", "string"), ("b", "\"x, y\"|null|...")])),
         ("t(a: {b: integer, c?: string[]}[])", Some(vec![("a", "{b: integer, c?: string[]}[]")])),
         ("t(a?: {b, c, ...}, d: (string|-1)[])", Some(vec![("a", "{b, c, ...}"), ("d", "(string|-1)[]")])),

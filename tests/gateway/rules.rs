@@ -194,7 +194,8 @@ async fn only_limits_what_a_profile_shows_and_allow_adds_to_it() {
     };
     check("only = ['*.read_*']", &["files.read_file", "web.read_page", "gateway.status"]).await;
     check("only = ['*.read_*']\ncategories = ['files']", &["files.read_file", "gateway.status"]).await;
-    check("only = ['files.*']\nallow = ['web.post']", &["gateway.status"]).await;
+    let of_files = &["files.read_file", "files.write_file", "gateway.status"];
+    check("only = ['files.*']\nallow = ['web.post']", of_files).await;
     check(
         "only = ['files.*', 'web.post']\ncategories = ['files']\nallow = ['web.*']",
         &["files.read_file", "files.write_file", "web.post", "gateway.status"],
