@@ -476,8 +476,8 @@ fn number(text: &str) -> Option<(usize, String)> {
 }
 
 /// Whether a word beside a choice says nothing of which one it is.
-fn around_choice(word: &String) -> bool {
-    AROUND.contains(&word.as_str())
+fn around_choice(word: &str) -> bool {
+    AROUND.contains(&word)
         || word_of(word).is_some_and(|word| word.is_filler() || matches!(word, Word::It | Word::Says))
 }
 
