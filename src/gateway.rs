@@ -30,7 +30,7 @@ mod skills;
 mod unmatched;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     path::PathBuf,
     sync::{Arc, LazyLock, Mutex, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant, SystemTime},
@@ -93,6 +93,8 @@ struct View {
     seen: Box<[bool]>,
     /// The priorities of those that have one.
     priorities: Box<[(usize, f32)]>,
+    /// Own names and versions of those.
+    ranked: HashSet<(Arc<str>, String)>,
 }
 
 impl Snapshot {

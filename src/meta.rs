@@ -51,6 +51,8 @@ pub enum Answer {
 struct MetaTool {
     definition: Value,
     schema: Schema,
+    /// The names of its arguments.
+    names: Vec<String>,
 }
 
 static META: LazyLock<Vec<MetaTool>> = LazyLock::new(|| {
@@ -58,7 +60,9 @@ static META: LazyLock<Vec<MetaTool>> = LazyLock::new(|| {
         .into_iter()
         .map(|definition| {
             let name = definition["name"].as_str().unwrap_or_default();
-            MetaTool { schema: Schema::of_tool(name, definition["inputSchema"].clone()), definition }
+            let schema = Schema::of_tool(name, definition["inputSchema"].clone());
+            let names = schema.parameters().iter().map(|parameter| parameter.name.to_string()).collect();
+            MetaTool { definition, schema, names }
         })
         .collect()
 });
@@ -105,7 +109,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     );
     if !names.is_empty() {
         text.push_str("\n\n");
-        match gateway.snapshot().of_servers().filter(|tool| gateway.may_call(caller, tool)).count() {
+        match gateway.count_tools(caller) {
             0 => {}
             1 => text.push_str("One tool by now. "),
             count => text.push_str(&format!("{count} tools by now. ")),
@@ -278,6 +282,15 @@ async fn meta_call(
     })
 }
 
+/// Whether a call has a name, params that are an object, and no key that is not its own.
+fn is_plain(own: &[&str], call: &Value) -> bool {
+    call.as_object().is_some_and(|fields| {
+        fields.get("name").is_some_and(Value::is_string)
+            && fields.get("params").is_some_and(Value::is_object)
+            && fields.keys().all(|key| own.contains(&key.as_str()))
+    })
+}
+
 /// One call as models write it, under the keys of its own: opened first, so that nothing in it is lost.
 fn one_call(
     gateway: &Gateway,
@@ -287,6 +300,10 @@ fn one_call(
     schema: &Schema,
     given: Value,
 ) -> Value {
+    // The strict reading comes first.
+    if is_plain(own, &given) {
+        return given;
+    }
     let takes = |tool: &str, param: &str| gateway.takes(caller, tool, param);
     let snapshot = gateway.snapshot();
     let is_server = |given: &str| {
@@ -316,8 +333,7 @@ fn one_call(
 
 /// The arguments of a meta-tool under its own names.
 fn named(notes: &mut Vec<Value>, at: usize, arguments: Map<String, Value>) -> Map<String, Value> {
-    let parameters = META[at].schema.parameters();
-    let own: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
+    let own: Vec<&str> = META[at].names.iter().map(String::as_str).collect();
     let (arguments, changes) = arguments::named(NAMES[at], &own, arguments);
     tell_repairs(notes, at, changes);
     arguments

@@ -3,8 +3,6 @@
 //! Nobody finds their tools, so they are named with what has to be done: in lists, in searches that they may be meant by,
 //! and in the fault of a call.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
 use super::{
@@ -94,8 +92,12 @@ impl Gateway {
     }
 
     /// Names the servers whose tools no search finds, and whose name or description has words of this one.
-    pub(super) fn absent_hint(&self, caller: &Caller, snapshot: &Snapshot, query: &str) -> Option<String> {
-        let wanted: BTreeSet<String> = outcomes::words(query).into_iter().collect();
+    pub(super) fn absent_hint(
+        &self,
+        caller: &Caller,
+        snapshot: &Snapshot,
+        wanted: &[String],
+    ) -> Option<String> {
         if wanted.is_empty() {
             return None;
         }

@@ -101,21 +101,10 @@ impl Gateway {
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
         let begun = Begun::new(caller, &request.params);
         let prepared = async {
-            if let Some(meta_tool) = self.meta_tool(caller, &request.name) {
-                let arguments = match &request.params {
-                    Value::Object(_) => request.params.clone(),
-                    _ => json!({}),
-                };
-                return Err(Interrupt::from(
-                    Fault::new(
-                        Code::InvalidParams,
-                        format!("`{meta_tool}` is not behind execute_tool; call it directly."),
-                    )
-                    .next(meta_tool, arguments),
-                ));
-            }
+            let tool = self.find_tool(caller, &request.name).await;
+            let tool = tool.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
             let filled = self.fill_references(caller, &request.params).await?;
-            self.prepare(caller, &request.name, request.params, filled).await
+            self.prepare_tool(caller, tool, request.params, filled).await
         };
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
@@ -189,6 +178,17 @@ impl Gateway {
         filled: Option<Filled>,
     ) -> Result<Prepared, Interrupt> {
         let tool = self.find_tool(caller, name).await?;
+        self.prepare_tool(caller, tool, written, filled).await
+    }
+
+    /// The same once the tool is found.
+    async fn prepare_tool(
+        &self,
+        caller: &Caller,
+        tool: Arc<Tool>,
+        written: Value,
+        filled: Option<Filled>,
+    ) -> Result<Prepared, Interrupt> {
         let asked = match policy::check(&tool, self.world().scope(&caller.session)) {
             Verdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
@@ -584,6 +584,17 @@ fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
         }
     }
     (value, told)
+}
+
+/// The fault of a meta-tool that was called behind `execute_tool`, with the call that was meant.
+fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
+    match meta_tool(name) {
+        Some(meta_tool) if fault.code == Code::InvalidParams => {
+            let arguments = if params.is_object() { params.clone() } else { json!({}) };
+            fault.next(meta_tool, arguments)
+        }
+        _ => fault,
+    }
 }
 
 /// The meta-tool that a name means, whatever its case and separators.

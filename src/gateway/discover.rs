@@ -96,6 +96,11 @@ impl View {
         let at = self.priorities.binary_search_by_key(&document, |(document, _)| *document).ok()?;
         Some(self.priorities[at].1)
     }
+
+    /// Whether a tool, or one with the same name and definition, has a priority.
+    fn ranks(&self, tool: &Tool) -> bool {
+        !self.ranked.is_empty() && self.ranked.contains(&(tool.name.clone(), tool.version.clone()))
+    }
 }
 
 impl Gateway {
@@ -141,8 +146,7 @@ impl Gateway {
         learn::add(&mut boosts, &learned);
         let pool = POOL.max(limit * 2);
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
-        let asked = words.clone();
-        self.searched(caller, &snapshot, words, &found);
+        self.searched(caller, &snapshot, words.clone(), &found);
         // Nobody can be sure before everything is there to compare with.
         let indexing = *self.indexing.borrow();
         let partly = !snapshot.index.has_all_vectors() && !indexing.finished && !self.without_embedder;
@@ -157,15 +161,8 @@ impl Gateway {
         let short = low && members.is_none();
         let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
         let summary = if short { LOW_SUMMARY } else { SUMMARY };
-        let ranked: BTreeSet<(&str, &str)> = view
-            .priorities
-            .iter()
-            .filter_map(|(document, _)| snapshot.tool(*document))
-            .map(|tool| (&*tool.name, &*tool.version))
-            .collect();
-        let is_ranked = |tool: &Tool| ranked.contains(&(&*tool.name, &*tool.version));
         let is_up = |tool: &Tool| self.trouble(&tool.server).is_none();
-        let mut hits = distinct(&snapshot, &found.hits, most, short, &is_ranked, &is_up);
+        let mut hits = distinct(&snapshot, &found.hits, most, short, &view, &is_up);
         if matches!(found.confidence, Confidence::High) && arguments.limit.is_none() {
             let least = found.hits.first().map_or(0.0, |hit| FAR * hit.score);
             hits.retain(|(hit, ..)| hit.score >= least);
@@ -192,10 +189,10 @@ impl Gateway {
         let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
         self.metrics.searched(began.elapsed());
         span.found(results.len(), found.total, found.confidence.as_str());
-        if let Some(hint) = self.hint(caller, &snapshot, &request, &found, &arguments) {
+        if let Some(hint) = self.hint(caller, &snapshot, &request, &words, &found, &arguments) {
             answer["hint"] = json!(hint);
         }
-        let see_also = self.see_also(caller, &snapshot, &asked).await;
+        let see_also = self.see_also(caller, &snapshot, &words).await;
         if !see_also.is_empty() {
             answer["see_also"] = json!(see_also);
         }
@@ -214,12 +211,20 @@ impl Gateway {
         let (own, of_all) = (scope.map(|scope| &scope.profile.priorities), &world.config.gateway.priorities);
         let priority = |tool: &Tool| own.and_then(|own| own.of(&tool.full)).or_else(|| of_all.of(&tool.full));
         let tools = snapshot.tools.iter().enumerate();
-        let view = Arc::new(View {
-            seen: snapshot.tools.iter().map(see).collect(),
-            priorities: tools.filter_map(|(at, tool)| Some((at, priority(tool)?))).collect(),
-        });
+        let priorities: Box<[_]> = tools.filter_map(|(at, tool)| Some((at, priority(tool)?))).collect();
+        let ranked = priorities.iter().filter_map(|(at, _)| snapshot.tool(*at));
+        let ranked = ranked.map(|tool| (tool.name.clone(), tool.version.clone())).collect();
+        let view = Arc::new(View { seen: snapshot.tools.iter().map(see).collect(), priorities, ranked });
         snapshot.views.insert(profile.clone(), view.clone());
         view
+    }
+
+    /// How many tools of servers a caller may see.
+    pub fn count_tools(&self, caller: &Caller) -> usize {
+        let snapshot = self.snapshot();
+        let view = self.view(&snapshot, caller);
+        let tools = snapshot.tools.iter().zip(&view.seen);
+        tools.filter(|(tool, seen)| **seen && &*tool.server != GATEWAY).count()
     }
 
     /// What the session has loaded ranks higher, and what has a priority higher or lower.
@@ -240,6 +245,7 @@ impl Gateway {
         caller: &Caller,
         snapshot: &Snapshot,
         request: &Query,
+        words: &[String],
         found: &Found,
         arguments: &SearchArguments,
     ) -> Option<String> {
@@ -272,7 +278,7 @@ impl Gateway {
                     starting.join(", ")
                 ));
             }
-            hints.extend(self.absent_hint(caller, snapshot, &arguments.query));
+            hints.extend(self.absent_hint(caller, snapshot, words));
         }
         (!hints.is_empty()).then(|| hints.join(" "))
     }
@@ -522,14 +528,14 @@ fn distinct<'a>(
     hits: &'a [Hit],
     most: usize,
     spread: bool,
-    is_ranked: &dyn Fn(&Tool) -> bool,
+    view: &View,
     is_up: &dyn Fn(&Tool) -> bool,
 ) -> Vec<(&'a Hit, &'a Arc<Tool>, Vec<&'a str>)> {
     let mut kept: Vec<(&Hit, &Arc<Tool>, Vec<&str>)> = Vec::new();
     for hit in hits {
         let Some(tool) = snapshot.tool(hit.document) else { continue };
         let twin = |(_, other, _): &&mut (&Hit, &Arc<Tool>, Vec<&str>)| {
-            other.name == tool.name && other.version == tool.version && !is_ranked(tool)
+            other.name == tool.name && other.version == tool.version && !view.ranks(tool)
         };
         match kept.iter_mut().find(twin) {
             Some((first, shown, twins)) if !is_up(shown) && is_up(tool) => {
