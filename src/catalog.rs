@@ -85,7 +85,7 @@ impl Tool {
         let text = if self.description.is_empty() { &self.title } else { &self.description };
         let first = text.trim().split("\n\n").next().unwrap_or_default();
         let flat = first.split_whitespace().collect::<Vec<_>>().join(" ");
-        crate::schema::clip(&flat, max)
+        crate::text::clip(&flat, max)
     }
 
     /// A call of this tool that can be copied: required parameters stand as placeholders.
@@ -184,7 +184,7 @@ impl Catalog {
             };
             for definition in &listing.tools {
                 let Some(tool) = build(&server, definition, settings, policies) else {
-                    tracing::warn!(%server, definition = %crate::schema::clip(&definition.to_string(), 120), "a tool without a name was left out");
+                    tracing::warn!(%server, definition = %crate::text::clip(&definition.to_string(), 120), "a tool without a name was left out");
                     continue;
                 };
                 if tools.contains_key(&tool.full) {
@@ -502,5 +502,5 @@ fn policy(
 
 fn version(definition: &Value) -> String {
     let digest = Sha256::digest(definition.to_string().as_bytes());
-    digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::text::hex(&digest[..6])
 }

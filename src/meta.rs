@@ -96,7 +96,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
             if about.is_empty() {
                 name.to_string()
             } else {
-                format!("{name} ({})", crate::schema::clip(about, 60))
+                format!("{name} ({})", crate::text::clip(about, 60))
             }
         })
         .collect();
@@ -128,7 +128,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
         text.push('.');
     }
     text.push_str(&left_out);
-    crate::schema::clip(&text, caller.limits.max_instructions.saturating_sub(10))
+    crate::text::clip(&text, caller.limits.max_instructions.saturating_sub(10))
 }
 
 /// Names the servers that cannot be used; empty if there is none.
@@ -137,7 +137,7 @@ fn told_left_out(categories: &[&Value]) -> String {
         return String::new();
     }
     let names = categories.iter().take(LEFT_OUT).filter_map(|category| category["name"].as_str());
-    let names: Vec<String> = names.map(|name| crate::schema::clip(name, 40)).collect();
+    let names: Vec<String> = names.map(|name| crate::text::clip(name, 40)).collect();
     let more = match categories.len().saturating_sub(LEFT_OUT) {
         0 => String::new(),
         more => format!(" and {more} more"),

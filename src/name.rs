@@ -142,7 +142,7 @@ impl Wire {
             _ => '_',
         }));
         let digest = Sha256::digest(full_name(server, tool).as_bytes());
-        let hash: String = digest[..4].iter().map(|b| format!("{b:02x}")).collect();
+        let hash: String = crate::text::hex(&digest[..4]);
         let keep = clean.len().min(MAX_WIRE - hash.len() - 1);
         let hashed = format!("{}_{hash}", &clean[..keep]);
         let plain = if clean.len() > MAX_WIRE { hashed.clone() } else { clean };

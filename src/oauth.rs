@@ -32,7 +32,7 @@ pub use self::{
 use crate::{
     config::{Grant, OAuth},
     keyring,
-    schema::clip,
+    text::clip,
     web,
 };
 

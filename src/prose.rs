@@ -61,7 +61,7 @@ pub fn plain(text: &str, max: usize) -> String {
             break;
         }
     }
-    crate::schema::clip(if prose.is_empty() { &headings } else { &prose }, max)
+    crate::text::clip(if prose.is_empty() { &headings } else { &prose }, max)
 }
 
 #[cfg(test)]

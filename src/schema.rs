@@ -6,6 +6,7 @@
 //! our time: `limits` says what a schema may cost, and what it cannot say is watched here. This room
 //! knows JSON and JSON Schema alone.
 
+mod alike;
 mod example;
 mod faults;
 mod judge;
@@ -254,7 +255,7 @@ fn build(raw: &Value) -> Result<Validator, String> {
         .with_pattern_options(patterns)
         .offline()
         .build(raw)
-        .map_err(|error| clip(&error.to_string(), faults::MAX_MESSAGE))
+        .map_err(|error| crate::text::clip(&error.to_string(), faults::MAX_MESSAGE))
 }
 
 fn too_deep(value: &Value, left: usize) -> bool {
@@ -262,13 +263,5 @@ fn too_deep(value: &Value, left: usize) -> bool {
         Value::Object(fields) => left == 0 || fields.values().any(|field| too_deep(field, left - 1)),
         Value::Array(items) => left == 0 || items.iter().any(|item| too_deep(item, left - 1)),
         _ => false,
-    }
-}
-
-/// The first `max` characters of `text`, marked where it was cut.
-pub fn clip(text: &str, max: usize) -> String {
-    match text.char_indices().nth(max) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_string(),
     }
 }

@@ -6,12 +6,12 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    fs::{self, File},
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
-use crate::{keyring::is_name, store};
+use crate::{files, keyring::is_name};
 
 /// The name of the file.
 pub const NAME: &str = "secrets.env";
@@ -236,17 +236,7 @@ fn replace(path: &Path, text: Option<&str>) -> io::Result<()> {
     let Some(text) = text else { return fs::remove_file(path) };
     // A link stays a link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        store::private_folder(folder)?;
-    }
-    let beside = path.with_file_name(format!(".{NAME}.{}.tmp", uuid::Uuid::new_v4().simple()));
-    let mut file = store::private_file(OpenOptions::new().write(true).create_new(true)).open(&beside)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let written = written.and_then(|()| fs::rename(&beside, &path));
-    if written.is_err() {
-        drop(fs::remove_file(&beside));
-    }
-    written
+    files::replace_private(&path, text.as_bytes())
 }
 
 #[cfg(unix)]

@@ -80,13 +80,13 @@ impl Place {
         let config = fs::canonicalize(config).with_context(|| format!("`{}`", config.display()))?;
         let folder = store::folder().context("there is no home folder for the shared gateway's socket")?;
         let folder = folder.join("shared");
-        store::private_folder(&folder)
+        crate::files::private_folder(&folder)
             .with_context(|| format!("`{}` cannot be made for the shared gateway", folder.display()))?;
         #[cfg(unix)]
         own(&folder)?;
         let program = std::env::current_exe().context("the path of this program is not known")?;
         let digest = Sha256::digest(config.as_os_str().as_encoded_bytes());
-        let name: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let name: String = crate::text::hex(&digest[..8]);
         let socket = folder.join(format!("{name}.sock"));
         anyhow::ensure!(
             socket.as_os_str().len() <= MAX_SOCKET_PATH,
@@ -107,7 +107,7 @@ impl Place {
 
     fn lock_file(&self, suffix: &str) -> anyhow::Result<File> {
         let path = self.file(suffix);
-        store::private_file(OpenOptions::new().create(true).truncate(false).write(true))
+        crate::files::private(OpenOptions::new().create(true).truncate(false).write(true))
             .open(&path)
             .with_context(|| format!("`{}` cannot be opened", path.display()))
     }
@@ -260,7 +260,7 @@ mod unix {
 
         /// Starts a gateway that is nobody's child.
         fn start(&self) -> anyhow::Result<()> {
-            let stderr = store::private_file(OpenOptions::new().create(true).truncate(true).write(true))
+            let stderr = crate::files::private(OpenOptions::new().create(true).truncate(true).write(true))
                 .open(self.file("stderr"))?;
             let started = Command::new(&self.program)
                 .arg("--config")

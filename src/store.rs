@@ -124,11 +124,11 @@ impl Database {
     fn open(folder: &Path, format: &Format) -> Result<Database, StoreError> {
         // Absolute, because SQLite takes a name that begins with `file:` for a URI.
         let folder = std::path::absolute(folder).map_err(files(folder))?;
-        private_folder(&folder).map_err(files(&folder))?;
+        crate::files::private_folder(&folder).map_err(files(&folder))?;
         let file = folder.join(format.name);
         // One for each file: a gateway that uses the other one is not in the way.
         let lock = file.with_extension("lock");
-        let in_use = private_file(OpenOptions::new().append(true).create(true)).open(&lock);
+        let in_use = crate::files::lock_file(&lock);
         let in_use = in_use.map_err(files(&lock))?;
         let deadline = Instant::now() + PATIENCE_TO_OPEN;
         loop {
@@ -304,7 +304,7 @@ fn create(file: &Path) -> io::Result<()> {
     // and nobody gets to see a new one before it is closed.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    match private_file(OpenOptions::new().write(true).create_new(true)).open(file) {
+    match crate::files::private(OpenOptions::new().write(true).create_new(true)).open(file) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
@@ -363,21 +363,6 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-/// Makes a folder that only its owner can look into, unless it is there.
-pub(crate) fn private_folder(folder: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true).create(folder)
-}
-
-/// A file that only its owner can read, if opening makes it.
-pub(crate) fn private_file(options: &mut OpenOptions) -> &mut OpenOptions {
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
-    options
 }
 
 fn files(path: &Path) -> impl FnOnce(io::Error) -> StoreError {

@@ -107,7 +107,7 @@ fn tools() -> Vec<CompletionCandidate> {
     for (server, settings) in config.servers.iter().filter(|(_, settings)| settings.enabled) {
         for (tool, about) in last_seen::last_tools(&folder, server.as_str(), settings) {
             let candidate = CompletionCandidate::new(name::full_name(server.as_str(), &tool));
-            let about = about.lines().next().map(|line| crate::schema::clip(line.trim(), 60));
+            let about = about.lines().next().map(|line| crate::text::clip(line.trim(), 60));
             all.push(candidate.help(about.map(|about| show::clean(&about).into())));
         }
     }

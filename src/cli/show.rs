@@ -90,7 +90,7 @@ fn brief(error: &str) -> Cow<'_, str> {
     let (reason, tail) = error.split_once(TAIL).unwrap_or((error, ""));
     let reason = reason.lines().next().unwrap_or_default();
     match telling(tail) {
-        Some(said) => format!("{reason}: {}", crate::schema::clip(said, 200)).into(),
+        Some(said) => format!("{reason}: {}", crate::text::clip(said, 200)).into(),
         None => reason.into(),
     }
 }
@@ -419,7 +419,7 @@ pub fn tools_table(answer: &Value) {
     let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
     for tool in answer["tools"].as_array().into_iter().flatten() {
         let description = field(tool, "description").split_whitespace().collect::<Vec<_>>().join(" ");
-        let description = crate::schema::clip(&description, 100);
+        let description = crate::text::clip(&description, 100);
         table.add_row([field(tool, "name").to_owned(), risk(tool), description]);
     }
     say!("{}", table.clipped(1));

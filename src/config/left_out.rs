@@ -8,7 +8,7 @@ use super::{
     Fault,
     read::{Written, join},
 };
-use crate::schema::clip;
+use crate::text::clip;
 
 /// Faults that one sentence names; `nonet check` has them all.
 const TOLD: usize = 3;

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{Around, environment};
-use crate::{config::Globs, schema::clip};
+use crate::{config::Globs, text::clip};
 
 /// How long a server may take to leave after its stdin was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);

@@ -34,7 +34,7 @@ use super::{
     supervise::{End, Link},
     tap::Tap,
 };
-use crate::{config::Transport, schema::clip, web};
+use crate::{config::Transport, text::clip, web};
 
 /// How long a silent server is waited for before it is also greeted in the way of the session era.
 /// Launchers that download first take longer; over stdio both answers are then understood.

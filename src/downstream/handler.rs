@@ -23,7 +23,7 @@ use super::{
     follow::Followed,
     wishes::{self, About, Askers, LogLevel},
 };
-use crate::schema::clip;
+use crate::text::clip;
 
 /// How long a server may take to hear what of its log is wanted.
 const LEVEL_LIMIT: Duration = Duration::from_secs(5);

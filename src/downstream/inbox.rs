@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     lines::{id_at_end, id_in},
-    schema::clip,
+    text::clip,
 };
 
 const TOO_LONG: &str = "the answer is longer than the limit and was dropped";

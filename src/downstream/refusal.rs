@@ -6,7 +6,7 @@ use rmcp::transport::{
 };
 
 use super::{Connection, Remedy, State};
-use crate::{config::Grant, oauth::RenewError, schema::clip};
+use crate::{config::Grant, oauth::RenewError, text::clip};
 
 /// The most scopes that a command is told with.
 const MAX_SCOPES: usize = 20;

@@ -22,7 +22,7 @@ use super::{
     tasks,
     wishes::Requests,
 };
-use crate::schema::clip;
+use crate::text::clip;
 
 /// The `_meta` key of the level from which on a client wants to hear a server's log (2026-07-28).
 const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";

@@ -31,7 +31,7 @@ use super::{inbox::Inbox, lines::to_json, tap::Tap};
 use crate::{
     lines::{Line, LineReader},
     oauth::{Account, Attempt, RenewError},
-    schema::clip,
+    text::clip,
     web::{self, MAX_ANSWER},
 };
 

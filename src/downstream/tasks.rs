@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{CallError, Connection, Control};
-use crate::schema::clip;
+use crate::text::clip;
 
 /// How often a task is looked at if its server does not say, and the bounds of what it may say.
 const POLL: Duration = Duration::from_millis(500);

@@ -15,8 +15,8 @@ use crate::{
     fault::{Code, Fault},
     name,
     policy::Scope,
-    schema::clip,
     search::outcomes,
+    text::clip,
 };
 
 /// The state of a server that is left out.

@@ -20,7 +20,8 @@ use crate::{
     downstream::{ELICIT, Requests},
     fault::{Code, Fault},
     jobs::{Job, Owner},
-    schema::{Schema, clip},
+    schema::Schema,
+    text::clip,
 };
 
 /// How long a question may wait for its answer, and an approval for its call.
@@ -200,11 +201,8 @@ impl Gateway {
         rule: &str,
     ) -> Result<(), Interrupt> {
         let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
-        let approval = Approval {
-            tool: tool.full.clone(),
-            owner: caller.owner(),
-            params: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-        };
+        let approval =
+            Approval { tool: tool.full.clone(), owner: caller.owner(), params: crate::text::hex(&digest) };
         if caller.session.approves(&tool.full) {
             return Ok(());
         }

@@ -17,7 +17,8 @@ use crate::{
     fault::{Code, Fault},
     jobs::{Ended, How},
     results::is_error,
-    schema::{bare, clip},
+    schema::bare,
+    text::clip,
 };
 
 /// How long `wait` waits if the caller does not say, in seconds.

@@ -436,7 +436,7 @@ impl Gateway {
     /// The same for a call that no tool was called for.
     pub(super) fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
         self.metrics.refused(fault.code.as_str());
-        let tool = crate::schema::clip(name, 200);
+        let tool = crate::text::clip(name, 200);
         self.calls.push(|| {
             json!({
                 "at": since_1970_ms(),
@@ -497,7 +497,7 @@ impl Gateway {
                 format!(
                     "`{}` answered with something that is no result: {}",
                     tool.server,
-                    crate::schema::clip(&other.to_string(), 200)
+                    crate::text::clip(&other.to_string(), 200)
                 ),
             )),
             Err(error) => Err(call_fault(tool, error)),

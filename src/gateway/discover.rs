@@ -390,12 +390,7 @@ impl Gateway {
                 _ => description,
             };
             let state = own.map(|connection| connection.state());
-            push(
-                name,
-                &crate::schema::clip(&description, SUMMARY),
-                count,
-                state.as_ref().map(|s| s.as_str()),
-            );
+            push(name, &crate::text::clip(&description, SUMMARY), count, state.as_ref().map(|s| s.as_str()));
         }
         for (name, group) in &world.config.categories {
             let tools = snapshot.catalog.visible().filter(|tool| policy::in_category(tool, group));

@@ -10,7 +10,8 @@ use crate::{
     downstream::{CallError, Remedy, State},
     fault::{Code, Fault},
     results::text_of,
-    schema::{Misfit, clip},
+    schema::Misfit,
+    text::clip,
 };
 
 /// How many params are named in what is told of those that a tool does not know.

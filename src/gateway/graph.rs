@@ -34,8 +34,8 @@ use crate::{
     jobs::{self, Progress},
     name,
     results::{self, is_error, json_len, source_of, value_of},
-    schema::clip,
     template::{self, Named, Source},
+    text::clip,
 };
 
 /// How many calls run at a time if the caller does not say.

@@ -121,7 +121,7 @@ fn direct(tool: &Tool, limits: &Limits) -> Value {
     if tool.description.chars().count() > limits.max_description {
         let more = format!(" [more: get_tool {}]", tool.full);
         let most = limits.max_description.saturating_sub(more.chars().count());
-        definition["description"] = json!(crate::schema::clip(&tool.description, most) + &more);
+        definition["description"] = json!(crate::text::clip(&tool.description, most) + &more);
     }
     definition
 }

@@ -17,7 +17,7 @@ use super::{Gateway, lists};
 use crate::{
     config::Server,
     downstream::{Remedy, State},
-    schema::clip,
+    text::clip,
 };
 
 /// How long a failure counts: until then a server without a list is not tried again.

@@ -12,6 +12,8 @@ use sha2::{Digest, Sha256};
 use crate::{
     catalog::Listing,
     config::{Server, Transport},
+    files,
+    text::hex,
 };
 
 /// The longest list that is kept, in bytes.
@@ -29,7 +31,7 @@ pub(super) fn path(folder: &Path, name: &str, settings: &Server) -> PathBuf {
         }
         Transport::Http { url, .. } => hash.update(url),
     }
-    let digest: String = hash.finalize()[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&hash.finalize()[..6]);
     folder.join("lists").join(format!("{name}-{digest}.json"))
 }
 
@@ -52,12 +54,8 @@ pub fn read(folder: &Path, name: &str, settings: &Server) -> Option<Listing> {
 /// Keeps a list. Written beside and renamed, so that no reader ever sees a part of it.
 pub fn write(folder: &Path, name: &str, settings: &Server, listing: &Listing) -> io::Result<()> {
     let path = path(folder, name, settings);
-    let parent = path.parent().unwrap_or(folder);
-    fs::create_dir_all(parent)?;
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    fs::write(&beside, serde_json::to_vec(listing)?)?;
-    fs::rename(&beside, &path)?;
-    prune(parent, MOST_LISTS)
+    files::replace_private(&path, &serde_json::to_vec(listing)?)?;
+    prune(path.parent().unwrap_or(folder), MOST_LISTS)
 }
 
 /// Removes all but the newest files of a folder. One that another gateway has removed meanwhile is no fault.

@@ -157,7 +157,7 @@ impl Gateway {
                     Ok(Ok(loaded)) => self.take_up(loaded).await,
                     Ok(Err(error)) => self.tell_of_config(json!({
                         "kind": "config_faulty",
-                        "message": crate::schema::clip(&error.to_string(), 1_000),
+                        "message": crate::text::clip(&error.to_string(), 1_000),
                         "hint": "Nothing was changed. `nonet check` tells every fault.",
                     })),
                     Err(_) => return,

@@ -259,7 +259,7 @@ fn lacking<'a>(prompt: &'a Value, given: Option<&Value>) -> Vec<&'a str> {
 fn line(entry: &Entry) -> Value {
     let mut line = json!({ "name": entry.name });
     if !entry.description.is_empty() {
-        line["description"] = json!(crate::schema::clip(&entry.description, SUMMARY));
+        line["description"] = json!(crate::text::clip(&entry.description, SUMMARY));
     }
     if let Some(arguments) = &entry.arguments {
         line["arguments"] = arguments.clone();

@@ -176,19 +176,7 @@ impl Change {
 
 /// Writes a whole file in one step.
 pub(super) fn write(file: &Path, text: &[u8]) -> io::Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder {
-        fs::create_dir_all(folder)?;
-    }
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let beside = file.with_file_name(format!(".{name}.nonet-{}.tmp", std::process::id()));
-    // Left behind by one of our number that was killed.
-    drop(fs::remove_file(&beside));
-    let result = create(&beside, file, text).and_then(|()| fs::rename(&beside, file));
-    if result.is_err() {
-        drop(fs::remove_file(&beside));
-    }
-    result
+    crate::files::replace_as_it_was(file, text)
 }
 
 /// Creates a file with the permissions of another, if that is there.

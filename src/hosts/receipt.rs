@@ -84,7 +84,7 @@ pub(super) fn backup(file: &Path, name: &str) -> Option<PathBuf> {
 
 /// How a file is known again.
 pub(super) fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::text::hex(&Sha256::digest(bytes))
 }
 
 fn path(file: &Path) -> PathBuf {

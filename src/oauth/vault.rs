@@ -2,10 +2,10 @@
 
 use std::{
     fmt,
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Write},
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use oauth2::TokenResponse;
@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    files,
     keyring::{self, Keyring},
-    store,
+    text::hex,
 };
 
 /// How often is looked whether somebody has signed in.
 pub const LOOK: Duration = Duration::from_millis(500);
-/// How long another process that renews is waited for, and how often is looked.
+/// How long another process that renews is waited for.
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
-const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a sign-in is not kept, or not found.
 #[derive(Debug, thiserror::Error)]
@@ -144,7 +144,7 @@ impl Vault {
 
     /// Where the sign-in to a server is kept. Another address is another server: no token goes there.
     pub fn entry(&self, server: &str, url: &str) -> Entry {
-        let digest: String = Sha256::digest(url)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex(&Sha256::digest(url)[..8]);
         Entry {
             file: self.folder.join(format!("{server}-{digest}.json")),
             secret: format!("OAUTH_{}_{digest}", server.replace('-', "_")).to_uppercase(),
@@ -232,7 +232,7 @@ impl Entry {
             Contents::Here(Box::new(kept.record.clone()))
         };
         let text = serde_json::to_vec(&contents).map_err(|error| self.failed(error.into()))?;
-        self.replace(&text).map_err(|error| self.failed(error))
+        files::replace_private(&self.file, &text).map_err(|error| self.failed(error))
     }
 
     /// Forgets what is kept. Whether there was something.
@@ -268,39 +268,17 @@ impl Entry {
 
     fn locked(&self) -> io::Result<File> {
         self.folder()?;
-        let path = self.file.with_extension("lock");
-        let file = store::private_file(OpenOptions::new().append(true).create(true)).open(path)?;
-        let deadline = Instant::now() + LOCK_LIMIT;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_LOOK),
-                Err(TryLockError::WouldBlock) => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "another process renews it and does not end",
-                    ));
-                }
-                Err(TryLockError::Error(error)) => return Err(error),
+        let file = files::lock_file(&self.file.with_extension("lock"))?;
+        files::lock_within(file, LOCK_LIMIT).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => {
+                io::Error::new(error.kind(), "another process renews it and does not end")
             }
-        }
+            _ => error,
+        })
     }
 
     fn folder(&self) -> io::Result<()> {
-        self.file.parent().map_or(Ok(()), store::private_folder)
-    }
-
-    /// Whoever reads it meanwhile reads the old file or the new one.
-    fn replace(&self, text: &[u8]) -> io::Result<()> {
-        self.folder()?;
-        let beside = self.file.with_extension(format!("{}.tmp", uuid::Uuid::new_v4().simple()));
-        let mut file = store::private_file(OpenOptions::new().write(true).create_new(true)).open(&beside)?;
-        let written = file.write_all(text).and_then(|()| file.sync_all());
-        let written = written.and_then(|()| fs::rename(&beside, &self.file));
-        if written.is_err() {
-            drop(fs::remove_file(&beside));
-        }
-        written
+        self.file.parent().map_or(Ok(()), files::private_folder)
     }
 
     fn parse(&self, text: &[u8]) -> Result<Contents, VaultError> {
@@ -360,7 +338,8 @@ mod tests {
     fn a_damaged_file_is_told_without_what_stands_in_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let entry = Vault::in_state(folder.path()).entry("docs", "https://a/mcp");
-        entry.replace(b"{\"url\": \"s3cret\", \"credentials\": 7}").expect("it can be written");
+        files::replace_private(&entry.file, b"{\"url\": \"s3cret\", \"credentials\": 7}")
+            .expect("it can be written");
         let error = entry.read().expect_err("it is none").to_string();
         assert!(error.contains("sign in anew") && !error.contains("s3cret"), "{error}");
         assert_eq!(entry.remove().ok(), Some(true));

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, de::MapAccess};
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{blocks, fetch, floor_boundary, long_text, read, value::wrapper};
-use crate::schema::clip;
+use crate::text::clip;
 
 /// The first rows of an array or a table in a preview.
 pub const FIRST_ROWS: usize = 3;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 use super::{Body, fetch, floor_boundary, json_len};
 use crate::{
     fault::{Code, Fault},
-    schema::clip,
+    text::clip,
 };
 
 /// The default number of rows, lines or matches that one read gives.

@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::text::clip;
+
 use super::{
-    Schema, clip,
+    Schema,
+    alike::is_close,
     judge::{names, options, property},
-    repair::{MAX_DEPTH, Repair, branches, is_close, values},
+    repair::{MAX_DEPTH, Repair, branches, values},
     signature::{kind, properties, required},
 };
 

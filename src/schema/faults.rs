@@ -3,8 +3,10 @@
 use jsonschema::{ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Map, Value, json};
 
+use crate::text::clip;
+
 use super::{
-    Inner, Misfit, clip,
+    Inner, Misfit,
     limits::Cost,
     repair::{Last, Repair, values},
     signature::{kind, properties, required},

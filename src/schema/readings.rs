@@ -5,8 +5,10 @@
 
 use serde_json::{Map, Value};
 
+use crate::text::clip;
+
 use super::{
-    Compiled, Inner, Misfit, Reading, clip,
+    Compiled, Inner, Misfit, Reading,
     repair::{Last, Repair, bare},
     signature::{properties, required},
 };

@@ -10,8 +10,10 @@ use std::{borrow::Cow, cell::Cell, collections::BTreeSet, fmt};
 use jsonschema::Draft;
 use serde_json::{Map, Value, json};
 
+use crate::text::clip;
+
 use super::{
-    clip,
+    alike::{alike, is_other_case, is_other_number, is_written_apart},
     judge::options,
     limits,
     places::takes_only_text,
@@ -34,152 +36,14 @@ pub(super) fn values(value: &Value) -> usize {
         _ => 1,
     }
 }
-
 /// A key without case and separators.
 pub fn bare(key: &str) -> String {
     key.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
 }
-
-/// Keys that are no param of any tool, whatever its params are called.
-const NO_PARAMS: &[&str] =
-    &["callid", "dryrun", "explanation", "jsonrpc", "thought", "thoughts", "toolcallid", "toolname"];
-
-/// Words of a key whose value is what is left alone, or another than the one meant.
-const OPPOSITES: &[&str] = &[
-    "after",
-    "before",
-    "but",
-    "except",
-    "excepted",
-    "exclude",
-    "excluded",
-    "excludes",
-    "excluding",
-    "ignore",
-    "ignored",
-    "ignores",
-    "keep",
-    "keeping",
-    "max",
-    "min",
-    "never",
-    "new",
-    "no",
-    "non",
-    "not",
-    "old",
-    "omit",
-    "omitted",
-    "preserve",
-    "previous",
-    "protect",
-    "since",
-    "skip",
-    "skipped",
-    "skipping",
-    "unless",
-    "until",
-    "without",
-];
-/// Words for where something comes from, and where it goes to.
-const STARTS: &[&str] = &["from", "origin", "source", "src"];
-const ENDS: &[&str] = &["dest", "destination", "dst", "target", "to"];
-
-/// Words of a key that say what its value is counted in.
-const UNITS: &[&str] = &[
-    "ms", "millis", "s", "sec", "secs", "seconds", "min", "minutes", "hours", "days", "b", "bytes", "kb",
-    "mb", "gb", "px", "percent",
-];
-
-/// Names that models give each other's params.
-const SYNONYMS: &[&[&str]] = &[
-    &["path", "file", "filepath", "filename", "target", "location", "directory", "dir", "folder", "uri"],
-    &[
-        "query",
-        "q",
-        "sql",
-        "search",
-        "statement",
-        "searchquery",
-        "term",
-        "keywords",
-        "keyword",
-        "text",
-        "expression",
-        "question",
-    ],
-    &["repo", "repository", "repopath", "reponame", "project"],
-    &["url", "uri", "link", "href", "address", "website"],
-    &["content", "contents", "text", "body", "data", "message", "markdown"],
-    &["command", "cmd", "script", "code", "shell"],
-    &["timezone", "tz", "zone"],
-    &["owner", "org", "organization", "user", "username"],
-    &["to", "recipient", "email", "mail", "address"],
-    &["name", "title"],
-    &["source", "src", "from", "origin"],
-    &["destination", "dest", "dst", "to", "target"],
-    &["prompt", "instruction", "instructions", "question", "task"],
-    &["city", "location", "place", "town"],
-];
-
-/// The words of a key, in lower case.
-fn key_words(key: &str) -> BTreeSet<String> {
-    let mut words = vec![String::new()];
-    let mut lower = false;
-    for c in key.chars() {
-        if !c.is_alphanumeric() || c.is_uppercase() && lower {
-            words.push(String::new());
-        }
-        lower = c.is_lowercase() || c.is_numeric();
-        if let Some(word) = words.last_mut().filter(|_| c.is_alphanumeric()) {
-            word.extend(c.to_lowercase());
-        }
-    }
-    words.into_iter().filter(|word| !word.is_empty()).collect()
-}
-
-/// Whether `one` may be another name of `other`: the words of one are in the other, they are a slip apart, or one is
-/// used for the other.
-fn alike(one: &str, other: &str) -> bool {
-    if NO_PARAMS.contains(&bare(one).as_str()) {
-        return false;
-    }
-    let (first, second) = (key_words(one), key_words(other));
-    // 5 seconds are not 5 milliseconds, and what to exclude is not what to delete.
-    let differs =
-        |words: &[&str]| first.symmetric_difference(&second).any(|word| words.contains(&word.as_str()));
-    if differs(UNITS) || differs(OPPOSITES) {
-        return false;
-    }
-    let has = |words: &BTreeSet<String>, any: &[&str]| words.iter().any(|word| any.contains(&word.as_str()));
-    if has(&first, STARTS) && has(&second, ENDS) || has(&first, ENDS) && has(&second, STARTS) {
-        return false;
-    }
-    if !first.is_empty() && !second.is_empty() && (first.is_subset(&second) || second.is_subset(&first)) {
-        return true;
-    }
-    let (first, second) = (bare(one), bare(other));
-    is_close(&first, &second)
-        || SYNONYMS.iter().any(|group| group.contains(&first.as_str()) && group.contains(&second.as_str()))
-}
-
-/// Whether two words are a slip of writing apart, or one is the beginning of the other.
-pub(super) fn is_close(one: &str, other: &str) -> bool {
-    let (short, long) =
-        (one.chars().count().min(other.chars().count()), one.chars().count().max(other.chars().count()));
-    if short < 3 || long > 64 {
-        return false;
-    }
-    one.starts_with(other)
-        || other.starts_with(one)
-        || strsim::damerau_levenshtein(one, other) <= (short / 4).max(1)
-}
-
 /// Whether a value is an object, or text that holds one.
 fn holds_object(value: &Value) -> bool {
     value.is_object() || value.as_str().and_then(from_text).is_some_and(|(inner, _)| inner.is_object())
 }
-
 /// Whether a value can be meant as JSON text. A list of one may be meant as that one.
 fn is_structure(value: &Value) -> bool {
     match value {
@@ -188,42 +52,6 @@ fn is_structure(value: &Value) -> bool {
         _ => false,
     }
 }
-
-/// Whether two values of a list differ in letter case only.
-fn is_other_case(option: &str, text: &str) -> bool {
-    option.to_lowercase() == text.to_lowercase()
-}
-
-/// Whether they also differ in separators between letters.
-fn is_written_apart(option: &str, text: &str) -> bool {
-    let joined = |text: &str| {
-        let text = text.trim_end_matches(['.', ',', ';', '!']).to_lowercase();
-        let chars: Vec<char> = text.chars().collect();
-        let letter = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(|c| c.is_alphanumeric());
-        let digit = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(char::is_ascii_digit);
-        let between = |at: usize| {
-            let (before, after) = (at.checked_sub(1), at.checked_add(1));
-            letter(before) && letter(after) && !(digit(before) && digit(after))
-        };
-        let kept = chars.iter().enumerate();
-        kept.filter(|(at, c)| !(matches!(c, '_' | '-' | ' ') && between(*at)))
-            .map(|(_, c)| *c)
-            .collect::<String>()
-    };
-    joined(option) == joined(text)
-}
-
-/// Whether one is the plural of the other.
-fn is_other_number(option: &str, text: &str) -> bool {
-    let (option, text) = (option.to_lowercase(), text.trim_end_matches(['.', ',', ';', '!']).to_lowercase());
-    let plural = |one: &str, many: &str| {
-        let long = one.chars().count() >= 3 && one.chars().all(char::is_alphabetic);
-        long && (many == format!("{one}s")
-            || one.ends_with(['s', 'x', 'z', 'h']) && many == format!("{one}es"))
-    };
-    plural(&option, &text) || plural(&text, &option)
-}
-
 /// Where a value is, written only when something is told of it.
 #[derive(Clone, Copy)]
 pub(super) enum Path<'a> {
@@ -231,7 +59,6 @@ pub(super) enum Path<'a> {
     Field(&'a Path<'a>, &'a str),
     Item(&'a Path<'a>, usize),
 }
-
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -242,7 +69,6 @@ impl fmt::Display for Path<'_> {
         }
     }
 }
-
 impl Path<'_> {
     fn steps(&self) -> Vec<String> {
         let (mut steps, step) = match self {
@@ -254,7 +80,6 @@ impl Path<'_> {
         steps
     }
 }
-
 /// What is done only where nothing else makes sense.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Last {
@@ -264,7 +89,6 @@ pub(super) enum Last {
     /// An object or an array is text, where a tool takes only text.
     Text,
 }
-
 /// One walk over params.
 pub(super) struct Repair<'a> {
     pub(super) root: &'a Value,
@@ -278,7 +102,6 @@ pub(super) struct Repair<'a> {
     pub(super) prefix_items: bool,
     pub(super) left: Cell<u32>,
 }
-
 impl<'a> Repair<'a> {
     pub(super) fn new(root: &'a Value, last: Last) -> Self {
         let draft = limits::draft(root);
@@ -604,7 +427,6 @@ impl<'a> Repair<'a> {
         from_text(text).map(|(inner, _)| inner)
     }
 }
-
 /// The branches of which one has to fit.
 pub(super) fn branches<'a>(views: &[&'a Value]) -> impl Iterator<Item = &'a Value> {
     views.iter().flat_map(|view| {
@@ -612,7 +434,6 @@ pub(super) fn branches<'a>(views: &[&'a Value]) -> impl Iterator<Item = &'a Valu
         lists.flatten().collect::<Vec<_>>()
     })
 }
-
 /// The number that a text is.
 fn number(text: &str) -> Option<Value> {
     if let Ok(number) = text.parse::<i64>() {
@@ -624,7 +445,6 @@ fn number(text: &str) -> Option<Value> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && number.abs() < MAX_SAFE)?;
     text.contains(|c: char| c.is_ascii_digit()).then(|| json!(number))
 }
-
 /// A number without a fraction, as an integer.
 fn whole(value: &Value) -> Option<Value> {
     if value.is_i64() || value.is_u64() {

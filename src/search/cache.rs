@@ -161,8 +161,7 @@ impl Cache {
             kept.insert(*key);
         }
 
-        let temporary = self.file.with_extension(format!("{}.tmp", std::process::id()));
-        let mut target = io::BufWriter::new(File::create(&temporary)?);
+        let mut target = io::BufWriter::new(crate::files::beside(&self.file)?);
         reader.seek(SeekFrom::Start(0))?;
         let mut header = [0; HEADER];
         reader.read_exact(&mut header)?;
@@ -173,8 +172,8 @@ impl Cache {
                 target.write_all(&record)?;
             }
         }
-        target.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&temporary, &self.file)
+        let written = target.into_inner().map_err(io::IntoInnerError::into_error)?;
+        crate::files::persist(written, &self.file, None)
     }
 }
 

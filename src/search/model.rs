@@ -129,7 +129,7 @@ impl Source {
         }
         hash.update(&self.tokenizer);
         hash.update(DOCUMENT_TOKENS.to_le_bytes());
-        Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+        Ok(crate::text::hex(&hash.finalize()[..8]))
     }
 
     /// What the graph is called in a fault.

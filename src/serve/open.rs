@@ -145,7 +145,7 @@ pub(super) fn called(request: &CallToolRequestParams, modern: bool) -> String {
     let mut what = format!("tools/call {}", request.name);
     if modern && let Some(arguments) = &request.arguments {
         let digest = Sha256::digest(serde_json::to_vec(arguments).unwrap_or_default());
-        what.extend(digest.iter().map(|byte| format!("{byte:02x}")));
+        what.push_str(&crate::text::hex(&digest));
     }
     what
 }

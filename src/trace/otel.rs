@@ -26,7 +26,7 @@ use tracing_subscriber::{Layer, registry::LookupSpan};
 
 use super::{ENDPOINTS, wanted};
 use crate::metrics::Call;
-use crate::schema::clip;
+use crate::text::clip;
 
 /// The variables that choose a protocol.
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];

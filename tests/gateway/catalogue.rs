@@ -179,7 +179,7 @@ async fn descriptions_of_recorded_tools_have_no_indentation_of_source_code() {
                 faults.push(format!(
                     "get_tool of {}: {}",
                     tool["name"],
-                    nonet::schema::clip(&format!("{text:?}"), 200)
+                    nonet::text::clip(&format!("{text:?}"), 200)
                 ));
             }
         }

@@ -1,0 +1,279 @@
+//! A yes or a no, with what came with it: every word has to be understood.
+
+use serde_json::{Map, Value};
+
+use super::{
+    opened,
+    words::{LONGEST, LONGEST_UNSPACED, Word, pauses, plain, sign, unspaced, word_of},
+};
+use crate::schema::bare;
+
+/// How many words of an answer are looked at; one with more is not understood as a yes.
+const MAX_WORDS: usize = 200;
+/// Keys under which a decision, edited content and feedback come, without case and separators.
+const DECISIONS: &[&str] = &[
+    "decision",
+    "action",
+    "answer",
+    "choice",
+    "approved",
+    "approve",
+    "approval",
+    "allow",
+    "allowed",
+    "response",
+    "reply",
+    "result",
+    "status",
+    "verdict",
+    "confirm",
+    "confirmed",
+    "value",
+];
+const REFUSALS: &[&str] = &["deny", "denied", "reject", "rejected"];
+const CONTENTS: &[&str] = &["content", "editedcontent", "edited", "newcontent", "text"];
+const FEEDBACKS: &[&str] = &["feedback", "userfeedback", "comment", "comments", "reason", "note"];
+
+/// What an answer to a question of yes or no says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Yes, and nothing else.
+    Yes,
+    /// Yes, from now on.
+    Always,
+    /// No.
+    No,
+    /// It begins by saying what is to be different.
+    Change,
+    /// It is not understood.
+    Unclear,
+}
+/// A decision, and what came with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
+    /// The decision.
+    pub decision: Decision,
+    /// The content as the user edited it.
+    pub content: Option<String>,
+    /// What the user said besides.
+    pub feedback: Option<String>,
+}
+impl Said {
+    fn only(decision: Decision) -> Self {
+        Self { decision, content: None, feedback: None }
+    }
+}
+/// Reads the answer to a question of yes or no.
+pub fn decision(answer: &Value) -> Said {
+    match opened(answer) {
+        Value::Bool(true) => Said::only(Decision::Yes),
+        Value::Bool(false) => Said::only(Decision::No),
+        Value::String(text) => spoken(&text),
+        Value::Array(items) => match &items[..] {
+            [only @ (Value::Bool(_) | Value::String(_))] => decision(only),
+            _ => Said::only(Decision::Unclear),
+        },
+        Value::Object(fields) => of_fields(&fields),
+        Value::Null | Value::Number(_) => Said::only(Decision::Unclear),
+    }
+}
+/// Reads an answer in words. What is said beside a no is feedback.
+pub(super) fn spoken(text: &str) -> Said {
+    match text.trim().trim_end_matches(['.', '!']) {
+        "+1" | "y" | "Y" => return Said::only(Decision::Yes),
+        "-1" | "n" | "N" => return Said::only(Decision::No),
+        _ => {}
+    }
+    let words = classes(text);
+    let decision = decided(&words);
+    let more = words.iter().any(|word| matches!(word, None | Some(Word::Start | Word::Change)));
+    let told = decision == Decision::Change || decision == Decision::No && more;
+    Said { decision, content: None, feedback: told.then(|| text.trim().to_string()) }
+}
+fn decided(words: &[Option<Word>]) -> Decision {
+    let parts = parts(words);
+    let said: Vec<Option<Word>> = parts.iter().filter(|word| **word != Some(Word::Pause)).copied().collect();
+    let known: Vec<Word> = said.iter().map_while(|word| *word).collect();
+    let Some((first, rest)) = said.split_first() else { return Decision::Unclear };
+    let refuses = |word: &Option<Word>| matches!(word, Some(Word::No | Word::Bare));
+    // What is told beside a no or a change must not be what could take it back.
+    let tells = |word: &Option<Word>| matches!(word, None | Some(Word::Start | Word::Change));
+    match first {
+        Some(first) if first.agrees() => {
+            let all = known.len() == said.len() && known.iter().all(|word| word.agrees());
+            if all && agreed(words, &known) { lasting(&known) } else { Decision::Unclear }
+        }
+        Some(Word::No | Word::Bare) => {
+            // "do not cancel"
+            let negated = parts.windows(2).any(|two| two[0] == Some(Word::Bare) && refuses(&two[1]));
+            let explained = parts.get(1) == Some(&Some(Word::Pause)) && rest.iter().all(tells);
+            let stands = !negated && (rest.iter().all(refuses) || explained);
+            if stands { Decision::No } else { Decision::Unclear }
+        }
+        Some(Word::Start | Word::Change) => {
+            let changes = said.contains(&Some(Word::Change))
+                && said.iter().all(|word| tells(word) || *word == Some(Word::But));
+            if changes { Decision::Change } else { Decision::Unclear }
+        }
+        _ => Decision::Unclear,
+    }
+}
+/// The words of an answer without those that say nothing where they stand.
+fn parts(words: &[Option<Word>]) -> Vec<Option<Word>> {
+    let mut said: Vec<Option<Word>> =
+        words.iter().filter(|word| !word.is_some_and(Word::is_filler)).copied().collect();
+    let no_pause = |said: &mut Vec<Option<Word>>| {
+        let start = said.iter().take_while(|word| **word == Some(Word::Pause)).count();
+        said.drain(..start);
+    };
+    no_pause(&mut said);
+    if said.first() == Some(&Some(Word::Says)) {
+        said.remove(0);
+        no_pause(&mut said);
+    }
+    let mut parts = Vec::new();
+    for (at, word) in said.iter().enumerate() {
+        let before = at.checked_sub(1).and_then(|before| said[before]);
+        let last = said.get(at + 1).is_none_or(|next| *next == Some(Word::Pause));
+        match word {
+            Some(Word::It)
+                if before.is_some_and(|word| word.agrees() || matches!(word, Word::No | Word::Bare)) => {}
+            Some(Word::Once) if last && at > 0 => {}
+            Some(Word::It | Word::Once | Word::Says) => parts.push(None),
+            word => parts.push(*word),
+        }
+    }
+    parts
+}
+/// Whether words that agree one by one agree together.
+fn agreed(words: &[Option<Word>], said: &[Word]) -> bool {
+    let spoken: Vec<Word> =
+        words.iter().filter_map(|word| *word).filter(|word| *word != Word::Pause).collect();
+    // "please confirm"
+    let requests = spoken.windows(2).any(|two| two == [Word::Please, Word::Grant]);
+    let firm = said.iter().any(|word| matches!(word, Word::Yes | Word::Grant | Word::Go | Word::Always));
+    let fine = said.contains(&Word::Fine) && !spoken.contains(&Word::Thanks);
+    let lead = said.iter().skip(1).all(|word| *word != Word::Lead);
+    !requests && lead && (firm || fine || said[0] == Word::Lead)
+}
+fn lasting(said: &[Word]) -> Decision {
+    let always = said.iter().any(|word| matches!(word, Word::Always | Word::Lasting));
+    if always { Decision::Always } else { Decision::Yes }
+}
+/// What each phrase of a text is; `None` is one that is not known.
+fn classes(text: &str) -> Vec<Option<Word>> {
+    let mut found = Vec::new();
+    let (mut from, mut before) = (0, None);
+    // Signs stand by themselves, between words.
+    for (at, c) in text.char_indices() {
+        let behind = at + c.len_utf8();
+        let pause = pauses(before, c, text[behind..].chars().next());
+        let word = sign(c);
+        if pause || word.is_some() {
+            phrases(&text[from..at], &mut found);
+            found.extend(match word {
+                Some(Word::Question) => vec![Some(Word::Question)],
+                Some(word) => vec![Some(Word::Pause), Some(word), Some(Word::Pause)],
+                None => vec![Some(Word::Pause)],
+            });
+            from = behind;
+        }
+        if found.len() > MAX_WORDS {
+            found.push(None);
+            return found;
+        }
+        before = Some(c);
+    }
+    phrases(&text[from..], &mut found);
+    found
+}
+/// The longest phrases first, from the left.
+fn phrases(text: &str, found: &mut Vec<Option<Word>>) {
+    let words: Vec<String> = plain(text).into_iter().take(MAX_WORDS).collect();
+    let mut at = 0;
+    while at < words.len() {
+        let longest = (1..=LONGEST.min(words.len() - at))
+            .rev()
+            .find_map(|count| Some((word_of(&words[at..at + count].join(" "))?, count)));
+        match longest {
+            Some((word, count)) => {
+                found.push(Some(word));
+                at += count;
+            }
+            None => {
+                unspaced_phrases(&words[at], found);
+                at += 1;
+            }
+        }
+    }
+    if words.len() == MAX_WORDS {
+        found.push(None);
+    }
+}
+/// The phrases of a word that is not one of them: in scripts without spaces it may be several. A short one counts only if
+/// every other part is known too.
+fn unspaced_phrases(word: &str, found: &mut Vec<Option<Word>>) {
+    let chars: Vec<char> = word.chars().take(MAX_WORDS + 1).collect();
+    if chars.len() > MAX_WORDS || !chars.iter().any(|c| unspaced(*c)) {
+        found.push(None);
+        return;
+    }
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while at < chars.len() {
+        let most = chars.len().min(at + LONGEST_UNSPACED);
+        let longest = (at + 1..=most).rev().find_map(|end| {
+            let part: String = chars[at..end].iter().collect();
+            Some((word_of(&part)?, end))
+        });
+        let end = longest.map_or(at + 1, |(_, end)| end);
+        parts.push((longest.map(|(word, _)| word), end - at));
+        at = end;
+    }
+    if parts.iter().any(|(word, _)| word.is_none()) {
+        match parts.first() {
+            Some((Some(Word::No), length)) if *length > 1 => {
+                found.extend([Some(Word::No), Some(Word::Pause)]);
+                parts.remove(0);
+            }
+            _ => found.push(None),
+        }
+    }
+    found.extend(parts.iter().map(|(word, _)| *word));
+}
+/// Reads a decision with what may come with it.
+fn of_fields(fields: &Map<String, Value>) -> Said {
+    let mut said = Said::only(Decision::Unclear);
+    let mut read = Vec::new();
+    for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        let text = || value.as_str().map_or_else(|| value.to_string(), String::from);
+        match bare(key).as_str() {
+            key if DECISIONS.contains(&key) && (value.is_boolean() || value.is_string()) => {
+                let inner = decision(value);
+                said.feedback = said.feedback.or(inner.feedback);
+                read.push(inner.decision);
+            }
+            key if REFUSALS.contains(&key) && value == &Value::Bool(true) => read.push(Decision::No),
+            key if CONTENTS.contains(&key) => said.content = Some(text()),
+            key if FEEDBACKS.contains(&key) => {
+                said.feedback = Some(text()).filter(|text| !text.trim().is_empty()).or(said.feedback);
+            }
+            "token" => {}
+            // It may limit what is agreed to.
+            _ => read.push(Decision::Unclear),
+        }
+    }
+    read.dedup();
+    if let [only] = read[..] {
+        let limited = said.feedback.as_deref().is_some_and(|feedback| !agreeable(feedback));
+        let agreed = matches!(only, Decision::Yes | Decision::Always);
+        said.decision = if agreed && limited { Decision::Unclear } else { only };
+    }
+    said
+}
+/// Whether feedback beside a yes is no more than another yes, or thanks.
+fn agreeable(feedback: &str) -> bool {
+    let words = classes(feedback);
+    let nothing = |word: &Option<Word>| word.is_some_and(|word| word.is_filler() || word == Word::Pause);
+    words.iter().all(nothing) || decided(&words) == Decision::Yes
+}

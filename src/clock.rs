@@ -1,0 +1,74 @@
+//! The time of day. Durations inside of one process are measured with `Instant`s instead.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// The clock of the system. A test can move it forward.
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    /// Milliseconds that it is ahead.
+    ahead: Arc<AtomicU64>,
+}
+
+impl Clock {
+    /// The time.
+    pub fn now(&self) -> SystemTime {
+        SystemTime::now() + Duration::from_millis(self.ahead.load(Ordering::Relaxed))
+    }
+
+    /// Milliseconds since 1970.
+    pub fn unix_ms(&self) -> u64 {
+        unix_ms(self.now())
+    }
+
+    /// Seconds since 1970.
+    pub fn unix_secs(&self) -> u64 {
+        self.unix_ms() / 1_000
+    }
+
+    /// Moves it, and every clone of it, forward.
+    pub fn advance(&self, by: Duration) {
+        self.ahead.fetch_add(millis(by), Ordering::Relaxed);
+    }
+}
+
+/// A time as milliseconds since 1970; 0 for one before that.
+pub fn unix_ms(time: SystemTime) -> u64 {
+    millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// The time at these milliseconds since 1970.
+pub fn at_unix_ms(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+/// A duration in whole milliseconds.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_moved_with_its_clones() {
+        let clock = Clock::default();
+        let other = clock.clone();
+        let before = clock.unix_ms();
+        other.advance(Duration::from_secs(3_600));
+        assert!(clock.unix_ms() >= before + 3_600_000);
+        assert!(Clock::default().unix_ms() < before + 3_600_000);
+    }
+
+    #[test]
+    fn times_before_1970_are_its_beginning() {
+        assert_eq!(unix_ms(UNIX_EPOCH - Duration::from_secs(1)), 0);
+        assert_eq!(unix_ms(at_unix_ms(1_234)), 1_234);
+    }
+}

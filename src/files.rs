@@ -1,0 +1,184 @@
+//! Files that survive a crash at any byte, files for their owner only, and locks between processes.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
+    io::{self, Write},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::NamedTempFile;
+
+/// How often a lock that another process holds is tried.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Replaces a file, or makes it and its folder, in one step: a reader sees the old content or the new, never a part. It is
+/// readable by its owner only. Blocks.
+///
+/// # Errors
+///
+/// If the folder cannot be made or written to; the old file is as it was then.
+pub fn replace_private(file: &Path, content: &[u8]) -> io::Result<()> {
+    private_folder(folder_of(file))?;
+    replace(file, content, None)
+}
+
+/// The same, with the permissions of the file that it replaces. A new file has those that the system gives to one.
+///
+/// # Errors
+///
+/// As for [`replace_private`].
+pub fn replace_as_it_was(file: &Path, content: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(folder_of(file))?;
+    let permissions = match fs::metadata(file) {
+        Ok(data) => data.permissions(),
+        Err(_) => usual_permissions(folder_of(file))?,
+    };
+    replace(file, content, Some(permissions))
+}
+
+fn replace(file: &Path, content: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
+    let mut beside = beside(file)?;
+    beside.write_all(content)?;
+    persist(beside, file, permissions)
+}
+
+/// A new file in the folder of `file`, readable by its owner only, that [`persist`] puts in the place of it and that is
+/// removed if it is dropped before.
+///
+/// # Errors
+///
+/// If the folder cannot be written to.
+pub fn beside(file: &Path) -> io::Result<NamedTempFile> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    tempfile::Builder::new().prefix(&format!(".{name}.")).suffix(".tmp").tempfile_in(folder_of(file))
+}
+
+/// Puts a file in the place of another one, once all of it is on the disk.
+///
+/// # Errors
+///
+/// If it cannot be written or renamed; the old file is as it was then.
+pub fn persist(beside: NamedTempFile, file: &Path, permissions: Option<Permissions>) -> io::Result<()> {
+    beside.as_file().sync_all()?;
+    if let Some(permissions) = permissions {
+        beside.as_file().set_permissions(permissions)?;
+    }
+    beside.persist(file).map(drop).map_err(|failed| failed.error)
+}
+
+/// What the system gives to a new file: what is left of 0666 by the process's mask.
+#[cfg(unix)]
+fn usual_permissions(folder: &Path) -> io::Result<Permissions> {
+    use std::os::unix::fs::PermissionsExt;
+    let probe = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+    Ok(probe.as_file().metadata()?.permissions())
+}
+
+#[cfg(not(unix))]
+fn usual_permissions(folder: &Path) -> io::Result<Permissions> {
+    Ok(tempfile::NamedTempFile::new_in(folder)?.as_file().metadata()?.permissions())
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes a folder, and those above it, for their owner only. One that is there stays as it is.
+///
+/// # Errors
+///
+/// If it cannot be made.
+pub fn private_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+/// Has a file that these options make be readable and writable by its owner only.
+pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options
+}
+
+/// Opens a file to lock, and makes it, for its owner only, if it is not there.
+///
+/// # Errors
+///
+/// If it cannot be opened.
+pub fn lock_file(file: &Path) -> io::Result<File> {
+    private(OpenOptions::new().append(true).create(true)).open(file)
+}
+
+/// Locks a file against other processes as soon as they let it go, within `patience`; the lock ends with the file. Blocks.
+///
+/// # Errors
+///
+/// `TimedOut` if another process holds it all the time.
+pub fn lock_within(file: File, patience: Duration) -> io::Result<File> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    fn mode(file: &Path) -> u32 {
+        std::os::unix::fs::MetadataExt::mode(&fs::metadata(file).expect("it is there")) & 0o777
+    }
+
+    #[test]
+    fn a_replaced_file_is_whole_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("deep/er/file.json");
+        replace_private(&file, b"one").expect("written");
+        replace_private(&file, b"two").expect("written again");
+        assert_eq!(fs::read(&file).expect("readable"), b"two");
+        assert_eq!(fs::read_dir(file.parent().expect("a folder")).expect("readable").count(), 1);
+        #[cfg(unix)]
+        assert_eq!((mode(&file), mode(file.parent().expect("a folder"))), (0o600, 0o700));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_keeps_its_permissions_and_a_new_one_has_the_usual() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let plain = folder.path().join("plain");
+        fs::write(&plain, b"").expect("written");
+        let file = folder.path().join("file");
+        replace_as_it_was(&file, b"new").expect("written");
+        assert_eq!(mode(&file), mode(&plain));
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("set");
+        replace_as_it_was(&file, b"newer").expect("written");
+        assert_eq!(
+            (mode(&file), fs::read(&file).expect("readable").as_slice()),
+            (0o640, b"newer".as_slice())
+        );
+    }
+
+    #[test]
+    fn a_lock_is_held_until_its_file_is_closed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        let open = || lock_file(&path).expect("opened");
+        let held = lock_within(open(), Duration::ZERO).expect("free");
+        let refused = lock_within(open(), Duration::from_millis(60)).expect_err("held");
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        drop(held);
+        lock_within(open(), Duration::ZERO).expect("free again");
+    }
+}
