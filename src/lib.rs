@@ -42,3 +42,4 @@ pub mod text;
 pub mod trace;
 mod verbs;
 pub mod web;
+pub mod workflow;
