@@ -43,7 +43,7 @@ use tokio::task::AbortHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    catalog::{Catalog, GATEWAY, Listing, Tool},
+    catalog::{Catalog, GATEWAY, Tool},
     config::{Config, Globs, Profile, Scope as Scoped},
     downstream::{Around, Connection, Dial, LogLevel, State, Update, guard::Guard},
     jobs::Jobs,
@@ -271,7 +271,7 @@ impl Gateway {
                 (name.clone(), Arc::new(Connection::new(name, settings.clone(), around.clone(), dial)))
             })
             .collect::<Connections>();
-        let own = own_listing();
+        let own = builtin::listing();
         let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
         let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
         let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
@@ -580,14 +580,5 @@ async fn heartbeat(stop: CancellationToken) {
             _ = beat.tick() => {}
             () = stop.cancelled() => return,
         }
-    }
-}
-
-/// Nonet's own tools as a listing.
-fn own_listing() -> Listing {
-    Listing {
-        tools: builtin::definitions(),
-        about: "Nonet itself: calls in the background, kept results, state of the servers".into(),
-        ..Listing::default()
     }
 }

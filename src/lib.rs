@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+mod aliases;
 pub mod answers;
 pub mod bridge;
 pub mod catalog;

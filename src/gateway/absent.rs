@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Gateway, Snapshot,
+    builtin::ServerStatus,
     session::{Caller, Session},
 };
 use crate::{
@@ -52,10 +53,14 @@ impl Gateway {
     }
 
     /// The left-out servers as `gateway.status` shows them.
-    pub(super) fn left_out_status(&self, caller: &Caller) -> Vec<Value> {
-        let servers = self.left_out(caller).into_iter();
-        let entry = |(name, left_out): (String, LeftOut)| json!({ "name": name, "state": NEEDS_CONFIG, "tools": 0, "last_error": left_out.why() });
-        servers.map(entry).collect()
+    pub(super) fn left_out_status(&self, caller: &Caller) -> Vec<ServerStatus> {
+        let entry = |(name, left_out): (String, LeftOut)| ServerStatus {
+            name,
+            state: NEEDS_CONFIG,
+            last_error: Some(left_out.why()),
+            ..ServerStatus::default()
+        };
+        self.left_out(caller).into_iter().map(entry).collect()
     }
 
     /// The same as categories.

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Gateway, Snapshot, session::Caller};
+use super::{Gateway, Snapshot, session::Caller, skills::listed};
 use crate::{config::Config, prose, search::outcomes, skills};
 
 /// How long the skills in folders are taken as they were read.
@@ -91,28 +91,17 @@ impl Gateway {
         }
         let folders = config.gateway.skills.clone();
         let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
-        let call = |tool: &str, key: &str, name: &str| {
-            let mut arguments = json!({});
-            arguments[key] = json!(name);
-            json!({ "tool": tool, "arguments": arguments })
-        };
-        let mut all: Vec<Guide> = local
-            .iter()
-            .map(|skill| {
-                Guide::new(None, call("use_skill", "command", &skill.name), &skill.name, &skill.description)
-            })
-            .collect();
-        for (server, entry) in snapshot.catalog.servers() {
-            for prompt in &entry.prompts {
-                let text = |key: &str| prompt.get(key).and_then(Value::as_str).unwrap_or_default();
-                let about = if text("description").is_empty() { text("title") } else { text("description") };
-                let name = format!("{server}/{}", text("name"));
-                all.push(Guide::new(Some(server), call("use_skill", "command", &name), text("name"), about));
-            }
-        }
-        for (id, app) in &config.apps {
-            all.push(Guide::new(None, call("call_app", "app_id", id), id, &app.description));
-        }
+        let skills = listed(&local, snapshot, &|_| true).into_iter().map(|skill| {
+            // The words of a prompt are its own name's, without its server's.
+            let own = skill.server.as_ref().and_then(|server| skill.name.strip_prefix(&**server));
+            let call = json!({ "tool": "use_skill", "arguments": { "command": skill.name } });
+            Guide::new(skill.server.as_ref(), call, own.unwrap_or(&skill.name), &skill.description)
+        });
+        let apps = config.apps.iter().map(|(id, app)| {
+            let call = json!({ "tool": "call_app", "arguments": { "app_id": id } });
+            Guide::new(None, call, id, &app.description)
+        });
+        let all = skills.chain(apps).collect();
         let generation = snapshot.generation;
         let guides = Arc::new(Guides { read: Instant::now(), generation, config, all });
         self.guides.store(Some(guides.clone()));
