@@ -44,7 +44,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
-    config::{Config, Globs, Profile, Scope as Scoped},
+    config::{Config, Globs, Profile, ServerScope},
     downstream::{Around, Connection, Dial, LogLevel, State, Update, guard::Guard},
     jobs::Jobs,
     metrics::Metrics,
@@ -420,7 +420,7 @@ impl Gateway {
     fn connection_for(&self, caller: &session::Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         let shared = self.connections().get(server).cloned()?;
         let settings = shared.settings();
-        if settings.scope == Scoped::Shared || !caller.lasting || shared.is_held() {
+        if settings.scope == ServerScope::Shared || !caller.lasting || shared.is_held() {
             return Some(shared);
         }
         let begin = || {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     catalog::Tool,
-    config::{Expose, Limits, ToolInjection},
+    config::{ClientLimits, Expose, ToolInjection},
     policy::{self, Verdict},
     results::json_len,
 };
@@ -23,7 +23,7 @@ const COMPACT_TOKENS: u64 = 30;
 impl Gateway {
     /// The definitions that `tools/list` gives this session: those of verbatim servers as they are, the nine, then others by
     /// wire name. Descriptions of the others are cut where `limits` says that the client cuts them, with a word of it.
-    pub fn listed_tools(&self, session: &Session, limits: &Limits) -> Vec<Value> {
+    pub fn listed_tools(&self, session: &Session, limits: &ClientLimits) -> Vec<Value> {
         let snapshot = self.snapshot();
         let world = self.world();
         let scope = world.scope(session);
@@ -113,7 +113,7 @@ fn whole(tool: &Tool, name: &str) -> Value {
     definition
 }
 
-fn direct(tool: &Tool, limits: &Limits) -> Value {
+fn direct(tool: &Tool, limits: &ClientLimits) -> Value {
     let mut definition = whole(tool, &tool.wire);
     if !tool.description.is_empty() {
         definition["description"] = json!(tool.description);

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Gateway, Indexing, Recalled, Snapshot, lists, own_listing};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
-    config::Server,
+    config::ServerSettings,
     downstream::Update,
     memory,
     policy::{self, Scope, Verdict},
@@ -206,7 +206,7 @@ impl Gateway {
             .map(|(name, connection)| (name.clone(), connection.settings()))
             .collect();
         let read = tokio::task::spawn_blocking(move || {
-            let kept = |(name, settings): (Arc<str>, Arc<Server>)| {
+            let kept = |(name, settings): (Arc<str>, Arc<ServerSettings>)| {
                 let listing = lists::read(&folder, &name, &settings)?;
                 Some((name, listing))
             };
@@ -229,7 +229,7 @@ impl Gateway {
         let known = known.clone();
         let made = tokio::task::spawn_blocking(move || {
             let world = gateway.world();
-            let settings: BTreeMap<&Arc<str>, Arc<Server>> =
+            let settings: BTreeMap<&Arc<str>, Arc<ServerSettings>> =
                 world.connections.iter().map(|(name, connection)| (name, connection.settings())).collect();
             let listings = known.iter().map(|(server, listing)| {
                 (&**server, listing, settings.get(server).map(|settings| &**settings))

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{learn, passing::Links};
 use crate::{
-    config::{Limits, Server},
+    config::{ClientLimits, ServerSettings},
     downstream::{Asker, Connection, ELICIT},
     jobs::Owner,
     results::json_len,
@@ -86,7 +86,7 @@ impl Session {
     pub(super) fn connection(
         &self,
         server: &Arc<str>,
-        settings: &Server,
+        settings: &ServerSettings,
         begin: impl FnOnce() -> Arc<Connection>,
     ) -> Arc<Connection> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,7 +249,7 @@ pub struct Caller {
     /// `_meta` that is passed on to servers.
     pub meta: Map<String, Value>,
     /// What its client stands.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// Whether its client takes tasks.
     pub as_task: AsTask,
     /// What its spans hang under.
