@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    config::{Config, Server},
+    config::{Config, ServerSettings},
     downstream::Connection,
 };
 
@@ -57,7 +57,7 @@ impl World {
     pub fn new(
         config: Config,
         before: Option<&World>,
-        mut connect: impl FnMut(Arc<str>, &Server) -> Arc<Connection>,
+        mut connect: impl FnMut(Arc<str>, &ServerSettings) -> Arc<Connection>,
     ) -> Transition {
         let mut changes = Changes::default();
         if let Some(before) = before {
