@@ -52,9 +52,9 @@ pub async fn call(
     gateway.recalled_lists().await;
     let find = |name: &str| META.iter().find(|tool| tool.name == name);
     let tool = find(name);
-    let verbatim = tool.is_none() && gateway.is_verbatim(caller, name);
+    let verbatim = tool.is_none() && gateway.gate(&caller.session).is_verbatim(name);
     let tool: Option<&'static MetaTool> = match tool {
-        None if !verbatim => gateway.meta_tool(caller, name).and_then(find),
+        None if !verbatim => gateway.gate(&caller.session).meta_tool(name).and_then(find),
         known => known,
     };
     let mut notices = Vec::new();

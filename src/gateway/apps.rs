@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
-    ask::Interrupt,
     call::{Begun, text_result},
     faults::error_of,
     graph::{ActionResult, CONCURRENCY, PlanRun, SoFar, refused_plan, unknown},
+    interrupt::Interrupt,
     run::Run,
     session::Caller,
 };
@@ -131,7 +131,7 @@ impl Gateway {
         app: AppRun,
         tool: &str,
     ) -> Result<Value, Interrupt> {
-        let tool = self.find_tool(caller, tool).await?;
+        let (gate, tool) = self.find_tool(caller, tool).await?;
         // Text for a tool with one required param is that param.
         let input = match (app.input, tool.schema.parameters().as_slice()) {
             (Value::String(text), [first, rest @ ..])
@@ -141,7 +141,7 @@ impl Gateway {
             }
             (input, _) => input,
         };
-        let prepared = self.prepare(caller, &tool.full, input.clone(), None).await?;
+        let prepared = self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await?;
         let cancel = CancellationToken::new();
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, token, id) = (self.clone(), cancel.clone(), app.id);

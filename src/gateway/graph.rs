@@ -21,13 +21,13 @@ pub(super) use self::{
     report::SoFar,
 };
 use super::{
-    Gateway,
-    ask::Interrupt,
+    Gate, Gateway,
+    interrupt::Interrupt,
     run::Run,
     session::{AsTask, Caller},
 };
 use crate::{
-    catalog::GATEWAY,
+    catalog::{GATEWAY, Tool},
     fault::{Code, Fault},
     jobs::Progress,
     name,
@@ -110,9 +110,10 @@ impl Gateway {
         }
         let began = Instant::now();
         let plan = Arc::new(Plan::new(actions, &[]).map_err(|flaw| refused_plan(&flaw))?);
+        let gate = self.gate(&caller.session);
         for call in plan.calls().iter().filter(|call| name::META_TOOLS.contains(&call.name.as_str())) {
             // The fault names the meta-tool and says what to do.
-            self.allowed_tool(caller, &call.name)?;
+            gate.tool(&call.name)?;
         }
         let cancel = CancellationToken::new();
         let span = caller.meta_span("run_parallel");
@@ -145,7 +146,8 @@ impl Gateway {
             cancel: cancel.clone(),
             ..caller.clone()
         };
-        let lanes = plan.calls().iter().map(|call| self.lane(caller, call)).collect();
+        let gate = self.gate(&caller.session);
+        let lanes = plan.calls().iter().map(|call| lane(&gate, call)).collect();
         let mut schedule = Schedule::new(plan, Pace { concurrency, fail_fast, lanes });
         let mut ends = Ends { plan, so_far, results: vec![None; plan.calls().len()], values: given };
         let halt = CancellationToken::new();
@@ -181,11 +183,16 @@ impl Gateway {
             };
         }
     }
+}
 
-    /// The lane of a call: calls that change something go one at a time per server. The lane of a tool that is not listed
-    /// yet is unknown; its call waits at its server's connection.
-    fn lane(&self, caller: &Caller, call: &PlannedCall) -> Option<Arc<str>> {
-        let tool = self.allowed_tool(caller, &call.name).ok()?;
-        (!tool.read_only && !tool.parallel && &*tool.server != GATEWAY).then(|| tool.server.clone())
-    }
+/// The lane of a call: calls that change something go one at a time per server. The lane of a tool that is not listed yet is
+/// unknown; its call waits at its server's connection.
+fn lane(gate: &Gate, call: &PlannedCall) -> Option<Arc<str>> {
+    let tool = gate.tool(&call.name).ok()?;
+    goes_alone(&tool).then(|| tool.server.clone())
+}
+
+/// Whether a call of this tool changes something, and its server takes one such call at a time.
+fn goes_alone(tool: &Tool) -> bool {
+    !tool.read_only && !tool.parallel && &*tool.server != GATEWAY
 }

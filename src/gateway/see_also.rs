@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Gateway, Snapshot, session::Caller, skills::listed};
+use super::{Gateway, Snapshot, gate::Gate, skills::listed};
 use crate::{config::Config, prose, search::outcomes, skills};
 
 /// How long the skills in folders are taken as they were read.
@@ -55,27 +55,22 @@ impl Guide {
 
 impl Gateway {
     /// The skills and apps that have most of a request's words, each with the call that runs it.
-    pub(super) async fn see_also(
-        &self,
-        caller: &Caller,
-        snapshot: &Snapshot,
-        words: &[String],
-    ) -> Vec<Value> {
-        let config = self.config();
+    pub(super) async fn see_also(&self, gate: &Gate, words: &[String]) -> Vec<Value> {
+        let (config, snapshot) = (gate.config(), &gate.snapshot);
         let nothing = config.gateway.skills.is_empty()
             && config.apps.is_empty()
             && snapshot.catalog.servers().values().all(|entry| entry.prompts.is_empty());
         if nothing || words.is_empty() {
             return Vec::new();
         }
-        let guides = self.guides(config, snapshot).await;
+        let guides = self.guides(config.clone(), snapshot).await;
         let mut fitting: Vec<(usize, &Guide)> = guides
             .all
             .iter()
             .map(|guide| (words.iter().filter(|word| guide.words.contains(*word)).count(), guide))
             .filter(|(shared, _)| *shared >= AT_LEAST.min(words.len()))
             .filter(|(shared, _)| *shared as f32 >= SHARE * words.len() as f32)
-            .filter(|(_, guide)| guide.server.as_ref().is_none_or(|server| self.may_see(caller, server)))
+            .filter(|(_, guide)| guide.server.as_ref().is_none_or(|server| gate.sees(server)))
             .collect();
         fitting.sort_by_key(|(shared, _)| std::cmp::Reverse(*shared));
         fitting.into_iter().take(NAMED).map(|(_, guide)| guide.shown.clone()).collect()

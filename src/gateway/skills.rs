@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Snapshot, ask::Interrupt, call::text_result, session::Caller};
+use super::{Gateway, Snapshot, call::text_result, gate::Gate, interrupt::Interrupt, session::Caller};
 use crate::{
     downstream::{CallError, Control, State},
     fault::{Code, Fault},
@@ -140,8 +140,8 @@ impl Gateway {
     ) -> Result<Value, Interrupt> {
         let folders = self.config().gateway.skills.clone();
         let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
-        let snapshot = self.snapshot();
-        let all = || listed(&local, &snapshot, &|server| self.may_see(caller, server));
+        let gate = self.gate(&caller.session);
+        let all = || listed(&local, &gate.snapshot, &|server| gate.sees(server));
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
             let query = arguments.query.as_deref().map(str::trim).filter(|query| !query.is_empty());
@@ -152,12 +152,12 @@ impl Gateway {
         if let Some(skill) = local.iter().find(|skill| name::fold(&skill.name) == wanted) {
             return Ok(local_skill(skill, &arguments)?);
         }
-        for (server, entry) in snapshot.catalog.servers() {
+        for (server, entry) in gate.catalog().servers() {
             let is_it = |own: &Prompt<'_>| name::fold(&format!("{server}/{}", own.name)) == wanted;
             if let Some(prompt) = entry.prompts.iter().map(Prompt::of).find(is_it)
-                && self.may_see(caller, server)
+                && gate.sees(server)
             {
-                return self.prompt(caller, server, command, &prompt, arguments.arguments).await;
+                return self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await;
             }
         }
         Err(unknown_skill(command, &all()).into())
@@ -167,6 +167,7 @@ impl Gateway {
     async fn prompt(
         self: &Arc<Self>,
         caller: &Caller,
+        gate: &Gate,
         server: &Arc<str>,
         command: &str,
         prompt: &Prompt<'_>,
@@ -177,7 +178,7 @@ impl Gateway {
             return Err(lacks_arguments(command, &lacking, given).into());
         }
         let name = prompt.name;
-        let Some(connection) = self.connection_for(caller, server) else {
+        let Some(connection) = self.servers.connection_for(gate, caller, server) else {
             let message = format!("`{server}` is not configured any more.");
             return Err(Fault::new(Code::ServerDown, message).into());
         };

@@ -12,7 +12,8 @@ const LEFT_OUT: usize = 5;
 
 /// What `initialize` and `server/discover` say of Nonet: at most 2,000 characters.
 pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
-    let categories = gateway.categories(caller);
+    let gate = gateway.gate(&caller.session);
+    let categories = gate.categories();
     let (left_out, there): (Vec<&Value>, Vec<&Value>) = categories["categories"]
         .as_array()
         .into_iter()
@@ -36,7 +37,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     );
     if !names.is_empty() {
         text.push_str("\n\n");
-        match gateway.count_tools(caller) {
+        match gate.count_tools() {
             0 => {}
             1 => text.push_str("One tool by now. "),
             count => text.push_str(&format!("{count} tools by now. ")),

@@ -10,7 +10,7 @@ use super::arguments::{self, KnownTools};
 use crate::{
     aliases::Aliases,
     fault::{Code, Fault},
-    gateway::{Gateway, Interrupt, session::Caller},
+    gateway::{Gate, Gateway, Interrupt, session::Caller},
     name,
     schema::{Reading, Schema},
 };
@@ -87,6 +87,10 @@ pub(super) struct MetaCall<'a> {
 }
 
 impl MetaCall<'_> {
+    pub fn gate(&self) -> Gate {
+        self.gateway.gate(&self.caller.session)
+    }
+
     /// The notice of what was changed, if there is something.
     pub fn notices(&mut self) -> Vec<Value> {
         let changes = std::mem::take(&mut self.changes);
@@ -139,12 +143,11 @@ impl MetaCall<'_> {
         if is_plain(own, &given) {
             return given;
         }
-        let (gateway, caller) = (self.gateway, self.caller);
-        let takes = |tool: &str, param: &str| gateway.takes(caller, tool, param);
-        let snapshot = gateway.snapshot();
+        let gate = self.gate();
+        let takes = |tool: &str, param: &str| gate.takes(tool, param);
         let is_server = |given: &str| {
             let folded = name::fold(given);
-            snapshot.catalog.servers().keys().any(|server| name::fold(server) == folded)
+            gate.catalog().servers().keys().any(|server| name::fold(server) == folded)
         };
         let tools = KnownTools { takes: &takes, is_server: &is_server };
         let (opened, changes) = arguments::opened(own, given);

@@ -163,7 +163,7 @@ fn list_categories() -> Definition {
         run: |call| {
             async move {
                 call.rename();
-                Ok(answer(call.gateway.categories(call.caller)))
+                Ok(answer(call.gate().categories()))
             }
             .boxed()
         },
@@ -186,7 +186,7 @@ fn browse_category() -> Definition {
             ("category", &["server", "servername", "group", "name"]),
             ("page_size", &["limit", "perpage", "size"]),
         ]),
-        run: |call| async move { Ok(answer(call.gateway.browse(call.caller, &call.read()?)?)) }.boxed(),
+        run: |call| async move { Ok(answer(call.gate().browse(&call.read()?)?)) }.boxed(),
     }
 }
 
@@ -315,7 +315,8 @@ fn ask_user() -> Definition {
             ("answer", &["decision", "response", "reply"]),
         ]),
         run: |call| {
-            async move { Ok(answer(call.gateway.ask_user(call.caller, call.read()?).await?)) }.boxed()
+            async move { Ok(answer(call.gateway.questions.ask_user(call.caller, call.read()?).await?)) }
+                .boxed()
         },
     }
 }

@@ -12,9 +12,9 @@ use crate::{
     fault::{Code, Fault},
     gateway::{
         Gateway, Known,
-        ask::Interrupt,
         call::{Request, background_call, text_result},
         faults::error_of,
+        interrupt::Interrupt,
         session::{AsTask, Caller},
     },
     jobs::{Ended, How, Job},
@@ -112,7 +112,7 @@ async fn launch(
     params: Value,
 ) -> Result<Value, Fault> {
     let is_own = |tool: &Tool| &*tool.server == GATEWAY && &*tool.name == TOOL.name;
-    if gateway.allowed_tool(caller, &name).is_ok_and(|tool| is_own(&tool)) {
+    if gateway.gate(&caller.session).tool(&name).is_ok_and(|tool| is_own(&tool)) {
         let message = "A background call launches a tool, not another launch.";
         return Err(Fault::new(Code::InvalidParams, message));
     }

@@ -9,7 +9,7 @@ use crate::{
     aliases::Aliases,
     config::Risk,
     fault::{Code, Fault},
-    gateway::{Gateway, call::text_result, discover::BrowseArguments, session::Caller},
+    gateway::{Gate, call::text_result, discover::BrowseArguments, session::Caller},
 };
 
 /// How many tools are loaded at once.
@@ -31,7 +31,9 @@ pub(super) const TOOL: OwnTool = OwnTool {
         ("names", &["name", "tool", "tools", "toolname", "toolnames"]),
         ("category", &["server", "servername", "group"]),
     ]),
-    run: |gateway, caller, params| async move { load(gateway, caller, read(params)?) }.boxed(),
+    run: |gateway, caller, params| {
+        async move { load(&gateway.gate(&caller.session), caller, read(params)?) }.boxed()
+    },
 };
 
 #[derive(serde::Deserialize)]
@@ -49,13 +51,13 @@ struct LoadedTool<'a> {
     risk: Risk,
 }
 
-fn load(gateway: &Gateway, caller: &Caller, arguments: LoadArguments) -> Result<Value, Fault> {
+fn load(gate: &Gate, caller: &Caller, arguments: LoadArguments) -> Result<Value, Fault> {
     let mut names = arguments.names;
     let mut left = 0;
     if let Some(category) = arguments.category {
         let page_size = Some(MAX_LOADED);
         let page = BrowseArguments { category, page_size, ..BrowseArguments::default() };
-        let page = gateway.browse(caller, &page)?;
+        let page = gate.browse(&page)?;
         let listed = page["tools"].as_array().into_iter().flatten();
         let before = names.len();
         names.extend(listed.filter_map(|tool| tool["name"].as_str()).map(String::from));
@@ -68,7 +70,7 @@ fn load(gateway: &Gateway, caller: &Caller, arguments: LoadArguments) -> Result<
     }
     left += names.len().saturating_sub(MAX_LOADED);
     names.truncate(MAX_LOADED);
-    let tools: Vec<Value> = names.iter().map(|name| load_one(gateway, caller, name)).collect();
+    let tools: Vec<Value> = names.iter().map(|name| load_one(gate, caller, name)).collect();
     let mut answer = json!({ "tools": tools });
     if left > 0 {
         answer["left_out"] = json!(left);
@@ -79,8 +81,8 @@ fn load(gateway: &Gateway, caller: &Caller, arguments: LoadArguments) -> Result<
 }
 
 /// A tool's definition, or why it cannot be loaded.
-fn load_one(gateway: &Gateway, caller: &Caller, name: &str) -> Value {
-    match gateway.allowed_tool(caller, name) {
+fn load_one(gate: &Gate, caller: &Caller, name: &str) -> Value {
+    match gate.tool(name) {
         Ok(tool) => {
             caller.session.load([tool.full.clone()]);
             json!(LoadedTool {

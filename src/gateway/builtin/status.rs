@@ -127,20 +127,20 @@ fn is_empty(latency: &Latency) -> bool {
 impl Gateway {
     /// What `gateway.status` and `nonet check` show.
     pub fn status(&self, caller: &Caller) -> Value {
-        let snapshot = self.snapshot();
-        let listed = |name: &str| snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
-        let connections = self.connections();
-        let seen = connections.iter().filter(|(name, _)| self.may_see(caller, name));
+        let gate = self.gate(&caller.session);
+        let snapshot = &gate.snapshot;
+        let listed = |name: &str| gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len());
+        let seen = gate.world.connections.iter().filter(|(name, _)| gate.sees(name));
         let mut servers: Vec<ServerStatus> = seen
             .map(|(name, one)| ServerStatus::new(one, listed(name), self.metrics.restarts(name)))
             .collect();
-        servers.extend(self.left_out_status(caller));
+        servers.extend(gate.left_out_status());
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let indexing = *self.indexing.borrow();
         let (calls, failures) = self.metrics.total();
         json!(GatewayStatus {
             version: env!("CARGO_PKG_VERSION"),
-            uptime_s: self.started.elapsed().as_secs(),
+            uptime_s: self.uptime().as_secs(),
             servers,
             tools: snapshot.of_servers().count(),
             search: SearchStatus {

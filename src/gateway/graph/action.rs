@@ -6,15 +6,16 @@ use serde_json::Value;
 use tokio::sync::MutexGuard;
 use tokio_util::sync::CancellationToken;
 
+use super::goes_alone;
 use crate::{
-    catalog::{GATEWAY, Tool},
+    catalog::Tool,
     clock::millis,
     downstream::{Connection, ProgressSink},
     fault::{Code, Fault},
     gateway::{
         Gateway,
-        ask::Interrupt,
         call::{Begun, Prepared},
+        interrupt::Interrupt,
         keep,
         session::Caller,
     },
@@ -91,8 +92,10 @@ impl Gateway {
         let prepared = self.prepare_action(caller, call, values).await?;
         let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
         let mut timeout = call.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
-        let serial = !tool.read_only && !tool.parallel && &*tool.server != GATEWAY;
-        let connection = self.connection_for(caller, &tool.server).filter(|_| serial);
+        let connection = match goes_alone(&tool) {
+            true => self.servers.connection_for(&prepared.gate, caller, &tool.server),
+            false => None,
+        };
         let _turn = match &connection {
             Some(connection) => Some(turn(connection, &tool, timeout, &cancel, halt).await?),
             None => None,
