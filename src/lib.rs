@@ -43,4 +43,4 @@ pub mod text;
 pub mod trace;
 mod verbs;
 pub mod web;
-pub mod workflow;
+mod workflow;

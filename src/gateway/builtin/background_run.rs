@@ -17,7 +17,7 @@ use crate::{
         interrupt::Interrupt,
         session::{AsTask, Caller},
     },
-    jobs::{Ended, How, Job},
+    jobs::How,
     results::is_error,
 };
 
@@ -81,10 +81,7 @@ async fn run(
         return Ok(list(gateway, caller).await);
     }
     if let Some(id) = &arguments.task_id {
-        return match gateway.jobs.get(id, &caller.owner()) {
-            Some(job) => task(gateway, caller, &job, &arguments).await,
-            None => earlier_task(gateway, caller, id, &arguments).await,
-        };
+        return follow(gateway, caller, id, &arguments).await;
     }
     match arguments.name {
         Some(name) => launch(gateway, caller, name, arguments.params).await,
@@ -129,81 +126,53 @@ async fn launch(
     }
 }
 
-/// A task of this run.
-async fn task(
-    gateway: &Gateway,
-    caller: &Caller,
-    job: &Job,
-    arguments: &BackgroundArguments,
-) -> Result<Value, Fault> {
-    if arguments.cancel {
-        job.cancel.cancel();
-        job.wait(CANCEL_WAIT).await;
-    } else if arguments.wait {
-        let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
-        // The wait itself must not outlive the soft deadline and become a task.
-        let deadline = caller.limits.soft_deadline;
-        let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
-        tokio::select! {
-            _ = job.wait(limit.min(most)) => {}
-            () = caller.cancel.cancelled() => {}
-        }
-    }
-    let mut answer = job.summary();
-    match job.ended() {
-        Some(Ended { how: How::Cancelled, .. }) => {
-            // The calls of a run_parallel that ended before it was cancelled.
-            if arguments.wait
-                && let Ok(result) = gateway.task_result(caller, &job.id).await
-                && !is_error(&result)
-            {
-                caller.session.delivered(&job.id);
-                return Ok(result);
-            }
-        }
-        // The result as the call itself would have given it.
-        Some(_) if arguments.wait => {
-            let result = gateway.task_result(caller, &job.id).await?;
-            caller.session.delivered(&job.id);
-            return Ok(result);
-        }
-        ended => {
-            if ended.is_some_and(|ended| ended.how == How::Failed) {
-                answer["error"] = error_of(&gateway.task_result(caller, &job.id).await?);
-            }
-            answer["next_step"] = wait_for(&job.id);
-        }
-    }
-    Ok(text_result(answer.to_string()))
-}
-
-/// A task of an earlier run, or an ended task that had to leave the table of jobs.
-async fn earlier_task(
+/// Cancels a task, waits for it or looks at it.
+async fn follow(
     gateway: &Gateway,
     caller: &Caller,
     id: &str,
     arguments: &BackgroundArguments,
 ) -> Result<Value, Fault> {
+    if let Some(job) = gateway.jobs.get(id, &caller.owner()) {
+        if arguments.cancel {
+            job.cancel.cancel();
+            job.wait(CANCEL_WAIT).await;
+        } else if arguments.wait {
+            let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
+            // The wait itself must not outlive the soft deadline and become a task.
+            let deadline = caller.limits.soft_deadline;
+            let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
+            tokio::select! {
+                _ = job.wait(limit.min(most)) => {}
+                () = caller.cancel.cancelled() => {}
+            }
+        }
+    }
     let Some(task) = gateway.known_task(caller, id).await else {
         let message = format!("There is no task `{id}`: it is too old, or the id is wrong.");
         return Err(Fault::new(Code::NotFound, message).next("execute_tool", list_tasks()));
     };
-    let ended = task.how.is_some() && !task.lost;
-    if arguments.wait && ended {
-        return gateway.task_result(caller, id).await;
+    let how = task.how.filter(|_| !task.lost);
+    if arguments.wait && how.is_some() {
+        // The result as the call itself would have given it; of a cancelled run_parallel, the calls that ended before.
+        match gateway.task_result(caller, id).await {
+            Ok(result) if how != Some(How::Cancelled) || !is_error(&result) => {
+                caller.session.delivered(id);
+                return Ok(result);
+            }
+            Err(fault) if how != Some(How::Cancelled) => return Err(fault),
+            _ => {}
+        }
     }
     let mut answer = task.summary();
-    if ended {
-        answer["next_step"] = wait_for(id);
-    }
-    if ended && task.how == Some(How::Failed) {
+    if how == Some(How::Failed) {
         answer["error"] = error_of(&gateway.task_result(caller, id).await?);
     }
+    let may_be_waited_for = how.is_some() || task.job.is_some();
+    if may_be_waited_for && how != Some(How::Cancelled) {
+        answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
+    }
     Ok(text_result(answer.to_string()))
-}
-
-fn wait_for(id: &str) -> Value {
-    background_call(json!({ "task_id": id, "wait": true }))
 }
 
 fn list_tasks() -> Value {
