@@ -2,6 +2,7 @@
 //!
 //! [`gateway`] is the place to begin; ARCHITECTURE.md has the map.
 
+mod aliases;
 pub mod answers;
 pub mod bridge;
 pub mod catalog;
@@ -32,6 +33,7 @@ pub mod store;
 pub mod template;
 pub mod trace;
 pub mod web;
+pub mod workflow;
 
 // Crates of their own (crates/), under the names of rooms.
 pub use nonet_base::{clock, files, memory, text};
