@@ -31,13 +31,6 @@ use super::{
     vectors::normalized,
 };
 
-/// The model that is compiled in: `input_ids`, `attention_mask` (int64 `[batch, sequence]`) to `sentence_embedding`
-/// (f32 `[batch, 384]`).
-static BUILT_IN_GRAPH: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/models/minilm-tools.int8w.onnx"));
-static BUILT_IN_TOKENIZER: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tokenizer.json"));
-
 /// Tokens of a document's text that are read. Measured: more (up to 512) finds nothing better and costs several times
 /// the indexing time.
 const DOCUMENT_TOKENS: usize = 96;
@@ -78,7 +71,7 @@ impl Source {
             return Ok(Source {
                 graph: None,
                 tokenizer_file: "the built-in tokenizer.json".into(),
-                tokenizer: BUILT_IN_TOKENIZER.into(),
+                tokenizer: nonet_model::TOKENIZER.into(),
                 recipe: Recipe::default(),
                 pooling: Ok(Pooling::Mean),
             });
@@ -115,7 +108,7 @@ impl Source {
     pub(super) fn fingerprint(&self) -> Result<String, String> {
         let mut hash = Sha256::new();
         match &self.graph {
-            None => hash.update(BUILT_IN_GRAPH),
+            None => hash.update(nonet_model::GRAPH),
             Some(graph) => {
                 // Large exports keep their weights in a second file.
                 let weights = ["onnx_data", "onnx.data"].map(|ending| graph.with_extension(ending));
@@ -129,7 +122,7 @@ impl Source {
         }
         hash.update(&self.tokenizer);
         hash.update(DOCUMENT_TOKENS.to_le_bytes());
-        Ok(crate::text::hex(&hash.finalize()[..8]))
+        Ok(nonet_base::text::hex(&hash.finalize()[..8]))
     }
 
     /// What the graph is called in a fault.
@@ -378,7 +371,7 @@ fn element(value: &ValueType) -> String {
 
 fn session(source: &Source, engine: &Engine) -> Result<Session, ort::Error> {
     if let (None, true) = (&source.graph, engine.native)
-        && let Some(graph) = int8::rewritten(Bytes::from_static(BUILT_IN_GRAPH))
+        && let Some(graph) = int8::rewritten(Bytes::from_static(nonet_model::GRAPH))
     {
         match plain_session(source, &graph, engine) {
             Err(error) => {
@@ -387,7 +380,7 @@ fn session(source: &Source, engine: &Engine) -> Result<Session, ort::Error> {
             session => return session,
         }
     }
-    plain_session(source, BUILT_IN_GRAPH, engine)
+    plain_session(source, nonet_model::GRAPH, engine)
 }
 
 fn plain_session(source: &Source, built_in: &[u8], engine: &Engine) -> Result<Session, ort::Error> {

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::memory;
+use nonet_base::memory;
 
 use super::{
     Passage, Settings,

@@ -30,7 +30,7 @@ use std::{
 
 use jsonschema::{PatternOptions, Validator};
 use limits::Cost;
-pub(crate) use readings::from_text;
+pub use readings::from_text;
 pub use repair::bare;
 use serde_json::{Map, Value};
 pub use signature::Parameter;
@@ -255,7 +255,7 @@ fn build(raw: &Value) -> Result<Validator, String> {
         .with_pattern_options(patterns)
         .offline()
         .build(raw)
-        .map_err(|error| crate::text::clip(&error.to_string(), faults::MAX_MESSAGE))
+        .map_err(|error| nonet_base::text::clip(&error.to_string(), faults::MAX_MESSAGE))
 }
 
 fn too_deep(value: &Value, left: usize) -> bool {

@@ -287,7 +287,7 @@ impl<'a> Survey<'a> {
             match local(self.root, reference) {
                 Some(target) => found.push(target),
                 None => {
-                    let reference = crate::text::clip(reference, 100);
+                    let reference = nonet_base::text::clip(reference, 100);
                     return Err(format!("its reference `{reference}` leads out of it, and is not fetched"));
                 }
             }

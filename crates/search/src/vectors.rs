@@ -231,7 +231,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Unit vectors in groups, as descriptions are: reproducible, by xorshift (Marsaglia 2003).
-    pub(in crate::search) fn clustered(count: usize, width: usize, clusters: usize) -> Vec<Arc<[f32]>> {
+    pub(crate) fn clustered(count: usize, width: usize, clusters: usize) -> Vec<Arc<[f32]>> {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut random = || {
             state ^= state << 13;

@@ -3,7 +3,7 @@
 use jsonschema::{ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Map, Value, json};
 
-use crate::text::clip;
+use nonet_base::text::clip;
 
 use super::{
     Inner, Misfit,

@@ -161,7 +161,7 @@ impl Cache {
             kept.insert(*key);
         }
 
-        let mut target = io::BufWriter::new(crate::files::beside(&self.file)?);
+        let mut target = io::BufWriter::new(nonet_base::files::beside(&self.file)?);
         reader.seek(SeekFrom::Start(0))?;
         let mut header = [0; HEADER];
         reader.read_exact(&mut header)?;
@@ -173,7 +173,7 @@ impl Cache {
             }
         }
         let written = target.into_inner().map_err(io::IntoInnerError::into_error)?;
-        crate::files::persist(written, &self.file, None)
+        nonet_base::files::persist(written, &self.file, None)
     }
 }
 

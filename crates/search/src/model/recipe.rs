@@ -11,7 +11,7 @@ use super::EXPORT;
 
 /// What becomes of a text before the tokenizer sees it, and how much of it may be read.
 #[derive(Debug, Default)]
-pub(in crate::search) struct Recipe {
+pub(crate) struct Recipe {
     /// Stands before each request.
     pub(super) query_prompt: String,
     /// Stands before each document.
@@ -53,13 +53,13 @@ impl Recipe {
 fn prompt(config: &Value, names: &[&str]) -> String {
     let prompts = &config["prompts"];
     let default = config["default_prompt_name"].as_str();
-    let names = names.iter().copied().chain(default);
-    names.filter_map(|name| prompts[name].as_str()).next().unwrap_or_default().to_owned()
+    let mut names = names.iter().copied().chain(default);
+    names.find_map(|name| prompts[name].as_str()).unwrap_or_default().to_owned()
 }
 
 /// How the vectors of the tokens become one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::search) enum Pooling {
+pub(crate) enum Pooling {
     Mean,
     /// Later tokens weigh more: the nth one n times.
     WeightedMean,

@@ -333,12 +333,12 @@ fn is_combining(c: char) -> bool {
 }
 
 /// Lower case without accents: `École` is `ecole`, `ＡＢ` is `ab`.
-pub(crate) fn fold(text: &str) -> String {
+pub fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
     }
     let mut folded = String::with_capacity(text.len());
-    for c in text.chars().flat_map(narrow).flat_map(char::to_lowercase).filter(|c| !is_combining(*c)) {
+    for c in text.chars().filter_map(narrow).flat_map(char::to_lowercase).filter(|c| !is_combining(*c)) {
         match plain(c) {
             "" => folded.push(c),
             plain => folded.push_str(plain),

@@ -10,7 +10,7 @@ use std::{borrow::Cow, cell::Cell, collections::BTreeSet, fmt};
 use jsonschema::Draft;
 use serde_json::{Map, Value, json};
 
-use crate::text::clip;
+use nonet_base::text::clip;
 
 use super::{
     alike::{alike, is_other_case, is_other_number, is_written_apart},

@@ -20,7 +20,7 @@ fn check_broken(schema: Value, why: &str) {
     in_time({
         let (schema, why) = (schema.clone(), why.to_string());
         move || {
-            let shown = crate::text::clip(&schema.to_string(), 200);
+            let shown = nonet_base::text::clip(&schema.to_string(), 200);
             let schema = Schema::new(schema);
             let broken = schema.broken().unwrap_or_else(|| panic!("not broken: {shown}"));
             assert!(broken.contains(&why), "{shown}: {broken}");

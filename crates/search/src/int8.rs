@@ -261,8 +261,7 @@ mod tests {
 
     #[test]
     fn the_shipped_model_has_that_form() {
-        let model = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/models/minilm-tools.int8w.onnx"));
-        let new = rewritten(Bytes::from_static(model)).expect("int8 weights");
+        let new = rewritten(Bytes::from_static(nonet_model::GRAPH)).expect("int8 weights");
         let new = Model::decode(new.as_slice()).expect("a model").graph.expect("a graph");
         let count = |kind: &str| new.node.iter().filter(|node| node.op_type() == kind).count();
         // Six layers of four products with weights; what is left are the two of attention.

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::text::clip;
+use nonet_base::text::clip;
 
 use super::{
     Compiled, Inner, Misfit, Reading,
@@ -283,7 +283,7 @@ impl Inner {
 }
 
 /// What JSON in a string holds, also in a code fence, or as text in text. No text is no params.
-pub(crate) fn from_text(text: &str) -> Option<(Value, &'static str)> {
+pub fn from_text(text: &str) -> Option<(Value, &'static str)> {
     let text = text.trim();
     if text.is_empty() {
         return Some((Value::Object(Map::new()), "empty text was taken as no params"));

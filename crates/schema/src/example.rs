@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::text::clip;
+use nonet_base::text::clip;
 
 use super::{
     Schema,

@@ -157,24 +157,24 @@ pub(crate) fn of(verb: &str) -> Actions {
 }
 
 /// Whether a word in the name of a tool says that it looks, and nothing else.
-pub(crate) fn looks(word: &str) -> bool {
+pub fn looks(word: &str) -> bool {
     let actions = of(word);
     let is_look = !actions.is_empty() && actions.is_within(LOOKS);
     is_look && !contains(DOUBTFUL, word) || contains(SIGHTS, word)
 }
 
 /// Whether a word in the name of a tool says that something changes.
-pub(crate) fn changes(word: &str) -> bool {
+pub fn changes(word: &str) -> bool {
     !of(word).is_within(LOOKS)
 }
 
 /// Whether nothing brings back what the verb takes away.
-pub(crate) fn destroys(word: &str) -> bool {
+pub fn destroys(word: &str) -> bool {
     contains(DESTROY, word)
 }
 
 /// Whether the word is as often a thing as a verb.
-pub(crate) fn is_thing(word: &str) -> bool {
+pub fn is_thing(word: &str) -> bool {
     contains(THINGS, word) || contains(SIGHTS, word)
 }
 

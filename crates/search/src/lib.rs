@@ -30,6 +30,7 @@ mod rules;
 mod synonyms;
 mod text;
 mod vectors;
+pub mod verbs;
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -39,7 +40,7 @@ pub use index::Index;
 pub use outcomes::{Learned, Outcome, Outcomes};
 pub use query::Query;
 pub use rules::{Rule, Rules};
-pub(crate) use text::fold;
+pub use text::fold;
 pub use vectors::Graph;
 
 /// The sentence embedder and the index.
