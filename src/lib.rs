@@ -28,7 +28,7 @@ pub mod select;
 pub mod serve;
 pub mod shared;
 pub mod shell;
-pub mod skills;
+mod skills;
 pub mod store;
 pub mod template;
 pub mod trace;

@@ -132,9 +132,9 @@ impl Gateway {
         caller: &Caller,
         arguments: SkillArguments,
     ) -> Result<Value, Interrupt> {
-        let folders = self.config().gateway.skills.clone();
-        let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
         let gate = self.gate(&caller.session);
+        let folders = gate.config().gateway.skills.clone();
+        let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
         let all = || listed(&local, &gate.snapshot, &|server| gate.sees(server));
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
