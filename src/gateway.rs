@@ -16,14 +16,14 @@ mod feed;
 mod graph;
 mod inject;
 pub mod inquiry;
-mod keep;
 pub mod last_seen;
 mod learn;
 mod lists;
+mod mailbox;
 mod passing;
 mod publish;
 mod reload;
-mod run;
+pub mod run;
 mod see_also;
 pub mod session;
 mod skills;
@@ -33,7 +33,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     path::PathBuf,
     sync::{Arc, LazyLock, Mutex, OnceLock, atomic::AtomicBool},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -44,9 +44,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
+    clock::Clock,
     config::{Config, Globs, Profile, Scope as Scoped},
     downstream::{Around, Connection, Dial, LogLevel, State, Update, guard::Guard},
     jobs::Jobs,
+    kept::KeptResults,
+    learning::Learning,
     metrics::Metrics,
     oauth::Vault,
     policy::Scope,
@@ -54,6 +57,7 @@ use crate::{
     search::{Embedder, Graph, Index},
     select::Selector,
     shell,
+    store::{Retention, SqliteStore, Store},
 };
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
@@ -61,7 +65,6 @@ pub use ask::{AskArguments, Interrupt};
 pub use discover::{BrowseArguments, SearchArguments};
 pub use feed::Feed;
 pub use graph::ParallelArguments;
-pub use keep::Known;
 pub use passing::Page;
 pub use reload::Changes;
 use session::Session;
@@ -214,7 +217,6 @@ pub struct Gateway {
     pub jobs: Arc<Jobs>,
     /// Calls as they end.
     pub calls: Feed,
-    selector: Selector,
     around: Arc<Around>,
     embedding: Mutex<Option<AbortHandle>>,
     /// The newest graph of a large catalogue, and whether one is being built.
@@ -225,9 +227,9 @@ pub struct Gateway {
     embedder: Mutex<Option<Embedder>>,
     without_embedder: bool,
     cache: Option<PathBuf>,
-    state: Option<PathBuf>,
-    learning: learn::LearningCell,
-    kept: keep::KeptCell,
+    learning: Learning,
+    /// Results that outlive their calls.
+    pub kept: KeptResults,
     sessions: DashMap<u64, std::sync::Weak<Session>>,
     links: Mutex<passing::Links>,
     /// Skills and apps, as searches name them.
@@ -247,8 +249,6 @@ pub struct Gateway {
     stop: CancellationToken,
     tasks: TaskTracker,
     started: Instant,
-    /// The same on the clock.
-    since: SystemTime,
 }
 
 impl Gateway {
@@ -260,6 +260,11 @@ impl Gateway {
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         });
+        let (clock, stop, tasks) = (Clock::default(), CancellationToken::new(), TaskTracker::new());
+        let retention =
+            Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
+        let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         let mut dials = options.dials;
         let connections = config
             .servers
@@ -277,9 +282,7 @@ impl Gateway {
         let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
         Arc::new(Self {
             metrics: Metrics::default(),
-            jobs: Arc::default(),
             calls: Feed::default(),
-            selector,
             around,
             embedding: Mutex::default(),
             graph: ArcSwapOption::empty(),
@@ -289,9 +292,9 @@ impl Gateway {
             embedder: Mutex::default(),
             without_embedder: options.without_embedder,
             cache: options.cache,
-            state: options.state,
-            learning: learn::LearningCell::new(),
-            kept: keep::KeptCell::new(),
+            learning: Learning::new(store.clone(), clock, tasks.clone(), stop.clone()),
+            kept: KeptResults::new(store, jobs.clone(), selector),
+            jobs,
             sessions: DashMap::new(),
             links: Mutex::default(),
             guides: ArcSwapOption::empty(),
@@ -303,10 +306,9 @@ impl Gateway {
             updates: Mutex::default(),
             reloads: watch::Sender::new(()),
             told_of_unmatched: unmatched::Told::default(),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            stop,
+            tasks,
             started: Instant::now(),
-            since: SystemTime::now(),
             world: ArcSwap::from_pointee(World {
                 config: Arc::new(config),
                 connections: Arc::new(connections),
@@ -445,7 +447,7 @@ impl Gateway {
     /// How many sessions there are, and how many notices wait for them.
     pub fn session_counts(&self) -> (usize, usize) {
         let sessions = self.sessions.iter().filter_map(|session| session.upgrade());
-        sessions.fold((0, 0), |(count, notices), session| (count + 1, notices + session.waiting_notices()))
+        sessions.fold((0, 0), |(count, notices), session| (count + 1, notices + session.mailbox.waiting()))
     }
 
     /// The sessions whose client has called, with its name and profile, by number.

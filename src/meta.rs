@@ -179,7 +179,7 @@ pub async fn call(
     };
     // An answer to a cancelled request is not read by anybody.
     if !caller.cancel.is_cancelled() && !verbatim {
-        caller.session.attach_notices(&mut result, notes);
+        caller.session.mailbox.attach(&mut result, notes);
     }
     Answer::Result(result)
 }

@@ -15,7 +15,7 @@ use super::{
     call::{Begun, text_result},
     faults::error_of,
     graph::{Action, Ended, Plan, SoFar},
-    run::Run,
+    run::{self, Run},
     session::Caller,
 };
 use crate::{
@@ -146,7 +146,7 @@ impl Gateway {
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
-        let run = Run { progress, began, ..Run::new(format!("app {}", tool.full), cancel) };
+        let run = Run { progress, began: began.into(), ..Run::new(format!("app {}", tool.full), cancel) };
         let went_on = run.went_on.clone();
         let work = async move {
             let begun = Begun { at: began, ..Begun::new(&own, &input) };
@@ -160,9 +160,9 @@ impl Gateway {
             if !repaired.is_empty() {
                 answer["repaired"] = json!(repaired);
             }
-            gateway.handed_out(&own, text_result(answer.to_string()), &went_on).await
+            run::handed_out(&gateway.kept, &own, text_result(answer.to_string()), &went_on).await
         };
-        self.run(caller, run, work).await
+        run.wait(&self.jobs, caller, work).await
     }
 
     #[allow(clippy::too_many_arguments)] // one call, each argument read once
@@ -201,7 +201,7 @@ impl Gateway {
         let so_far = SoFar::new(&plan);
         let seen = so_far.clone();
         let progress: Progress = Arc::new(move || Some(seen.counts()));
-        let run = Run { progress, began, ..Run::new(format!("app {id}"), cancel) };
+        let run = Run { progress, began: began.into(), ..Run::new(format!("app {id}"), cancel) };
         let went_on = run.went_on.clone();
         let work = async move {
             // A token of its own: running out of time is not being cancelled by the user.
@@ -215,9 +215,9 @@ impl Gateway {
             timer.abort();
             let answer = finish(&id, &plan, &ended, &given, output.as_ref(), timeout);
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            gateway.handed_out(&own, answer, &went_on).await
+            run::handed_out(&gateway.kept, &own, answer, &went_on).await
         };
-        self.run(caller, run, work).await
+        run.wait(&self.jobs, caller, work).await
     }
 }
 

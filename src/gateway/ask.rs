@@ -19,7 +19,7 @@ use crate::{
     catalog::Tool,
     downstream::{ELICIT, Requests},
     fault::{Code, Fault},
-    jobs::{Job, Owner},
+    jobs::{Job, JobOwner},
     schema::Schema,
     text::clip,
 };
@@ -76,7 +76,7 @@ impl From<Fault> for Interrupt {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
-    owner: Owner,
+    owner: JobOwner,
     params: String,
 }
 

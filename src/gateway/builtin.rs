@@ -7,15 +7,15 @@ use rmcp::model::ErrorCode;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Gateway, Known,
+    Gateway,
     ask::Interrupt,
-    call::{Request, background_call, text_result},
+    call::{Request, text_result},
     session::{AsTask, Caller},
 };
 use crate::{
     downstream::{State, cause},
     fault::{Code, Fault},
-    jobs::{Ended, How},
+    jobs::{TaskState, TaskSummary, list_call},
     results::is_error,
     schema::bare,
     text::clip,
@@ -25,6 +25,8 @@ use crate::{
 const WAIT_S: u64 = 60;
 /// How long before the soft deadline a wait ends.
 const WAIT_MARGIN: Duration = Duration::from_secs(2);
+/// How long a cancelled task may take to wind up.
+const CANCEL_WAIT: Duration = Duration::from_secs(2);
 const BACKGROUND_RUN: &str = "gateway.background_run";
 /// How many tasks a list shows.
 const LISTED: usize = 50;
@@ -187,14 +189,15 @@ impl Gateway {
         match name {
             "background_run" => self.background(caller, params).await,
             "fetch_result" => {
-                let answer = self.fetch(caller, params).await?;
+                let answer =
+                    self.kept.fetch(&caller.owner(), params, caller.limits.max_result_bytes / 2).await?;
                 Ok(text_result(answer.to_string()))
             }
             "load_tools" => self.load_tools(caller, &params),
             "read_resource" => self.resource_as_result(caller, &params).await,
             "status" => {
                 let mut status = self.status(caller);
-                if let Some(kept) = self.kept_counts().await {
+                if let Some(kept) = self.kept.counts().await {
                     status["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
                 }
                 Ok(text_result(status.to_string()))
@@ -211,11 +214,12 @@ impl Gateway {
         let arguments: BackgroundArguments = serde_json::from_value(Value::Object(params))
             .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))?;
         if arguments.list_tasks {
-            let jobs = self.jobs.list(&caller.owner());
-            let mut shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
-            let earlier = self.earlier_tasks(caller, LISTED - shown.len()).await;
+            let owner = caller.owner();
+            let jobs = self.jobs.list(&owner);
+            let mut shown: Vec<TaskSummary> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
+            let earlier = self.jobs.earlier(&owner, LISTED - shown.len()).await;
             let total = jobs.len() + earlier.len();
-            shown.extend(earlier.iter().map(Known::summary));
+            shown.extend(earlier);
             return Ok(text_result(json!({ "tasks": shown, "total": total }).to_string()));
         }
         if let Some(id) = &arguments.task_id {
@@ -226,10 +230,7 @@ impl Gateway {
                 Code::InvalidParams,
                 "Give {name, params} to launch, {task_id} to look at a task, or {list_tasks: true}.",
             )
-            .next(
-                "execute_tool",
-                json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
-            ));
+            .then(list_call()));
         };
         let own = self.allowed_tool(caller, &name).is_ok_and(|tool| &*tool.full == BACKGROUND_RUN);
         if own {
@@ -251,81 +252,52 @@ impl Gateway {
         }
     }
 
+    /// Follows a task: its state, its result if that is wanted, or its cancellation.
     async fn task(&self, caller: &Caller, id: &str, arguments: &BackgroundArguments) -> Result<Value, Fault> {
-        let Some(job) = self.jobs.get(id, &caller.owner()) else {
-            return self.earlier_task(caller, id, arguments).await;
-        };
-        if arguments.cancel {
-            job.cancel.cancel();
-            job.wait(Duration::from_secs(2)).await;
-        } else if arguments.wait {
-            let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, 3_600));
-            // Waiting must not itself outlive the soft deadline and become a task.
-            let deadline = caller.limits.soft_deadline;
-            let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
-            tokio::select! {
-                _ = job.wait(limit.min(most)) => {}
-                () = caller.cancel.cancelled() => {}
-            }
-        }
-        let mut answer = job.summary();
-        match job.ended() {
-            Some(Ended { how: How::Cancelled, .. }) => {
-                // What had ended of a run_parallel before it was cancelled.
-                if arguments.wait
-                    && let Ok(result) = self.task_result(caller, id).await
-                    && !is_error(&result)
-                {
-                    caller.session.delivered(id);
-                    return Ok(result);
+        let owner = caller.owner();
+        if let Some(job) = self.jobs.get(id, &owner) {
+            if arguments.cancel {
+                job.cancel.cancel();
+                job.wait(CANCEL_WAIT).await;
+            } else if arguments.wait {
+                let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, 3_600));
+                // Waiting must not itself outlive the soft deadline and become a task.
+                let deadline = caller.limits.soft_deadline;
+                let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
+                tokio::select! {
+                    _ = job.wait(limit.min(most)) => {}
+                    () = caller.cancel.cancelled() => {}
                 }
             }
+        }
+        let Some(task) = self.jobs.find(id, &owner).await else {
+            let message = format!("There is no task `{id}`: the id is wrong, or the task has expired.");
+            return Err(Fault::new(Code::NotFound, message).then(list_call()));
+        };
+        let result = async || self.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
+        let answer = match task.state {
             // The result as the call itself would have given it.
-            Some(_) if arguments.wait => {
-                let result = self.task_result(caller, id).await?;
-                caller.session.delivered(id);
+            TaskState::Completed | TaskState::Failed if arguments.wait => {
+                let result = result().await?;
+                caller.session.mailbox.withdraw(id);
                 return Ok(result);
             }
-            Some(Ended { how, .. }) => {
-                if how == How::Failed {
-                    answer["error"] = super::faults::error_of(&self.task_result(caller, id).await?);
+            // The actions of a run_parallel that had ended before the task was cancelled.
+            TaskState::Cancelled if arguments.wait => match result().await {
+                Ok(result) if !is_error(&result) => {
+                    caller.session.mailbox.withdraw(id);
+                    return Ok(result);
                 }
-                answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
+                _ => task,
+            },
+            TaskState::Failed => {
+                let error = super::faults::error_of(&result().await?);
+                TaskSummary { error: Some(error), ..task.with_wait_call() }
             }
-            None => answer["next_step"] = background_call(json!({ "task_id": id, "wait": true })),
-        }
-        Ok(text_result(answer.to_string()))
-    }
-
-    /// A task of an earlier run, or one that has ended and that there was no more room for.
-    async fn earlier_task(
-        &self,
-        caller: &Caller,
-        id: &str,
-        arguments: &BackgroundArguments,
-    ) -> Result<Value, Fault> {
-        let Some(task) = self.known_task(caller, id).await else {
-            return Err(Fault::new(
-                Code::NotFound,
-                format!("There is no task `{id}`: it is too old, or the id is wrong."),
-            )
-            .next(
-                "execute_tool",
-                json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
-            ));
+            TaskState::Completed | TaskState::Running => task.with_wait_call(),
+            TaskState::Cancelled | TaskState::Lost => task,
         };
-        let ended = task.how.is_some() && !task.lost;
-        if arguments.wait && ended {
-            return self.task_result(caller, id).await;
-        }
-        let mut answer = task.summary();
-        if ended {
-            answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
-        }
-        if ended && task.how == Some(How::Failed) {
-            answer["error"] = super::faults::error_of(&self.task_result(caller, id).await?);
-        }
-        Ok(text_result(answer.to_string()))
+        Ok(text_result(json!(answer).to_string()))
     }
 
     /// The answer to `gateway.read_resource`: text as text, pictures as pictures, anything else as an embedded resource.

@@ -23,7 +23,6 @@ use super::{
     ask::Interrupt,
     call::{Begun, text_result},
     faults::error_of,
-    keep,
     run::Run,
     session::{AsTask, Caller},
 };
@@ -124,8 +123,8 @@ impl Gateway {
             span.ended("ok");
             gateway.report(&own, &plan, ended, elapsed_ms).await
         };
-        let run = Run { progress, began, ..Run::new("run_parallel".into(), cancel) };
-        self.run(caller, run, work).await
+        let run = Run { progress, began: began.into(), ..Run::new("run_parallel".into(), cancel) };
+        run.wait(&self.jobs, caller, work).await
     }
 
     /// The answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget: small ones are
@@ -192,9 +191,9 @@ impl Gateway {
     async fn in_short(&self, caller: &Caller, result: &Arc<Value>, size: usize) -> Value {
         let text = results::text_of_value(result);
         let mut short = json!({ "truncated": true, "bytes": size, "begins": clip(&text, PASSED_ON) });
-        match self.keep_whole(caller, Value::clone(result)).await {
+        match self.kept.keep(&caller.owner(), result.clone()).await {
             Ok(reference) => short["ref"] = json!(reference),
-            Err(why) => short["not_kept"] = json!(why),
+            Err(why) => short["not_kept"] = json!(why.to_string()),
         }
         short
     }
@@ -215,10 +214,10 @@ impl Gateway {
                 value => value.to_string(),
             });
             let size = json_len(&text);
-            return self.fit(caller, text, size, budget).await;
+            return self.kept.fit(&caller.owner(), text, size, budget).await;
         }
         let size = json_len(&result);
-        let mut whole = self.fit(caller, Arc::unwrap_or_clone(result), size, budget).await;
+        let mut whole = self.kept.fit(&caller.owner(), Arc::unwrap_or_clone(result), size, budget).await;
         if let Some(fields) = whole.as_object_mut() {
             fields.remove("resultType");
         }
@@ -334,10 +333,10 @@ impl Gateway {
             }
         };
         let prepared = async {
-            let references = self.references(caller, &action.params).await?;
+            let references = self.kept.references(&caller.owner(), &action.params).await?;
             let lookup = |name: &str| match values.get(name) {
                 Some(value) => Named::Value(value.clone()),
-                None if name.starts_with("ref:") => keep::reference(&references, name),
+                None if name.starts_with("ref:") => references.named(name),
                 None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
             };
             let filled = template::fill(&action.params, &lookup);
