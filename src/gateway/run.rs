@@ -15,8 +15,8 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ask::Interrupt,
     call::text_result,
+    interrupt::Interrupt,
     session::{AsTask, Caller},
 };
 use crate::{

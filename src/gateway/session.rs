@@ -3,18 +3,19 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{mailbox::Mailbox, passing::Links};
+use super::{mailbox::Mailbox, prompts_resources::Links};
 use crate::{
-    config::{Limits, Server},
+    config::{ClientLimits, ServerSettings},
     downstream::{Asker, Connection, ELICIT},
     jobs::JobOwner,
     learning::RecentSearches,
@@ -40,7 +41,7 @@ pub struct Session {
     /// Servers that were started for it alone; they end with it.
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
     /// Whose the links in its results are.
-    pub(super) links: Mutex<Links>,
+    pub(super) links: Links,
 }
 
 /// A connection that is retired with its session.
@@ -69,10 +70,10 @@ impl Session {
     pub(super) fn connection(
         &self,
         server: &Arc<str>,
-        settings: &Server,
+        settings: &ServerSettings,
         begin: impl FnOnce() -> Arc<Connection>,
     ) -> Arc<Connection> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         if let Some(OwnConnection(connection)) = own.get(server)
             && connection.is_reached_by(settings)
         {
@@ -95,26 +96,22 @@ impl Session {
 
     /// Remembers that the user allows every call of this tool for the rest of the session.
     pub(super) fn approve(&self, tool: &Arc<str>) {
-        if let Ok(mut approved) = self.approved.lock() {
-            approved.insert(tool.clone());
-        }
+        self.approved.lock().insert(tool.clone());
     }
 
     /// Whether the user has allowed every call of this tool.
     pub(super) fn approves(&self, tool: &str) -> bool {
-        self.approved.lock().is_ok_and(|approved| approved.contains(tool))
+        self.approved.lock().contains(tool)
     }
 
     /// Remembers that these tools were loaded.
     pub fn load(&self, tools: impl IntoIterator<Item = Arc<str>>) {
-        if let Ok(mut loaded) = self.loaded.lock() {
-            loaded.extend(tools);
-        }
+        self.loaded.lock().extend(tools);
     }
 
     /// The tools that were loaded.
     pub fn loaded(&self) -> Vec<Arc<str>> {
-        self.loaded.lock().map(|loaded| loaded.iter().cloned().collect()).unwrap_or_default()
+        self.loaded.lock().iter().cloned().collect()
     }
 }
 
@@ -181,7 +178,7 @@ pub struct Caller {
     /// `_meta` that is passed on to servers.
     pub meta: Map<String, Value>,
     /// What its client stands.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// Whether its client takes tasks.
     pub as_task: AsTask,
     /// What its spans hang under.

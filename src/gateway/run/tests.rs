@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     clock::Clock,
-    config::Limits,
+    config::ClientLimits,
     gateway::session::Session,
     store::{Retention, SqliteStore},
 };
@@ -18,7 +18,7 @@ fn jobs() -> Jobs {
 
 /// A client that waits for a minute.
 fn caller() -> Caller {
-    let limits = Limits { soft_deadline: Duration::from_secs(60), ..Limits::default() };
+    let limits = ClientLimits { soft_deadline: Duration::from_secs(60), ..ClientLimits::default() };
     Caller { session: Session::new(None), lasting: true, limits, ..Caller::default() }
 }
 
