@@ -42,11 +42,11 @@ pub struct Learning {
     clock: Clock,
     tasks: TaskTracker,
     stop: CancellationToken,
-    recalled: OnceCell<Recalled>,
+    recalled: OnceCell<Recollection>,
 }
 
 #[derive(Debug)]
-struct Recalled {
+struct Recollection {
     outcomes: Mutex<Outcomes>,
     /// To the one writer of the store.
     unwritten: mpsc::Sender<Outcome>,
@@ -66,20 +66,20 @@ impl Learning {
             let outcomes = self.store.outcomes().await.inspect_err(warn).unwrap_or_default();
             let (unwritten, rows) = mpsc::channel(QUEUE);
             self.tasks.spawn(write(self.store.clone(), rows, self.stop.clone()));
-            Recalled { outcomes: Mutex::new(Outcomes::new(outcomes)), unwritten }
+            Recollection { outcomes: Mutex::new(Outcomes::new(outcomes)), unwritten }
         };
         self.recalled.get_or_init(read).await;
     }
 
     /// What each tool gains for the words of a request, and from which words.
     pub fn lifts(&self, words: &[String]) -> HashMap<Arc<str>, Learned> {
-        let Some(Recalled { outcomes, .. }) = self.recalled.get() else { return HashMap::new() };
+        let Some(Recollection { outcomes, .. }) = self.recalled.get() else { return HashMap::new() };
         outcomes.lock().boosts(words, self.clock.unix_secs())
     }
 
     /// Counts a successful call for the search that it followed, if it followed one.
     pub fn succeeded(&self, searches: &RecentSearches, tool: &str) {
-        let Some(Recalled { outcomes, unwritten }) = self.recalled.get() else { return };
+        let Some(Recollection { outcomes, unwritten }) = self.recalled.get() else { return };
         let Some(led) = searches.led_to(tool) else { return };
         let now = self.clock.unix_secs();
         let mut outcomes = outcomes.lock();

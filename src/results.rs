@@ -119,8 +119,8 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
             if let Some((text, place)) = long_text(block) {
                 let shown = Value::String(preview::of(text, share));
                 match place {
-                    TextPlace::Own => block["text"] = shown,
-                    TextPlace::Resource => block["resource"]["text"] = shown,
+                    BlockPlace::Own => block["text"] = shown,
+                    BlockPlace::Resource => block["resource"]["text"] = shown,
                 }
             } else if let Some(blob) = long_blob(block) {
                 *block = preview::blob(block, blob.len());
@@ -164,15 +164,15 @@ fn blocks(result: &Value) -> impl Iterator<Item = &Value> + Clone {
 
 /// Where the text of a block is.
 #[derive(Clone, Copy)]
-enum TextPlace {
+enum BlockPlace {
     Own,
     Resource,
 }
 
 /// The text of a block, if it is worth cutting.
-fn long_text(block: &Value) -> Option<(&str, TextPlace)> {
-    let own = block.get("text").and_then(Value::as_str).map(|text| (text, TextPlace::Own));
-    let inside = || Some((block.get("resource")?.get("text")?.as_str()?, TextPlace::Resource));
+fn long_text(block: &Value) -> Option<(&str, BlockPlace)> {
+    let own = block.get("text").and_then(Value::as_str).map(|text| (text, BlockPlace::Own));
+    let inside = || Some((block.get("resource")?.get("text")?.as_str()?, BlockPlace::Resource));
     own.or_else(inside).filter(|(text, _)| text.len() > SHORT)
 }
 

@@ -39,7 +39,7 @@ use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb};
 use crate::{clock::Clock, search::Outcome};
 
 /// What a method of [`Store`] gives.
-pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Keeps results, jobs and outcomes. Several gateways may use one store at the same time.
 ///
@@ -48,31 +48,31 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 pub trait Store: Debug + Send + Sync {
     /// Keeps a result, in place of an entry with the same id, then makes room within the [`Retention`]: never at the cost of
     /// the new entry or of a running job.
-    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Answer<'a, ()>;
+    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Stored<'a, ()>;
 
     /// Keeps a job with its result, in place of its earlier state, then makes room as for a result.
     ///
     /// The job is leased to the gateway that puts it. A working job whose lease has ended is lost. A job that has ended stays
     /// ended, so its start and its end may be put in either order.
-    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Answer<'_, ()>;
+    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Stored<'_, ()>;
 
     /// The result of an entry as compact JSON; none if there is no such entry, or the entry has no result.
-    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Answer<'a, Option<String>>;
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>>;
 
     /// A job.
-    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Answer<'a, Option<JobRow>>;
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>>;
 
     /// At most `limit` jobs of an owner, the latest start first.
-    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Answer<'a, Vec<JobRow>>;
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>>;
 
     /// How much is kept, for all owners; none if this process has not used the store yet.
-    fn counts(&self) -> Answer<'_, Option<KeptCounts>>;
+    fn counts(&self) -> Stored<'_, Option<KeptCounts>>;
 
     /// All outcomes of searches.
-    fn outcomes(&self) -> Answer<'_, Vec<Outcome>>;
+    fn outcomes(&self) -> Stored<'_, Vec<Outcome>>;
 
     /// Keeps an outcome of a search, in place of the same one where that was weaker.
-    fn put_outcome(&self, outcome: Outcome) -> Answer<'_, ()>;
+    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()>;
 }
 
 /// How much is kept, and for how long. Of gateways with different limits each applies its own when it writes.

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     search::Outcome,
-    store::{Answer, KeptCounts, Retention, SqliteStore, StoreError},
+    store::{KeptCounts, Retention, SqliteStore, StoreError, Stored},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -222,38 +222,38 @@ struct Unreliable {
 }
 
 impl Store for Unreliable {
-    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Answer<'a, ()> {
+    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Stored<'a, ()> {
         self.store.put_result(id, owner, value)
     }
 
-    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Answer<'_, ()> {
+    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Stored<'_, ()> {
         Box::pin(async move {
             tokio::time::sleep(self.takes).await;
             if self.fails { Err(StoreError::Unusable) } else { self.store.put_job(job, result).await }
         })
     }
 
-    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Answer<'a, Option<String>> {
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
         self.store.text(id, owner)
     }
 
-    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Answer<'a, Option<JobRow>> {
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
         self.store.job(id, owner)
     }
 
-    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Answer<'a, Vec<JobRow>> {
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
         self.store.jobs(owner, limit)
     }
 
-    fn counts(&self) -> Answer<'_, Option<KeptCounts>> {
+    fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
         self.store.counts()
     }
 
-    fn outcomes(&self) -> Answer<'_, Vec<Outcome>> {
+    fn outcomes(&self) -> Stored<'_, Vec<Outcome>> {
         self.store.outcomes()
     }
 
-    fn put_outcome(&self, outcome: Outcome) -> Answer<'_, ()> {
+    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
         self.store.put_outcome(outcome)
     }
 }

@@ -25,7 +25,7 @@ const PATIENCE_TO_OPEN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What differs between the files of the store.
-pub(super) struct FileFormat {
+pub(super) struct DbFormat {
     pub name: &'static str,
     /// Settings that SQLite accepts only while the file is empty.
     pub layout: &'static str,
@@ -54,7 +54,7 @@ impl Database {
     ///
     /// A damaged file is set aside as `<name>.damaged-<n>`, with a warning, and replaced by an empty one. Fails if the
     /// file cannot be made, was written by a newer Nonet, or is damaged while another gateway uses it.
-    pub fn open(folder: &Path, format: &FileFormat) -> Result<Database, StoreError> {
+    pub fn open(folder: &Path, format: &DbFormat) -> Result<Database, StoreError> {
         // Absolute, because SQLite takes a name that begins with `file:` for a URI.
         let folder = std::path::absolute(folder).map_err(files(folder))?;
         private_folder(&folder).map_err(files(&folder))?;
@@ -96,7 +96,7 @@ impl Database {
     }
 
     /// The same in memory, for this process only.
-    pub fn in_memory(format: &FileFormat) -> Result<Database, StoreError> {
+    pub fn in_memory(format: &DbFormat) -> Result<Database, StoreError> {
         let file = PathBuf::from(":memory:");
         let ready = || {
             let mut connection = Connection::open_in_memory()?;
@@ -192,7 +192,7 @@ impl Unfit {
 }
 
 /// Opens a file and brings it to this version of the format; makes the file if it does not exist.
-pub(super) fn connect(file: &Path, format: &FileFormat) -> Result<Connection, Unfit> {
+pub(super) fn connect(file: &Path, format: &DbFormat) -> Result<Connection, Unfit> {
     create(file).map_err(Unfit::Files)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(file, flags)?;
@@ -210,7 +210,7 @@ pub(super) fn connect(file: &Path, format: &FileFormat) -> Result<Connection, Un
 }
 
 /// Prepares a connection for work.
-fn prepare(connection: &mut Connection, format: &FileFormat) -> Result<(), Unfit> {
+fn prepare(connection: &mut Connection, format: &DbFormat) -> Result<(), Unfit> {
     if version(connection, format.steps)? == 0 {
         // Before the log is turned on, with which something is in the file.
         connection.execute_batch(format.layout)?;
@@ -264,7 +264,7 @@ fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Unfit> {
 
 /// Sets the file aside if it is damaged. Needs the exclusive lock: a gateway that has the moved file open removes
 /// `<name>.db-wal` when it closes, which by then belongs to the new file.
-fn replace_damaged(file: &Path, format: &FileFormat) -> Result<(), StoreError> {
+fn replace_damaged(file: &Path, format: &DbFormat) -> Result<(), StoreError> {
     // Checked again: another gateway may have been faster.
     if let Err(Unfit::Damaged(what)) = connect(file, format) {
         let aside = set_aside(file, format.most_damaged).map_err(files(file))?;

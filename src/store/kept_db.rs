@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     JobRow, JobState, KeptCounts, Retention, StoreError,
-    file::{Database, FileFormat},
+    file::{Database, DbFormat},
     lease::Holder,
 };
 use crate::clock::millis;
@@ -35,7 +35,7 @@ const JOB: &str = "SELECT id, label, coalesce(profile, ''), state, process, star
 const VALUE: &str =
     "SELECT number, bytes FROM entries WHERE id = ?1 AND profile IS nullif(?2, '') AND bytes > 0";
 
-const FORMAT: FileFormat = FileFormat {
+const FORMAT: DbFormat = DbFormat {
     name: "kept.db",
     // Freed pages can be given back. Pages are large: a value of 50 MB is written in two thirds of the time, and the check
     // at opening takes half.

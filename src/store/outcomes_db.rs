@@ -6,13 +6,13 @@ use rusqlite::{Connection, Row, functions::FunctionFlags, params};
 
 use super::{
     StoreError,
-    file::{Database, FileFormat},
+    file::{Database, DbFormat},
 };
 use crate::search::outcomes::{self, LIFETIME_S, MOST_OUTCOMES, MOST_PER_DOCUMENT, Outcome};
 
 const OUTCOMES: &str = "SELECT document, words, weight, at FROM outcomes ORDER BY document, words";
 
-pub(super) const FORMAT: FileFormat = FileFormat {
+pub(super) const FORMAT: DbFormat = DbFormat {
     name: "store.db",
     layout: "",
     steps: &[

@@ -5,7 +5,7 @@ use std::{fmt::Debug, path::PathBuf, sync::Arc};
 use serde_json::Value;
 use tokio::{sync::OnceCell, task::spawn_blocking};
 
-use super::{Answer, Holder, JobRow, KeptCounts, KeptDb, OutcomesDb, Retention, Store, StoreError};
+use super::{Holder, JobRow, KeptCounts, KeptDb, OutcomesDb, Retention, Store, StoreError, Stored};
 use crate::{clock::Clock, search::Outcome};
 
 /// The two files of a folder, each opened when it is first used. SQLite blocks, so the work is done on the runtime's blocking
@@ -79,31 +79,31 @@ async fn run<Db: Send + Sync + 'static, T: Send + 'static>(
 }
 
 impl Store for SqliteStore {
-    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Answer<'a, ()> {
+    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Stored<'a, ()> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
         Box::pin(self.with_kept(move |db| db.put_result(&id, &owner, &value).map(drop)))
     }
 
-    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Answer<'_, ()> {
+    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Stored<'_, ()> {
         Box::pin(self.with_kept(move |db| db.put_job(&job, result.as_deref()).map(drop)))
     }
 
-    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Answer<'a, Option<String>> {
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
         Box::pin(self.with_kept(move |db| db.text(&id, &owner)))
     }
 
-    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Answer<'a, Option<JobRow>> {
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
         Box::pin(self.with_kept(move |db| db.job(&id, &owner)))
     }
 
-    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Answer<'a, Vec<JobRow>> {
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
         let owner = owner.to_owned();
         Box::pin(self.with_kept(move |db| db.jobs(&owner, limit)))
     }
 
-    fn counts(&self) -> Answer<'_, Option<KeptCounts>> {
+    fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
         Box::pin(async move {
             match self.kept.initialized() {
                 true => self.with_kept(KeptDb::counts).await.map(Some),
@@ -112,11 +112,11 @@ impl Store for SqliteStore {
         })
     }
 
-    fn outcomes(&self) -> Answer<'_, Vec<Outcome>> {
+    fn outcomes(&self) -> Stored<'_, Vec<Outcome>> {
         Box::pin(async move { Ok(self.with_outcomes(OutcomesDb::outcomes).await?.unwrap_or_default()) })
     }
 
-    fn put_outcome(&self, outcome: Outcome) -> Answer<'_, ()> {
+    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
         Box::pin(async move { self.with_outcomes(move |db| db.put_outcome(&outcome)).await.map(drop) })
     }
 }

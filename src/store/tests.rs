@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::{
-    file::{Database, FileFormat, connect},
+    file::{Database, DbFormat, connect},
     outcomes_db::FORMAT,
     *,
 };
@@ -193,7 +193,7 @@ fn an_older_file_takes_the_steps_that_it_lacks() {
     let folder = folder();
     open(&folder).put_outcome(&numbered(1)).expect("written");
     const STEPS: &[&str] = &[FORMAT.steps[0], "CREATE TABLE later (x)", "INSERT INTO later VALUES (1)"];
-    let later = FileFormat { steps: STEPS, ..FORMAT };
+    let later = DbFormat { steps: STEPS, ..FORMAT };
     for _ in 0..2 {
         let Ok(connection) = connect(&folder.path().join(FILE), &later) else { panic!("not migrated") };
         let count = "SELECT (SELECT count(*) FROM outcomes), (SELECT count(*) FROM later)";
