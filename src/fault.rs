@@ -10,31 +10,22 @@ use serde_json::{Value, json};
 
 use crate::clock::millis;
 
-/// The closed list of fault codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// No tool has that name.
     UnknownTool,
-    /// Several tools have that name.
     AmbiguousTool,
-    /// The arguments do not fit the schema.
     InvalidParams,
-    /// The tool's server has not finished starting.
     ServerStarting,
-    /// The tool's server is not connected, or went away during the call.
     ServerDown,
-    /// The tool's server requires a sign-in first.
     AuthRequired,
     /// A rule does not let this caller use the tool.
     Forbidden,
     /// The user has to agree first.
     NeedsApproval,
-    /// Too many calls.
     RateLimited,
     /// The server did not answer within the hard limit.
     Timeout,
-    /// The call was cancelled.
     Cancelled,
     /// The server answered the call with a protocol error.
     UpstreamError,
@@ -45,7 +36,6 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code as answers have it.
     pub fn as_str(self) -> &'static str {
         match self {
             Code::UnknownTool => "unknown_tool",
@@ -88,14 +78,12 @@ impl Code {
 /// A call of a meta-tool that can be made as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NextStep {
-    /// The meta-tool.
+    /// A meta-tool.
     pub tool: &'static str,
-    /// Its arguments.
     pub arguments: Value,
 }
 
 impl NextStep {
-    /// A call of the meta-tool `tool` with `arguments`.
     pub fn new(tool: &'static str, arguments: Value) -> Self {
         Self { tool, arguments }
     }
@@ -109,16 +97,13 @@ impl NextStep {
 /// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fault {
-    /// The kind of fault.
     pub code: Code,
     /// What happened, where, and what to do, in a sentence or two.
     pub message: String,
-    /// Whether the same call may succeed later.
     pub retryable: bool,
     /// When to try again, in milliseconds from now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// A call that helps, ready to be made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_step: Option<Box<NextStep>>,
     /// Names that may have been meant, best first.
@@ -147,12 +132,11 @@ impl Fault {
         }
     }
 
-    /// Adds the call to make next.
     pub fn next(self, tool: &'static str, arguments: Value) -> Self {
         self.then(NextStep::new(tool, arguments))
     }
 
-    /// The same, as a value.
+    /// Adds the call to make next.
     pub fn then(mut self, step: NextStep) -> Self {
         self.next_step = Some(Box::new(step));
         self
@@ -164,14 +148,12 @@ impl Fault {
         self
     }
 
-    /// Adds when to try again.
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retryable = true;
         self.retry_after_ms = Some(millis(wait));
         self
     }
 
-    /// Adds details.
     pub fn details(mut self, details: Value) -> Self {
         self.details = Some(Box::new(details));
         self

@@ -40,9 +40,7 @@ const MAX_EARLIER: usize = 1_000;
 /// How a job ended.
 #[derive(Clone, Debug)]
 pub struct JobEnd {
-    /// Completed, failed or cancelled.
     pub state: TaskState,
-    /// After how long.
     pub took: Duration,
     /// Its result, unless the store has it.
     pub value: Option<Arc<Value>>,
@@ -79,21 +77,14 @@ pub type Progress = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 pub struct Start {
     /// What it runs, for people.
     pub label: String,
-    /// Who owns it.
     pub owner: JobOwner,
-    /// When it began.
     pub began: Instant,
-    /// Cancels it.
     pub cancel: CancellationToken,
-    /// How far it has come.
     pub progress: Progress,
 }
 
-/// One job.
 pub struct Job {
-    /// Its handle.
     pub id: String,
-    /// Cancels it.
     pub cancel: CancellationToken,
     label: String,
     owner: JobOwner,
@@ -187,7 +178,6 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// All jobs.
 #[derive(Debug)]
 pub struct Jobs {
     store: Arc<dyn Store>,

@@ -26,13 +26,10 @@ const OUTSIDE: [(&str, usize); 2] = [("env", 0), ("halt", 1)];
 /// Why a filter failed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SelectError {
-    /// The filter is not valid jq.
     #[error("`{0}` is not a jq filter: {1}")]
     Syntax(String, String),
-    /// The filter failed on this value.
     #[error("the jq filter `{0}` failed: {1}")]
     Failed(String, String),
-    /// The filter took too long.
     #[error("the jq filter `{0}` did not end within {TIME_LIMIT:?}")]
     TooSlow(String),
 }

@@ -59,7 +59,6 @@ pub trait Store: Debug + Send + Sync {
     /// The result of an entry as compact JSON; none if there is no such entry, or the entry has no result.
     fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>>;
 
-    /// A job.
     fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>>;
 
     /// At most `limit` jobs of an owner, the latest start first.
@@ -87,13 +86,10 @@ pub struct Retention {
 /// A call in the background, as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRow {
-    /// Its handle.
     pub id: String,
-    /// Who may see it.
     pub owner: String,
     /// What it runs, for people.
     pub label: String,
-    /// Whether it runs, or how it ended.
     pub state: JobState,
     /// When it started, in milliseconds since 1970.
     pub started_ms: u64,
@@ -108,16 +104,12 @@ pub enum JobState {
     Working,
     /// It ended with a result.
     Done {
-        /// When.
         ended_ms: u64,
         /// Whether the result says that the call failed.
         failed: bool,
     },
     /// It was cancelled before it ended.
-    Cancelled {
-        /// When.
-        ended_ms: u64,
-    },
+    Cancelled { ended_ms: u64 },
 }
 
 /// How much is kept.
@@ -132,9 +124,7 @@ pub struct KeptCounts {
 /// What [`forget`] removed.
 #[derive(Clone, Copy, Debug)]
 pub struct Forgotten {
-    /// Outcomes of searches.
     pub outcomes: usize,
-    /// Results and jobs.
     pub kept: KeptCounts,
 }
 
@@ -163,41 +153,18 @@ pub fn folder() -> Option<PathBuf> {
 pub enum StoreError {
     /// The folder or a file in it cannot be made or moved.
     #[error("`{}`: {source}; make it writable for this user, or set XDG_STATE_HOME to a folder that is", path.display())]
-    Files {
-        /// The folder or file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Files { path: PathBuf, source: io::Error },
     /// A newer Nonet has written the file. It was not touched.
     #[error(
         "`{}` was written by a newer Nonet (format {found}, this one knows {known}): update Nonet, or move the file away to start with an empty one",
         file.display()
     )]
-    Newer {
-        /// The store's file.
-        file: PathBuf,
-        /// Its version of the format.
-        found: usize,
-        /// The latest version that this Nonet knows.
-        known: usize,
-    },
+    Newer { file: PathBuf, found: usize, known: usize },
     /// The file is damaged and could not be set aside. It was not touched.
     #[error("`{}` is damaged ({what}) and in use: stop all gateways, then start one, which sets the file aside", file.display())]
-    Damaged {
-        /// The store's file.
-        file: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// SQLite failed.
+    Damaged { file: PathBuf, what: String },
     #[error("`{}`: {source}; if this goes on, stop all gateways and move the file away to start with an empty one", file.display())]
-    Sqlite {
-        /// The store's file.
-        file: PathBuf,
-        /// What SQLite said.
-        source: rusqlite::Error,
-    },
+    Sqlite { file: PathBuf, source: rusqlite::Error },
     /// The store could not be opened, not even in memory, or its work was aborted.
     #[error("the store cannot be used; the log says why")]
     Unusable,

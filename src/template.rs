@@ -21,17 +21,14 @@ pub enum TemplateError {
     /// The first part is not a known name.
     #[error("`{{{{{template}}}}}` names `{name}`, which is none of: {known}")]
     Unknown {
-        /// The template's text.
         template: String,
         /// Its first part.
         name: String,
-        /// What could be named.
         known: String,
     },
     /// The path leads to nothing.
     #[error("`{{{{{template}}}}}`: `{at}` has no `{step}` ({there})")]
     NoSuchPath {
-        /// The template's text.
         template: String,
         /// How far the path led.
         at: String,
@@ -82,7 +79,6 @@ fn walk(value: &Value, visit: &mut dyn FnMut(&str)) {
 /// The value that a name in a template stands for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
-    /// The value.
     pub value: Value,
     /// The member that wrapped the value. A path may begin with it, though it is not part of the value.
     pub wrapper: Option<String>,
@@ -99,7 +95,6 @@ impl From<Value> for Source {
 /// JSON whose templates are filled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filled {
-    /// The JSON.
     pub value: Value,
     /// The values in it, text excluded, that replaced a whole string, each with its text form.
     pub inserted: Vec<Inserted>,
@@ -116,7 +111,6 @@ pub struct Inserted {
 
 /// What a name in a template stands for.
 pub enum Named {
-    /// This value.
     Value(Arc<Source>),
     /// Nothing here: the template stays unchanged, for whoever it is meant for.
     Foreign,

@@ -12,17 +12,14 @@ use crate::{
     store::{JobRow, JobState},
 };
 
-/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// It has not ended.
     Running,
     /// It has a result that is not an error.
     Completed,
     /// Its result is an error.
     Failed,
-    /// It was cancelled before it ended.
     Cancelled,
     /// Its gateway ended before it did.
     Lost,
@@ -38,15 +35,11 @@ impl TaskState {
 /// A task: a job of this process, of an earlier run or of another gateway.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskSummary {
-    /// Its handle.
     pub task_id: String,
-    /// Whether it runs, or how it ended.
     pub state: TaskState,
     /// What it runs, for people.
     pub tool: String,
-    /// How long it has run, or ran.
     pub elapsed_ms: u64,
-    /// How far it has come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Value>,
     /// What else is known of its state.
@@ -58,10 +51,8 @@ pub struct TaskSummary {
     /// Its error, where it failed and the answer has no room for its result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Value>,
-    /// The call to make next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_step: Option<NextStep>,
-    /// When it began.
     #[serde(skip)]
     pub since: SystemTime,
     /// The job itself, if it is in this process's table.

@@ -20,15 +20,12 @@ const DEPTH: usize = 4;
 /// The kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextKind {
-    /// A JSON array.
     Array,
-    /// A JSON object.
     Object,
     /// JSON objects, one a line.
     JsonLines,
     /// Rows of cells under a header, with this between the cells.
     Table(char),
-    /// Anything else.
     Text,
 }
 
@@ -190,16 +187,13 @@ fn type_name(raw: &RawValue) -> String {
 
 /// The direct parts of a JSON value, as slices of its text.
 pub(super) enum RawParts<'a> {
-    /// Of an array.
     Rows(Vec<&'a RawValue>),
-    /// Of an object.
     Members(Vec<(Cow<'a, str>, &'a RawValue)>),
     /// Neither.
     None,
 }
 
 impl<'a> RawParts<'a> {
-    /// Takes a value apart.
     pub fn of(raw: &'a RawValue) -> RawParts<'a> {
         let text = raw.get();
         match text.as_bytes().first() {

@@ -13,7 +13,6 @@ use crate::template::Source;
 /// The value of a result as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// JSON.
     Json(String),
     /// Text that is not JSON.
     Text(String),
@@ -22,7 +21,6 @@ pub enum Body {
 /// The value of a result, with what else is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// The value.
     pub body: Body,
     /// The member of `structuredContent` that wrapped it. A path may begin with it.
     pub wrapper: Option<String>,
@@ -77,7 +75,6 @@ pub fn wrapper(result: &Value) -> Option<&str> {
 }
 
 impl Whole {
-    /// The value of a result.
     pub fn of(result: &Value) -> Whole {
         let text = text_of(result);
         match result.get("structuredContent").filter(|value| !value.is_null()) {
