@@ -31,14 +31,13 @@ pub mod session;
 mod sessions;
 mod skills;
 mod snapshot;
-mod tools_list;
 mod unmatched;
 mod world;
 
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, LazyLock, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -58,7 +57,6 @@ use crate::{
     learning::Learning,
     metrics::Metrics,
     oauth::Vault,
-    results::json_len,
     search::{Embedder, Graph, Index},
     select::Selector,
     shell,
@@ -283,13 +281,6 @@ impl Gateway {
     /// The connection for a caller's requests to a server.
     fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         self.servers.connection_for(&self.gate(&caller.session), caller, server)
-    }
-
-    /// The bytes of JSON that the definitions of all servers' tools take, and those of the nine.
-    pub fn saving(&self) -> (usize, usize) {
-        static NINE: LazyLock<usize> =
-            LazyLock::new(|| crate::meta::definitions().iter().map(json_len).sum());
-        (self.snapshot().bytes(), *NINE)
     }
 
     /// How many sessions are open, and how many notices wait for them.
