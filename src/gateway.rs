@@ -154,7 +154,7 @@ pub struct Gateway {
     pub kept: KeptResults,
     links: Links,
     /// Skills and apps, as searches name them.
-    guides: ArcSwapOption<see_also::Guides>,
+    guides: see_also::Guides,
     /// How much of the last lists is there.
     recalled: watch::Sender<Recalled>,
     updates: Mutex<Option<mpsc::Sender<Update>>>,
@@ -198,7 +198,7 @@ impl Gateway {
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             links: Links::default(),
-            guides: ArcSwapOption::empty(),
+            guides: see_also::Guides::default(),
             recalled: watch::Sender::new(Recalled::Idle),
             updates: Mutex::default(),
             unmatched: unmatched::Told::default(),

@@ -30,12 +30,12 @@ mod select;
 pub mod serve;
 pub mod shared;
 pub mod shell;
-pub mod skills;
+mod skills;
 mod store;
 mod template;
 pub mod trace;
 pub mod web;
-pub mod workflow;
+mod workflow;
 
 // Crates of their own (crates/), under the names of rooms.
 pub use nonet_base::{clock, files, memory, text};
