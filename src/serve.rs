@@ -61,6 +61,7 @@ use crate::{
     downstream::LogLevel,
     gateway::{
         Gateway, inquiry,
+        run::ended_job,
         session::{AsTask, Caller, Session},
     },
     lines::LineReader,
@@ -388,7 +389,7 @@ impl ServerHandler for Handler {
         let answer = match (answer, caller) {
             // A client that wants a task gets one, also for what has ended already.
             (Answer::Result(result), Some(caller)) => {
-                match self.gateway.ended_job(&caller, &name, result.clone()).await {
+                match ended_job(&self.gateway.jobs, &caller, &name, result.clone()).await {
                     Some(job) => Answer::Task(job),
                     None => Answer::Result(result),
                 }

@@ -134,7 +134,7 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
     });
     let saving = meta::saving(&gateway);
     let (sessions, notices_waiting) = gateway.session_counts();
-    let kept = gateway.kept_counts().await.unwrap_or_default();
+    let kept = gateway.kept.counts().await.unwrap_or_default();
     let text = gateway.metrics.render(Now {
         servers: servers.collect(),
         tasks_running: gateway.jobs.running(),
@@ -188,7 +188,7 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     );
     state["clients"] = json!(clients.take(100).collect::<Vec<_>>());
     state["tasks"] = json!(gateway.jobs.all().iter().take(100).map(|job| job.summary()).collect::<Vec<_>>());
-    if let Some(kept) = gateway.kept_counts().await {
+    if let Some(kept) = gateway.kept.counts().await {
         state["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
     }
     answer(StatusCode::OK, &state)

@@ -11,13 +11,13 @@ use crate::{
     catalog::{GATEWAY, Tool},
     fault::{Code, Fault},
     gateway::{
-        Gateway, Known,
-        call::{Request, background_call, text_result},
+        Gateway,
+        call::{Request, text_result},
         faults::error_of,
         interrupt::Interrupt,
         session::{AsTask, Caller},
     },
-    jobs::How,
+    jobs::{TaskState, TaskSummary, list_call},
     results::is_error,
 };
 
@@ -81,7 +81,7 @@ async fn run(
         return Ok(list(gateway, caller).await);
     }
     if let Some(id) = &arguments.task_id {
-        return follow(gateway, caller, id, &arguments).await;
+        return task(gateway, caller, id, &arguments).await;
     }
     match arguments.name {
         Some(name) => launch(gateway, caller, name, arguments.params).await,
@@ -89,16 +89,17 @@ async fn run(
             Code::InvalidParams,
             "Give {name, params} to launch, {task_id} to look at a task, or {list_tasks: true}.",
         )
-        .next("execute_tool", list_tasks())),
+        .then(list_call())),
     }
 }
 
 async fn list(gateway: &Gateway, caller: &Caller) -> Value {
-    let jobs = gateway.jobs.list(&caller.owner());
-    let mut shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
-    let earlier = gateway.earlier_tasks(caller, LISTED - shown.len()).await;
+    let owner = caller.owner();
+    let jobs = gateway.jobs.list(&owner);
+    let mut shown: Vec<TaskSummary> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
+    let earlier = gateway.jobs.earlier(&owner, LISTED - shown.len()).await;
     let total = jobs.len() + earlier.len();
-    shown.extend(earlier.iter().map(Known::summary));
+    shown.extend(earlier);
     text_result(json!({ "tasks": shown, "total": total }).to_string())
 }
 
@@ -126,14 +127,15 @@ async fn launch(
     }
 }
 
-/// Cancels a task, waits for it or looks at it.
-async fn follow(
+/// Follows a task: its state, its result if that is wanted, or its cancellation.
+async fn task(
     gateway: &Gateway,
     caller: &Caller,
     id: &str,
     arguments: &BackgroundArguments,
 ) -> Result<Value, Fault> {
-    if let Some(job) = gateway.jobs.get(id, &caller.owner()) {
+    let owner = caller.owner();
+    if let Some(job) = gateway.jobs.get(id, &owner) {
         if arguments.cancel {
             job.cancel.cancel();
             job.wait(CANCEL_WAIT).await;
@@ -148,33 +150,32 @@ async fn follow(
             }
         }
     }
-    let Some(task) = gateway.known_task(caller, id).await else {
-        let message = format!("There is no task `{id}`: it is too old, or the id is wrong.");
-        return Err(Fault::new(Code::NotFound, message).next("execute_tool", list_tasks()));
+    let Some(task) = gateway.jobs.find(id, &owner).await else {
+        let message = format!("There is no task `{id}`: the id is wrong, or the task has expired.");
+        return Err(Fault::new(Code::NotFound, message).then(list_call()));
     };
-    let how = task.how.filter(|_| !task.lost);
-    if arguments.wait && how.is_some() {
-        // The result as the call itself would have given it; of a cancelled run_parallel, the calls that ended before.
-        match gateway.task_result(caller, id).await {
-            Ok(result) if how != Some(How::Cancelled) || !is_error(&result) => {
-                caller.session.delivered(id);
+    let result = async || gateway.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
+    let answer = match task.state {
+        // The result as the call itself would have given it.
+        TaskState::Completed | TaskState::Failed if arguments.wait => {
+            let result = result().await?;
+            caller.session.mailbox.withdraw(id);
+            return Ok(result);
+        }
+        // The calls of a run_parallel that ended before it was cancelled.
+        TaskState::Cancelled if arguments.wait => match result().await {
+            Ok(result) if !is_error(&result) => {
+                caller.session.mailbox.withdraw(id);
                 return Ok(result);
             }
-            Err(fault) if how != Some(How::Cancelled) => return Err(fault),
-            _ => {}
+            _ => task,
+        },
+        TaskState::Failed => {
+            let error = error_of(&result().await?);
+            TaskSummary { error: Some(error), ..task.with_wait_call() }
         }
-    }
-    let mut answer = task.summary();
-    if how == Some(How::Failed) {
-        answer["error"] = error_of(&gateway.task_result(caller, id).await?);
-    }
-    let may_be_waited_for = how.is_some() || task.job.is_some();
-    if may_be_waited_for && how != Some(How::Cancelled) {
-        answer["next_step"] = background_call(json!({ "task_id": id, "wait": true }));
-    }
-    Ok(text_result(answer.to_string()))
-}
-
-fn list_tasks() -> Value {
-    json!({ "name": "gateway.background_run", "params": { "list_tasks": true } })
+        TaskState::Completed | TaskState::Running => task.with_wait_call(),
+        TaskState::Cancelled | TaskState::Lost => task,
+    };
+    Ok(text_result(json!(answer).to_string()))
 }

@@ -58,6 +58,19 @@ struct ParallelReport {
     elapsed_ms: u64,
 }
 
+/// A large result that is only named.
+#[derive(Default, Serialize)]
+struct Truncated {
+    truncated: bool,
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    reference: Option<String>,
+    bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    begins: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_kept: Option<String>,
+}
+
 impl Gateway {
     /// The answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget: small results
     /// are given whole, and what they leave is divided among the large ones. A result that only other calls use is kept and
@@ -109,14 +122,13 @@ impl Gateway {
     }
 
     /// The beginning of a result that other calls took what they needed from, and the reference to the rest.
-    async fn in_short(&self, caller: &Caller, result: &Arc<Value>, size: usize) -> Value {
-        let text = results::text_of_value(result);
-        let mut short = json!({ "truncated": true, "bytes": size, "begins": clip(&text, PASSED_ON) });
-        match self.keep_whole(caller, Value::clone(result)).await {
-            Ok(reference) => short["ref"] = json!(reference),
-            Err(why) => short["not_kept"] = json!(why),
-        }
-        short
+    async fn in_short(&self, caller: &Caller, result: &Arc<Value>, bytes: usize) -> Value {
+        let begins = Some(clip(&results::text_of_value(result), PASSED_ON));
+        let (reference, not_kept) = match self.kept.keep(&caller.owner(), result.clone()).await {
+            Ok(reference) => (Some(reference), None),
+            Err(why) => (None, Some(why.to_string())),
+        };
+        json!(Truncated { truncated: true, reference, bytes, begins, not_kept })
     }
 
     /// A result inside a larger answer: its value where that says everything, else its blocks. Here all
@@ -135,10 +147,10 @@ impl Gateway {
                 value => value.to_string(),
             });
             let size = json_len(&text);
-            return self.fit(caller, text, size, budget).await;
+            return self.kept.fit(&caller.owner(), text, size, budget).await;
         }
         let size = json_len(&result);
-        let mut whole = self.fit(caller, Arc::unwrap_or_clone(result), size, budget).await;
+        let mut whole = self.kept.fit(&caller.owner(), Arc::unwrap_or_clone(result), size, budget).await;
         if let Some(fields) = whole.as_object_mut() {
             fields.remove("resultType");
         }
@@ -152,7 +164,8 @@ fn within(shown: Value, left: usize, bytes: usize) -> Value {
     let reference = shown["content"].as_array().and_then(|blocks| reference_in(blocks.last()?));
     match reference {
         Some(reference) if json_len(&shown) > left => {
-            json!({ "truncated": true, "ref": reference, "bytes": bytes })
+            let reference = Some(reference);
+            json!(Truncated { truncated: true, reference, bytes, ..Truncated::default() })
         }
         _ => shown,
     }
