@@ -70,7 +70,6 @@ pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
-use prompts_resources::Links;
 pub use prompts_resources::Page;
 pub use questions::AskArguments;
 use questions::Questions;
@@ -152,13 +151,11 @@ pub struct Gateway {
     learning: Learning,
     /// Results that outlive their calls.
     pub kept: KeptResults,
-    links: Links,
     /// Skills and apps, as searches name them.
     guides: see_also::Guides,
     /// How much of the last lists is there.
     recalled: watch::Sender<Recalled>,
     updates: Mutex<Option<mpsc::Sender<Update>>>,
-    unmatched: unmatched::Told,
     life: Life,
 }
 
@@ -197,11 +194,9 @@ impl Gateway {
             learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
-            links: Links::default(),
             guides: see_also::Guides::default(),
             recalled: watch::Sender::new(Recalled::Idle),
             updates: Mutex::default(),
-            unmatched: unmatched::Told::default(),
             life,
         })
     }

@@ -177,7 +177,7 @@ impl Gateway {
     /// The server of a resource, and its URI there.
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
         let gate = self.gate(&caller.session);
-        let linked = self.links(caller).of(uri);
+        let linked = self.sessions.links(caller).of(uri);
         let seen = |server: &str| gate.sees(server);
         match gate.catalog().passed().place(uri, &seen, linked) {
             Leads::To(server, own) => Ok((server, own)),
@@ -257,11 +257,6 @@ impl Gateway {
         self.servers.want_log(session, level, |id| self.sessions.has(id));
     }
 
-    /// What is remembered of links: for the session, or for all requests that belong to none.
-    fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
-        if caller.lasting { &caller.session.links } else { &self.links }
-    }
-
     /// Remembers whose the links in content blocks are, so that they can be read. The blocks stay as they are.
     pub(super) fn note_links<'a>(
         &self,
@@ -276,7 +271,7 @@ impl Gateway {
                 _ => None,
             };
             if let Some(uri) = link.and_then(|link| link.get("uri")?.as_str()) {
-                self.links(caller).note(uri, server);
+                self.sessions.links(caller).note(uri, server);
             }
         }
     }

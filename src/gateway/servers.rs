@@ -14,6 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     gate::Gate,
     session::Caller,
+    unmatched::Told,
     world::{Changes, Transition, World},
 };
 use crate::{
@@ -71,6 +72,8 @@ pub(super) struct Servers {
     reloads: watch::Sender<()>,
     /// The level of servers' logs that each session wants.
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
+    /// Rules without a tool that people know of.
+    pub unmatched: Told,
     life: Life,
     /// When the gateway began.
     pub since: Instant,
@@ -90,6 +93,7 @@ impl Servers {
             started: watch::Sender::new(false),
             reloads: watch::Sender::new(()),
             log_levels: Mutex::default(),
+            unmatched: Told::default(),
             life,
             since: Instant::now(),
         }
@@ -149,6 +153,7 @@ impl Servers {
             World::new(config, Some(&before), |name, settings| self.connection(name, settings));
         self.world.store(Arc::new(world));
         self.reloads.send_replace(());
+        self.unmatched.changed();
         if let Some(updates) = updates {
             for connection in &fresh {
                 self.supervise(connection, updates);
