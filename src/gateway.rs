@@ -45,7 +45,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Tool},
     config::{Config, Globs, Profile, Scope as Scoped},
-    downstream::{Around, Connection, Dial, LogLevel, State, Update, guard::Guard},
+    downstream::{Connection, ConnectionContext, Dial, LogLevel, State, Update, process_guard::ProcessGuard},
     jobs::Jobs,
     metrics::Metrics,
     oauth::Vault,
@@ -215,7 +215,7 @@ pub struct Gateway {
     /// Calls as they end.
     pub calls: Feed,
     selector: Selector,
-    around: Arc<Around>,
+    around: Arc<ConnectionContext>,
     embedding: Mutex<Option<AbortHandle>>,
     /// The newest graph of a large catalogue, and whether one is being built.
     graph: ArcSwapOption<Graph>,
@@ -255,8 +255,8 @@ impl Gateway {
     /// A gateway with nothing started: it answers at once, with its own tools alone.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
-        let around = Arc::new(Around {
-            guard: Guard::new(options.executable),
+        let around = Arc::new(ConnectionContext {
+            guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         });

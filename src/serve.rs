@@ -8,16 +8,16 @@
 #![allow(deprecated)]
 
 mod access;
-mod following;
 mod http;
-mod inquiring;
+mod in_flight;
+mod inquiries;
 mod lines;
-mod lists;
-mod open;
+mod list_changes;
 mod page;
-mod passing;
+mod prompts_resources;
 #[cfg(unix)]
 mod shared;
+mod subscriptions;
 mod tasks;
 mod verbatim;
 
@@ -52,8 +52,8 @@ use tokio_util::{
 };
 
 use self::{
-    lists::{Lists, tell_changed},
-    open::{Left, Parkings, Wanted, Ways},
+    in_flight::{Left, Parkings, Wanted, Ways},
+    list_changes::{Lists, tell_changed},
     verbatim::{Verbatim, wrap},
 };
 use crate::{
@@ -92,7 +92,7 @@ pub async fn serve_stdio(
     let transport = lines::ClientLines::new(LineReader::new(reader, MAX_MESSAGE), writer);
     gateway.recall();
     connect_soon(&gateway);
-    let handler = Verbatim(Handler::new(gateway.clone(), profile, false, Parkings::default()));
+    let handler = Verbatim(NonetServer::new(gateway.clone(), profile, false, Parkings::default()));
     tokio::pin!(stop);
     let running = tokio::select! {
         running = serve_server(handler, transport) => running,
@@ -142,7 +142,7 @@ type Known = (Box<str>, Arc<Config>, Limits);
 
 /// The handler of one session.
 #[derive(Clone)]
-pub struct Handler {
+pub struct NonetServer {
     gateway: Arc<Gateway>,
     session: Arc<Session>,
     http: bool,
@@ -161,7 +161,7 @@ pub struct Handler {
     _ends: Arc<DropGuard>,
 }
 
-impl Handler {
+impl NonetServer {
     /// A handler with a session of its own.
     fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parkings: Parkings) -> Self {
         let session = gateway.open_session(profile);
@@ -206,7 +206,8 @@ impl Handler {
 
     /// The ways to the client of a request. What it can do it says once in the session era, and with each request later.
     fn ways(&self, context: &RequestContext<RoleServer>, caller: &Caller, log: Option<LogLevel>) -> Ways {
-        let told = || Arc::new(open::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
+        let told =
+            || Arc::new(in_flight::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
         let parks = is_modern(context);
         let can = if parks { told() } else { self.can.get_or_init(told).clone() };
         let wants_progress = context.meta.get_progress_token().is_some();
@@ -287,7 +288,7 @@ fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
 }
 
-impl ServerHandler for Handler {
+impl ServerHandler for NonetServer {
     fn get_info(&self) -> ServerConfig {
         // Those of servers that are not there yet included: a client hears of them when they come.
         let mut capabilities = ServerCapabilities::builder()
@@ -368,7 +369,7 @@ impl ServerHandler for Handler {
         let modern = is_modern(&context);
         let level =
             if modern { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
-        let (what, profile) = (open::called(&request, modern), self.session.profile.as_deref());
+        let (what, profile) = (in_flight::called(&request, modern), self.session.profile.as_deref());
         let (name, mut caller) = (request.name.clone(), None);
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
         let open = match self.parkings.calls.resume(&what, profile, state, given) {
@@ -378,7 +379,7 @@ impl ServerHandler for Handler {
                 let ways = self.ways(&context, &base, level);
                 let own = self.caller(&context, base, &ways);
                 caller = (own.as_task == AsTask::AtOnce).then(|| own.clone());
-                ways.open(what, profile.map(Into::into), open::call(self.gateway.clone(), own, request))
+                ways.open(what, profile.map(Into::into), in_flight::call(self.gateway.clone(), own, request))
             }
         };
         let answer = match open.run(&self.parkings.calls, &context, level).await {
@@ -441,7 +442,7 @@ impl ServerHandler for Handler {
     ) -> Result<ListPromptsResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.prompts(&self.who(&context), cursor.as_deref()).await?;
-        Ok(passing::prompts(page, is_modern(&context)))
+        Ok(prompts_resources::prompts(page, is_modern(&context)))
     }
 
     async fn get_prompt(
@@ -456,7 +457,7 @@ impl ServerHandler for Handler {
         };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, &context, get).await? {
-            Ok(prompt) => passing::prompt(prompt, is_modern(&context))?.into(),
+            Ok(prompt) => prompts_resources::prompt(prompt, is_modern(&context))?.into(),
             Err(asked) => GetPromptResponse::InputRequired(*asked),
         })
     }
@@ -468,7 +469,7 @@ impl ServerHandler for Handler {
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.resources(&self.who(&context), cursor.as_deref()).await?;
-        Ok(passing::resources(page, is_modern(&context)))
+        Ok(prompts_resources::resources(page, is_modern(&context)))
     }
 
     async fn list_resource_templates(
@@ -478,7 +479,7 @@ impl ServerHandler for Handler {
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.resource_templates(&self.who(&context), cursor.as_deref()).await?;
-        Ok(passing::templates(page, is_modern(&context)))
+        Ok(prompts_resources::templates(page, is_modern(&context)))
     }
 
     async fn read_resource(
@@ -491,7 +492,7 @@ impl ServerHandler for Handler {
         let read = |gateway: Arc<Gateway>, caller| async move { gateway.read_resource(&caller, &uri).await };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, &context, read).await? {
-            Ok(resource) => passing::resource(resource, is_modern(&context))?.into(),
+            Ok(resource) => prompts_resources::resource(resource, is_modern(&context))?.into(),
             Err(asked) => ReadResourceResponse::InputRequired(*asked),
         })
     }
@@ -504,7 +505,7 @@ impl ServerHandler for Handler {
         let caller = self.asker(&context);
         let following = self.gateway.follow_resource(&caller, &request.uri).await?;
         let (uri, peer) = (request.uri.clone(), context.peer.clone());
-        let telling = tokio::spawn(following::follow(
+        let telling = tokio::spawn(subscriptions::follow(
             self.gateway.clone(),
             caller,
             request.uri.clone(),
@@ -536,7 +537,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         let given = self.gateway.complete(&self.asker(&context), request).await?;
-        passing::completion(given, is_modern(&context))
+        prompts_resources::completion(given, is_modern(&context))
     }
 
     async fn set_level(
@@ -595,6 +596,6 @@ impl ServerHandler for Handler {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        following::listen(self, context).await
+        subscriptions::listen(self, context).await
     }
 }

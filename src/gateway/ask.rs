@@ -1,6 +1,6 @@
 //! Asking the user: the ladder of `ask_user`, and approvals that use it.
 //!
-//! A client that can show a form is asked for one, by the way on which servers ask it (`Asker`). Where it cannot, the answer
+//! A client that can show a form is asked for one, by the way on which servers ask it (`ClientChannel`). Where it cannot, the answer
 //! is `needs_user` with the question laid out for the chat and a token; the model asks, and comes back with the token and
 //! the answer.
 
@@ -17,7 +17,7 @@ use super::{Gateway, session::Caller};
 use crate::{
     answers::{self, Decision, Said},
     catalog::Tool,
-    downstream::{ELICIT, Requests},
+    downstream::{ELICITATION, InputRequests},
     fault::{Code, Fault},
     jobs::{Job, Owner},
     schema::Schema,
@@ -282,7 +282,7 @@ impl Gateway {
             params["mode"] = json!("form");
         }
         let requests =
-            Requests::from_iter([(ASK.to_string(), json!({ "method": ELICIT, "params": params }))]);
+            InputRequests::from_iter([(ASK.to_string(), json!({ "method": ELICITATION, "params": params }))]);
         let patience = wanted.min(patience(caller));
         let asked = tokio::select! {
             asked = tokio::time::timeout(patience, asker.put(requests)) => asked,

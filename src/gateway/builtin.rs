@@ -13,7 +13,7 @@ use super::{
     session::{AsTask, Caller},
 };
 use crate::{
-    downstream::{State, cause},
+    downstream::{State, likely_cause},
     fault::{Code, Fault},
     jobs::{Ended, How},
     results::is_error,
@@ -445,7 +445,7 @@ impl Gateway {
                     }
                     State::Down { error, .. } => {
                         server["last_error"] = json!(error);
-                        if let Some(cause) = cause::likely(&error) {
+                        if let Some(cause) = likely_cause(&error) {
                             server["likely_cause"] = json!(cause);
                         }
                     }

@@ -609,7 +609,7 @@ fn meta_tool(name: &str) -> Option<&'static str> {
 /// What the server asked of the client in vain. That a client has no roots concerns nobody: servers ask for them on the off
 /// chance.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
-    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
     methods.retain(|method| {
         let of_interest = *method != "roots/list";
         if !of_interest {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{learn, passing::Links};
 use crate::{
     config::{Limits, Server},
-    downstream::{Asker, Connection, ELICIT},
+    downstream::{ClientChannel, Connection, ELICITATION},
     jobs::Owner,
     results::json_len,
     trace::{self, Span},
@@ -200,9 +200,9 @@ pub enum AsTask {
 
 impl Caller {
     /// The way to the caller's user by a form, if there is one.
-    pub(super) fn forms(&self) -> Option<&Asker> {
+    pub(super) fn forms(&self) -> Option<&ClientChannel> {
         let form = json!({});
-        self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICIT, &form))
+        self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICITATION, &form))
     }
 
     /// Whose the jobs of this caller are.
@@ -243,7 +243,7 @@ pub struct Caller {
     /// Whether it is a client of the user of this machine, over stdio or the socket of the shared gateway.
     pub local: bool,
     /// How it can be asked while the request is open, by servers and by Nonet itself.
-    pub asker: Option<Asker>,
+    pub asker: Option<ClientChannel>,
     /// Whether Nonet asks nothing of its own by it: nobody waits, or much runs at the same time.
     pub unasked: bool,
     /// `_meta` that is passed on to servers.

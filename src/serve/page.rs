@@ -253,7 +253,7 @@ async fn act(State(gateway): State<Arc<Gateway>>, Path((name, action)): Path<(St
     match action.as_str() {
         "restart" => connection.restart(),
         "disable" => connection.hold(),
-        "enable" => connection.let_go(),
+        "enable" => connection.release(),
         _ => {
             let message = format!("`{action}` is none of restart, disable, enable");
             return answer(StatusCode::NOT_FOUND, &json!({ "error": { "message": message } }));

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{Handler, connect_soon, lines::ClientLines, open::Parkings, verbatim::Verbatim};
+use super::{NonetServer, connect_soon, in_flight::Parkings, lines::ClientLines, verbatim::Verbatim};
 use crate::{
     gateway::Gateway,
     shared::{self, Hello, Owner, START_LIMIT},
@@ -134,7 +134,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream) {
             return;
         }
     };
-    let handler = Verbatim(Handler::new(gateway.clone(), hello.profile, false, Parkings::default()));
+    let handler = Verbatim(NonetServer::new(gateway.clone(), hello.profile, false, Parkings::default()));
     let serving = async {
         match serve_server(handler, ClientLines::new(reader, writer)).await {
             Ok(running) => drop(running.waiting().await),

@@ -7,7 +7,7 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{Handler, is_modern, tasks};
+use super::{NonetServer, is_modern, tasks};
 
 /// The key of `_meta` that a verbatim result travels under.
 pub(super) const VERBATIM: &str = "nonet/verbatim";
@@ -19,7 +19,7 @@ pub(super) fn wrap(result: Value) -> MetaObject {
 
 /// The handler with results taken out of their carriers, for transports that let a service answer
 /// with any JSON.
-pub(super) struct Verbatim(pub(super) Handler);
+pub(super) struct Verbatim(pub(super) NonetServer);
 
 impl Service<RoleServer> for Verbatim {
     async fn handle_request(

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    downstream::{Asker, LogLevel, Replies, Requests, Toward},
+    downstream::{ClientChannel, InputReplies, InputRequests, LogLevel, ToClient},
     gateway::{Gateway, session::Caller},
     jobs,
     meta::{self, Answer},
@@ -51,8 +51,8 @@ pub(super) struct Open<T> {
     profile: Option<String>,
     work: Pin<Box<dyn Future<Output = T> + Send>>,
     progress: Option<mpsc::Receiver<Value>>,
-    toward: mpsc::Receiver<Toward>,
-    asker: Asker,
+    toward: mpsc::Receiver<ToClient>,
+    asker: ClientChannel,
     /// Ends the work if whoever holds it is dropped before its end.
     cancel: DropGuard,
 }
@@ -66,7 +66,7 @@ pub(super) struct Parkings {
     pub passed: Arc<Parking<Result<Value, ErrorData>>>,
 }
 
-/// Requests that wait for what their clients answer.
+/// InputRequests that wait for what their clients answer.
 pub(super) struct Parking<T>(Mutex<HashMap<String, Parked<T>>>);
 
 impl<T> Default for Parking<T> {
@@ -77,7 +77,7 @@ impl<T> Default for Parking<T> {
 
 struct Parked<T> {
     open: Open<T>,
-    reply: oneshot::Sender<Replies>,
+    reply: oneshot::Sender<InputReplies>,
     asked: Vec<String>,
 }
 
@@ -94,10 +94,10 @@ pub(super) struct Ways {
     /// Where its progress goes, if the client wants it.
     pub progress: Option<mpsc::Sender<Value>>,
     /// How servers ask it.
-    pub asker: Asker,
+    pub asker: ClientChannel,
     /// Ends the call.
     pub cancel: CancellationToken,
-    receivers: (Option<mpsc::Receiver<Value>>, mpsc::Receiver<Toward>),
+    receivers: (Option<mpsc::Receiver<Value>>, mpsc::Receiver<ToClient>),
 }
 
 impl Ways {
@@ -112,7 +112,7 @@ impl Ways {
         let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
         let (to, toward) = mpsc::channel(TOWARD_QUEUE);
         let (declined, waits) = (Arc::default(), Arc::default());
-        let asker = Asker { session, to, can, declined, parks, waits, log };
+        let asker = ClientChannel { session, to, can, declined, parks, waits, log };
         let cancel = CancellationToken::new();
         Self { progress, asker, cancel, receivers: (from_progress, toward) }
     }
@@ -182,12 +182,12 @@ impl<T: Send + 'static> Open<T> {
                 ended = &mut self.work => break ended,
                 Some(params) = next(&mut self.progress) => forward(params).await,
                 Some(toward) = self.toward.recv() => match toward {
-                    Toward::Log(params) => tell(peer, params, level).await,
-                    Toward::Ask(requests, reply) if self.asker.parks => match parking.park(self, requests, reply) {
+                    ToClient::Log(params) => tell(peer, params, level).await,
+                    ToClient::Ask(requests, reply) if self.asker.parks => match parking.park(self, requests, reply) {
                         Ok(asked) => return Left::Asks(asked),
                         Err(open) => self = *open,
                     },
-                    Toward::Ask(requests, reply) => asking.push(ask(peer, requests, reply).boxed()),
+                    ToClient::Ask(requests, reply) => asking.push(ask(peer, requests, reply).boxed()),
                 },
                 Some(()) = asking.next(), if !asking.is_empty() => {}
                 () = context.ct.cancelled(), if !cancelled => {
@@ -205,7 +205,7 @@ impl<T: Send + 'static> Open<T> {
         }
         self.toward.close();
         while let Ok(toward) = self.toward.try_recv() {
-            if let Toward::Log(params) = toward {
+            if let ToClient::Log(params) = toward {
                 tell(peer, params, level).await;
             }
         }
@@ -229,8 +229,8 @@ async fn next(progress: &mut Option<mpsc::Receiver<Value>>) -> Option<Value> {
 
 /// Puts a server's requests to a client of the session era, one after the other. A server that does not want the answer any
 /// more has the client told so.
-async fn ask(peer: &Peer<RoleServer>, requests: Requests, mut reply: oneshot::Sender<Replies>) {
-    let mut replies = Replies::new();
+async fn ask(peer: &Peer<RoleServer>, requests: InputRequests, mut reply: oneshot::Sender<InputReplies>) {
+    let mut replies = InputReplies::new();
     for (key, request) in requests {
         let answer = match serde_json::from_value::<ServerRequest>(request) {
             Ok(request) => {
@@ -285,8 +285,8 @@ impl<T: Send + 'static> Parking<T> {
     fn park(
         self: &Arc<Self>,
         open: Open<T>,
-        requests: Requests,
-        reply: oneshot::Sender<Replies>,
+        requests: InputRequests,
+        reply: oneshot::Sender<InputReplies>,
     ) -> Result<Box<InputRequiredResult>, Box<Open<T>>> {
         let asked: Vec<String> = requests.keys().cloned().collect();
         let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
@@ -343,13 +343,13 @@ impl<T: Send + 'static> Parking<T> {
             return Some(Err(ErrorData::invalid_params(why, None)));
         };
         let answer = |key: &String| Some((key.clone(), Ok(given?.get(key)?.clone())));
-        parked.open.asker.waits.begin_anew();
+        parked.open.asker.waits.restart();
         let _ = parked.reply.send(parked.asked.iter().filter_map(answer).collect());
         Some(Ok(parked.open))
     }
 }
 
-/// The level of a client's wishes for the log, shared by its requests.
+/// The level of a client's server_requests for the log, shared by its requests.
 #[derive(Clone, Default)]
 pub(super) struct Wanted(Arc<Mutex<Option<LogLevel>>>);
 

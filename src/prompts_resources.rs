@@ -22,7 +22,7 @@ const MAX_TEMPLATE: usize = 1_000;
 
 /// One thing of one server.
 #[derive(Debug)]
-pub struct Entry {
+pub struct OfferedItem {
     /// Its server.
     pub server: Arc<str>,
     /// Its name or URI at the server.
@@ -33,7 +33,7 @@ pub struct Entry {
 
 /// What one server offers beside tools: definitions, verbatim.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer<'a> {
+pub struct ServerOffer<'a> {
     /// The server.
     pub server: &'a Arc<str>,
     /// Whether it is exposed under its own names.
@@ -48,21 +48,21 @@ pub struct Offer<'a> {
 
 /// Where a URI leads.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Leads {
+pub enum UriTarget {
     /// To this server, under this URI.
-    To(Arc<str>, String),
+    Server(Arc<str>, String),
     /// To any of these, by the URIs that name the server.
     Ambiguous(Vec<String>),
     /// Nowhere that is known.
-    Nowhere,
+    Unknown,
 }
 
 /// What all servers offer beside tools.
 #[derive(Debug, Default)]
-pub struct Passed {
-    prompts: BTreeMap<String, Entry>,
-    resources: Vec<Entry>,
-    templates: Vec<Entry>,
+pub struct PromptsResources {
+    prompts: BTreeMap<String, OfferedItem>,
+    resources: Vec<OfferedItem>,
+    templates: Vec<OfferedItem>,
     /// Who lists a URI, by the server's own URI.
     owners: HashMap<String, Vec<Arc<str>>>,
     /// The verbatim server that keeps a URI or template which others have as well.
@@ -76,9 +76,9 @@ pub fn named_uri(server: &str, uri: &str) -> String {
     format!("{SCHEME}{server}/{uri}")
 }
 
-impl Passed {
+impl PromptsResources {
     /// Gives everything its name. The result does not depend on the order of the servers.
-    pub fn new<'a>(offers: impl Iterator<Item = Offer<'a>> + Clone) -> Self {
+    pub fn new<'a>(offers: impl Iterator<Item = ServerOffer<'a>> + Clone) -> Self {
         let mut passed =
             Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
         passed.name_prompts(offers.clone());
@@ -88,7 +88,7 @@ impl Passed {
                 *uses.entry(uri).or_default() += 1;
             }
         }
-        let mut verbatim: Vec<Offer<'_>> = offers.clone().filter(|offer| offer.verbatim).collect();
+        let mut verbatim: Vec<ServerOffer<'_>> = offers.clone().filter(|offer| offer.verbatim).collect();
         verbatim.sort_by_key(|offer| offer.server);
         for offer in verbatim {
             for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
@@ -112,7 +112,7 @@ impl Passed {
                     if uses[own] > 1 && passed.keepers.get(own) != Some(offer.server) {
                         shown[key] = json!(named_uri(offer.server, own));
                     }
-                    of.push(Entry { server: offer.server.clone(), own: own.into(), shown });
+                    of.push(OfferedItem { server: offer.server.clone(), own: own.into(), shown });
                 }
             }
         }
@@ -128,15 +128,18 @@ impl Passed {
         passed
     }
 
-    fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = Offer<'a>>) {
-        let mut all: Vec<(Wire, Entry, bool)> = Vec::new();
+    fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = ServerOffer<'a>>) {
+        let mut all: Vec<(Wire, OfferedItem, bool)> = Vec::new();
         for offer in offers {
             let mut seen = HashSet::new();
             for definition in offer.prompts {
                 let Some(own) = definition.get("name").and_then(Value::as_str) else { continue };
                 if seen.insert(own) {
-                    let entry =
-                        Entry { server: offer.server.clone(), own: own.into(), shown: definition.clone() };
+                    let entry = OfferedItem {
+                        server: offer.server.clone(),
+                        own: own.into(),
+                        shown: definition.clone(),
+                    };
                     all.push((Wire::new(offer.server, own), entry, offer.verbatim));
                 }
             }
@@ -145,7 +148,7 @@ impl Passed {
         for (wire, ..) in &all {
             *uses.entry(wire.plain.clone()).or_default() += 1;
         }
-        let mut verbatim: Vec<(String, Entry)> = Vec::new();
+        let mut verbatim: Vec<(String, OfferedItem)> = Vec::new();
         for (wire, mut entry, own) in all {
             let name = if uses[&wire.plain] == 1 { wire.plain } else { wire.hashed };
             entry.shown["name"] = json!(name);
@@ -166,22 +169,22 @@ impl Passed {
     }
 
     /// The prompts, by name.
-    pub fn prompts(&self) -> impl Iterator<Item = &Entry> {
+    pub fn prompts(&self) -> impl Iterator<Item = &OfferedItem> {
         self.prompts.values()
     }
 
     /// The resources, server by server.
-    pub fn resources(&self) -> &[Entry] {
+    pub fn resources(&self) -> &[OfferedItem] {
         &self.resources
     }
 
     /// The resource templates, server by server.
-    pub fn templates(&self) -> &[Entry] {
+    pub fn templates(&self) -> &[OfferedItem] {
         &self.templates
     }
 
     /// The prompt that is meant by `name`: `server__prompt`, in any of the forms that tools may be named in.
-    pub fn prompt(&self, name: &str) -> Option<&Entry> {
+    pub fn prompt(&self, name: &str) -> Option<&OfferedItem> {
         self.prompts.get(name).or_else(|| {
             let folded = name::fold(name);
             let mut fitting = self.prompts.iter().filter(|(wire, entry)| {
@@ -194,20 +197,20 @@ impl Passed {
     }
 
     /// The server's own template behind one that clients see.
-    pub fn template(&self, shown: &str) -> Option<&Entry> {
+    pub fn template(&self, shown: &str) -> Option<&OfferedItem> {
         self.templates.iter().find(|entry| entry.shown["uriTemplate"] == shown)
     }
 
     /// Where a URI leads, for a caller who may see some of the servers. `linked` is who has given the caller a link to it.
-    pub fn place(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: Option<Arc<str>>) -> Leads {
+    pub fn resolve_uri(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: Option<Arc<str>>) -> UriTarget {
         if let Some((server, own)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) {
             return match self.servers.get(server).filter(|server| seen(server)) {
-                Some(server) => Leads::To(server.clone(), own.into()),
-                None => Leads::Nowhere,
+                Some(server) => UriTarget::Server(server.clone(), own.into()),
+                None => UriTarget::Unknown,
             };
         }
         if let Some(keeper) = self.keepers.get(uri).filter(|keeper| seen(keeper)) {
-            return Leads::To(keeper.clone(), uri.into());
+            return UriTarget::Server(keeper.clone(), uri.into());
         }
         let listed = self.owners.get(uri).into_iter().flatten().cloned();
         let matching = self
@@ -222,11 +225,13 @@ impl Passed {
             servers.dedup();
             match &servers[..] {
                 [] => {}
-                [one] => return Leads::To(one.clone(), uri.into()),
-                many => return Leads::Ambiguous(many.iter().map(|server| named_uri(server, uri)).collect()),
+                [one] => return UriTarget::Server(one.clone(), uri.into()),
+                many => {
+                    return UriTarget::Ambiguous(many.iter().map(|server| named_uri(server, uri)).collect());
+                }
             }
         }
-        Leads::Nowhere
+        UriTarget::Unknown
     }
 
     /// Whether the two offer the same under the same names.
@@ -237,7 +242,7 @@ impl Passed {
 
     /// Whether the two offer the same resources and templates.
     pub fn same_resources(&self, other: &Self) -> bool {
-        let same = |a: &[Entry], b: &[Entry]| {
+        let same = |a: &[OfferedItem], b: &[OfferedItem]| {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.server == b.server && a.shown == b.shown)
         };
         same(&self.resources, &other.resources) && same(&self.templates, &other.templates)
@@ -279,7 +284,7 @@ mod tests {
 
     const ALL: &dyn Fn(&str) -> bool = &|_| true;
 
-    fn passed() -> Passed {
+    fn passed() -> PromptsResources {
         let (docs, web): (Arc<str>, Arc<str>) = ("docs".into(), "web".into());
         let prompts = [json!({ "name": "plan it", "title": "Plan" }), json!({ "name": "plan_it" })];
         let own = [json!({ "uri": "file:///a", "name": "a" }), json!({ "uri": "shared://x", "name": "x" })];
@@ -288,10 +293,16 @@ mod tests {
             json!({ "uriTemplate": "web://{host}/page", "name": "page" }),
             json!({ "uriTemplate": "tree:{+path}" }),
         ];
-        Passed::new(
+        PromptsResources::new(
             [
-                Offer { server: &docs, verbatim: false, prompts: &prompts, resources: &own, templates: &[] },
-                Offer {
+                ServerOffer {
+                    server: &docs,
+                    verbatim: false,
+                    prompts: &prompts,
+                    resources: &own,
+                    templates: &[],
+                },
+                ServerOffer {
                     server: &web,
                     verbatim: false,
                     prompts: &[],
@@ -310,14 +321,14 @@ mod tests {
         let more = [json!({ "name": "plan" }), json!({ "name": "write it" })];
         let shared = [json!({ "uri": "shared://x" })];
         let templates = [json!({ "uriTemplate": "page://{name}" })];
-        let offer = |server, verbatim, prompts| Offer {
+        let offer = |server, verbatim, prompts| ServerOffer {
             server,
             verbatim,
             prompts,
             resources: &shared,
             templates: &templates,
         };
-        let passed = Passed::new(
+        let passed = PromptsResources::new(
             [offer(&c, true, &more[..]), offer(&a, false, &prompts[..]), offer(&b, true, &prompts[..])]
                 .into_iter(),
         );
@@ -327,11 +338,11 @@ mod tests {
             .collect();
         assert_eq!(names, [("a", "a__plan"), ("c", "c__plan"), ("b", "plan"), ("c", "write it")]);
         assert_eq!(passed.prompt("b__plan").map(|entry| &*entry.server), Some("b"));
-        let to = |server: &str, own: &str| Leads::To(server.into(), own.into());
-        assert_eq!(passed.place("shared://x", ALL, None), to("b", "shared://x"));
-        assert_eq!(passed.place("nonet://c/shared://x", ALL, None), to("c", "shared://x"));
-        assert_eq!(passed.place("page://one", ALL, None), to("b", "page://one"));
-        assert_eq!(passed.place("shared://x", &|server| server == "a", None), to("a", "shared://x"));
+        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into());
+        assert_eq!(passed.resolve_uri("shared://x", ALL, None), to("b", "shared://x"));
+        assert_eq!(passed.resolve_uri("nonet://c/shared://x", ALL, None), to("c", "shared://x"));
+        assert_eq!(passed.resolve_uri("page://one", ALL, None), to("b", "page://one"));
+        assert_eq!(passed.resolve_uri("shared://x", &|server| server == "a", None), to("a", "shared://x"));
         let uris: Vec<&str> = passed.resources().iter().filter_map(|e| e.shown["uri"].as_str()).collect();
         assert_eq!(uris, ["nonet://c/shared://x", "nonet://a/shared://x", "shared://x"]);
     }
@@ -342,26 +353,29 @@ mod tests {
         let shown: Vec<&str> =
             passed.resources().iter().filter_map(|entry| entry.shown["uri"].as_str()).collect();
         assert_eq!(shown, ["file:///a", "nonet://docs/shared://x", "nonet://web/shared://x"]);
-        let to = |server: &str, own: &str| Leads::To(server.into(), own.into());
+        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into());
         for (uri, leads) in [
             ("file:///a", to("docs", "file:///a")),
             ("nonet://docs/file:///a", to("docs", "file:///a")),
             ("nonet://web/shared://x", to("web", "shared://x")),
-            ("nonet://nobody/x", Leads::Nowhere),
+            ("nonet://nobody/x", UriTarget::Unknown),
             (
                 "shared://x",
-                Leads::Ambiguous(vec!["nonet://docs/shared://x".into(), "nonet://web/shared://x".into()]),
+                UriTarget::Ambiguous(vec!["nonet://docs/shared://x".into(), "nonet://web/shared://x".into()]),
             ),
             ("web://example.org/page", to("web", "web://example.org/page")),
-            ("web://a/b/page", Leads::Nowhere),
+            ("web://a/b/page", UriTarget::Unknown),
             ("tree:a/b/c", to("web", "tree:a/b/c")),
-            ("file:///b", Leads::Nowhere),
+            ("file:///b", UriTarget::Unknown),
         ] {
-            assert_eq!(passed.place(uri, ALL, None), leads, "{uri}");
+            assert_eq!(passed.resolve_uri(uri, ALL, None), leads, "{uri}");
         }
-        assert_eq!(passed.place("file:///b", ALL, Some("docs".into())), to("docs", "file:///b"));
-        assert_eq!(passed.place("shared://x", ALL, Some("web".into())), to("web", "shared://x"));
-        assert_eq!(passed.place("shared://x", &|server| server == "web", None), to("web", "shared://x"));
+        assert_eq!(passed.resolve_uri("file:///b", ALL, Some("docs".into())), to("docs", "file:///b"));
+        assert_eq!(passed.resolve_uri("shared://x", ALL, Some("web".into())), to("web", "shared://x"));
+        assert_eq!(
+            passed.resolve_uri("shared://x", &|server| server == "web", None),
+            to("web", "shared://x")
+        );
     }
 
     #[test]
