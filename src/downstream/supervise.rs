@@ -201,3 +201,6 @@ async fn held(enabled: &watch::Sender<bool>) {
         std::future::pending::<()>().await;
     }
 }
+
+#[cfg(test)]
+mod tests;
