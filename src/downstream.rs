@@ -62,7 +62,7 @@ use self::{
     server_requests::OpenCalls,
     subscriptions::Subscriptions,
 };
-use crate::{catalog::Listing, config::Server, oauth::Vault};
+use crate::{catalog::Listing, config::ServerSettings, oauth::Vault};
 
 /// The era of the protocol that a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -239,7 +239,7 @@ pub struct Connection {
     /// The server's name.
     pub name: Arc<str>,
     /// The server's settings. Those that decide how the server is reached never change.
-    settings: ArcSwap<Server>,
+    settings: ArcSwap<ServerSettings>,
     /// Held by one call at a time, where calls must not overlap.
     pub one_at_a_time: tokio::sync::Mutex<()>,
     /// One permit for each concurrent call.
@@ -275,7 +275,7 @@ impl Connection {
     /// Returns a connection that is not started yet. `dial` replaces the configured transport.
     pub fn new(
         name: Arc<str>,
-        settings: Server,
+        settings: ServerSettings,
         context: Arc<ConnectionContext>,
         dial: Option<Box<Dial>>,
     ) -> Self {
@@ -288,7 +288,7 @@ impl Connection {
     fn over(
         connector: Box<dyn Connector>,
         name: Arc<str>,
-        settings: Server,
+        settings: ServerSettings,
         calls: Arc<OpenCalls>,
         subscriptions: Arc<Subscriptions>,
     ) -> Self {
@@ -313,12 +313,12 @@ impl Connection {
     }
 
     /// Returns the current settings.
-    pub fn settings(&self) -> Arc<Server> {
+    pub fn settings(&self) -> Arc<ServerSettings> {
         self.settings.load_full()
     }
 
     /// Returns whether a server with these settings is reached in the same way, so that it needs no new connection.
-    pub fn is_reached_by(&self, other: &Server) -> bool {
+    pub fn is_reached_by(&self, other: &ServerSettings) -> bool {
         let own = self.settings();
         own.transport == other.transport && own.concurrency() == other.concurrency()
     }
@@ -371,7 +371,7 @@ impl Connection {
     }
 
     /// Replaces the settings. Only for settings that [`Connection::is_reached_by`] accepts.
-    pub fn set(&self, settings: Server) {
+    pub fn set(&self, settings: ServerSettings) {
         self.settings.store(Arc::new(settings));
     }
 

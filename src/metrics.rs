@@ -104,6 +104,13 @@ pub struct Latency {
     pub search: Option<Spread>,
 }
 
+impl Latency {
+    /// Returns whether nothing was observed.
+    pub fn is_empty(&self) -> bool {
+        self.gateway.is_none() && self.server.is_none() && self.search.is_none()
+    }
+}
+
 /// Two quantiles, as near as the buckets tell them. What is above all buckets counts as the highest bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Spread {

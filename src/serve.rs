@@ -57,7 +57,7 @@ use self::{
     verbatim::{Verbatim, wrap},
 };
 use crate::{
-    config::{Config, Limits},
+    config::{ClientLimits, Config},
     downstream::LogLevel,
     gateway::{
         Gateway, inquiry,
@@ -138,7 +138,7 @@ fn connect_recalled(gateway: &Arc<Gateway>) {
 }
 
 /// A client's name, and what it stands by this configuration.
-type Known = (Box<str>, Arc<Config>, Limits);
+type Known = (Box<str>, Arc<Config>, ClientLimits);
 
 /// The handler of one session.
 #[derive(Clone)]
@@ -215,7 +215,7 @@ impl NonetServer {
     }
 
     /// What a client stands. One client and one configuration nearly always, so the last is remembered.
-    fn limits(&self, client: &str) -> Limits {
+    fn limits(&self, client: &str) -> ClientLimits {
         let config = self.gateway.config();
         let Ok(mut known) = self.client.lock() else { return config.limits(client) };
         match &*known {

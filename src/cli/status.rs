@@ -16,7 +16,11 @@ use super::{
 use crate::{
     bridge::Running,
     fault::Code,
-    gateway::inquiry::{CLIENT, Inquiry},
+    gateway::{
+        NEEDS_CONFIG,
+        inquiry::{CLIENT, Inquiry},
+        status::ServerStatus,
+    },
 };
 
 /// How often a status that is followed is asked for.
@@ -25,7 +29,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
 
 /// How the status is wanted.
-pub(super) struct Wanted {
+pub(super) struct StatusArgs {
     pub json: bool,
     pub follow: bool,
     pub way: Where,
@@ -35,7 +39,7 @@ pub(super) struct Wanted {
 pub(super) async fn run(
     config: Option<&Path>,
     profile: Option<String>,
-    wanted: Wanted,
+    wanted: StatusArgs,
 ) -> anyhow::Result<u8> {
     // Listens all the time: a signal that arrives between two waits would be lost.
     tokio::select! {
@@ -45,7 +49,7 @@ pub(super) async fn run(
     }
 }
 
-async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: Wanted) -> anyhow::Result<u8> {
+async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusArgs) -> anyhow::Result<u8> {
     let mut before = None;
     loop {
         let status = match ask_for_it(config, profile.clone(), &wanted).await? {
@@ -77,7 +81,7 @@ async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: Wanted)
 async fn ask_for_it(
     config: Option<&Path>,
     profile: Option<String>,
-    wanted: &Wanted,
+    wanted: &StatusArgs,
 ) -> anyhow::Result<Result<Value, u8>> {
     let way = &wanted.way;
     let running = match &way.url {
@@ -96,7 +100,7 @@ async fn ask_for_it(
             Ok(Ok(status))
         }
         Ok(Err(fault)) => Ok(Err({
-            let manner = show::Manner { json: wanted.json, verbose: way.verbose };
+            let manner = show::Style { json: wanted.json, verbose: way.verbose };
             show::answer(Err(fault), manner, show::whole)?
         })),
         Err(Other::Unanswered(error)) if error.is_unknown_method() => {
@@ -117,21 +121,24 @@ fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Resu
     let gateway = super::gateway(loaded, false);
     let counts = gateway.last_counts();
     let servers = gateway.last_seen().into_iter().map(|(name, seen)| {
-        let mut server = json!({ "name": &*name });
-        if let (Some(age), Some(count)) = (seen.listed, counts.get(&name)) {
-            server["tools"] = json!(count);
-            server["listed_s"] = json!(age.as_secs());
+        let listed = seen.listed.zip(counts.get(&name));
+        let (failed_s, last_error) = seen.failed.map(|(age, error)| (age.as_secs(), error)).unzip();
+        ServerStatus {
+            tools: listed.map(|(_, count)| *count),
+            listed_s: listed.map(|(age, _)| age.as_secs()),
+            last_error,
+            failed_s,
+            name,
+            ..ServerStatus::default()
         }
-        if let Some((age, error)) = seen.failed {
-            server["last_error"] = json!(error);
-            server["failed_s"] = json!(age.as_secs());
-        }
-        server
     });
-    let needing = left_out.iter().map(
-        |(name, left_out)| json!({ "name": name, "state": "needs_config", "last_error": left_out.why() }),
-    );
-    let servers: Vec<Value> = servers.chain(needing).collect();
+    let needing = left_out.iter().map(|(name, left_out)| ServerStatus {
+        name: name.as_str().into(),
+        state: NEEDS_CONFIG,
+        last_error: Some(left_out.why()),
+        ..ServerStatus::default()
+    });
+    let servers: Vec<ServerStatus> = servers.chain(needing).collect();
     let file = std::path::absolute(file).unwrap_or_else(|_| file.into());
     Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))
 }

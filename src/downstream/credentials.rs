@@ -8,7 +8,7 @@ use super::{
     refusal::Refusal,
 };
 use crate::{
-    config::{Grant, Server, Transport},
+    config::{Grant, ServerSettings, Transport},
     oauth::Account,
     text::clip,
 };
@@ -29,7 +29,7 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    pub fn new(server: &Arc<str>, settings: &Server, context: &ConnectionContext) -> Self {
+    pub fn new(server: &Arc<str>, settings: &ServerSettings, context: &ConnectionContext) -> Self {
         let (hidden, inherited) = match &settings.transport {
             Transport::Stdio { env, inherit_env, .. } => (env, Some(environment::named(inherit_env))),
             Transport::Http { headers, .. } => (headers, None),

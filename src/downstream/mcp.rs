@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     catalog::Listing,
-    config::{Server, Transport},
+    config::{ServerSettings, Transport},
     text::clip,
 };
 
@@ -73,7 +73,7 @@ pub(super) struct Habits {
 impl McpServer {
     pub fn new(
         name: &Arc<str>,
-        settings: &Server,
+        settings: &ServerSettings,
         context: Arc<ConnectionContext>,
         dial: Option<Box<Dial>>,
         calls: &Arc<OpenCalls>,

@@ -14,10 +14,10 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Gateway, Indexing, Recalled, Snapshot, lists, own_listing};
+use super::{Gateway, Indexing, Recalled, Snapshot, builtin, lists};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing},
-    config::Server,
+    config::ServerSettings,
     downstream::Update,
     memory,
     search::{Document, EmbedError, Graph, Index, Passage},
@@ -38,7 +38,7 @@ struct Words {
 impl Gateway {
     /// Turns what the servers list into snapshots, until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
-        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::from([(GATEWAY.into(), own_listing())]);
+        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::from([(GATEWAY.into(), builtin::listing())]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         self.read_lists(&mut known).await;
         let mut generation = 1;
@@ -201,7 +201,7 @@ impl Gateway {
             .map(|(name, connection)| (name.clone(), connection.settings()))
             .collect();
         let read = tokio::task::spawn_blocking(move || {
-            let kept = |(name, settings): (Arc<str>, Arc<Server>)| {
+            let kept = |(name, settings): (Arc<str>, Arc<ServerSettings>)| {
                 let listing = lists::read(&folder, &name, &settings)?;
                 Some((name, listing))
             };
@@ -224,7 +224,7 @@ impl Gateway {
         let known = known.clone();
         let made = tokio::task::spawn_blocking(move || {
             let world = gateway.servers.world();
-            let settings: BTreeMap<&Arc<str>, Arc<Server>> =
+            let settings: BTreeMap<&Arc<str>, Arc<ServerSettings>> =
                 world.connections.iter().map(|(name, connection)| (name, connection.settings())).collect();
             let listings = known.iter().map(|(server, listing)| {
                 (&**server, listing, settings.get(server).map(|settings| &**settings))

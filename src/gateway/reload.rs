@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::{Changes, Gateway};
 use crate::{
-    config::{self, Config, Loaded, Token},
+    config::{self, BearerToken, Config, Loaded},
     downstream::Update,
     keyring, secrets_file,
     text::clip,
@@ -168,7 +168,7 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
 fn keep_tokens_apart(config: &mut Config, kept: &str) {
     let of_others =
         config.profiles.iter().filter(|(name, _)| *name != kept).flat_map(|(_, other)| &other.tokens);
-    let taken: Vec<Token> = config.gateway.tokens.iter().chain(of_others).copied().collect();
+    let taken: Vec<BearerToken> = config.gateway.tokens.iter().chain(of_others).copied().collect();
     if let Some(profile) = config.profiles.get_mut(kept) {
         config.guarded |= !profile.tokens.is_empty();
         profile.tokens.retain(|token| !taken.contains(token));

@@ -17,7 +17,7 @@ use super::{
     world::{Changes, Transition, World},
 };
 use crate::{
-    config::{Config, Scope, Server},
+    config::{Config, ServerScope, ServerSettings},
     downstream::{Connection, ConnectionContext, Dial, LogLevel, State, Update},
 };
 
@@ -141,7 +141,7 @@ impl Servers {
         });
     }
 
-    fn connection(&self, name: Arc<str>, settings: &Server) -> Arc<Connection> {
+    fn connection(&self, name: Arc<str>, settings: &ServerSettings) -> Arc<Connection> {
         let connection = Connection::new(name, settings.clone(), self.around.clone(), None);
         connection.begin_with_log(self.wanted_log());
         Arc::new(connection)
@@ -179,7 +179,7 @@ impl Servers {
         // The operation began with a configuration that is gone meanwhile.
         let shared = known.or_else(|| self.world().connections.get(server).cloned())?;
         let settings = shared.settings();
-        if settings.scope == Scope::Shared || !caller.lasting || shared.is_held() {
+        if settings.scope == ServerScope::Shared || !caller.lasting || shared.is_held() {
             return Some(shared);
         }
         let begin = || {

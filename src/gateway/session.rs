@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{learn, prompts_resources::Links};
 use crate::{
-    config::{Limits, Server},
+    config::{ClientLimits, ServerSettings},
     downstream::{ClientChannel, Connection, ELICITATION},
     jobs::Owner,
     results::json_len,
@@ -86,7 +86,7 @@ impl Session {
     pub(super) fn connection(
         &self,
         server: &Arc<str>,
-        settings: &Server,
+        settings: &ServerSettings,
         begin: impl FnOnce() -> Arc<Connection>,
     ) -> Arc<Connection> {
         let mut own = self.own.lock();
@@ -242,7 +242,7 @@ pub struct Caller {
     /// `_meta` that is passed on to servers.
     pub meta: Map<String, Value>,
     /// What its client stands.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// Whether its client takes tasks.
     pub as_task: AsTask,
     /// What its spans hang under.

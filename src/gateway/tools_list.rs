@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::gate::Gate;
 use crate::{
     catalog::Tool,
-    config::{Expose, Limits, ToolInjection},
+    config::{ClientLimits, Expose, ToolInjection},
     results::json_len,
     text::clip,
 };
@@ -20,7 +20,7 @@ const COMPACT_TOKENS: u64 = 30;
 impl Gate {
     /// The definitions that `tools/list` gives this session: those of verbatim servers as they are, the nine, then others by
     /// wire name. Descriptions of the others are cut where `limits` says that the client cuts them, with a word of it.
-    pub fn listed_tools(&self, limits: &Limits) -> Vec<Value> {
+    pub fn listed_tools(&self, limits: &ClientLimits) -> Vec<Value> {
         let gateway = &self.config().gateway;
         let profile = self.profile();
         let seen: Vec<&Arc<Tool>> = self.tools().collect();
@@ -103,7 +103,7 @@ fn whole(tool: &Tool, name: &str) -> Value {
     definition
 }
 
-fn direct(tool: &Tool, limits: &Limits) -> Value {
+fn direct(tool: &Tool, limits: &ClientLimits) -> Value {
     let mut definition = whole(tool, &tool.wire);
     if !tool.description.is_empty() {
         definition["description"] = json!(tool.description);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    config::{Config, Server},
+    config::{Config, ServerSettings},
     downstream::Connection,
 };
 
@@ -54,10 +54,11 @@ pub(super) struct Transition {
 impl World {
     /// The world of a configuration. Of the world before it, a connection with the same command, address and concurrency
     /// stays and gets its new settings; `connect` makes the others.
+    #[allow(clippy::new_ret_no_self)] // The world, with the way to it.
     pub fn new(
         config: Config,
         before: Option<&World>,
-        mut connect: impl FnMut(Arc<str>, &Server) -> Arc<Connection>,
+        mut connect: impl FnMut(Arc<str>, &ServerSettings) -> Arc<Connection>,
     ) -> Transition {
         let mut changes = Changes::default();
         if let Some(before) = before {

@@ -53,7 +53,7 @@ pub struct ServerNow {
     /// The name of its state; it is up if that is `ready`.
     pub state: &'static str,
     /// Calls that are with it.
-    pub calls_running: usize,
+    pub calls_running: u64,
 }
 
 /// All figures of one page.
@@ -129,7 +129,7 @@ impl Page {
         let states =
             now.servers.iter().map(|(name, server)| ([("server", &**name), ("state", server.state)], 1));
         out.gauges("nonet_server_state", "The state that a server is in", states)?;
-        let running = now.servers.iter().map(|(name, server)| (label(name), server.calls_running as u64));
+        let running = now.servers.iter().map(|(name, server)| (label(name), server.calls_running));
         out.gauges("nonet_server_calls_running", "Calls that are with a server", running)?;
         out.gauge("nonet_tasks_running", None, "Calls that run in the background", whole(now.tasks_running))?;
         out.gauge(

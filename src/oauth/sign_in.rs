@@ -137,9 +137,7 @@ impl SignIn {
         if let (Some(said), Some(issuer)) = (query(came_back_to, "iss"), &self.issuer)
             && said != *issuer
         {
-            return Err(SignInError::Failed(
-                "the answer came from another sign-in server".into(),
-            ));
+            return Err(SignInError::Failed("the answer came from another sign-in server".into()));
         }
         if let Some(error) = query(came_back_to, "error") {
             let more = query(came_back_to, "error_description").map(|more| format!(" ({more})"));

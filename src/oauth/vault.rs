@@ -64,6 +64,7 @@ pub struct Record {
     /// The client's secret, if registration gave one. A configured secret is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
+    /// The address that the browser came back to.
     pub redirect_uri: String,
     /// The challenge of the server, which leads to the sign-in server.
     #[serde(default, skip_serializing_if = "Option::is_none")]

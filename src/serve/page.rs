@@ -27,7 +27,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::access;
 use crate::{
-    config::Token,
+    config::BearerToken,
     gateway::{Gateway, SearchArguments, session::Caller},
     metrics::{CONTENT_TYPE, Now, ServerNow},
 };
@@ -70,7 +70,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state(gateway.clone());
-    let Some(token) = token.map(|token| Token::new(&token)) else { return plain };
+    let Some(token) = token.map(|token| BearerToken::new(&token)) else { return plain };
     let api = Router::new()
         .route("/ui/api/state", get(state))
         .route("/ui/api/search", get(search))
@@ -79,7 +79,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .with_state(gateway.clone())
         .route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
             let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
-            let known = given.is_some_and(|given| Token::new(given) == token);
+            let known = given.is_some_and(|given| BearerToken::new(given) == token);
             async move {
                 match known {
                     true => next.run(request).await,
@@ -126,11 +126,10 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
     if let Err(refusal) = access::to_everything(&gateway.config(), &headers) {
         return refusal.response();
     }
-    let servers = gateway.connections();
-    let servers = servers.iter().map(|(name, connection)| {
-        let now = ServerNow { state: connection.state().as_str(), calls_running: connection.in_flight() };
-        (name.clone(), now)
-    });
+    let servers = gateway
+        .all_servers()
+        .into_iter()
+        .map(|server| (server.name, ServerNow { state: server.state, calls_running: server.calls_running }));
     let saving = gateway.saving();
     let (sessions, notices_waiting) = gateway.session_counts();
     let kept = gateway.kept_counts().await.unwrap_or_default();
@@ -152,32 +151,7 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
 }
 
 async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
-    let caller = Caller::default();
-    let mut state = gateway.status(&caller);
-    let world = gateway.connections();
-    let snapshot = gateway.snapshot();
-    if let Some(servers) = state["servers"].as_array_mut() {
-        for server in servers {
-            let Some(connection) = server["name"].as_str().and_then(|name| world.get(name)) else { continue };
-            let tail = connection.stderr_tail();
-            if !tail.is_empty() {
-                server["stderr"] = json!(tail);
-            }
-            let tools = snapshot.catalog.servers().get(&connection.name);
-            let counts =
-                tools.into_iter().flat_map(|entry| &entry.tools).map(|tool| gateway.metrics.of(tool));
-            let (calls, failures) =
-                counts.fold((0, 0), |(a, b), (calls, failures)| (a + calls, b + failures));
-            server["calls"] = json!(calls);
-            server["failures"] = json!(failures);
-            if connection.is_held() {
-                server["state"] = json!("disabled");
-            }
-            if let Some(since) = connection.ready_for() {
-                server["uptime_s"] = json!(since.as_secs());
-            }
-        }
-    }
+    let mut state = gateway.live_status();
     let saving = gateway.saving();
     state["saving"] = json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1 });
     state["config"] = json!(gateway.config().file);
