@@ -1,8 +1,8 @@
-//! Prompts and resources of all servers, under names that lead back to one server each.
+//! Names for the prompts and resources of all servers, each of which leads back to one server.
 //!
-//! A prompt is called `server__prompt`, as a tool is. A resource keeps its URI where only one server has it; where several have
-//! it, each is listed as `nonet://SERVER/URI`, which always works. A link in a result stays as it is and leads to the server
-//! that gave it. A server that is exposed verbatim keeps its own names and URIs; of several such servers the
+//! A prompt is `server__prompt`, as a tool is. A resource keeps its URI if only one server has it; the resources of several
+//! servers with one URI are listed as `nonet://SERVER/URI`, which always works. A link in a result stays unchanged and leads
+//! to the server of the result. A server that is exposed verbatim keeps its own names and URIs; of several such servers, the
 //! first by name does.
 
 use std::{
@@ -20,23 +20,23 @@ const SCHEME: &str = "nonet://";
 /// The longest template that is matched, in bytes; a longer one is listed and matches nothing.
 const MAX_TEMPLATE: usize = 1_000;
 
-/// One thing of one server.
+/// A prompt, resource or template of one server.
 #[derive(Debug)]
 pub struct OfferedItem {
-    /// Its server.
+    /// The server.
     pub server: Arc<str>,
-    /// Its name or URI at the server.
+    /// The name or URI at the server.
     pub own: String,
-    /// Its definition as clients see it.
+    /// The definition as clients see it.
     pub shown: Value,
 }
 
-/// What one server offers beside tools: definitions, verbatim.
+/// The definitions of one server besides its tools, verbatim.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOffer<'a> {
     /// The server.
     pub server: &'a Arc<str>,
-    /// Whether it is exposed under its own names.
+    /// Whether the server is exposed under its own names.
     pub verbatim: bool,
     /// Its prompts.
     pub prompts: &'a [Value],
@@ -46,38 +46,38 @@ pub struct ServerOffer<'a> {
     pub templates: &'a [Value],
 }
 
-/// Where a URI leads.
+/// The target of a URI.
 #[derive(Debug, PartialEq, Eq)]
 pub enum UriTarget {
-    /// To this server, under this URI.
+    /// This server, under this URI.
     Server(Arc<str>, String),
-    /// To any of these, by the URIs that name the server.
+    /// Any of several servers, by the URIs that name one.
     Ambiguous(Vec<String>),
-    /// Nowhere that is known.
+    /// No known server.
     Unknown,
 }
 
-/// What all servers offer beside tools.
+/// The prompts, resources and templates of all servers.
 #[derive(Debug, Default)]
 pub struct PromptsResources {
     prompts: BTreeMap<String, OfferedItem>,
     resources: Vec<OfferedItem>,
     templates: Vec<OfferedItem>,
-    /// Who lists a URI, by the server's own URI.
+    /// The servers that list a URI.
     owners: HashMap<String, Vec<Arc<str>>>,
-    /// The verbatim server that keeps a URI or template which others have as well.
+    /// The verbatim server that keeps a URI or template of several servers.
     keepers: HashMap<String, Arc<str>>,
     servers: HashSet<Arc<str>>,
     patterns: Vec<(Regex, Arc<str>)>,
 }
 
-/// The URI that names its server.
+/// Returns the URI that names its server.
 pub fn named_uri(server: &str, uri: &str) -> String {
     format!("{SCHEME}{server}/{uri}")
 }
 
 impl PromptsResources {
-    /// Gives everything its name. The result does not depend on the order of the servers.
+    /// Names everything. The result does not depend on the order of the servers.
     pub fn new<'a>(offers: impl Iterator<Item = ServerOffer<'a>> + Clone) -> Self {
         let mut passed =
             Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
@@ -168,22 +168,22 @@ impl PromptsResources {
         }
     }
 
-    /// The prompts, by name.
+    /// Returns the prompts, by name.
     pub fn prompts(&self) -> impl Iterator<Item = &OfferedItem> {
         self.prompts.values()
     }
 
-    /// The resources, server by server.
+    /// Returns the resources, server by server.
     pub fn resources(&self) -> &[OfferedItem] {
         &self.resources
     }
 
-    /// The resource templates, server by server.
+    /// Returns the resource templates, server by server.
     pub fn templates(&self) -> &[OfferedItem] {
         &self.templates
     }
 
-    /// The prompt that is meant by `name`: `server__prompt`, in any of the forms that tools may be named in.
+    /// Finds a prompt by `server__prompt`, in any of the forms of tool names.
     pub fn prompt(&self, name: &str) -> Option<&OfferedItem> {
         self.prompts.get(name).or_else(|| {
             let folded = name::fold(name);
@@ -196,12 +196,12 @@ impl PromptsResources {
         })
     }
 
-    /// The server's own template behind one that clients see.
+    /// Finds the server's own template of one that clients see.
     pub fn template(&self, shown: &str) -> Option<&OfferedItem> {
         self.templates.iter().find(|entry| entry.shown["uriTemplate"] == shown)
     }
 
-    /// Where a URI leads, for a caller who may see some of the servers. `linked` is who has given the caller a link to it.
+    /// Resolves a URI for a caller who sees some of the servers. `linked` is the server that gave the caller a link to it.
     pub fn resolve_uri(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: Option<Arc<str>>) -> UriTarget {
         if let Some((server, own)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) {
             return match self.servers.get(server).filter(|server| seen(server)) {
@@ -234,13 +234,13 @@ impl PromptsResources {
         UriTarget::Unknown
     }
 
-    /// Whether the two offer the same under the same names.
+    /// Returns whether both have the same prompts under the same names.
     pub fn same_prompts(&self, other: &Self) -> bool {
         self.prompts.len() == other.prompts.len()
             && self.prompts.iter().zip(&other.prompts).all(|(a, b)| a.0 == b.0 && a.1.shown == b.1.shown)
     }
 
-    /// Whether the two offer the same resources and templates.
+    /// Returns whether both have the same resources and templates.
     pub fn same_resources(&self, other: &Self) -> bool {
         let same = |a: &[OfferedItem], b: &[OfferedItem]| {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.server == b.server && a.shown == b.shown)
@@ -257,7 +257,7 @@ fn texts<'a>(definitions: &'a [Value], key: &'a str) -> impl Iterator<Item = &'a
         .filter(move |text| seen.insert(*text))
 }
 
-/// What fits a URI template (RFC 6570): an expression stands for any text, `{+x}` and `{/x}` also for one with slashes.
+/// Returns the pattern of a URI template (RFC 6570): an expression matches any text, `{+x}` and `{/x}` also slashes.
 fn pattern(template: &str) -> Option<Regex> {
     if template.len() > MAX_TEMPLATE {
         return None;

@@ -25,7 +25,7 @@ use crate::{
     downstream::{CallError, Control, ProgressSink},
     fault::{Code, Fault},
     jobs::Progress,
-    metrics::Call,
+    metrics::CallRecord,
     policy::Verdict,
     results::{Whole, is_error, json_len},
     schema::Schema,
@@ -310,7 +310,7 @@ impl Gateway {
     pub(super) fn record(&self, caller: &Caller, tool: &Tool, begun: &Begun, bytes_out: usize, made: &Made) {
         let bytes_in = begun.bytes_in;
         let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
-        let call = Call {
+        let call = CallRecord {
             server: &tool.server,
             tool: &tool.name,
             outcome: made.outcome,

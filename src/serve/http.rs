@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     MAX_MESSAGE, NonetServer,
-    access::{self, Refusal},
+    access::{self, AccessDenied},
     in_flight::Parkings,
     page,
     verbatim::VERBATIM,
@@ -178,7 +178,7 @@ impl Doors {
         &self,
         named: Option<&str>,
         headers: &HeaderMap,
-    ) -> Result<StreamableHttpService<NonetServer, LocalSessionManager>, Refusal> {
+    ) -> Result<StreamableHttpService<NonetServer, LocalSessionManager>, AccessDenied> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Looked at under the lock: what `close` has closed is not opened again by an older configuration.
         let config = self.gateway.config();

@@ -1,18 +1,13 @@
-//! A call while it is open: what goes to its client meanwhile, and what comes back.
+//! Requests in flight: the messages to their clients meanwhile, and the answers.
 //!
-//! A client of the session era is asked by requests of our own while its request is open. One of the stateless era gets an
-//! unfinished result and sends the call again with the answers (SEP-2322); until then the call is parked here, under a handle
-//! that is good once, for the same tool and profile.
+//! A client of the session era is asked by requests while its own request is in flight. A client of the stateless era gets an
+//! unfinished result and sends the request again with the answers (SEP-2322); until then the request is parked here, under a
+//! handle that is good once, for the same request and profile.
 
-use std::{
-    collections::HashMap,
-    panic::AssertUnwindSafe,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer,
     model::{
@@ -33,40 +28,40 @@ use crate::{
     meta::{self, Answer},
 };
 
-/// How many progress notifications of one call wait for a client.
+/// The progress notifications of one call that wait for its client.
 const PROGRESS_QUEUE: usize = 4_096;
-/// How many requests and log messages of servers wait for one.
+/// The requests and log messages of servers that wait for one client.
 const TOWARD_QUEUE: usize = 256;
-/// How long a parked call waits for its client.
+/// The longest time that a request is parked.
 const PARKED_FOR: Duration = Duration::from_secs(600);
-/// How many calls are parked at the same time; above it requests of servers are declined.
+/// The most parked requests; beyond it, requests of servers are declined.
 const MAX_PARKED: usize = 1_000;
-/// What the handle of a parked call begins with.
+/// The beginning of every handle.
 const HANDLE: &str = "parked-";
 
-/// A request and its ways to the client. It comes to a `T`.
-pub(super) struct Open<T> {
-    /// What it is about: the answers of the client are good for the same alone.
+/// A request in flight, with the channels to its client. Its outcome is a `T`.
+pub(super) struct InFlight<T> {
+    /// The identity of the request: the client's answers are good only for the same request.
     what: String,
     profile: Option<String>,
     work: Pin<Box<dyn Future<Output = T> + Send>>,
     progress: Option<mpsc::Receiver<Value>>,
     toward: mpsc::Receiver<ToClient>,
     asker: ClientChannel,
-    /// Ends the work if whoever holds it is dropped before its end.
+    /// Cancels the work if the request is dropped before its end.
     cancel: DropGuard,
 }
 
-/// What waits for its clients, by what it comes to.
+/// The parked requests, by their outcome.
 #[derive(Clone, Default)]
 pub(super) struct Parkings {
-    /// Calls.
+    /// Tool calls.
     pub calls: Arc<Parking<Answer>>,
     /// Prompts and resources.
     pub passed: Arc<Parking<Result<Value, ErrorData>>>,
 }
 
-/// InputRequests that wait for what their clients answer.
+/// Requests that wait for the answers of their clients.
 pub(super) struct Parking<T>(Mutex<HashMap<String, Parked<T>>>);
 
 impl<T> Default for Parking<T> {
@@ -76,32 +71,32 @@ impl<T> Default for Parking<T> {
 }
 
 struct Parked<T> {
-    open: Open<T>,
+    request: InFlight<T>,
     reply: oneshot::Sender<InputReplies>,
     asked: Vec<String>,
 }
 
-/// How the work left the hands of one request.
-pub(super) enum Left<T> {
-    /// It has ended.
+/// How a request left its handler.
+pub(super) enum Outcome<T> {
+    /// The work has ended.
     Ended(T),
-    /// Its client has to answer first.
+    /// The client has to answer first.
     Asks(Box<InputRequiredResult>),
 }
 
-/// What goes with a call to its client.
-pub(super) struct Ways {
-    /// Where its progress goes, if the client wants it.
+/// The channels from a request to its client.
+pub(super) struct Channels {
+    /// Takes progress, if the client wants it.
     pub progress: Option<mpsc::Sender<Value>>,
-    /// How servers ask it.
+    /// Takes requests and log messages of servers.
     pub asker: ClientChannel,
-    /// Ends the call.
+    /// Cancels the request.
     pub cancel: CancellationToken,
     receivers: (Option<mpsc::Receiver<Value>>, mpsc::Receiver<ToClient>),
 }
 
-impl Ways {
-    /// The ways to a client that can do this.
+impl Channels {
+    /// Returns the channels to a client with these capabilities.
     pub fn new(
         session: u64,
         can: Arc<Map<String, Value>>,
@@ -117,20 +112,20 @@ impl Ways {
         Self { progress, asker, cancel, receivers: (from_progress, toward) }
     }
 
-    /// Work that is not begun yet.
+    /// Returns a request in flight whose work has not begun.
     pub fn open<T>(
         self,
         what: String,
         profile: Option<String>,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> Open<T> {
+    ) -> InFlight<T> {
         let (progress, toward) = self.receivers;
         let (asker, cancel) = (self.asker, self.cancel.drop_guard());
-        Open { what, profile, work: Box::pin(work), progress, toward, asker, cancel }
+        InFlight { what, profile, work: Box::pin(work), progress, toward, asker, cancel }
     }
 }
 
-/// The call of a tool.
+/// Calls a tool or a meta-tool.
 pub(super) async fn call(gateway: Arc<Gateway>, caller: Caller, request: CallToolRequestParams) -> Answer {
     let arguments = request.arguments.unwrap_or_default();
     let call = AssertUnwindSafe(meta::call(&gateway, &caller, &request.name, arguments)).catch_unwind();
@@ -140,32 +135,31 @@ pub(super) async fn call(gateway: Arc<Gateway>, caller: Caller, request: CallToo
     })
 }
 
-/// What the call of a tool is about; with its arguments where the client may have to send it again.
-pub(super) fn called(request: &CallToolRequestParams, modern: bool) -> String {
+/// Returns the identity of a tool call. It includes the arguments if the client may have to send the call again.
+pub(super) fn called(request: &CallToolRequestParams, may_resend: bool) -> String {
     let mut what = format!("tools/call {}", request.name);
-    if modern && let Some(arguments) = &request.arguments {
+    if may_resend && let Some(arguments) = &request.arguments {
         let digest = Sha256::digest(serde_json::to_vec(arguments).unwrap_or_default());
         what.push_str(&crate::text::hex(&digest));
     }
     what
 }
 
-/// What a client says that it can do for servers.
-/// `forms`: whether it is known to do as it says of elicitation.
+/// Returns the client's capabilities for servers. `forms`: whether the client's forms are known to work.
 pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map<String, Value> {
     let Some(Ok(Value::Object(mut all))) = capabilities.map(serde_json::to_value) else { return Map::new() };
     all.retain(|name, _| matches!(name.as_str(), "sampling" | "roots") || name == "elicitation" && forms);
     all
 }
 
-impl<T: Send + 'static> Open<T> {
-    /// Goes on with the work until it ends, or its client has to answer.
+impl<T: Send + 'static> InFlight<T> {
+    /// Polls the work until it ends or the client has to answer.
     pub async fn run(
         mut self,
         parking: &Arc<Parking<T>>,
         context: &RequestContext<RoleServer>,
         level: Option<LogLevel>,
-    ) -> Left<T> {
+    ) -> Outcome<T> {
         let (token, peer) = (context.meta.get_progress_token(), &context.peer);
         let forward = async |mut params: Value| {
             params["progressToken"] = json!(token);
@@ -173,7 +167,7 @@ impl<T: Send + 'static> Open<T> {
                 let _ = peer.notify_progress(params).await;
             }
         };
-        // Polled here and not in a task of their own: rmcp sends a request on the stream of the one that is being handled.
+        // Polled here and not in a task: rmcp sends a request on the stream of the request that is being handled.
         let mut asking: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
         let mut cancelled = false;
         let ended = loop {
@@ -184,7 +178,7 @@ impl<T: Send + 'static> Open<T> {
                 Some(toward) = self.toward.recv() => match toward {
                     ToClient::Log(params) => tell(peer, params, level).await,
                     ToClient::Ask(requests, reply) if self.asker.parks => match parking.park(self, requests, reply) {
-                        Ok(asked) => return Left::Asks(asked),
+                        Ok(asked) => return Outcome::Asks(asked),
                         Err(open) => self = *open,
                     },
                     ToClient::Ask(requests, reply) => asking.push(ask(peer, requests, reply).boxed()),
@@ -196,7 +190,7 @@ impl<T: Send + 'static> Open<T> {
                 }
             }
         };
-        // What came before the answer goes out before it; a flood that goes on is not waited for.
+        // Earlier progress goes out before the answer; the queue is closed, so that a flood does not delay the answer.
         if let Some(mut progress) = self.progress {
             progress.close();
             while let Ok(params) = progress.try_recv() {
@@ -209,11 +203,11 @@ impl<T: Send + 'static> Open<T> {
                 tell(peer, params, level).await;
             }
         }
-        Left::Ended(ended)
+        Outcome::Ended(ended)
     }
 }
 
-/// Ends a call and keeps its guard.
+/// Cancels a token and returns its guard.
 fn cancel(guard: DropGuard) -> DropGuard {
     let token = guard.disarm();
     token.cancel();
@@ -227,8 +221,8 @@ async fn next(progress: &mut Option<mpsc::Receiver<Value>>) -> Option<Value> {
     }
 }
 
-/// Puts a server's requests to a client of the session era, one after the other. A server that does not want the answer any
-/// more has the client told so.
+/// Sends a server's requests to a client of the session era, one after the other. Cancels the current request at the client
+/// once the server no longer needs the reply.
 async fn ask(peer: &Peer<RoleServer>, requests: InputRequests, mut reply: oneshot::Sender<InputReplies>) {
     let mut replies = InputReplies::new();
     for (key, request) in requests {
@@ -240,7 +234,7 @@ async fn ask(peer: &Peer<RoleServer>, requests: InputRequests, mut reply: onesho
                         let answer = tokio::select! {
                             answer = &mut handle.rx => answer,
                             () = reply.closed() => {
-                                let reason = Some("the server does not want it any more".to_string());
+                                let reason = Some("the server no longer needs it".to_string());
                                 let _ = handle.cancel(reason).await;
                                 return;
                             }
@@ -251,7 +245,7 @@ async fn ask(peer: &Peer<RoleServer>, requests: InputRequests, mut reply: onesho
                 }
             }
             Err(error) => {
-                let why = format!("not a request that a client knows: {error}");
+                let why = format!("not a request to clients: {error}");
                 Err(ServiceError::McpError(ErrorData::invalid_params(why, None)))
             }
         };
@@ -266,7 +260,7 @@ async fn ask(peer: &Peer<RoleServer>, requests: InputRequests, mut reply: onesho
     let _ = reply.send(replies);
 }
 
-/// Hands a log message of a server on, if the client wants to hear of it.
+/// Sends a log message of a server, if the client wants its level.
 async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
     let Some(level) = level else { return };
     if let Ok(params) = serde_json::from_value::<LoggingMessageNotificationParam>(params)
@@ -277,92 +271,156 @@ async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
 }
 
 impl<T: Send + 'static> Parking<T> {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Parked<T>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a call until its client answers; gives it back where it cannot be kept.
+    /// Parks a request until its client answers. Returns the request if it cannot be parked.
     fn park(
         self: &Arc<Self>,
-        open: Open<T>,
+        open: InFlight<T>,
         requests: InputRequests,
         reply: oneshot::Sender<InputReplies>,
-    ) -> Result<Box<InputRequiredResult>, Box<Open<T>>> {
+    ) -> Result<Box<InputRequiredResult>, Box<InFlight<T>>> {
         let asked: Vec<String> = requests.keys().cloned().collect();
         let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
         let unfinished =
             json!({ "resultType": "input_required", "inputRequests": requests, "requestState": handle });
         let unfinished = match serde_json::from_value(unfinished) {
-            Ok(unfinished) if self.all().len() < MAX_PARKED => unfinished,
+            Ok(unfinished) if self.0.lock().len() < MAX_PARKED => unfinished,
             Ok(_) => {
-                tracing::warn!("too many calls wait for their clients; a server's request was declined");
+                tracing::warn!("too many requests wait for their clients; a server's request was declined");
                 return Err(Box::new(open));
             }
             Err(error) => {
-                tracing::warn!(%error, "a server's request cannot be put to the client and was declined");
+                tracing::warn!(%error, "a server's request cannot be sent to the client and was declined");
                 return Err(Box::new(open));
             }
         };
-        // It goes on by itself: a progress notification, a limit.
+        // The work continues meanwhile: progress, timeouts.
         let running = tokio::spawn(open.work);
-        // It fails only where the whole process ends.
+        // Fails only if the whole process ends.
         let work = async move {
             match running.await {
                 Ok(ended) => ended,
                 Err(_) => std::future::pending().await,
             }
         };
-        let open = Open { work: Box::pin(work), ..open };
-        self.all().insert(handle.clone(), Parked { open, reply, asked });
-        // Not held: what is parked ends with the last client that could come back for it.
+        let open = InFlight { work: Box::pin(work), ..open };
+        self.0.lock().insert(handle.clone(), Parked { request: open, reply, asked });
+        // Weak: parked requests end with the last client that could come back for them.
         let parking = Arc::downgrade(self);
         tokio::spawn(async move {
             tokio::time::sleep(PARKED_FOR).await;
             if let Some(parking) = parking.upgrade() {
-                parking.all().remove(&handle);
+                parking.0.lock().remove(&handle);
             }
         });
         Ok(Box::new(unfinished))
     }
 
-    /// The parked request that one goes on with, once its answers have been handed in. `None`: it is a new one.
+    /// Resumes the parked request that a request continues, and passes the client's answers on. `None`: the request is new.
     pub fn resume(
         &self,
         what: &str,
         profile: Option<&str>,
         state: Option<&str>,
         given: Option<&InputResponses>,
-    ) -> Option<Result<Open<T>, ErrorData>> {
+    ) -> Option<Result<InFlight<T>, ErrorData>> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
-        let mut all = self.all();
-        let fits = |parked: &Parked<T>| parked.open.what == what && parked.open.profile.as_deref() == profile;
+        let mut all = self.0.lock();
+        let fits =
+            |parked: &Parked<T>| parked.request.what == what && parked.request.profile.as_deref() == profile;
         let fits = all.get(handle).is_some_and(fits);
         let Some(parked) = fits.then(|| all.remove(handle)).flatten() else {
-            let why = "this does not wait for an answer, or not any more: it was answered before, too long ago, or is about \
-                       another request; send it without `requestState` to begin anew";
+            let why = "`requestState` is unknown, expired, already used, or of another request; send the request without it \
+                       to start again";
             return Some(Err(ErrorData::invalid_params(why, None)));
         };
         let answer = |key: &String| Some((key.clone(), Ok(given?.get(key)?.clone())));
-        parked.open.asker.waits.restart();
+        parked.request.asker.waits.restart();
         let _ = parked.reply.send(parked.asked.iter().filter_map(answer).collect());
-        Some(Ok(parked.open))
+        Some(Ok(parked.request))
     }
 }
 
-/// The level of a client's server_requests for the log, shared by its requests.
+/// The log level that a client has set, shared by its requests.
 #[derive(Clone, Default)]
-pub(super) struct Wanted(Arc<Mutex<Option<LogLevel>>>);
+pub(super) struct LogThreshold(Arc<Mutex<Option<LogLevel>>>);
 
-impl Wanted {
-    /// Sets it.
+impl LogThreshold {
     pub fn set(&self, level: LogLevel) {
-        if let Ok(mut own) = self.0.lock() {
-            *own = Some(level);
-        }
+        *self.0.lock() = Some(level);
     }
 
-    /// What is wanted; everything that a server says by itself, if the client has not said so.
+    /// Returns the level. A client that has set none gets every message.
     pub fn get(&self) -> LogLevel {
-        self.0.lock().ok().and_then(|own| *own).unwrap_or(LogLevel::Debug)
+        self.0.lock().unwrap_or(LogLevel::Debug)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parks a request with one question. Returns its handle, the reply's receiver and the future of its work.
+    fn park(
+        parking: &Arc<Parking<u8>>,
+        what: &str,
+        profile: Option<&str>,
+    ) -> (String, oneshot::Receiver<InputReplies>) {
+        let channels = Channels::new(1, Arc::default(), true, None, false);
+        let request = channels.open(what.into(), profile.map(Into::into), std::future::pending::<u8>());
+        let question = json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } } });
+        let (reply, replied) = oneshot::channel();
+        let asked = parking.park(request, InputRequests::from_iter([("q".into(), question)]), reply);
+        let asked = json!(asked.unwrap_or_else(|_| panic!("there is room")));
+        (asked["requestState"].as_str().expect("a handle").into(), replied)
+    }
+
+    #[tokio::test]
+    async fn a_handle_is_good_once_for_the_same_request_and_profile() {
+        let parking = Arc::<Parking<u8>>::default();
+        let (handle, mut replied) = park(&parking, "tools/call a", Some("reader"));
+        let given = InputResponses::from_iter([("q".into(), json!(1)), ("other".into(), json!(2))]);
+        let resume = |what: &str, profile: Option<&str>, state: Option<&str>| {
+            parking.resume(what, profile, state, Some(&given)).map(|resumed| resumed.is_ok())
+        };
+        for (what, profile, state, expected) in [
+            ("tools/call a", Some("reader"), None, None),
+            ("tools/call a", Some("reader"), Some("a state of the client's own"), None),
+            ("tools/call a", Some("reader"), Some("parked-0"), Some(false)),
+            ("tools/call b", Some("reader"), Some(&*handle), Some(false)),
+            ("tools/call a", Some("writer"), Some(&*handle), Some(false)),
+            ("tools/call a", None, Some(&*handle), Some(false)),
+        ] {
+            assert_eq!(resume(what, profile, state), expected, "{what} {profile:?} {state:?}");
+            assert!(replied.try_recv().is_err(), "nothing is answered: {what} {profile:?} {state:?}");
+        }
+        assert_eq!(resume("tools/call a", Some("reader"), Some(&handle)), Some(true));
+        let replies = replied.await.expect("answered");
+        assert_eq!(replies, InputReplies::from_iter([("q".into(), Ok(json!(1)))]), "only what was asked");
+        assert_eq!(resume("tools/call a", Some("reader"), Some(&handle)), Some(false), "used");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_parked_request_expires_and_declines_its_question() {
+        let parking = Arc::<Parking<u8>>::default();
+        let (handle, replied) = park(&parking, "prompts/get a", None);
+        tokio::time::sleep(PARKED_FOR - Duration::from_secs(1)).await;
+        assert_eq!(parking.0.lock().len(), 1);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(parking.resume("prompts/get a", None, Some(&handle), None).is_some_and(|it| it.is_err()));
+        assert!(replied.await.is_err(), "whoever drops the sender has declined");
+    }
+
+    #[tokio::test]
+    async fn only_so_many_requests_are_parked() {
+        let parking = Arc::<Parking<u8>>::default();
+        for number in 0..MAX_PARKED {
+            park(&parking, &number.to_string(), None);
+        }
+        let request = Channels::new(1, Arc::default(), true, None, false).open(
+            String::new(),
+            None,
+            std::future::pending::<u8>(),
+        );
+        assert!(parking.park(request, InputRequests::new(), oneshot::channel().0).is_err());
     }
 }

@@ -168,13 +168,13 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 #[derive(Deserialize)]
-struct Wanted {
+struct SearchQuery {
     #[serde(default)]
     q: String,
     limit: Option<usize>,
 }
 
-async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Wanted>) -> Response {
+async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<SearchQuery>) -> Response {
     if wanted.q.trim().is_empty() {
         return answer(StatusCode::OK, &json!({ "results": [], "total": 0 }));
     }
