@@ -31,6 +31,7 @@ pub mod session;
 mod sessions;
 mod skills;
 mod snapshot;
+pub mod status;
 mod unmatched;
 mod world;
 
@@ -51,7 +52,7 @@ use crate::{
     catalog::{Catalog, GATEWAY},
     clock::Clock,
     config::Config,
-    downstream::{Around, Connection, Dial, Update, guard::Guard},
+    downstream::{Connection, ConnectionContext, Dial, Update, process_guard::ProcessGuard},
     jobs::Jobs,
     kept::KeptResults,
     learning::Learning,
@@ -163,8 +164,8 @@ impl Gateway {
     /// A gateway with nothing started: it answers at once, with its own tools alone.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
-        let around = Around {
-            guard: Guard::new(options.executable),
+        let around = ConnectionContext {
+            guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         };

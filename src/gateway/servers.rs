@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     config::{Config, ServerScope, ServerSettings},
-    downstream::{Around, Connection, Dial, LogLevel, State, Update},
+    downstream::{Connection, ConnectionContext, Dial, LogLevel, State, Update},
 };
 
 /// How long servers may take to stop, all together.
@@ -65,7 +65,7 @@ impl Life {
 /// The configured servers and the connections to them.
 pub(super) struct Servers {
     world: ArcSwap<World>,
-    around: Arc<Around>,
+    around: Arc<ConnectionContext>,
     /// Whether the servers were started.
     started: watch::Sender<bool>,
     /// Changes with each configuration.
@@ -81,7 +81,12 @@ pub(super) struct Servers {
 
 impl Servers {
     /// The servers of a configuration, none of them started. `dials` are ways to reach servers other than their transports.
-    pub fn new(config: Config, around: Around, mut dials: BTreeMap<String, Box<Dial>>, life: Life) -> Self {
+    pub fn new(
+        config: Config,
+        around: ConnectionContext,
+        mut dials: BTreeMap<String, Box<Dial>>,
+        life: Life,
+    ) -> Self {
         let around = Arc::new(around);
         let Transition { world, .. } = World::new(config, None, |name, settings| {
             let dial = dials.remove(&*name);
