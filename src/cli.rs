@@ -251,7 +251,7 @@ fn has_profile(loaded: &Loaded, profile: Option<&str>) -> anyhow::Result<()> {
     };
     let known: Vec<&str> = loaded.config.profiles.keys().map(String::as_str).collect();
     anyhow::bail!(
-        "there is no [profiles.{profile}] in {}; there are: {}",
+        "there is no [profiles.{profile}] in {}; profiles: {}",
         loaded.config.file.display(),
         or_none(&known)
     );
@@ -291,9 +291,10 @@ async fn serve_it(loaded: Loaded, profile: Option<String>, http: Option<String>)
     match http {
         Some(address) => {
             let mut addresses = tokio::net::lookup_host(&address).await.with_context(|| {
-                format!("`{address}` is no address to listen on; give one such as 127.0.0.1:8931")
+                format!("cannot listen on `{address}`; use an address such as 127.0.0.1:8931")
             })?;
-            let address = addresses.next().with_context(|| format!("`{address}` has no address"))?;
+            let address =
+                addresses.next().with_context(|| format!("`{address}` does not resolve to an address"))?;
             let options = serve::HttpOptions { address, profile };
             #[cfg(unix)]
             share(&gateway, &file);
@@ -334,10 +335,10 @@ fn share(gateway: &Arc<Gateway>, file: &Path) {
                 Ok(Some(owner)) => return serve::accept_shared(gateway, owner).await,
                 Ok(None) if std::mem::replace(&mut told, true) => {}
                 Ok(None) => {
-                    tracing::info!("another gateway of this configuration serves `nonet connect` for now")
+                    tracing::info!("another gateway of this configuration serves `nonet connect`")
                 }
                 Err(error) => {
-                    tracing::warn!("`nonet connect` without an address does not lead here: {error:#}");
+                    tracing::warn!("`nonet connect` without an address cannot reach this gateway: {error:#}");
                     return;
                 }
             }
@@ -353,9 +354,9 @@ fn welcome(file: &Path) -> String {
     let entry = json!({ "mcpServers": { "nonet": { "command": exe, "args": ["--config", config] } } });
     format!(
         "Nonet {}: one MCP server in front of all of your MCP servers.\n\
-         It speaks MCP on stdin and stdout, so an MCP client starts it. For Claude Desktop, Cursor and\n\
-         others with `mcpServers`, put this into their configuration (more in the README):\n\n{}\n\n\
-         From a shell: `nonet check`, `nonet search \"...\"`, `nonet --help`. Waiting for a client; Ctrl-D ends.",
+         Nonet speaks MCP on stdin and stdout, so an MCP client starts it. For Claude Desktop, Cursor and\n\
+         other clients with `mcpServers`, add this to their configuration (more in the README):\n\n{}\n\n\
+         From a shell: `nonet check`, `nonet search \"...\"`, `nonet --help`. Waiting for a client; Ctrl-D exits.",
         env!("CARGO_PKG_VERSION"),
         serde_json::to_string_pretty(&entry).unwrap_or_default(),
     )
@@ -368,7 +369,7 @@ async fn stop_signal() {
 
 /// Empties the store: outcomes, kept results and tasks. A gateway that is running goes on with what it has read.
 fn forget() -> anyhow::Result<u8> {
-    let folder = store::folder().context("there is no home folder, so nothing was kept")?;
+    let folder = store::folder().context("there is no home folder, so nothing is stored")?;
     let store = store::Store::open(&folder)?;
     let outcomes = store.outcomes()?.len();
     store.forget_outcomes()?;
@@ -376,9 +377,9 @@ fn forget() -> anyhow::Result<u8> {
     let Counts { entries, bytes } = kept.counts()?;
     kept.forget()?;
     say!(
-        "forgot {}, and what was kept of calls ({}, {}), in {}",
-        show::count(outcomes as u64, "outcome"),
-        show::count(entries, "result"),
+        "deleted {} and {} ({}) from {}",
+        show::count(outcomes as u64, "search outcome"),
+        show::count(entries, "kept result"),
         show::count(bytes, "byte"),
         folder.display()
     );

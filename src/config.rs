@@ -21,7 +21,7 @@ mod servers;
 mod values;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
 };
@@ -94,6 +94,13 @@ pub struct Loaded {
     pub warnings: Vec<ConfigFault>,
 }
 
+impl Loaded {
+    /// Returns the entries that are left out, such as `servers.files`.
+    pub fn left_out(&self) -> BTreeSet<&str> {
+        self.faults.iter().filter_map(|fault| fault.entry.as_deref()).collect()
+    }
+}
+
 /// Reads and checks a file. `sources` answer for the environment and the keyring; a variable that the environment does
 /// not have is looked for in `secrets.env` beside the file.
 pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
@@ -119,15 +126,15 @@ pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
             (secrets, told)
         }
         Err(error) => {
-            let remedy = "Its secrets are missing until it is put right.".to_string();
-            (SecretsFile::default(), vec![at(1, format!("the file cannot be read: {error}"), remedy)])
+            let remedy = "Its secrets are unavailable until the file can be read.".to_string();
+            (SecretsFile::default(), vec![at(1, format!("cannot read the file: {error}"), remedy)])
         }
     };
     match parse_with(&text, file, sources, &secrets) {
         Ok(mut loaded) => {
             loaded.faults.extend(told);
             if secrets.is_open {
-                let remedy = format!("Close it: `chmod 600 '{}'`.", path.display());
+                let remedy = format!("Run `chmod 600 '{}'`.", path.display());
                 loaded.warnings.push(at(1, "others on this machine can read these secrets".into(), remedy));
             }
             Ok(loaded)
@@ -282,7 +289,7 @@ impl Assembler<'_> {
     fn read<T: DeserializeOwned>(&mut self, pointer: &str, value: &Value) -> Option<T> {
         T::deserialize(value)
             .map_err(|error| {
-                let remedy = "`nonet schema` prints what is expected.";
+                let remedy = "Run `nonet schema` for the expected form.";
                 self.faults.push(self.written.fault(pointer, Side::Key, error.to_string(), remedy.into()));
             })
             .ok()

@@ -195,8 +195,8 @@ pub fn find(name: &str) -> Result<&'static Host, HostFault> {
         .map(|host| format!("Did you mean `{}`? ", host.name))
         .unwrap_or_default();
     let all: Vec<_> = HOSTS.iter().map(|host| host.name).collect();
-    let remedy = format!("{near}Known are {}.", all.join(", "));
-    Err(HostFault::new(format!("no host is called `{}`", shortened(name)), remedy))
+    let remedy = format!("{near}Known hosts: {}.", all.join(", "));
+    Err(HostFault::new(format!("unknown host `{}`", shortened(name)), remedy))
 }
 
 impl Host {
@@ -283,14 +283,11 @@ impl Machine {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let home = std::env::home_dir().filter(|home| home.is_absolute()).ok_or_else(|| {
-            HostFault::new(
-                "your home folder is not known".into(),
-                "Set HOME (on Windows, USERPROFILE).".into(),
-            )
+            HostFault::new("your home folder is unknown".into(), "Set HOME (on Windows, USERPROFILE).".into())
         })?;
         let current = std::env::current_dir().map_err(|source| {
-            let remedy = "Go to a folder that exists and try again.";
-            HostFault::new("the current folder cannot be told".into(), remedy.into()).because(source)
+            let remedy = "Change to an existing folder and try again.";
+            HostFault::new("the current folder is unknown".into(), remedy.into()).because(source)
         })?;
         Ok(Self { os, home, current, env, now: SystemTime::now() })
     }

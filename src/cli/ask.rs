@@ -67,7 +67,7 @@ impl Asked {
             }
             Command::Call { name, params, select, json, way } => {
                 let params = serde_json::from_str(&params)
-                    .with_context(|| format!("the params are not JSON: {params}"))?;
+                    .with_context(|| format!("the params are not valid JSON: {params}"))?;
                 let inquiry = Inquiry::Call { name, params, select };
                 Self { inquiry, table: show::whole, json, refresh: false, way }
             }
@@ -156,7 +156,7 @@ fn tell_faults(loaded: &Loaded) {
     others.chain(&loaded.warnings).for_each(show::complain);
     if !left_out.is_empty() {
         let are = if left_out.len() == 1 { "is" } else { "are" };
-        show::complain(format_args!("{} {are} left out; `nonet check` says why", show::names(&left_out)));
+        show::complain(format_args!("{} {are} left out; `nonet check` reports why", show::names(&left_out)));
     }
 }
 
@@ -175,11 +175,11 @@ pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Runn
     match tokio::time::timeout(GREETING, Running::shared(&place, &hello, CLIENT)).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => {
-            show::complain(format_args!("the gateway that runs is not asked: {}", show::causes(&error)));
+            show::complain(format_args!("cannot use the running gateway: {}", show::causes(&error)));
             None
         }
         Err(_) => {
-            show::complain("the gateway that runs does not answer, and is not asked");
+            show::complain("the running gateway does not answer");
             None
         }
     }
@@ -370,11 +370,14 @@ impl LocalGateway<'_> {
         if let Some(age) = oldest {
             let age = show::age(age);
             eprintln!(
-                "nonet: from the last lists (up to {age} old), no gateway runs; {refresh} asks the servers"
+                "nonet: from the last lists (up to {age} old), no gateway is running; {refresh} asks the servers"
             );
         }
         if !failed.is_empty() {
-            eprintln!("nonet: not available a moment ago: {}; `nonet status` says why", show::names(&failed));
+            eprintln!(
+                "nonet: not available a moment ago: {}; `nonet status` reports why",
+                show::names(&failed)
+            );
         }
     }
 }

@@ -200,14 +200,14 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
         };
         warn(
             false,
-            "have no description, so that search knows their names alone",
+            "have no description, so search knows only their names",
             which(&|tool| tool.description.is_empty()),
         );
         let plain = |tool: &Tool| *tool.wire == tool.full.replacen('.', "__", 1);
-        warn(false, "are called by a shortened or changed name in APIs", which(&|tool| !plain(tool)));
+        warn(false, "have a shortened or changed name in APIs", which(&|tool| !plain(tool)));
         warn(
             true,
-            "have a schema that cannot be used, so that their params go unchecked",
+            "have an unusable schema, so their params go unchecked",
             which(&|tool| tool.schema.broken().is_some()),
         );
         let large = |tool: &Tool| json_len(&tool.definition) > LARGE_DEFINITION;

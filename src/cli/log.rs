@@ -45,7 +45,7 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
     let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     if trace::wanted(|name| std::env::var(name).ok()) {
         tracing::info!(
-            "no traces are sent to OTEL_EXPORTER_OTLP_ENDPOINT: this build is without the feature `otel`"
+            "no traces are sent to OTEL_EXPORTER_OTLP_ENDPOINT: this build lacks the feature `otel`"
         );
     }
     Log { _writer: writer }
@@ -89,7 +89,7 @@ fn filter(asked: Option<&str>, serves: bool, to_file: bool) -> EnvFilter {
     let asked = asked.map(|asked| format!("{asked},rmcp::transport::auth=info"));
     let filter = own.as_deref().or(asked.as_deref()).unwrap_or(default);
     filter.parse().unwrap_or_else(|error| {
-        eprintln!("nonet: the log filter `{filter}` is not understood ({error}); using `{default}`");
+        eprintln!("nonet: invalid log filter `{filter}` ({error}); using `{default}`");
         EnvFilter::new(default)
     })
 }
@@ -123,6 +123,6 @@ fn writer(file: Option<&Path>) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
         .filename_suffix(suffix)
         .max_log_files(LOG_FILES)
         .build(folder)
-        .with_context(|| format!("`--log-file {}` cannot be written", file.display()))?;
+        .with_context(|| format!("cannot write `--log-file {}`", file.display()))?;
     Ok(tracing_appender::non_blocking(files))
 }

@@ -19,18 +19,18 @@ use crate::{
 /// How a user wants to sign in.
 #[derive(Debug, Args)]
 pub struct LoginArgs {
-    /// The server, by its name in servers.toml
+    /// Name of the server in servers.toml
     pub server: String,
-    /// Something to be allowed besides what the server asks for (may be repeated)
+    /// Scope to request besides the server's own (repeatable)
     #[arg(long = "scope", value_name = "SCOPE")]
     pub scopes: Vec<String>,
-    /// Only print the address to open
+    /// Print the address without opening a browser
     #[arg(long)]
     pub no_browser: bool,
-    /// Keep the tokens in the keyring of this system instead of a file of your own; later sign-ins stay there
+    /// Keep the tokens in the system's keyring instead of a private file; later sign-ins stay there
     #[arg(long)]
     pub keyring: bool,
-    /// How long to wait for you
+    /// How long to wait for the sign-in
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
 }
@@ -43,7 +43,7 @@ struct Remote<'a> {
     entry: Entry,
 }
 
-/// Signs in to a server. Exit code 1: it did not come to that.
+/// Signs in to a server. Exit code 1: the sign-in failed.
 pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
     let LoginArgs { server, scopes, no_browser, keyring, timeout: limit } = manner;
     let remote = remote(config, server)?;
@@ -54,7 +54,7 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
     let before = match remote.entry.read() {
         Ok(before) => before,
         Err(error) => {
-            eprintln!("nonet: the sign-in of before is not used: {error}");
+            eprintln!("nonet: the earlier sign-in cannot be used: {error}");
             None
         }
     };
@@ -62,7 +62,7 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
     let in_keyring = *keyring || before.as_ref().is_some_and(|kept| kept.in_keyring);
     remote.entry.check(in_keyring)?;
     let mut callback = Callback::listen(remote.oauth.redirect_uri.as_deref()).await.context(
-        "no port for the browser to come back to; another program may have that of `redirect_uri`",
+        "no port for the browser to return to; another program may use the port of `redirect_uri`",
     )?;
     let wish = Wish {
         url: remote.url,
@@ -72,7 +72,7 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
         scopes,
         before: before.as_ref().map(|kept| &kept.record),
     };
-    let late = |_| SignInError::Failed(format!("it took longer than {}", humantime::format_duration(*limit)));
+    let late = |_| SignInError::Failed(format!("no answer within {}", humantime::format_duration(*limit)));
     let begun = timeout(*limit, SignIn::begin(wish)).await.unwrap_or_else(|error| Err(late(error)));
     let sign_in = match begun {
         Ok(sign_in) => sign_in,
@@ -87,12 +87,16 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
         // Beside everything else: a browser in the terminal is waited for.
         tokio::task::spawn_blocking(move || {
             if let Err(error) = webbrowser::open(&address) {
-                eprintln!("(No browser could be opened: {error}.)");
+                eprintln!("(Cannot open a browser: {error}.)");
             }
         });
     }
-    let late =
-        |_| SignInError::Failed(format!("nobody came back within {}", humantime::format_duration(*limit)));
+    let late = |_| {
+        SignInError::Failed(format!(
+            "the browser did not return within {}",
+            humantime::format_duration(*limit)
+        ))
+    };
     let ended =
         timeout(*limit, come_back(&sign_in, &mut callback)).await.unwrap_or_else(|error| Err(late(error)));
     let record = match ended {
@@ -122,8 +126,8 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
         true => "the keyring".into(),
         false => entry.file().display().to_string(),
     };
-    let end = if renews { "it is renewed by itself" } else { "when it ends, sign in again" };
-    say!("It is kept in {place}; {end}. A gateway that is running takes it up at once.");
+    let end = if renews { "Nonet renews it automatically" } else { "sign in again when it expires" };
+    say!("The sign-in is stored in {place}; {end}. A running gateway uses it at once.");
     Ok(OK)
 }
 
@@ -134,9 +138,9 @@ pub async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> {
     let _lock = entry.lock().await?;
     match entry.remove()? {
         true => say!(
-            "Signed out of `{server}`: its tokens are forgotten here. The service itself may list Nonet still."
+            "Signed out of `{server}`: its tokens are deleted here. The service may still list Nonet as authorized."
         ),
-        false => say!("Nobody was signed in to `{server}`."),
+        false => say!("There was no sign-in to `{server}`."),
     }
     Ok(OK)
 }
@@ -147,7 +151,7 @@ async fn come_back(sign_in: &SignIn, callback: &mut Callback) -> Result<Record, 
     loop {
         tokio::select! {
             Some(browser) = callback.next() => match sign_in.finish(&browser.address).await {
-                Err(SignInError::Foreign(why)) => browser.reply(false, &format!("This is not the end of the sign-in: {why}.")),
+                Err(SignInError::Foreign(why)) => browser.reply(false, &format!("This address does not complete the sign-in: {why}.")),
                 Err(error) => {
                     browser.reply(false, &error.to_string());
                     return Err(error);
@@ -158,10 +162,10 @@ async fn come_back(sign_in: &SignIn, callback: &mut Callback) -> Result<Record, 
                 }
             },
             Some(line) = pasted.recv() => match sign_in.finish(line.trim()).await {
-                Err(SignInError::Foreign(why)) => eprintln!("nonet: that is not the address that the browser ended at: {why}"),
+                Err(SignInError::Foreign(why)) => eprintln!("nonet: not the address at which the browser ended: {why}"),
                 done => return done,
             },
-            else => return Err(SignInError::Failed("nobody can come back any more".into())),
+            else => return Err(SignInError::Failed("neither the browser nor the terminal can answer any more".into())),
         }
     }
 }
@@ -171,7 +175,7 @@ fn pasted() -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel(1);
     if std::io::stdin().is_terminal() {
         eprintln!(
-            "Waiting for the browser. If it runs on another machine, paste the address here that it ends at."
+            "Waiting for the browser. If the browser runs on another machine, paste its final address here."
         );
         std::thread::spawn(move || {
             for line in std::io::stdin().lines().map_while(Result::ok).filter(|line| !line.trim().is_empty())
@@ -195,20 +199,22 @@ fn remote<'a>(config: &'a Config, server: &str) -> anyhow::Result<Remote<'a>> {
         let known = config.servers.iter().filter(|(_, settings)| settings.transport.is_signed_in_to());
         let known: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
         anyhow::bail!(
-            "there is no [servers.{server}] in {}; servers that can be signed in to: {}",
+            "there is no [servers.{server}] in {}; servers with a sign-in: {}",
             config.file.display(),
             super::or_none(&known)
         );
     };
     let Transport::Http { url, headers, oauth, .. } = &settings.transport else {
-        anyhow::bail!("`{server}` is a program, which gets what it needs in `env`; a sign-in is for a `url`");
+        anyhow::bail!(
+            "`{server}` is a program and takes its credentials from `env`; only servers with a `url` have a sign-in"
+        );
     };
     anyhow::ensure!(
         settings.transport.is_signed_in_to(),
-        "`{server}` has a header `Authorization` in its `headers`, which is sent instead; take it out to sign in"
+        "`{server}` sends the `Authorization` of its `headers`; remove that header to sign in"
     );
     let state =
-        store::folder().context("there is no home folder to keep a sign-in in; set XDG_STATE_HOME")?;
+        store::folder().context("there is no home folder to store the sign-in in; set XDG_STATE_HOME")?;
     let headers = headers.iter().filter_map(|(name, value)| {
         Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value.expose()).ok()?))
     });

@@ -14,7 +14,7 @@ use clap::Args;
 
 use super::{
     FAILED, OK, UNUSABLE,
-    hosts::{self as commands, Faulty, Secrets},
+    hosts::{self as commands, Secrets},
     show,
 };
 use crate::{
@@ -35,13 +35,13 @@ const LONGEST_ANSWER: u64 = 1 << 10;
 /// What a user wants of a setup.
 #[derive(Debug, Args)]
 pub struct Wishes {
-    /// The clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli); all that have a
-    /// configuration on this machine if left out
+    /// Clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) (default: all with a
+    /// configuration on this machine)
     pub clients: Vec<String>,
-    /// Ask nothing and do everything
+    /// Agree to everything without asking
     #[arg(long, short)]
     pub yes: bool,
-    /// Show what would be done, and write nothing
+    /// Show the changes without writing them
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -61,8 +61,8 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     let asks = !wishes.yes && !wishes.dry_run;
     anyhow::ensure!(
         !asks || io::stdin().is_terminal(),
-        "`nonet setup` asks before it changes anything, and there is no terminal to answer on: add `--yes` to agree to \
-         everything, or `--dry-run` to see what it would do"
+        "`nonet setup` asks before it changes anything, but there is no terminal for your answers: add `--yes` to agree \
+         to everything, or `--dry-run` to see the changes"
     );
     let machine = Machine::this()?;
     let target = commands::target(config)?;
@@ -81,7 +81,7 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
         (false, None) => {}
     }
     let secrets = secrets_file::beside(&target);
-    SecretsFile::read(&secrets).with_context(|| format!("{} cannot be used", secrets.display()))?;
+    SecretsFile::read(&secrets).with_context(|| format!("cannot use {}", secrets.display()))?;
     let clients = clients(named, &target, profile, &machine)?;
     let all: Vec<&'static Host> = clients.iter().map(|client| client.host).collect();
     let (mut imported, keyring) =
@@ -91,7 +91,7 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     if !had_config && imported.change.is_nothing() {
         let example = "command = \"npx\"\n  args = [\"-y\", \"@modelcontextprotocol/server-memory\"]";
         anyhow::bail!(
-            "there is nothing to set up: no client has a server that Nonet could run. Write {} first, such as\n\n  \
+            "there is nothing to set up: no client has a server that Nonet can run. Write {} first, such as\n\n  \
              [servers.memory]\n  {example}\n\nand run `nonet setup` again",
             target.display()
         );
@@ -105,7 +105,7 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
         for client in &setup.clients {
             commands::tell_staying(&imported.will_stay(client.host, FileScope::User, &setup.machine));
         }
-        say!("Everything is set up: nothing was changed.");
+        say!("Everything is already set up; nothing was changed.");
         return Ok(OK);
     }
     commands::tell(&imported, &setup.target, wishes.dry_run);
@@ -121,7 +121,7 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     if asks {
         let agree = |question: &str| agree(question, &mut io::stdin().lock(), &mut io::stderr());
         let secrets =
-            if imported.secrets.iter().all(|kept| kept.there) { "" } else { ", and keep their secrets" };
+            if imported.secrets.iter().all(|kept| kept.there) { "" } else { ", and store their secrets" };
         let question = format!("Write these servers to {}{secrets}?", setup.target.display());
         let takes_over = imported.is_nothing() || agree(&question)?;
         if !takes_over {
@@ -161,7 +161,7 @@ fn clients(
             Ok(launch) => clients.push(SetupClient { host, file, launch }),
             Err(why) if all => {
                 left_alone = true;
-                eprintln!("nonet: {} is left alone: {why:#}", host.title);
+                eprintln!("nonet: skipping {}: {why:#}", host.title);
             }
             Err(why) => return Err(why),
         }
@@ -169,8 +169,8 @@ fn clients(
     anyhow::ensure!(!clients.is_empty() || !left_alone, "nothing was changed: no client can be set up");
     anyhow::ensure!(
         !clients.is_empty(),
-        "no MCP client was found on this machine; looked for{looked_at}\n\
-         Name one to have its file made: `nonet setup cursor`"
+        "no MCP client found on this machine; looked for{looked_at}\n\
+         Name a client to create its file: `nonet setup cursor`"
     );
     Ok(clients)
 }
@@ -187,7 +187,7 @@ fn launch(
     let (now, config) = match hosts::present(host, FileScope::User, machine)? {
         Present::Absent => return Ok(wanted),
         Present::Program { launch, config } => (launch, config),
-        Present::Elsewhere => anyhow::bail!("its `nonet` joins a gateway elsewhere"),
+        Present::Elsewhere => anyhow::bail!("its `nonet` connects to a gateway elsewhere"),
     };
     let config = match &config {
         Some(file) => Some(std::path::absolute(file)?),
@@ -195,7 +195,7 @@ fn launch(
     };
     anyhow::ensure!(
         config.as_deref() == Some(target),
-        "its `nonet` has another configuration; `nonet install {}` would change that",
+        "its `nonet` uses another configuration; run `nonet install {}` to change that",
         host.name
     );
     let is_gone = |command: &str| Path::new(command).is_absolute() && !Path::new(command).exists();
@@ -218,9 +218,9 @@ impl ClientPlan {
         let title = self.host.title;
         match self.moves {
             0 => format!("Add Nonet to {title}?"),
-            1 => format!("Put Nonet in the place of a server of {title}? A backup of its file is kept."),
+            1 => format!("Replace 1 server of {title} with Nonet? A backup of the file is kept."),
             moves => {
-                format!("Put Nonet in the place of {moves} servers of {title}? A backup of its file is kept.")
+                format!("Replace {moves} servers of {title} with Nonet? A backup of the file is kept.")
             }
         }
     }
@@ -245,7 +245,7 @@ impl Setup {
         say!("{table}\n");
         if commands::is_passed_over(&self.target) {
             say!(
-                "The servers.toml of this folder is left alone; `--config servers.toml` sets it up instead.\n"
+                "The servers.toml in this folder is not changed; to set it up, add `--config servers.toml`.\n"
             );
         }
     }
@@ -288,7 +288,7 @@ impl Setup {
                 say!("{}", change.diff());
             }
         }
-        say!("Every server would be started first; one that does not work would stay with its client.");
+        say!("Setup would start every server first; a server that does not work would stay with its client.");
         say!("Nothing was written (--dry-run).");
         Ok(())
     }
@@ -337,7 +337,7 @@ impl Setup {
             commands::tell_staying(&now.staying(host, FileScope::User, &self.machine));
             for Carried { name, server } in stay {
                 let why = broken.get(&server).map(String::as_str).unwrap_or_default();
-                say!("`{name}` stays in its file, because Nonet cannot run it: {why}");
+                say!("`{name}` stays in its file because Nonet cannot run it: {why}");
                 stayed = true;
             }
             let done = self.change(client, &carried).and_then(|change| {
@@ -356,7 +356,7 @@ impl Setup {
             commands::tell_of_this_shell(&now, &carried, host, &self.target);
         }
         if stayed {
-            say!("\nOnce Nonet can run what stays, `nonet setup` moves it too.");
+            say!("\nOnce Nonet can run the remaining servers, `nonet setup` moves them too.");
         }
         self.tell_undo(imported, &applied, &installed, &typed);
         Ok(code)
@@ -368,7 +368,7 @@ impl Setup {
             return Ok(());
         }
         let path = secrets_file::beside(&self.target);
-        let unusable = || format!("{} cannot be used", path.display());
+        let unusable = || format!("cannot use {}", path.display());
         let mut file = SecretsFile::read(&path).with_context(unusable)?;
         typed.iter().for_each(|(name, value)| file.set(name, value));
         file.write().with_context(unusable)
@@ -378,17 +378,12 @@ impl Setup {
     /// user interrupts it.
     async fn broken(&self) -> anyhow::Result<Result<BTreeMap<String, String>, u8>> {
         let loaded = super::load(&self.target)?;
-        let left_out = Faulty::of_faults(loaded.faults.clone());
         let limit =
             loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
-        let mut broken: BTreeMap<String, String> = left_out
-            .servers()
-            .into_iter()
-            .filter_map(|entry| {
-                let server = entry.strip_prefix("servers.")?;
-                Some((server.to_string(), left_out.why(server)?))
-            })
-            .collect();
+        let left_out = &loaded.config.left_out;
+        let mut broken: BTreeMap<String, String> =
+            left_out.iter().map(|(name, left_out)| (name.clone(), left_out.brief())).collect();
+        let left_out = left_out.len();
         let gateway = super::gateway(loaded, false);
         gateway.connect();
         let servers: Vec<_> = gateway.connections().keys().cloned().collect();
@@ -406,7 +401,7 @@ impl Setup {
             let why = match connection.state() {
                 State::Ready { .. } => continue,
                 State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                    format!("it wants a sign-in; run `{login}`")
+                    format!("it needs a sign-in; run `{login}`")
                 }
                 State::AuthRequired { error, .. } | State::Down { error, .. } => show::failure(&error, false),
                 State::Starting => "it is still starting".into(),
@@ -416,7 +411,7 @@ impl Setup {
         }
         let works = connections.keys().filter(|name| !broken.contains_key(&***name)).count();
         let tools = gateway.snapshot().of_servers().count();
-        let all = connections.len() + left_out.servers().len();
+        let all = connections.len() + left_out;
         gateway.stop().await;
         let work = if works == 1 || all == 1 { "works" } else { "work" };
         let [servers, tools] =
@@ -464,11 +459,11 @@ impl Setup {
             say!("\nNothing was changed.");
             return;
         }
-        say!("\nTo undo it:");
+        say!("\nTo undo the setup:");
         undo.iter().for_each(|line| say!("  {line}"));
         let check = commands::command("check", &self.target);
         say!(
-            "\n`{check}` looks everything over at any time; `nonet search \"...\"` finds tools as a model does."
+            "\n`{check}` checks everything at any time; `nonet search \"...\"` finds tools as a model does."
         );
     }
 }
@@ -478,9 +473,8 @@ fn ask_for_variables(imported: &Imported) -> anyhow::Result<Vec<(String, String)
     let mut typed = Vec::new();
     for variable in imported.variables.iter().filter(|variable| !variable.set) {
         let (servers, what) = (variable.servers.join(", "), &variable.what);
-        let question =
-            format!("{} for {servers} ({what}); it is not shown, and Enter leaves it out: ", variable.name);
-        let value = rpassword::prompt_password(question).context("the answer could not be read")?;
+        let question = format!("{} for {servers} ({what}); not shown, Enter to skip: ", variable.name);
+        let value = rpassword::prompt_password(question).context("cannot read the answer")?;
         let value = value.trim();
         if !value.is_empty() {
             typed.push((variable.name.clone(), value.to_string()));
@@ -495,8 +489,8 @@ fn agree(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> a
         write!(output, "{question} [Y/n] ")?;
         output.flush()?;
         let mut line = String::new();
-        let read = input.take(LONGEST_ANSWER).read_line(&mut line).context("the answer could not be read")?;
-        anyhow::ensure!(read > 0, "there is no answer; nothing was changed");
+        let read = input.take(LONGEST_ANSWER).read_line(&mut line).context("cannot read the answer")?;
+        anyhow::ensure!(read > 0, "no answer; nothing was changed");
         match line.trim().to_lowercase().as_str() {
             "" | "y" | "yes" => return Ok(true),
             "n" | "no" => return Ok(false),

@@ -159,7 +159,7 @@ pub async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit: Durat
             let bar = bar("starting servers");
             bar.set_length(servers.len() as u64);
             if bar.is_hidden() {
-                let first = if servers.len() > 1 { "; a first start may download some" } else { "" };
+                let first = if servers.len() > 1 { "; a first start may download servers" } else { "" };
                 eprintln!("nonet: starting {} ({}){first}", count(left.len() as u64, "server"), names(&left));
             }
             shown = Some(bar);
@@ -177,7 +177,7 @@ pub fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
     for (name, connection) in gateway.connections().iter().filter(|(name, _)| servers.contains(name)) {
         match connection.state() {
             State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                complain(format_args!("`{name}` wants a sign-in: run `{login}`"));
+                complain(format_args!("`{name}` needs a sign-in: run `{login}`"));
             }
             State::Down { error, .. } | State::AuthRequired { error, .. } => {
                 complain(format_args!("`{name}` is not available: {}", failure(&error, verbose)));
@@ -261,7 +261,9 @@ fn print_fault(fault: &Value, verbose: bool) {
     if fault["code"] == "needs_approval" && !verbose {
         // The rest says how a model asks.
         let what = message.split(" Ask the user").next().unwrap_or(message);
-        complain(format_args!("{what} A command cannot ask: call it from a client, or change its policy."));
+        complain(format_args!(
+            "{what} A command cannot ask: call the tool from a client, or change its policy."
+        ));
         return;
     }
     let message = for_people(message);
@@ -375,7 +377,7 @@ pub fn explained_table(answer: &Value) {
         let words: Vec<String> = why["words"].as_array().into_iter().flatten().map(word).collect();
         let mut because = Vec::new();
         if why["name"] == true {
-            because.push("its name".to_owned());
+            because.push("name".to_owned());
         }
         if !field(why, "part").is_empty() {
             because.push(format!("the part `{}`", field(why, "part")));
@@ -385,8 +387,8 @@ pub fn explained_table(answer: &Value) {
             because.push(format!("called after a search for `{}`", learned.join(" ")));
         }
         for (signal, gained, lost) in [
-            ("action", "it does what is wanted", "it does something else"),
-            ("product", "its product was named", "it is bound to a product that was not named"),
+            ("action", "its action matches", "its action differs"),
+            ("product", "its product was named", "its product was not named"),
             ("deprecated", "", "it is deprecated"),
         ] {
             match why["signals"][signal].as_f64().unwrap_or(0.0) {
@@ -463,7 +465,7 @@ pub fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Result<u8>
         let others = others.filter(|block| block["type"] != "text").count();
         if others > 0 {
             eprintln!(
-                "{} that {} not text; --json shows everything",
+                "{} that {} not text; add --json for everything",
                 count(others as u64, "more content block"),
                 if others == 1 { "is" } else { "are" }
             );
@@ -504,7 +506,7 @@ fn notice_text(notice: &Value) -> String {
         "params_repaired" => list("changes").join("; "),
         "request_declined" => {
             format!(
-                "`{}` asked for {}, which a command cannot answer",
+                "`{}` requested {}, which a command cannot answer",
                 field(notice, "tool"),
                 list("methods").join(", ")
             )

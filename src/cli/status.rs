@@ -100,7 +100,7 @@ async fn ask_for_it(
             show::answer(Err(fault), manner, show::whole)?
         })),
         Err(Other::Unanswered(error)) if error.is_unknown_method() => {
-            let message = "a gateway of another version runs, which cannot be asked: restart it";
+            let message = "the running gateway has another version: restart it";
             show::refuse(Code::UpstreamError, message, wanted.json);
             Ok(Err(FAILED))
         }
@@ -182,10 +182,8 @@ fn print(status: &Value, verbose: bool) {
         }
         say!("{table}");
     } else {
-        say!("No gateway runs for {}.", text(status, "file"));
-        say!(
-            "(One that a client has started for itself, without `shared = true`, cannot be seen from here.)\n"
-        );
+        say!("No gateway is running for {}.", text(status, "file"));
+        say!("(A client's own gateway, without `shared = true`, is not visible from here.)\n");
         let mut table = show::plain_table(&["SERVER", "TOOLS", "LISTED"]);
         for server in servers() {
             let listed = server["listed_s"].as_u64();
@@ -216,7 +214,7 @@ pub(super) fn say_trouble(server: &Value, verbose: bool) {
         // A fault of the configuration says what to do.
         ("", error) if server["state"] == "needs_config" => say!("{name}: {error}"),
         ("", error) => say!("{name}: {}", show::failure(error, verbose)),
-        (login, _) => say!("{name}: wants a sign-in: run `{login}`"),
+        (login, _) => say!("{name}: needs a sign-in: run `{login}`"),
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) enum Trouble {
     Unset(String),
     #[error("{error}")]
     Keyring { name: String, error: keyring::Error },
-    #[error("a `${{` that is not a variable")]
+    #[error("invalid variable after `${{`")]
     Malformed,
 }
 
@@ -38,21 +38,19 @@ impl Trouble {
     /// What to do about it.
     pub fn remedy(&self) -> String {
         match self {
-            Self::Unset(name) => format!("Set it, or give a default: `${{{name}:-default}}`."),
+            Self::Unset(name) => format!("Set the variable or give a default: `${{{name}:-default}}`."),
             Self::Keyring { name, error: error @ keyring::Error::Missing(_) } => {
                 format!("{} Or use a variable: `${{{name}}}`.", error.remedy())
             }
             Self::Keyring { name, error: keyring::Error::Locked(_) } => {
                 format!(
-                    "Unlock it and let Nonet in; `nonet secret test {name}` asks again and waits for you."
+                    "Unlock the keyring and allow Nonet; `nonet secret test {name}` asks again and waits."
                 )
             }
             Self::Keyring { error, .. } => error.remedy(),
-            Self::Malformed => {
-                "Write `${NAME}`, `${NAME:-default}` or `${keyring:NAME}`; for the characters \
-                                themselves write `$${`."
-                    .into()
-            }
+            Self::Malformed => "Write `${NAME}`, `${NAME:-default}` or `${keyring:NAME}`; for a literal \
+                 `${` write `$${`."
+                .into(),
         }
     }
 }
@@ -207,8 +205,8 @@ mod tests {
 
     #[test]
     fn a_default_that_cannot_be_read_is_told_before_it_is_needed() {
-        check("${A:-${1}}", Err("a `${` that is not a variable"));
-        check("${A:-${B:-${}}}", Err("a `${` that is not a variable"));
+        check("${A:-${1}}", Err("invalid variable after `${`"));
+        check("${A:-${B:-${}}}", Err("invalid variable after `${`"));
         check("${A:-$${1}}", Ok("a"));
     }
 
@@ -234,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_filled_in_is_told() {
-        let malformed = "a `${` that is not a variable";
+        let malformed = "invalid variable after `${`";
         check(
             "${NO} ${NO2}",
             Err("the environment variable `NO` is not set; the environment variable `NO2` is not set"),

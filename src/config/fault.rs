@@ -72,11 +72,11 @@ impl fmt::Display for Unusable {
         match self {
             Self::Unreadable { file, .. } => write!(f, "cannot read {}", file.display()),
             Self::Faults(faults) => {
-                write!(f, "the config cannot be used until this is put right:")?;
+                write!(f, "the configuration cannot be used until these faults are fixed:")?;
                 let (fatal, rest): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.entry.is_none());
                 fatal.iter().try_for_each(|fault| write!(f, "\n  {fault}"))?;
                 if !rest.is_empty() {
-                    write!(f, "\nand this costs single entries only:")?;
+                    write!(f, "\nthese faults cost single entries only:")?;
                 }
                 rest.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
             }
@@ -106,8 +106,8 @@ impl fmt::Display for NotFound {
         let same = if self.named { " with the same `--config`" } else { "" };
         write!(
             f,
-            "no config file: looked at {places}. Run `nonet setup`{same} to make one from the servers of your MCP \
-             clients. Or write one there, or name one with `--config FILE`; this is enough to begin with:\n\n{EXAMPLE}",
+            "no configuration file: looked at {places}. Run `nonet setup`{same} to create one from your MCP clients' \
+             servers, write one there, or name one with `--config FILE`. A minimal file:\n\n{EXAMPLE}",
         )
     }
 }

@@ -1,6 +1,9 @@
 //! Servers of the file that are left out for faults of their own, so that they can be shown with what to do about it.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use serde_json::Value;
 
@@ -25,7 +28,13 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns what is wrong, where, and what to do. Holds no value of a variable, as no fault does.
+    /// Returns only what is wrong, without places and remedies.
+    pub fn brief(&self) -> String {
+        let messages: BTreeSet<&str> = self.faults.iter().map(|fault| fault.message.as_str()).collect();
+        messages.into_iter().collect::<Vec<_>>().join("; ")
+    }
+
+    /// Returns what is wrong, where, and what to do. Like every fault, the text holds no value of a variable.
     pub fn why(&self) -> String {
         let mut why = String::new();
         for fault in self.faults.iter().take(TOLD) {
@@ -37,7 +46,7 @@ impl LeftOut {
             );
         }
         if self.faults.len() > TOLD {
-            let _ = write!(why, "`nonet check` tells the rest, {} more.", self.faults.len() - TOLD);
+            let _ = write!(why, "`nonet check` reports {} more.", self.faults.len() - TOLD);
         }
         clip(why.trim_end(), LONGEST)
     }

@@ -78,10 +78,10 @@ pub(super) fn read(
         let mut message = error.message().lines().collect::<Vec<_>>().join(", ");
         let remedy = match text.get(span) {
             Some(key) if message == "duplicate key" => {
-                message = format!("the key {} is there twice", quoted(key));
-                "Keep one of the two; the rest of the file was not checked."
+                message = format!("duplicate key {}", quoted(key));
+                "Remove one of them; the rest of the file was not checked."
             }
-            _ => "This is not TOML (texts go in quotes, for example); the rest of the file was not checked.",
+            _ => "The file is not valid TOML (are all strings in quotes?); the rest of the file was not checked.",
         };
         let remedy = remedy.into();
         let (file, key) = (file.into(), String::new());
@@ -227,8 +227,8 @@ impl Walk<'_> {
             Toml::Float(number) => match serde_json::Number::from_f64(*number.value()) {
                 Some(number) => number.into(),
                 None => {
-                    let remedy = "Write a number with digits.".into();
-                    self.unreadable(pointer, "not a finite number".into(), remedy);
+                    let remedy = "Write a number in digits.".into();
+                    self.unreadable(pointer, "must be a finite number".into(), remedy);
                     Value::Null
                 }
             },
@@ -281,7 +281,7 @@ impl Walk<'_> {
                     if !self.is_off || trouble == Trouble::Malformed {
                         let remedy = match &trouble {
                             Trouble::Unset(name) => format!(
-                                "Set it, keep it with `nonet secret set {name} --file`, or give a default: \
+                                "Set the variable, store it with `nonet secret set {name} --file`, or give a default: \
                                  `${{{name}:-default}}`."
                             ),
                             trouble => trouble.remedy(),

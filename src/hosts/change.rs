@@ -122,28 +122,22 @@ impl Change {
         }
         if bytes(&file)? != self.before {
             let remedy = "Nothing was written; try again.";
-            return Err(HostFault::new(
-                "the file has just been changed by someone else".into(),
-                remedy.into(),
-            )
-            .within(&file));
+            return Err(HostFault::new("another program has just changed the file".into(), remedy.into())
+                .within(&file));
         }
         let failed = |what: &str, source: io::Error| {
-            let remedy =
-                "Look at the permissions of the folder and at the space on the disk; nothing was changed.";
+            let remedy = "Check the folder's permissions and the free disk space; nothing was changed.";
             HostFault::new(format!("{what}: {source}"), remedy.into()).within(&file).because(source)
         };
         let backup = match &self.before {
             Some(before) if self.backup => {
-                Some(self.keep(before, &file).map_err(|error| failed("no backup could be written", error))?)
+                Some(self.keep(before, &file).map_err(|error| failed("cannot write a backup", error))?)
             }
             _ => None,
         };
         match &self.after {
-            Some(after) => {
-                write(&file, after).map_err(|error| failed("the file could not be written", error))?
-            }
-            None => fs::remove_file(&file).map_err(|error| failed("the file could not be removed", error))?,
+            Some(after) => write(&file, after).map_err(|error| failed("cannot write the file", error))?,
+            None => fs::remove_file(&file).map_err(|error| failed("cannot remove the file", error))?,
         }
         self.finish(&file, backup.as_deref())?;
         Ok(Applied { file: Some(file), backup })

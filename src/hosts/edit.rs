@@ -33,9 +33,11 @@ impl HostTable<'_> {
             Some(Value::Object(entries)) => Ok(entries.clone()),
             Some(_) => {
                 let (line, column) = self.place(text);
-                let remedy =
-                    format!("Make it a table of servers, or take `{}` out; nothing was changed.", self.table);
-                Err(HostFault::new(format!("`{}` is no table", self.table), remedy)
+                let remedy = format!(
+                    "Make `{0}` a table of servers, or remove `{0}`; nothing was changed.",
+                    self.table
+                );
+                Err(HostFault::new(format!("`{}` is not a table", self.table), remedy)
                     .within(self.file)
                     .at(line, column))
             }
@@ -160,8 +162,7 @@ impl HostTable<'_> {
     }
 
     fn unsafe_edit(&self, names: &[&str]) -> HostFault {
-        let message =
-            "the file is written in a way that cannot be edited without touching more than the entry";
+        let message = "the file cannot be edited without changing more than the entry";
         let remedy = format!("Edit {} in `{}` by hand; nothing was changed.", listed(names), self.table);
         HostFault::new(message.into(), remedy).within(self.file)
     }

@@ -56,10 +56,9 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
     if read.is_empty() {
         let looked_at: Vec<_> = files.iter().map(|(file, _)| shown(file)).collect();
         return Err(match source {
-            ImportSource::All => HostFault::new(
-                "no MCP host was found on this machine".into(),
-                "Give a FILE, or a host's name.".into(),
-            ),
+            ImportSource::All => {
+                HostFault::new("no MCP host found on this machine".into(), "Name a FILE or a host.".into())
+            }
             _ => HostFault::new(
                 format!("there is no file {}", looked_at.join(" and no file ")),
                 "Name the file that holds the servers.".into(),
@@ -116,9 +115,9 @@ impl FoundEntries {
         let root = read::value(text.plain(), read::format_of(text.plain()), file)?;
         let (tables, passed_over) = read::servers(&root, &machine.current);
         if passed_over > 0 {
-            let note = "import again in the folder of their project";
+            let note = "run the import in their project's folder";
             self.notes.push(format!(
-                "{}: servers of other projects passed over: {passed_over}; {note}",
+                "{}: skipped servers of other projects: {passed_over}; {note}",
                 file.display()
             ));
         }

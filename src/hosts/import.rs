@@ -153,7 +153,7 @@ impl fmt::Display for Done {
             Self::AddedAs { server } => write!(f, "added as {server}"),
             Self::AlreadyThere { server } => write!(f, "already there as {server}"),
             Self::Replaced { server } => write!(f, "replaced {server}"),
-            Self::Nonet => f.write_str("left alone: this is Nonet itself"),
+            Self::Nonet => f.write_str("unchanged: this is Nonet itself"),
             Self::Skipped { why } => write!(f, "skipped: {why}"),
         }
     }
@@ -267,7 +267,7 @@ impl Imported {
                 Err(keyring::Error::NoSecret(_)) => {}
                 Ok(there) if there == value.expose() => continue,
                 Ok(_) => {
-                    let message = format!("the keyring has just got another secret `{name}`");
+                    let message = format!("another program has just stored a secret `{name}` in the keyring");
                     return Err(HostFault::new(message, "Nothing was written; try again.".into()));
                 }
                 Err(error) => return Err(unusable(&error)),
@@ -288,8 +288,8 @@ impl Imported {
         let is_new = self.secrets.iter().any(|kept| new(&kept));
         if is_new {
             file.write().map_err(|source| {
-                let remedy = "Look at its folder and at the space on the disk; nothing was changed.";
-                HostFault::new(format!("the secrets could not be written: {source}"), remedy.into())
+                let remedy = "Check the folder and the free disk space; nothing was changed.";
+                HostFault::new(format!("cannot write the secrets: {source}"), remedy.into())
                     .within(file.path())
                     .because(source)
             })?;
@@ -329,7 +329,7 @@ impl Imported {
         let missing = |done: &Done| !matches!(done, Done::AlreadyThere { .. });
         let why = |row: &ImportRow| match row.why_it_stays() {
             None if row.done.server().is_some() && missing(&row.done) => {
-                Some("servers.toml does not have it".into())
+                Some("it is not in servers.toml".into())
             }
             why => why,
         };
@@ -374,8 +374,8 @@ pub fn import(
     let doc = ServersToml::new(text.plain(), servers_toml)?;
     let path = secrets_file::beside(servers_toml);
     let file = SecretsFile::read(&path).map_err(|source| {
-        let message = format!("the file cannot be read: {source}");
-        HostFault::new(message, "Put it right, or move it away.".into()).within(&path).because(source)
+        let message = format!("cannot read the file: {source}");
+        HostFault::new(message, "Fix the file or move it away.".into()).within(&path).because(source)
     })?;
     let mut joining = Joining::new(doc, &found.entries, manner, &file, machine);
     let rows: Vec<_> = found.entries.iter().map(|found| joining.join(found)).collect();
@@ -400,13 +400,13 @@ pub fn import(
     let mut notes = found.notes;
     if machine.os != Os::Windows && variables.iter().any(|variable| !variable.set) {
         notes.push(
-            "a host that is not started from a shell does not see what the shell exports; what is in `secrets.env` \
-             beside servers.toml holds for every host"
+            "a host that is not started from a shell does not see the shell's variables; `secrets.env` beside servers.toml \
+             works for every host"
                 .into(),
         );
     }
     if secrets.iter().any(|kept| kept.store == SecretStore::File && !kept.there) && is_tracked(file.path()) {
-        let note = "this folder belongs to a git repository: put `secrets.env` into its .gitignore";
+        let note = "this folder is in a git repository: add `secrets.env` to its .gitignore";
         notes.push(format!("{}: {note}", file.path().display()));
     }
     Ok(Imported { rows, variables, secrets, notes, change, keyring: manner.keyring.cloned(), file })

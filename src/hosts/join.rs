@@ -98,8 +98,8 @@ impl<'a> Joining<'a> {
         };
         let newcomer = Newcomer { server, file: &found.from.file, name: &name };
         let twin = self.doc.twin(&newcomer, &self.names);
-        let note = twin
-            .map(|twin| format!("servers.toml has the same server as `{twin}`; one of the two is enough"));
+        let note =
+            twin.map(|twin| format!("servers.toml has the same server as `{twin}`; one of them is enough"));
         self.doc.add(&newcomer, &mut self.names);
         self.mine.insert(name.clone());
         self.note_references(found, server, &name, None);
@@ -148,7 +148,7 @@ impl<'a> Joining<'a> {
                     TextPart::Plain(_) | TextPart::Keyring(_) => {}
                     TextPart::Variable { default: Some(_), .. } => {}
                     TextPart::Variable { name: variable, .. } => {
-                        let what = "the host's file names it".to_string();
+                        let what = "the host's file uses it".to_string();
                         self.note_variable(variable.clone(), what, name, &place);
                     }
                     TextPart::Secret { .. } | TextPart::Asked { .. } => {

@@ -101,10 +101,10 @@ impl TextReader<'_> {
             Some(("env", name)) => variable(name)?,
             Some(("input", id)) => {
                 let what = (self.input)(id).map(|what| format!(": {what}")).unwrap_or_default();
-                asked(id, format!("the host asks for it as `{id}`{what}"))
+                asked(id, format!("the host prompts for `{id}`{what}"))
             }
             Some(("file", path)) => asked(GIVEN, format!("the text of the file {path}")),
-            Some(("cmd" | "command", command)) => asked(GIVEN, format!("what `{}` gives", command.trim())),
+            Some(("cmd" | "command", command)) => asked(GIVEN, format!("the output of `{}`", command.trim())),
             _ => match content {
                 "workspaceFolder" | "workspaceRoot" | "cwd" => TextPart::Plain(folder),
                 "workspaceFolderBasename" => {

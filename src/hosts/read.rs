@@ -25,7 +25,7 @@ pub(super) const JSONC: ParseOptions = ParseOptions {
 
 /// The keys under which hosts have their servers.
 const TABLES: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_servers"];
-const KEEP_OFF: &str = "Put that right; nothing was changed.";
+const KEEP_OFF: &str = "Fix the syntax; nothing was changed.";
 
 /// The format that a text is in. TOML begins with a key, a `#` or a `[`.
 pub(super) fn format_of(text: &str) -> FileFormat {
@@ -45,7 +45,7 @@ pub(super) fn value(text: &str, format: FileFormat, file: &Path) -> Result<Value
                 if value.is_object() {
                     return Ok(value);
                 }
-                let remedy = "A config file is one object, `{ ... }`; nothing was changed.";
+                let remedy = "A configuration file is one object, `{ ... }`; nothing was changed.";
                 Err(HostFault::new("expected an object".into(), remedy.into()).within(file).at(line, column))
             }
         },
@@ -85,8 +85,8 @@ fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), HostFau
         let mut seen = HashSet::new();
         if let Some(again) = properties.iter().find(|property| !seen.insert(property.name.as_str())) {
             let (line, column) = position(text, again.range.start);
-            let message = format!("the key `{}` is there twice", shortened(again.name.as_str()));
-            let remedy = "Keep one of the two; nothing was changed.";
+            let message = format!("duplicate key `{}`", shortened(again.name.as_str()));
+            let remedy = "Remove one of them; nothing was changed.";
             return Err(HostFault::new(message, remedy.into()).within(file).at(line, column));
         }
     }
@@ -98,8 +98,7 @@ pub(super) fn toml(text: &str, file: &Path) -> Result<Document<String>, HostFaul
     Document::parse(text.to_string()).map_err(|error| {
         let (line, column) = position(text, error.span().unwrap_or_default().start);
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
-        let remedy = "Put that right; nothing was changed.";
-        HostFault::new(format!("this is not TOML: {message}"), remedy.into()).within(file).at(line, column)
+        HostFault::new(format!("this is not TOML: {message}"), KEEP_OFF.into()).within(file).at(line, column)
     })
 }
 
@@ -210,7 +209,7 @@ mod tests {
             ("{\n  \"a\": \n}", "f:3:1: this is not JSON: unexpected close brace"),
             ("{\"a\": 1} x", "f:1:10: this is not JSON"),
             ("[a\nb = 1", "f:1:"),
-            ("{\"servers\": {\"é\": 1, \"é\": 2}}", "f:1:22: the key `é` is there twice"),
+            ("{\"servers\": {\"é\": 1, \"é\": 2}}", "f:1:22: duplicate key `é`"),
             ("// only\n[1]", "f:2:1: expected an object"),
             ("/* a */ 3", "f:1:9: expected an object"),
             ("{'a': 1}", "f:1:2: this is not JSON"),

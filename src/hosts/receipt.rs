@@ -61,8 +61,8 @@ impl Receipt {
         let path = path(file);
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
         write(&path, &text).map_err(|source| {
-            let remedy = "Nonet is installed, but `uninstall` will only take its entry out.";
-            HostFault::new(format!("the record of the change could not be written: {source}"), remedy.into())
+            let remedy = "Nonet is installed, but `uninstall` can only remove its entry.";
+            HostFault::new(format!("cannot write the record of the change: {source}"), remedy.into())
                 .within(&path)
                 .because(source)
         })

@@ -14,9 +14,9 @@ use super::{
 };
 
 const HEADER: &str = "\
-# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` stand for environment variables, or for lines of
-# `secrets.env` in this folder; `${keyring:NAME}` for a secret of the keyring (`nonet secret set NAME`).
-# `nonet check` tells every fault, with its line; `nonet schema` prints every key with what it means.
+# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` are environment variables or lines of `secrets.env` in
+# this folder; `${keyring:NAME}` is a secret in the keyring (`nonet secret set NAME`). `nonet check` reports every fault
+# with its line; `nonet schema` prints every key with its meaning.
 ";
 /// The key of the table of servers.
 const TABLE: &str = "servers";
@@ -44,8 +44,8 @@ impl ServersToml {
         let document = read::toml(text, file)?.into_mut();
         match document.get(TABLE) {
             Some(servers) if !servers.is_table_like() => {
-                let remedy = "Write each server as a table of its own, `[servers.NAME]`.";
-                Err(HostFault::new("`servers` is no table".into(), remedy.into()).within(file))
+                let remedy = "Write each server as its own table, `[servers.NAME]`.";
+                Err(HostFault::new("`servers` is not a table".into(), remedy.into()).within(file))
             }
             _ => Ok(Self { document }),
         }
@@ -64,8 +64,8 @@ impl ServersToml {
         if own.keeps_the_rest(before, &after, |name| servers.contains(name))? {
             return Ok(after);
         }
-        let message = "the file is written in a way that servers cannot be added to";
-        let remedy = "Write each server as a table of its own, `[servers.NAME]`; nothing was changed.";
+        let message = "no servers can be added to the file as it is written";
+        let remedy = "Write each server as its own table, `[servers.NAME]`; nothing was changed.";
         Err(HostFault::new(message.into(), remedy.into()).within(file))
     }
 

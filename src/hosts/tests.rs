@@ -144,8 +144,7 @@ fn hosts_are_found_by_what_people_type() {
     }
     let fault = find("windsruf").unwrap_err().to_string();
     assert!(
-        fault
-            .starts_with("no host is called `windsruf`. Did you mean `windsurf`? Known are claude-desktop, ")
+        fault.starts_with("unknown host `windsruf`. Did you mean `windsurf`? Known hosts: claude-desktop, ")
     );
 }
 
