@@ -11,12 +11,14 @@ mod edit;
 mod entry;
 mod find;
 mod import;
+mod imported;
 mod install;
 mod join;
 mod names;
 mod parts;
 mod read;
 mod receipt;
+mod secret_names;
 mod secrets;
 mod servers;
 mod text;
@@ -29,10 +31,8 @@ use std::{
 };
 
 pub use change::{Applied, Change};
-pub use import::{
-    Carried, Done, ImportOptions, ImportRow, ImportSource, Imported, KeptSecret, Origin, SecretStore,
-    Variable, import, usable,
-};
+pub use import::{ImportOptions, ImportSource, import, usable};
+pub use imported::{Carried, Imported, SecretStore, Variable};
 pub use install::{Launch, Present, install, present, uninstall};
 
 use crate::name;

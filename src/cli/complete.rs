@@ -14,6 +14,7 @@ use clap_complete::{
 };
 
 use super::{
+    OK,
     args::Cli,
     show::{self, causes},
 };
@@ -37,7 +38,7 @@ pub(super) fn answered() -> bool {
 }
 
 /// Prints the script for a shell.
-pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<()> {
+pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<u8> {
     let known = Shells::builtins();
     let completer = known.completer(&shell.to_string()).context("there are no completions for this shell")?;
     let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_else(|| "nonet".into());
@@ -51,7 +52,7 @@ pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<()> {
         .write_registration(VARIABLE, "nonet", "nonet", &program.to_string_lossy(), &mut script)
         .map_err(|error| anyhow::anyhow!(causes(&error.into())))?;
     show::line(String::from_utf8_lossy(&script).trim_end());
-    Ok(())
+    Ok(OK)
 }
 
 /// The command line with what is known of the values of its arguments.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::{FAILED, OK, show};
+use super::{FAILED, OK, serve, show};
 use crate::{
     bridge::{self, Far, Target},
     config::{self, Loaded, Sources},
@@ -18,7 +18,7 @@ const TOKEN_VARIABLE: &str = "NONET_TOKEN";
 /// Joins the client to a gateway behind a URL.
 pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<u8> {
     let target = target(url, headers, profile)?;
-    Ok(joined(bridge::run(Far::Http(target), super::stop_signal()).await))
+    Ok(joined(bridge::run(Far::Http(target), serve::stop_signal()).await))
 }
 
 /// The gateway behind a URL, with the headers that it wants.
@@ -44,7 +44,7 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
 pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow::Result<u8> {
     use crate::shared::{Hello, Place};
     let far = Far::Shared(Place::of(config)?, Hello { profile });
-    Ok(joined(bridge::run(far, super::stop_signal()).await))
+    Ok(joined(bridge::run(far, serve::stop_signal()).await))
 }
 
 /// Is the shared gateway.
@@ -56,8 +56,8 @@ pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
         return Ok(OK);
     };
     let gateway = super::gateway(loaded, true);
-    super::watch(&gateway, &file);
-    crate::serve::serve_shared(gateway, owner, super::stop_signal()).await?;
+    serve::watch(&gateway, &file);
+    crate::serve::serve_shared(gateway, owner, serve::stop_signal()).await?;
     Ok(OK)
 }
 

@@ -48,7 +48,7 @@ pub(super) fn command(command: &str, target: &Path) -> String {
 
 /// Where an import puts the secrets that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Secrets {
+pub(super) enum Secrets {
     /// Into the keyring where there is one, else into `secrets.env`.
     Kept,
     /// Into the keyring, or nothing is done.
@@ -100,7 +100,7 @@ fn source(name: &str) -> Result<ImportSource<'_>, hosts::HostFault> {
 }
 
 /// Takes servers over from a host or a file; from every host that has some if none is named.
-pub fn import(
+pub(super) fn import(
     name: Option<&str>,
     config: Option<&Path>,
     replace: bool,
@@ -198,7 +198,7 @@ pub(super) fn launch(target: &Path, profile: Option<&str>) -> anyhow::Result<Lau
 
 /// Puts Nonet into a host's configuration, under a profile if one is named. `replace` takes out what `servers.toml`
 /// has of it.
-pub fn install(
+pub(super) fn install(
     host: &str,
     config: Option<&Path>,
     profile: Option<&str>,
@@ -314,7 +314,7 @@ fn refusal(loaded: &Loaded, lost: &[&Carried], host: &Host, target: &Path) -> St
 }
 
 /// Takes Nonet out again.
-pub fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Result<u8> {
+pub(super) fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
     let scope = if project { FileScope::Project } else { FileScope::User };
     let change = hosts::uninstall(hosts::find(host)?, scope, &machine)?;

@@ -23,7 +23,7 @@ const KNOWN: &[(&str, &str)] = &[
 ];
 
 /// The versions of what starts the servers of a configuration, by program; none for one that does not tell.
-pub async fn versions(config: &Config) -> BTreeMap<&'static str, Option<String>> {
+pub(super) async fn versions(config: &Config) -> BTreeMap<&'static str, Option<String>> {
     let programs: BTreeMap<&str, ()> = config
         .servers
         .values()

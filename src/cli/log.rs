@@ -20,7 +20,7 @@ use crate::trace::{Export, is_ours};
 const LOG_FILES: usize = 7;
 
 /// The log of this process. What waits to be written or sent goes out when it is dropped.
-pub struct Log {
+pub(super) struct Log {
     // Before the writer: what it says at the end is still written.
     #[cfg(feature = "otel")]
     _traces: Option<Export>,
@@ -29,7 +29,7 @@ pub struct Log {
 
 /// Logs to stderr or a file, from a thread of its own: a client that does not read stderr must not stop the gateway. What it
 /// cannot take is dropped.
-pub fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
+pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     // `nonet logs` reads that file.
     let file = cli.log_file.as_deref().filter(|_| !matches!(cli.command, Some(Command::Logs { .. })));
     let asked = cli.log.as_deref().filter(|asked| !asked.is_empty());

@@ -16,9 +16,9 @@ use crate::{
     store,
 };
 
-/// How a user wants to sign in.
+/// The arguments of a sign-in.
 #[derive(Debug, Args)]
-pub struct LoginArgs {
+pub(super) struct LoginArgs {
     /// Name of the server in servers.toml
     pub server: String,
     /// Scope to request besides the server's own (repeatable)
@@ -35,7 +35,7 @@ pub struct LoginArgs {
     pub timeout: Duration,
 }
 
-/// A server that is signed in to.
+/// A server with a sign-in.
 struct Remote<'a> {
     url: &'a str,
     headers: HeaderMap,
@@ -44,62 +44,25 @@ struct Remote<'a> {
 }
 
 /// Signs in to a server. Exit code 1: the sign-in failed.
-pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
-    let LoginArgs { server, scopes, no_browser, keyring, timeout: limit } = manner;
+pub(super) async fn login(config: &Config, args: &LoginArgs) -> anyhow::Result<u8> {
+    let server = &args.server;
     let remote = remote(config, server)?;
     anyhow::ensure!(
         remote.oauth.grant == Grant::AuthorizationCode,
         "`{server}` has `grant = \"client_credentials\"`: Nonet signs in by itself"
     );
-    let before = match remote.entry.read() {
-        Ok(before) => before,
-        Err(error) => {
-            eprintln!("nonet: the earlier sign-in cannot be used: {error}");
-            None
-        }
-    };
-    // Found out before the user has agreed to anything.
-    let in_keyring = *keyring || before.as_ref().is_some_and(|kept| kept.in_keyring);
+    let before = remote.entry.read().unwrap_or_else(|error| {
+        eprintln!("nonet: the earlier sign-in cannot be used: {error}");
+        None
+    });
+    // Checked before the user agrees to anything.
+    let in_keyring = args.keyring || before.as_ref().is_some_and(|kept| kept.in_keyring);
     remote.entry.check(in_keyring)?;
     let mut callback = Callback::listen(remote.oauth.redirect_uri.as_deref()).await.context(
         "no port for the browser to return to; another program may use the port of `redirect_uri`",
     )?;
-    let wish = Wish {
-        url: remote.url,
-        headers: remote.headers.clone(),
-        settings: remote.oauth,
-        redirect_uri: callback.redirect_uri.clone(),
-        scopes,
-        before: before.as_ref().map(|kept| &kept.record),
-    };
-    let late = |_| SignInError::Failed(format!("no answer within {}", humantime::format_duration(*limit)));
-    let begun = timeout(*limit, SignIn::begin(wish)).await.unwrap_or_else(|error| Err(late(error)));
-    let sign_in = match begun {
-        Ok(sign_in) => sign_in,
-        Err(error) => {
-            eprintln!("nonet: no sign-in to `{server}`: {error}");
-            return Ok(FAILED);
-        }
-    };
-    eprintln!("Open this address to sign in to `{server}`:\n\n  {}\n", sign_in.address);
-    if !no_browser {
-        let address = sign_in.address.clone();
-        // Beside everything else: a browser in the terminal is waited for.
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = webbrowser::open(&address) {
-                eprintln!("(Cannot open a browser: {error}.)");
-            }
-        });
-    }
-    let late = |_| {
-        SignInError::Failed(format!(
-            "the browser did not return within {}",
-            humantime::format_duration(*limit)
-        ))
-    };
-    let ended =
-        timeout(*limit, come_back(&sign_in, &mut callback)).await.unwrap_or_else(|error| Err(late(error)));
-    let record = match ended {
+    let before = before.as_ref().map(|kept| &kept.record);
+    let record = match sign_in(&remote, args, before, &mut callback).await {
         Ok(record) => record,
         Err(error) => {
             callback.close().await;
@@ -110,7 +73,7 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
     let allowed = record.credentials.granted_scopes.join(", ");
     let renews = record.renews();
     let entry = &remote.entry;
-    // So that a gateway that is just renewing the old tokens does not write them over the new ones.
+    // A gateway that is renewing the old tokens must not overwrite the new ones.
     let lock = entry.lock().await?;
     entry.write(&Kept { record, in_keyring }, keyring::ATTENDED)?;
     drop(lock);
@@ -118,10 +81,8 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
     if let (Some(folder), Some(settings)) = (config.embedder.cache_folder(), settings(config, server)) {
         last_seen::forget_failure(&folder, server, settings);
     }
-    say!(
-        "Signed in to `{server}`{}.",
-        if allowed.is_empty() { String::new() } else { format!(" for {allowed}") }
-    );
+    let scopes = if allowed.is_empty() { String::new() } else { format!(" for {allowed}") };
+    say!("Signed in to `{server}`{scopes}.");
     let place = match in_keyring {
         true => "the keyring".into(),
         false => entry.file().display().to_string(),
@@ -131,10 +92,43 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// Forgets the sign-in to a server.
-pub async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> {
+/// Runs the sign-in until the browser returns.
+async fn sign_in(
+    remote: &Remote<'_>,
+    args: &LoginArgs,
+    before: Option<&Record>,
+    callback: &mut Callback,
+) -> Result<Record, SignInError> {
+    let limit = args.timeout;
+    let wish = Wish {
+        url: remote.url,
+        headers: remote.headers.clone(),
+        settings: remote.oauth,
+        redirect_uri: callback.redirect_uri.clone(),
+        scopes: &args.scopes,
+        before,
+    };
+    let late =
+        |what: &str| SignInError::Failed(format!("{what} within {}", humantime::format_duration(limit)));
+    let sign_in = timeout(limit, SignIn::begin(wish)).await.unwrap_or_else(|_| Err(late("no answer")))?;
+    eprintln!("Open this address to sign in to `{}`:\n\n  {}\n", args.server, sign_in.address);
+    if !args.no_browser {
+        let address = sign_in.address.clone();
+        // A separate thread: a browser in the terminal blocks.
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = webbrowser::open(&address) {
+                eprintln!("(Cannot open a browser: {error}.)");
+            }
+        });
+    }
+    let ended = timeout(limit, come_back(&sign_in, callback)).await;
+    ended.unwrap_or_else(|_| Err(late("the browser did not return")))
+}
+
+/// Deletes the tokens of a server.
+pub(super) async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> {
     let entry = remote(config, server)?.entry;
-    // So that a gateway that is just renewing the tokens does not bring them back.
+    // A gateway that is renewing the tokens must not restore them.
     let _lock = entry.lock().await?;
     match entry.remove()? {
         true => say!(
@@ -145,7 +139,7 @@ pub async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// Waits for the browser, or for an address that somebody pastes whose browser runs on another machine.
+/// Waits for the browser, or for a pasted address if the browser runs on another machine.
 async fn come_back(sign_in: &SignIn, callback: &mut Callback) -> Result<Record, SignInError> {
     let mut pasted = pasted();
     loop {
@@ -170,7 +164,7 @@ async fn come_back(sign_in: &SignIn, callback: &mut Callback) -> Result<Record, 
     }
 }
 
-/// The lines that are typed into the terminal, if there is one.
+/// Returns the lines typed into the terminal, if there is a terminal.
 fn pasted() -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel(1);
     if std::io::stdin().is_terminal() {
@@ -193,7 +187,7 @@ fn settings<'a>(config: &'a Config, server: &str) -> Option<&'a ServerSettings> 
     config.servers.iter().find(|(name, _)| name.as_str() == server).map(|(_, settings)| settings)
 }
 
-/// What is needed to sign in to a server of the configuration.
+/// Returns what is needed to sign in to a server of the configuration.
 fn remote<'a>(config: &'a Config, server: &str) -> anyhow::Result<Remote<'a>> {
     let Some(settings) = settings(config, server) else {
         let known = config.servers.iter().filter(|(_, settings)| settings.transport.is_signed_in_to());

@@ -16,7 +16,7 @@ use crate::{
 
 /// What to do with a secret.
 #[derive(Debug, Subcommand)]
-pub enum SecretAction {
+pub(super) enum SecretAction {
     /// Store a secret, read as one line from stdin (without echo in a terminal); replaces an existing secret
     Set {
         /// Name of the secret: letters, digits and `_`, such as GITHUB_TOKEN
@@ -57,7 +57,7 @@ fn name(text: &str) -> Result<String, &'static str> {
 }
 
 /// Does it with the keyring of this system, or with the file. Exit code 1: it could not be done.
-pub fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
+pub(super) fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
     let (SecretAction::Set { name, file }
     | SecretAction::Remove { name, file }
     | SecretAction::Test { name, file }) = action;

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::{
     FileScope, HOSTS, Host, HostFault, Machine, OWN_NAME,
     entry::{self, Context, HostEntry},
-    import::{ImportSource, Origin},
+    import::ImportSource,
+    imported::Origin,
     read,
     text::{self, Text},
 };

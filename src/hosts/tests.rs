@@ -11,7 +11,10 @@ use insta::assert_snapshot;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::*;
+use super::{
+    imported::{Done, ImportRow},
+    *,
+};
 
 const CLAUDE_DESKTOP: &str = include_str!("samples/claude_desktop.json");
 const SYSTEMS: [Os; 3] = [Os::Linux, Os::MacOs, Os::Windows];
