@@ -31,14 +31,13 @@ pub mod session;
 mod sessions;
 mod skills;
 mod snapshot;
-mod tools_list;
 mod unmatched;
 mod world;
 
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, LazyLock, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, SystemTime},
 };
 
@@ -49,13 +48,12 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{Catalog, GATEWAY, Listing},
+    catalog::{Catalog, GATEWAY},
     config::Config,
     downstream::{Around, Connection, Dial, Update, guard::Guard},
     jobs::Jobs,
     metrics::Metrics,
     oauth::Vault,
-    results::json_len,
     search::{Embedder, Graph, Index},
     select::Selector,
     shell,
@@ -173,7 +171,7 @@ impl Gateway {
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         };
-        let own = own_listing();
+        let own = builtin::listing();
         let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
         let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
         let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
@@ -284,13 +282,6 @@ impl Gateway {
         self.servers.connection_for(&self.gate(&caller.session), caller, server)
     }
 
-    /// The bytes of JSON that the definitions of all servers' tools take, and those of the nine.
-    pub fn saving(&self) -> (usize, usize) {
-        static NINE: LazyLock<usize> =
-            LazyLock::new(|| crate::meta::definitions().iter().map(json_len).sum());
-        (self.snapshot().bytes(), *NINE)
-    }
-
     /// How many sessions are open, and how many notices wait for them.
     pub fn session_counts(&self) -> (usize, usize) {
         self.sessions.counts()
@@ -365,14 +356,5 @@ impl Gateway {
             let _ = indexing.wait_for(|now| now.finished).await;
         };
         let _ = tokio::time::timeout(limit, covered).await;
-    }
-}
-
-/// Nonet's own tools as a listing.
-fn own_listing() -> Listing {
-    Listing {
-        tools: builtin::definitions(),
-        about: "Nonet itself: calls in the background, kept results, state of the servers".into(),
-        ..Listing::default()
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     config::{ConfigFault, Loaded, Unusable},
     downstream::State,
     gateway::{Gateway, Unmatched, session::Caller},
+    meta,
     results::json_len,
 };
 
@@ -81,7 +82,7 @@ pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow:
         status: gateway.status(&Caller::default()),
         failed: gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. })),
         tools: gateway.snapshot().of_servers().count(),
-        definitions: gateway.saving(),
+        definitions: meta::saving(&gateway),
         warnings: warnings(&gateway),
         unmatched: gateway.unmatched(),
     };

@@ -7,7 +7,7 @@ use crate::{
     catalog::Listing,
     config,
     downstream::{Around, guard::Guard},
-    gateway::own_listing,
+    gateway::builtin,
     search::Index,
 };
 
@@ -19,7 +19,7 @@ fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
         Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
     })
     .world;
-    let mut known: BTreeMap<&str, Listing> = BTreeMap::from([(GATEWAY, own_listing())]);
+    let mut known: BTreeMap<&str, Listing> = BTreeMap::from([(GATEWAY, builtin::listing())]);
     for (server, tools) in lists {
         let tools = tools.as_array().cloned().unwrap_or_default();
         known.insert(server, Listing { tools, ..Listing::default() });
@@ -76,8 +76,8 @@ fn a_profile_allows_what_its_rules_name() {
     check("deny = ['*.write', 'files.delete_*']", &["files.read", "shop.list_orders"]);
     check("only = ['*.write']", &["files.write", "shop.write"]);
     check("only = ['*.write']\nmax_risk = 'low'", &[]);
-    // `allow` adds to what the rest lets through, and `deny` wins.
-    check("max_risk = 'low'\nallow = ['shop.write']", &["files.read", "shop.list_orders", "shop.write"]);
+    // `allow` adds to categories and tags, and limits by itself; `deny` wins.
+    check("max_risk = 'low'\nallow = ['shop.write']", &["shop.write"]);
     check(
         "categories = ['shop']\nallow = ['files.*']\ndeny = ['files.write']",
         &[all[0], all[1], all[3], all[4]],
@@ -105,7 +105,7 @@ fn a_name_leads_to_one_tool_or_to_a_fault_that_says_why() {
         (" list_orders ", Ok("shop.list_orders")),
         ("files.delete_all", Err(Code::Forbidden)),
         ("files.reed", Err(Code::UnknownTool)),
-        ("write", Err(Code::UnknownTool)),
+        ("write", Err(Code::AmbiguousTool)),
         ("search_tools", Err(Code::InvalidParams)),
         ("nonet.searchTools", Err(Code::InvalidParams)),
     ] {
