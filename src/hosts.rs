@@ -213,7 +213,7 @@ impl Host {
     }
 }
 
-/// Hosts have no other way to be told apart than by name.
+/// Hosts differ by name.
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
@@ -237,12 +237,12 @@ enum FileFormat {
     Toml,
 }
 
-/// What a number stands for that is called just `timeout`.
+/// The unit of a plain `timeout`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Milliseconds,
     Seconds,
-    /// It depends on who wrote the file: from 1000 on they are milliseconds.
+    /// Unknown: 1000 and more are milliseconds.
     Guess,
 }
 
@@ -257,7 +257,7 @@ pub enum Os {
     Windows,
 }
 
-/// Everything that differs from one machine, user or moment to the next.
+/// Everything that depends on the machine, the user or the time.
 pub struct Machine {
     /// The operating system.
     pub os: Os,
@@ -316,7 +316,7 @@ impl Machine {
     }
 }
 
-/// Why something could not be done: what happened, where, and what to do next.
+/// A failure: what happened, where, and the remedy.
 #[derive(Debug)]
 pub struct HostFault {
     /// The file it is about.
@@ -367,7 +367,7 @@ impl std::error::Error for HostFault {
     }
 }
 
-/// A text that someone else wrote, short enough for a line.
+/// Shortens an outside text for a line.
 fn shortened(text: &str) -> String {
     let mut shown: String = text.chars().filter(|c| !c.is_control()).take(60).collect();
     if shown.len() < text.len() {

@@ -175,7 +175,7 @@ impl fmt::Debug for SecretsFile {
     }
 }
 
-/// What a line sets, or what is wrong with it and what to do.
+/// Returns the name and value of a line, or its fault and the remedy.
 fn entry(line: &str) -> Result<Option<(&str, String)>, (&'static str, &'static str)> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {

@@ -14,9 +14,9 @@ pub(super) enum Gist {
     Yes,
     /// Agrees, but behind a please it asks somebody else to agree: "please confirm".
     Grant,
-    /// Agrees by naming what is to be done.
+    /// Agrees by naming the action.
     Go,
-    /// Agrees, but with thanks alone it may decline: "that's fine, thanks".
+    /// Agrees, but may decline if only thanks follow: "that's fine, thanks".
     Fine,
     /// Agrees where nothing agrees before it: "yeah, right" is none.
     Lead,
@@ -28,11 +28,11 @@ pub(super) enum Gist {
     Lasting,
     /// Refuses.
     No,
-    /// Refuses where it stands for itself: "no" also begins "no complaints", and "don't" also begins "don't wait".
+    /// Refuses by itself: "no" also begins "no complaints", and "don't" also begins "don't wait".
     Bare,
-    /// May begin what is to be different.
+    /// May begin a change request.
     Start,
-    /// Says what is to be different.
+    /// Requests a change.
     Change,
     /// Limits what was said before it.
     But,
@@ -76,7 +76,7 @@ impl Gist {
     }
 }
 
-/// Signs that stand for a word.
+/// Signs with the meaning of a word.
 const SIGNS: &[(Gist, &str)] = &[
     (Gist::Yes, "👍👌✅✔☑🆗⭕🙆"),
     (Gist::No, "👎❌✖✗✘🚫⛔🙅🛑"),
@@ -89,7 +89,7 @@ static TABLE: LazyLock<HashMap<String, Gist>> = LazyLock::new(|| {
     let phrases = PHRASES.iter().flat_map(|(word, list)| list.split(',').map(|phrase| (*word, phrase)));
     let mut table = HashMap::new();
     for (word, phrase) in phrases {
-        // The first language of the table that has a phrase says what it is.
+        // The first entry of a phrase wins.
         table.entry(plain(phrase).join(" ")).or_insert(word);
     }
     table
@@ -100,12 +100,12 @@ pub(super) fn word_of(phrase: &str) -> Option<Gist> {
     TABLE.get(phrase).copied()
 }
 
-/// The sign that a character is, if it stands for a word.
+/// Returns the gist of a sign.
 pub(super) fn sign(c: char) -> Option<Gist> {
     SIGNS.iter().find(|(_, signs)| signs.contains(c)).map(|(word, _)| *word)
 }
 
-/// Whether a character ends a part of a sentence, by what stands before and behind it.
+/// Whether a character ends a part of a sentence, judged by its neighbours.
 pub(super) fn pauses(before: Option<char>, c: char, behind: Option<char>) -> bool {
     let open = |next: Option<char>| next.is_none_or(|next| !next.is_alphanumeric());
     match c {

@@ -28,7 +28,7 @@ pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> an
     Ok(Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? })
 }
 
-/// The exit code. A gateway that cannot be reached is no fault of the command line.
+/// Returns the exit code. An unreachable gateway is not a fault of the command line.
 fn joined(joined: anyhow::Result<()>) -> u8 {
     match joined {
         Ok(()) => OK,
@@ -47,12 +47,12 @@ pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow:
     Ok(joined(bridge::run(far, serve::stop_signal()).await))
 }
 
-/// Is the shared gateway.
+/// Runs as the shared gateway.
 #[cfg(unix)]
 pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
     let Some(owner) = crate::shared::Place::of(&file)?.own().await? else {
-        // Somebody else was quicker, and serves whoever started this one.
+        // Another process was faster and serves the client.
         return Ok(OK);
     };
     let gateway = super::gateway(loaded, true);
@@ -100,7 +100,7 @@ fn read_headers(given: &[String], sources: Sources) -> anyhow::Result<HeaderMap>
         headers.insert(header::AUTHORIZATION, value);
     }
     for given in given {
-        // Nothing of the value is told: it may be a secret.
+        // The value may be a secret, so no message contains it.
         let (name, value) = given.split_once(':').context("`--header` needs `Name: value`")?;
         let value = config::expand(value.trim(), sources)
             .map_err(|why| anyhow::anyhow!("`--header {name}`: {why}"))?;

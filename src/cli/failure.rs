@@ -18,7 +18,7 @@ pub(super) fn failure(error: &str, verbose: bool) -> String {
     format!("{line}\n{}", whole.join("\n"))
 }
 
-/// What a server said last stands behind these words in the reason of its failure.
+/// The words before a server's last output in the reason of its failure.
 const TAIL: &str = "; its stderr ends with: ";
 
 /// The reason of a failure with the one line of the server's stderr that says most.

@@ -60,7 +60,7 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
         Err(fault) => (None, Some(fault)),
     };
     let _ = match &traces {
-        // Spans are for the collector alone, and it gets nothing else.
+        // Only spans go to the collector, and only to the collector.
         Some(traces) => tracing_subscriber::registry()
             .with(lines.with_filter(filter.and(filter_fn(|metadata| !is_ours(metadata)))))
             .with(traces.layer().with_filter(filter_fn(is_ours)))
@@ -75,13 +75,13 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
 
 /// What is logged.
 fn filter(asked: Option<&str>, serves: bool, to_file: bool) -> EnvFilter {
-    // rmcp says of its own accord what the state of a server says. In a file there is room for what servers print.
+    // rmcp's transport log repeats the state of a server. A file has room for servers' stderr.
     let default = match (serves, to_file) {
         (true, true) => "warn,nonet=info,nonet::stderr=debug,rmcp::transport=off",
         (true, false) => "warn,nonet=info,rmcp::transport=off",
         (false, _) => "error,rmcp::transport=off",
     };
-    // A level alone is Nonet's: what libraries say at `debug` shows what goes through them, secrets included.
+    // A bare level is for Nonet: libraries at `debug` log whole messages, secrets included.
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
     let own = asked.filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
     let own = own.map(|level| format!("warn,nonet={level},rmcp::transport=off"));

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use super::{FAILED, OK, log::Files, show, signal::stopped};
 use crate::{config, fault::Code, shared::Place};
 
-/// How much of the end of a file is looked through, in bytes.
+/// The part of a file's end to read, in bytes.
 const READ: u64 = 16 << 20;
-/// How often is looked for new lines.
+/// The interval between checks for new lines.
 const LOOK: Duration = Duration::from_millis(200);
 const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
 
@@ -121,7 +121,7 @@ fn end_of(file: &Path) -> io::Result<String> {
     })
 }
 
-/// Prints what is written from now on, into this file and those of later days.
+/// Prints new entries, of this file and of later days.
 async fn follow(files: &Files, last: Option<&PathBuf>, shown: &Shown) -> anyhow::Result<()> {
     let mut at = last.map(|file| (file.clone(), fs::metadata(file).map_or(0, |file| file.len())));
     let mut begun = Vec::new();
@@ -153,7 +153,7 @@ async fn follow(files: &Files, last: Option<&PathBuf>, shown: &Shown) -> anyhow:
     }
 }
 
-/// Puts lines together that are of one entry.
+/// Joins the lines of an entry.
 #[derive(Default)]
 struct Entries {
     open: Option<String>,

@@ -1,4 +1,4 @@
-//! `nonet man`: the page of the program and those of its commands, each of which names the others.
+//! `nonet man`: the man pages of the program and its commands.
 
 use std::path::Path;
 

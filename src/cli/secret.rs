@@ -1,4 +1,4 @@
-//! `nonet secret`: what `${keyring:NAME}` in servers.toml stands for, and what `${NAME}` does with `--file`.
+//! `nonet secret`: the secrets for `${keyring:NAME}` in servers.toml, and with `--file` for `${NAME}`.
 
 use std::{
     io::{BufRead, IsTerminal, Read, stdin},

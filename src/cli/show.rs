@@ -18,14 +18,14 @@ use crate::{
     shell,
 };
 
-/// How long a wait takes before a bar, or a line where there is no terminal, says what for.
+/// The length of a wait before a progress bar appears, or a line without a terminal.
 const SILENCE: Duration = Duration::from_millis(200);
-/// How often is looked how far something has come.
+/// The interval between checks of progress.
 const LOOK: Duration = Duration::from_millis(10);
 /// How many servers a line names.
 const NAMED: usize = 5;
 
-/// Prints a line on stdout. A reader that has left, as `head` does, ends the program without a word.
+/// Prints a line on stdout. A closed pipe, as by `head`, ends the program silently.
 pub(super) fn line(text: &str) {
     use std::io::Write;
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
@@ -80,7 +80,7 @@ pub(super) fn names<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
-/// A progress bar on stderr; invisible where stderr is no terminal. It is gone when it is dropped, however its work ends.
+/// A progress bar on stderr; invisible without a terminal. Dropping the bar removes it.
 pub(super) fn bar(what: &'static str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -93,12 +93,12 @@ pub(super) fn bar(what: &'static str) -> ProgressBar {
     bar.with_finish(ProgressFinish::AndClear)
 }
 
-/// Waits until these servers are ready or have failed, and shows how far that has come.
+/// Waits until these servers are ready or have failed, with a progress bar.
 pub(super) async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit: Duration) {
     let left = || {
         let settled = |name: &&Arc<str>| {
             let state = gateway.connections().get(*name).map(|connection| connection.state());
-            // One that was held is stopped until its start is under way.
+            // A held server is `Stopped` until its start begins.
             state.is_none_or(|state| state.settled() && !matches!(state, State::Stopped))
         };
         servers.iter().filter(|name| !settled(name)).cloned().collect::<Vec<_>>()
@@ -143,7 +143,7 @@ pub(super) fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
     }
 }
 
-/// Waits until the tools are indexed by meaning, and shows how far that has come.
+/// Waits until the tools are indexed by meaning, with a progress bar.
 pub(super) async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
     let mut progress = gateway.indexing();
     let watch = async {
@@ -197,7 +197,7 @@ pub(super) fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Val
     Ok(OK)
 }
 
-/// Says why a command cannot do what it should: in a sentence on stderr, or as a fault on stdout if JSON is wanted.
+/// Prints why a command fails: a sentence on stderr, or with `--json` a fault on stdout.
 pub(super) fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool) {
     match as_json {
         true => say!("{}", json!({ "error": Fault::new(code, message.to_string()) })),
@@ -210,7 +210,7 @@ pub(super) fn fault_value(fault: &Fault) -> Value {
     fault.to_value()["error"].take()
 }
 
-/// A fault as a sentence, with what may have been meant and a command to copy.
+/// Prints a fault as a sentence, with suggestions and a command to copy.
 fn print_fault(fault: &Value, verbose: bool) {
     let message = field(fault, "message");
     if fault["code"] == "needs_approval" && !verbose {
@@ -223,7 +223,7 @@ fn print_fault(fault: &Value, verbose: bool) {
     }
     let message = for_people(message);
     complain(if verbose { message.clone() } else { brief(&message).into_owned() });
-    // What may not be retried, as a server that is left out, says itself what is wrong.
+    // A fault that is not retryable, as of a left-out server, already names its cause.
     let is_down = fault["code"] == "server_down" && fault["retryable"] != false;
     if let Some(cause) = cause::likely(&message).filter(|_| is_down) {
         eprintln!("  {cause}");

@@ -1,4 +1,4 @@
-//! `nonet status`: the gateway that runs; without one, what is known of the servers.
+//! `nonet status`: the running gateway, else the last lists of the servers.
 
 use std::{path::Path, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
 
 /// How often a status that is followed is asked for.
 const EVERY: Duration = Duration::from_secs(1);
-/// Members that change all the time: they alone are no news.
+/// Members that change constantly: their changes are not news.
 const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
 
 /// How the status is wanted.
@@ -37,7 +37,7 @@ pub(super) async fn run(
     profile: Option<String>,
     wanted: StatusArgs,
 ) -> anyhow::Result<u8> {
-    // Listens all the time: a signal that arrives between two waits would be lost.
+    // Always listening: a signal between two waits would be lost.
     tokio::select! {
         biased;
         code = stopped() => Ok(code),
@@ -108,7 +108,7 @@ async fn ask_for_it(
     }
 }
 
-/// What is known of the servers of a configuration without starting any; none if it cannot be used.
+/// Returns the last lists of a configuration's servers without starting any; none if the configuration is unusable.
 fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Value>> {
     let Some(loaded) = usable(file, profile, as_json)? else { return Ok(None) };
     let left_out = loaded.config.left_out.clone();
@@ -206,7 +206,7 @@ fn print(status: &Value, verbose: bool) {
     servers().for_each(|server| say_trouble(server, verbose));
 }
 
-/// Says what is wrong with a server of a status, if something is.
+/// Prints the failure of a server in a status, if any.
 pub(super) fn say_trouble(server: &Value, verbose: bool) {
     let name = text(server, "name");
     match (text(server, "login"), text(server, "last_error")) {

@@ -10,7 +10,7 @@ use console::{Style, Term};
 pub(super) enum Look {
     /// As it should be.
     Good,
-    /// It wants to be looked at.
+    /// It needs attention.
     Warn,
     /// It failed, or is dangerous.
     Bad,
@@ -46,7 +46,7 @@ pub(super) fn plain_table(head: &[&str]) -> Plain {
 }
 
 impl Plain {
-    /// Adds a row. Its last cell is the one that gives way where the terminal is narrow.
+    /// Adds a row. In a narrow terminal the last column shrinks.
     pub fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
         let cells = cells.into_iter().map(|cell| clean(&cell.to_string()));
         self.table.add_row(cells.collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! What no schema can say: keys that exclude each other, names that must exist, steps that are not a plan.
 //!
-//! Works on the JSON as written, so that an entry with a wrong value still has all of its faults told.
+//! Works on the JSON as written, so that an entry with a wrong value still gets all of its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -259,7 +259,7 @@ impl<'a> Checker<'a> {
         let names = entry.get(key).and_then(Value::as_array).into_iter().flatten();
         for (index, name) in names.enumerate().filter_map(|(i, name)| Some((i, name.as_str()?))) {
             let item = join(&join(pointer, key), &index.to_string());
-            // A name that cannot be a server's has been told already.
+            // An invalid server name already has a fault.
             let told = key == "servers" && ServerName::new(name).is_err();
             if !known.contains(&name) && !told && !self.written.is_unknown(&item) {
                 let message = format!("there is no {what} {}", self.shown(&item, name));
@@ -275,7 +275,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A key that is missing, unless it may just be misspelt, which has been told.
+    /// Reports a missing key, unless the key may be misspelt, which already has a fault.
     fn missing(&mut self, pointer: &str, message: &str, remedy: &str) {
         let entry = self.written.entry(pointer);
         if !self.earlier.iter().any(|fault| fault.entry == entry && fault.message == UNKNOWN_KEY) {

@@ -5,10 +5,10 @@ use crate::keyring;
 /// What answers for the environment.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What stands before the name of a secret in the keyring.
+/// The prefix of the name of a secret in the keyring.
 const KEYRING: &str = "keyring:";
 
-/// Where values come from that do not stand in the file.
+/// The sources of values that are not in the file.
 #[derive(Clone, Copy)]
 pub struct Sources<'a> {
     /// The environment: what a variable holds, if it is set.
@@ -18,7 +18,7 @@ pub struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// Nothing is set, and there is no keyring.
+    /// No variables and no keyring.
     pub const NONE: Sources<'static> =
         Sources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
 }
@@ -55,8 +55,8 @@ impl Trouble {
     }
 }
 
-/// The text with its variables filled in, or every reason why not. A default counts when the
-/// variable is empty or not set, as in a shell. What a variable holds is not expanded again.
+/// Returns the text with its variables expanded, or every fault. As in a shell, a default applies if the variable is empty or
+/// not set. Values are not expanded again.
 pub(super) fn expand(text: &str, sources: Sources) -> Result<String, Vec<Trouble>> {
     let mut troubles = Vec::new();
     let mut expanded = String::new();
@@ -89,13 +89,13 @@ const MAX_NESTING: usize = 16;
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// Meant as it stands, without the escape.
+    /// Literal text, without the escape.
     Plain(&'a str),
     /// `${NAME}` or `${NAME:-default}`; the default can be taken apart in turn.
     Variable { name: &'a str, default: Option<&'a str> },
     /// `${keyring:NAME}`.
     Keyring(&'a str),
-    /// A `${` that begins neither.
+    /// A `${` without a valid variable.
     Malformed,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// What stands behind `${`, and what follows its `}`.
+    /// Reads the variable after `${`. Returns also the text after its `}`.
     fn braced(&self, inside: &'a str) -> Option<(Piece<'a>, &'a str)> {
         let end = closing_brace(inside)?;
         let (content, after) = (&inside[..end], &inside[end + 1..]);
@@ -154,7 +154,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Where the `}` is that ends what `${` began.
+/// Returns the position of the `}` that matches a `${`.
 pub(crate) fn closing_brace(text: &str) -> Option<usize> {
     let mut open = 0usize;
     let mut before = None;

@@ -1,4 +1,4 @@
-//! Servers of the file that are left out for faults of their own, so that they can be shown with what to do about it.
+//! Servers that are left out because of faults in their tables, with the remedies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,12 +18,12 @@ const TOLD: usize = 3;
 /// The longest sentence, in characters.
 const LONGEST: usize = 1_000;
 
-/// A server that cannot be used until its table is put right.
+/// A server that is unusable until its table is fixed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// What the server is for; empty where the file does not say so in plain text.
+    /// The purpose of the server; empty if the file does not state it in plain text.
     pub description: String,
-    /// What is wrong in its table; never empty.
+    /// The faults of its table; never empty.
     pub faults: Vec<ConfigFault>,
 }
 
@@ -52,7 +52,7 @@ impl LeftOut {
     }
 }
 
-/// Returns the servers that are wanted and have a fault, by the name that the file gives them.
+/// Returns the enabled servers with faults, by their names in the file.
 pub(super) fn left_out(written: &Written, faults: &[ConfigFault]) -> BTreeMap<String, LeftOut> {
     let servers = written.value.get("servers").and_then(Value::as_object).into_iter().flatten();
     let wanted = servers.filter(|(_, table)| table.get("enabled") != Some(&Value::Bool(false)));

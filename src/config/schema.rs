@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{name::ServerName, search};
 
-/// A check of one text. `Err` says why it is not good, to follow "`the text`" or "this value".
+/// Checks a string. `Err` is the predicate of the fault, to follow "`the text`" or "this value".
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
@@ -44,7 +44,7 @@ pub(super) const FORMATS: [(&str, Check); 11] = [
     }),
 ];
 
-/// Headers that the protocol needs for itself.
+/// Headers reserved for the protocol.
 const OWN_HEADERS: [&str; 7] = [
     "accept",
     "content-length",
@@ -70,9 +70,9 @@ pub fn schema() -> Value {
             "embedder": generator.subschema_for::<search::Settings>(),
             "servers": entries::<ServerTable>(&mut generator, "server-name", "The servers, by name."),
             "categories": entries::<Category>(&mut generator, "plain-name", "Groups of tools."),
-            "profiles": entries::<Profile>(&mut generator, "plain-name", "What single clients see."),
+            "profiles": entries::<Profile>(&mut generator, "plain-name", "What clients may see."),
             "policies": entries::<PolicyRule>(&mut generator, "plain-name", "What happens when certain tools are called."),
-            "clients": entries::<ClientSettings>(&mut generator, "plain-name", "What single clients stand."),
+            "clients": entries::<ClientSettings>(&mut generator, "plain-name", "Limits of clients."),
             "apps": entries::<AppTable>(&mut generator, "plain-name", "Workflows and named tools."),
         },
         "additionalProperties": false,

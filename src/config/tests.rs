@@ -723,5 +723,5 @@ fn the_schema_for_editors_is_up_to_date() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/servers.schema.json");
     let kept = std::fs::read_to_string(file).expect("it is there");
     let now = serde_json::to_string_pretty(&super::schema()).expect("it is JSON");
-    assert!(kept.trim() == now, "write it anew: cargo run -- schema > docs/servers.schema.json");
+    assert!(kept.trim() == now, "update it: cargo run -- schema > docs/servers.schema.json");
 }

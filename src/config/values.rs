@@ -45,7 +45,7 @@ impl fmt::Display for Secret {
 pub struct BearerToken([u8; 32]);
 
 impl BearerToken {
-    /// The fewest characters of one that is not soon guessed.
+    /// The minimum length, against guessing.
     const SHORTEST: usize = 16;
 
     /// The token that is written so.

@@ -1,5 +1,5 @@
-//! Putting an entry into a host's text and taking entries out, with everything else left as it is:
-//! comments, order, indentation, unknown keys. Each edit is read again before it is believed.
+//! Adds an entry to a host's text and removes entries, without changing anything else: comments, order, indentation,
+//! unknown keys. Each edit is verified by reading the result.
 
 use std::path::Path;
 
@@ -120,7 +120,7 @@ impl HostTable<'_> {
     }
 
     fn json(&self, text: &str, edit: impl FnOnce(&CstObject)) -> Result<String, HostFault> {
-        // Its faults have been told by `entries`.
+        // `entries` has already reported syntax errors.
         let root = CstRootNode::parse(text, &read::JSONC).map_err(|_| self.unsafe_edit(&[]))?;
         let servers = root.object_value_or_create().and_then(|root| root.object_value_or_create(self.table));
         edit(&servers.ok_or_else(|| self.unsafe_edit(&[]))?);
@@ -167,7 +167,7 @@ impl HostTable<'_> {
         HostFault::new(message.into(), remedy).within(self.file)
     }
 
-    /// Where the table's value stands.
+    /// The position of the table's value.
     fn place(&self, text: &str) -> (usize, usize) {
         let at = match self.format {
             FileFormat::Json => parse_to_ast(text, &CollectOptions::default(), &read::JSONC)
@@ -230,7 +230,7 @@ fn keep_comments(document: &mut DocumentMut, taken: &Item) {
     }
 }
 
-/// The first table that stands behind a place in the file.
+/// Returns the first table after a position in the file.
 fn next_table(root: &mut Table, from: Option<isize>) -> Option<&mut Table> {
     fn positions(table: &Table, found: &mut Vec<isize>) {
         for (_, item) in table {

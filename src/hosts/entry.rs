@@ -1,4 +1,4 @@
-//! One server as a host writes it, read into what servers.toml can say. What it cannot say is told.
+//! Reads one server from a host's entry. Settings without an equivalent in servers.toml are reported.
 
 mod reach;
 
@@ -22,7 +22,7 @@ pub(super) struct HostServer {
     pub blocked_tools: Vec<String>,
     pub timeout: Option<Duration>,
     pub start_timeout: Option<Duration>,
-    /// What the host gives the server and Nonet would not, as a reason to leave the server with the host.
+    /// A setting that Nonet cannot provide, as the reason to leave the server with the host.
     pub lost: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub(super) enum HostEntry {
     Left(String),
 }
 
-/// What is known about the file that an entry stands in.
+/// The file that contains an entry.
 pub(super) struct Context<'a> {
     pub machine: &'a Machine,
     pub host: Option<&'static Host>,
@@ -73,7 +73,7 @@ pub(super) struct Context<'a> {
     pub root: &'a Value,
 }
 
-/// Keys that say nothing that servers.toml would have to know.
+/// Keys that servers.toml does not need.
 const IDLE: [&str; 18] = [
     "type",
     "transport",
@@ -94,7 +94,7 @@ const IDLE: [&str; 18] = [
     "registryUrl",
     "dev",
 ];
-/// Keys about which tools the host calls without asking. That is no list of tools to show.
+/// Keys for tools that the host calls without approval. They are not a list of visible tools.
 const APPROVALS: [&str; 8] = [
     "autoApprove",
     "alwaysAllow",
@@ -325,7 +325,7 @@ pub(super) fn is_nonet(command: &str) -> bool {
     name.strip_suffix(".exe").unwrap_or(&name) == OWN_NAME
 }
 
-/// The values of an entry that look like secrets, so that they can be kept out of what is shown.
+/// Returns the values of an entry that look like secrets, for masking.
 pub(super) fn secrets(value: &Value, machine: &Machine) -> Vec<String> {
     let context = Context { machine, host: None, folder: None, root: &Value::Null };
     let HostEntry::Server(server, _) = read(value, &context) else { return Vec::new() };

@@ -17,18 +17,18 @@ use super::{
 pub(super) struct FoundEntries {
     pub entries: Vec<FoundEntry>,
     pub notes: Vec<String>,
-    /// What looks like a secret in them.
+    /// Values that look like secrets.
     pub secrets: Vec<String>,
 }
 
-/// A server as it stands in a file.
+/// A server in a file.
 pub(super) struct FoundEntry {
     pub name: String,
     pub from: Origin,
     pub entry: HostEntry,
 }
 
-/// Reads every file of a source that is there.
+/// Reads every existing file of a source.
 pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntries, HostFault> {
     let files: Vec<(PathBuf, Option<&'static Host>)> = match source {
         ImportSource::File(file) => {
@@ -126,7 +126,7 @@ impl FoundEntries {
         for table in tables {
             let of_project = table.table.starts_with("projects.");
             let folder = if of_project { Some(machine.current.as_path()) } else { folder.as_deref() };
-            // A table called by a name that one host alone has tells which host it was.
+            // Some table names are used by a single host.
             let host = host.or_else(|| match table.table.as_str() {
                 "context_servers" | "mcp_servers" => HOSTS.iter().find(|host| host.table == table.table),
                 _ => None,
@@ -146,7 +146,7 @@ impl FoundEntries {
         Ok(())
     }
 
-    /// Nonet over HTTP has no command to be known by, only its name.
+    /// Nonet over HTTP is recognised by its name, because it has no command.
     fn entry(&self, name: &str, value: &Value, context: &Context) -> HostEntry {
         match entry::read(value, context) {
             HostEntry::Server(..) if name == OWN_NAME && value.get("command").is_none() => HostEntry::Nonet,

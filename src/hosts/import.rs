@@ -85,7 +85,7 @@ pub fn import(
         false => before.clone(),
     };
     let mut change = Change::new(servers_toml, before, after, machine);
-    // What is only added to can be taken out again; what is replaced would be gone.
+    // Added servers can be removed again; replaced servers would be lost.
     change.backup = rows.iter().any(|row| matches!(row.done, Done::Replaced { .. }));
     change.secrets = found.secrets;
     let mut notes = found.notes;

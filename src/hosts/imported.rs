@@ -14,7 +14,7 @@ use crate::{
     secrets_file::SecretsFile,
 };
 
-/// What an import found, and what it makes of servers.toml.
+/// The servers of an import, and the new servers.toml.
 pub struct Imported {
     /// One row for each server that was found, in the order of the files.
     pub rows: Vec<ImportRow>,
@@ -22,7 +22,7 @@ pub struct Imported {
     pub variables: Vec<Variable>,
     /// The secrets that servers.toml takes from the keyring or from `secrets.env`, by name.
     pub secrets: Vec<KeptSecret>,
-    /// What is not about a single server.
+    /// Notes that are not about a single server.
     pub notes: Vec<String>,
     /// The new servers.toml.
     pub change: Change,
@@ -35,15 +35,15 @@ pub struct Imported {
 pub struct ImportRow {
     /// Its name in the host's file.
     pub name: String,
-    /// Where it stands.
+    /// The place of the entry.
     pub from: Origin,
     /// What was done.
     #[serde(flatten)]
     pub done: Done,
-    /// What of it was left out or changed, and what to look at.
+    /// Settings that were left out or changed, and remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Why the server has to stay in its file though servers.toml has it: Nonet would not run it, or not as the host does.
+    /// Why the server must stay in its file although servers.toml has it: Nonet would not run it, or not as the host does.
     #[serde(skip)]
     pub stays: Option<String>,
 }
@@ -57,7 +57,7 @@ impl ImportRow {
     }
 }
 
-/// Where a server stands.
+/// The place of a server's entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
     /// The host, if it is known.
@@ -78,7 +78,7 @@ pub enum Done {
         /// Its name in servers.toml.
         server: String,
     },
-    /// It was added under another name: its own is no server name, or stands for another server.
+    /// It was added under another name: its own is invalid or used by another server.
     AddedAs {
         /// Its name in servers.toml.
         server: String,
@@ -93,7 +93,7 @@ pub enum Done {
         /// Its name in servers.toml.
         server: String,
     },
-    /// It is Nonet, which does not stand behind itself.
+    /// It is Nonet itself.
     Nonet,
     /// It was left out.
     Skipped {
@@ -128,12 +128,12 @@ impl fmt::Display for Done {
     }
 }
 
-/// A variable that servers need. Its value is nowhere in here.
+/// A variable that servers need, without its value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// What it stands for.
+    /// Its meaning.
     pub what: String,
     /// The servers that need it, by their names in servers.toml.
     pub servers: Vec<String>,

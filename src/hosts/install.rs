@@ -1,4 +1,4 @@
-//! Nonet in a host's file, and out of it again.
+//! Adds Nonet to a host's file and removes it again.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use super::{
 /// How a host is to start Nonet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The program, as a whole path: hosts do not look where a shell does.
+    /// The program as an absolute path: hosts may not search the shell's PATH.
     pub command: String,
     /// Its arguments, such as `--config FILE`.
     pub args: Vec<String>,
@@ -34,7 +34,7 @@ pub enum Present {
         /// A path, as written.
         config: Option<String>,
     },
-    /// It joins a gateway that runs elsewhere, or is none that Nonet would write.
+    /// It connects to a gateway elsewhere, or was not written by Nonet.
     Elsewhere,
 }
 
@@ -87,7 +87,7 @@ pub fn install(
 
     let is_there = before.get(OWN_NAME).is_some_and(|there| {
         let same = |(key, value): (&String, &Value)| there.get(key) == Some(value);
-        // What is not about how it is started is the user's.
+        // Other keys belong to the user.
         entry.iter().filter(|(key, _)| matches!(key.as_str(), "command" | "args")).all(same)
     });
     let shown = file.file.display();
@@ -183,7 +183,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
     if !change.is_nothing() {
         told.push(host.reload.into());
     }
-    // Going back to a backup needs no other one.
+    // Restoring a backup needs no other backup.
     change.backup = !matches!(afterwards, Afterwards::Forget(Some(_))) && change.after.is_some();
     change.afterwards = afterwards;
     change.told = told;
@@ -238,7 +238,7 @@ impl HostFile {
         (!entries.contains_key(OWN_NAME)).then_some(First::Was(backup, bytes))
     }
 
-    /// A server as it stands in a backup.
+    /// Returns a server from a backup.
     fn kept(&self, backup: &str, name: &str, servers: &HostTable) -> Option<Map<String, Value>> {
         let backup = receipt::backup(&self.real, backup)?;
         let bytes = bytes(&backup).ok()??;

@@ -51,7 +51,7 @@ impl<'a> Joining<'a> {
         Self { doc, names, machine, replace, keeps, mine, variables, secrets }
     }
 
-    /// Puts one server into servers.toml, unless it is there.
+    /// Adds a server to servers.toml, unless servers.toml has the server.
     pub fn join(&mut self, found: &FoundEntry) -> ImportRow {
         let (done, notes, lost) = match &found.entry {
             HostEntry::Nonet => (Done::Nonet, Vec::new(), None),
@@ -109,7 +109,7 @@ impl<'a> Joining<'a> {
         (done, note)
     }
 
-    /// Says of which secrets nobody here knows whether they are the same.
+    /// Returns a note about secrets that could not be compared.
     fn not_compared(&self, held: &[(Reference, Meaning)]) -> Option<String> {
         let unseen = held.iter().map(|(reference, _)| reference);
         let unseen: Vec<_> = unseen.filter(|reference| !self.names.is_known(reference)).collect();
@@ -122,7 +122,7 @@ impl<'a> Joining<'a> {
         (!unseen.is_empty()).then(|| format!("{} {why}, so secrets were not compared", listed(&unseen)))
     }
 
-    /// Whether some secret of a server that is there is to go into the keyring and is not in it.
+    /// Whether an existing server has a secret that should go into the keyring but is not there.
     fn is_for_keyring(&self, server: &HostServer, held: &[(Reference, Meaning)]) -> bool {
         let texts = server.texts();
         let secrets = texts.iter().flat_map(|(_, parts)| parts.iter());

@@ -1,5 +1,4 @@
-//! Reading what hosts write: the format is told from the text, the servers are found wherever a
-//! host may have put them.
+//! Reads hosts' files: detects the format and finds the tables of servers.
 
 use std::{collections::HashSet, path::Path};
 
@@ -68,7 +67,7 @@ fn json<'a>(text: &'a str, file: &Path) -> Result<Option<ast::Value<'a>>, HostFa
 }
 
 /// Which of two keys with the same name counts is for each host to say, so none of them is edited.
-/// What is no server may be there twice; editors warn of that.
+/// Keys outside the tables of servers may be duplicates; editors warn of those.
 fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), HostFault> {
     let ast::Value::Object(root) = value else { return Ok(()) };
     let tables: Vec<_> =
@@ -125,7 +124,7 @@ pub(super) fn toml_value(item: &Item) -> Value {
 
 /// A table of servers inside of a file.
 pub(super) struct FoundTable<'a> {
-    /// Where it stands, such as `mcpServers`.
+    /// The path of the table, such as `mcpServers`.
     pub table: String,
     /// The entries, by the host's own names.
     pub entries: &'a Map<String, Value>,

@@ -1,6 +1,5 @@
-//! What looks like a secret: by the name of its place, by how it begins, or because it is long and
-//! looks rolled by dice. A wrong guess costs the user one variable to set; a missed one stands in a
-//! file, so in doubt it is a secret.
+//! Recognises secrets: by the name of their place, by their beginning, or by length and randomness. A false positive costs
+//! the user one variable; a missed secret stays in a file, so in doubt a value is a secret.
 
 use std::ops::Range;
 
@@ -9,7 +8,7 @@ use super::{
     secret_names::{is_harmless, is_secret_header, is_secret_name, kind},
 };
 
-/// Where a text stands.
+/// The place of a text.
 #[derive(Clone, Copy)]
 pub(super) enum TextPlace<'a> {
     /// The value of an environment variable.
@@ -63,7 +62,7 @@ const BEGINNINGS: [(&str, &str); 36] = [
 ];
 /// The shortest token: no service gives out shorter ones, and words that begin alike are shorter.
 const MIN_TOKEN: usize = 16;
-/// From which length on randomness alone gives a secret away.
+/// The length from which randomness by itself indicates a secret.
 const MIN_RANDOM: usize = 32;
 /// Bits per character that words, paths and package names stay below at that length.
 const RANDOM_BITS: f64 = 4.2;
@@ -95,7 +94,7 @@ fn has_secret(name: &str, default: &str) -> bool {
     marked.iter().any(|part| matches!(part, TextPart::Secret { .. }))
 }
 
-/// A text that is a secret because of where it stands.
+/// Marks a text that is a secret because of its place.
 fn by_place(text: &str, place: TextPlace) -> Option<TextParts> {
     match place {
         TextPlace::Env(name) if is_secret_name(name) && !is_harmless(text, name) => {

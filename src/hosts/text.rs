@@ -10,7 +10,7 @@ use similar::{ChangeTag, TextDiff};
 
 use super::HostFault;
 
-/// No config file is longer than this; what is, is something else.
+/// The largest configuration file, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 const BOM: &str = "\u{feff}";
 
@@ -86,7 +86,7 @@ pub(super) fn position(text: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The bytes of a file; none if there is no such file.
+/// Returns the bytes of a file; none if the file does not exist.
 pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, HostFault> {
     let unreadable = |source| {
         let remedy = "Check the file and its permissions.";

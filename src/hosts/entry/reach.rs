@@ -157,7 +157,7 @@ impl<'a> EntryReader<'a> {
     }
 }
 
-/// The text that the parts may come to. What is not known could stand anywhere in an address as a digit.
+/// Returns a possible value of the parts. A digit replaces an unknown part, because it is valid anywhere in an address.
 fn guessed(parts: &[TextPart]) -> String {
     let text = |part: &TextPart| match part {
         TextPart::Plain(text) | TextPart::Secret { value: text, .. } => text.clone(),
@@ -166,7 +166,7 @@ fn guessed(parts: &[TextPart]) -> String {
     parts.iter().map(text).collect()
 }
 
-/// Texts, and what is one for a program: numbers and truths.
+/// Returns a string, number or boolean as text.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
