@@ -34,7 +34,7 @@ use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Durati
 use self::args::{Cli, Command};
 use crate::{
     config::{self, Loaded, Sources},
-    downstream::guard,
+    downstream::process_guard,
     fault::Code,
     gateway::{Gateway, Options},
     keyring::{self, Keyring},
@@ -109,7 +109,7 @@ pub fn main() -> ExitCode {
 /// Runs the commands with which the gateway starts helper processes, and prepares the process of a shared gateway.
 fn helper_process(cli: &Cli) -> Option<ExitCode> {
     match cli.command.as_ref()? {
-        Command::Guard => guard::run(std::io::stdin()),
+        Command::Guard => process_guard::run(std::io::stdin()),
         Command::Select { filter } if select::run_child(filter).is_err() => {
             return Some(ExitCode::from(FAILED));
         }

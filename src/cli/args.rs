@@ -10,7 +10,7 @@ use clap::{
 
 use super::{login, secret, setup};
 use crate::{
-    downstream::guard,
+    downstream::process_guard,
     search::Rule,
     select::SELECT_COMMAND,
     shared::{SHARED_COMMAND, START_COMMAND},
@@ -282,7 +282,7 @@ pub(super) enum Command {
         shell: clap_complete::Shell,
     },
     /// Ends child processes after the gateway is gone; started by the gateway
-    #[command(name = guard::GUARD_COMMAND, hide = true)]
+    #[command(name = process_guard::GUARD_COMMAND, hide = true)]
     Guard,
     /// Run as this machine's shared gateway; started by the first client
     #[command(name = SHARED_COMMAND, hide = true)]

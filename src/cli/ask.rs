@@ -161,8 +161,8 @@ fn tell_faults(loaded: &Loaded) {
 /// Returns this machine's shared gateway of the configuration, if it is running.
 #[cfg(unix)]
 pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Running> {
-    use crate::shared::{Hello, Place};
-    let place = match Place::of(file) {
+    use crate::shared::{Hello, SharedPlace};
+    let place = match SharedPlace::of(file) {
         Ok(place) => place,
         Err(error) => {
             tracing::debug!("no place for a shared gateway: {error:#}");

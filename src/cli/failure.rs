@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use crate::{downstream::cause, text::clip};
+use crate::{downstream::likely_cause, text::clip};
 
 /// A failure of a server in one line; with what the server said, over several, if `verbose`.
 pub(super) fn failure(error: &str, verbose: bool) -> String {
     let brief = brief(error);
-    let line = match cause::likely(error) {
+    let line = match likely_cause(error) {
         Some(cause) => format!("{} ({brief})", cause.trim_end_matches('.')),
         None => brief.clone().into_owned(),
     };

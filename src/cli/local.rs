@@ -35,7 +35,7 @@ impl LocalGateway<'_> {
     pub async fn start(&self, servers: &[Arc<str>]) {
         for server in servers {
             if let Some(connection) = self.gateway.connections().get(server) {
-                connection.let_go();
+                connection.release();
             }
         }
         self.settle(servers).await;

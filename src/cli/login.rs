@@ -12,7 +12,7 @@ use crate::{
     config::{Config, Grant, OAuth, ServerSettings, Transport},
     gateway::last_seen,
     keyring,
-    oauth::{Callback, Entry, Kept, Record, SignIn, SignInError, Vault, Wish},
+    oauth::{Callback, KeptRecord, Record, SignIn, SignInError, SignInRequest, Vault, VaultEntry},
     store,
 };
 
@@ -40,7 +40,7 @@ struct Remote<'a> {
     url: &'a str,
     headers: HeaderMap,
     oauth: &'a OAuth,
-    entry: Entry,
+    entry: VaultEntry,
 }
 
 /// Signs in to a server. Exit code 1: the sign-in failed.
@@ -75,7 +75,7 @@ pub(super) async fn login(config: &Config, args: &LoginArgs) -> anyhow::Result<u
     let entry = &remote.entry;
     // A gateway that is renewing the old tokens must not overwrite the new ones.
     let lock = entry.lock().await?;
-    entry.write(&Kept { record, in_keyring }, keyring::ATTENDED)?;
+    entry.write(&KeptRecord { record, in_keyring }, keyring::ATTENDED)?;
     drop(lock);
     callback.close().await;
     if let (Some(folder), Some(settings)) = (config.embedder.cache_folder(), settings(config, server)) {
@@ -100,7 +100,7 @@ async fn sign_in(
     callback: &mut Callback,
 ) -> Result<Record, SignInError> {
     let limit = args.timeout;
-    let wish = Wish {
+    let request = SignInRequest {
         url: remote.url,
         headers: remote.headers.clone(),
         settings: remote.oauth,
@@ -110,7 +110,7 @@ async fn sign_in(
     };
     let late =
         |what: &str| SignInError::Failed(format!("{what} within {}", humantime::format_duration(limit)));
-    let sign_in = timeout(limit, SignIn::begin(wish)).await.unwrap_or_else(|_| Err(late("no answer")))?;
+    let sign_in = timeout(limit, SignIn::begin(request)).await.unwrap_or_else(|_| Err(late("no answer")))?;
     eprintln!("Open this address to sign in to `{}`:\n\n  {}\n", args.server, sign_in.address);
     if !args.no_browser {
         let address = sign_in.address.clone();

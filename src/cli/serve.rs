@@ -69,7 +69,7 @@ fn share(gateway: &Arc<Gateway>, file: &Path) {
     tokio::spawn(async move {
         let mut told = false;
         loop {
-            match crate::shared::Place::of(&file).and_then(|place| place.try_own()) {
+            match crate::shared::SharedPlace::of(&file).and_then(|place| place.try_own()) {
                 Ok(Some(owner)) => return serve::accept_shared(gateway, owner).await,
                 Ok(None) if std::mem::replace(&mut told, true) => {}
                 Ok(None) => {

@@ -11,7 +11,7 @@ pub(super) use super::{
     table::{Look, clean, paint, plain_table},
 };
 use crate::{
-    downstream::{Remedy, State, cause},
+    downstream::{Remedy, State, likely_cause},
     fault::{Code, Fault},
     gateway::Gateway,
     results::text_of,
@@ -225,7 +225,7 @@ fn print_fault(fault: &Value, verbose: bool) {
     complain(if verbose { message.clone() } else { brief(&message).into_owned() });
     // A fault that is not retryable, as of a left-out server, already names its cause.
     let is_down = fault["code"] == "server_down" && fault["retryable"] != false;
-    if let Some(cause) = cause::likely(&message).filter(|_| is_down) {
+    if let Some(cause) = likely_cause(&message).filter(|_| is_down) {
         eprintln!("  {cause}");
     }
     let meant = fault["did_you_mean"].as_array().into_iter().flatten();
