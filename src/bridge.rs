@@ -8,7 +8,6 @@
 
 mod http;
 mod ledger;
-mod message;
 mod running;
 
 use std::{
@@ -21,9 +20,7 @@ use anyhow::Context;
 use bytes::Bytes;
 pub use http::Target;
 use ledger::{Ledger, cancel};
-use message::Message;
 pub use running::{Running, Unanswered};
-use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     sync::mpsc,
@@ -33,10 +30,7 @@ use tokio::{
 
 #[cfg(unix)]
 use crate::shared::{Hello, Place};
-use crate::{
-    lines::{Line, LineReader, id_at_end, id_in},
-    serve::MAX_MESSAGE,
-};
+use crate::wire::{Fault, Head, Line, LineReader, Message, OF_CLIENT};
 
 /// How many messages wait on their way, each way.
 const QUEUE: usize = 64;
@@ -133,18 +127,23 @@ async fn write_lines<W: AsyncWrite + Unpin>(mut lines: mpsc::Receiver<Bytes>, mu
 
 #[cfg(unix)]
 async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc::Sender<Back>) {
+    let mut open = None;
     while let Some(line) = reader.next().await {
-        let too_long = |id: Option<Value>| {
-            let message = "the answer is longer than what passes through the shared gateway";
-            id.map(|id| error(&id.to_string(), LOST, message))
-        };
         let line = match line {
             Line::Whole(mut line) => {
                 line.extend_from_slice(b"\n");
                 Some(line.freeze())
             }
-            Line::TooLong(head) => too_long(id_in(&head)),
-            Line::TooLongEnd(tail) => too_long(id_at_end(&tail)),
+            Line::TooLong(beginning) => {
+                open = Some(Head::of(&beginning));
+                None
+            }
+            Line::TooLongEnd(tail) => {
+                let id = open.take().and_then(|head| head.with_tail(&tail).id);
+                id.map(|id| {
+                    error(&id, LOST, "the answer is longer than what passes through the shared gateway")
+                })
+            }
         };
         if let Some(line) = line
             && lines.send(Back::Line(line)).await.is_err()
@@ -166,6 +165,8 @@ struct Bridge {
     ledger: Ledger,
     /// Messages for the other side that it has not taken yet.
     held: VecDeque<Bytes>,
+    /// A message of the client that is too long, until its end says whose it is.
+    too_long: Option<Head>,
     /// Lines for the client. Without a limit: a client that writes much before it reads must not be stopped from writing.
     out: mpsc::UnboundedSender<Bytes>,
 }
@@ -176,7 +177,7 @@ pub async fn run(far: Far, stop: impl Future<Output = ()>) -> anyhow::Result<()>
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let (out, lines) = mpsc::unbounded_channel();
     let writing = tokio::spawn(write_out(lines, writer));
-    let joined = join(far, LineReader::new(reader, MAX_MESSAGE), out, stop).await;
+    let joined = join(far, LineReader::new(reader, OF_CLIENT.bytes), out, stop).await;
     // What it was told last.
     let _ = tokio::time::timeout(DRAIN, writing).await;
     joined
@@ -197,7 +198,7 @@ async fn join<R: AsyncRead + Unpin>(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     tokio::pin!(stop);
-    let mut bridge = Bridge { far, ledger: Ledger::default(), held: VecDeque::new(), out };
+    let mut bridge = Bridge { far, ledger: Ledger::default(), held: VecDeque::new(), too_long: None, out };
     let link = tokio::select! {
         passed = bridge.keep_passing(&mut client) => passed,
         () = &mut stop => return Ok(()),
@@ -257,8 +258,8 @@ impl Bridge {
                         line.extend_from_slice(b"\n");
                         self.held.extend(self.ledger.sent(line.freeze()));
                     }
-                    Some(Line::TooLong(head)) => self.refuse(id_in(&head))?,
-                    Some(Line::TooLongEnd(tail)) => self.refuse(id_at_end(&tail))?,
+                    Some(Line::TooLong(beginning)) => self.too_long = Some(Head::of(&beginning)),
+                    Some(Line::TooLongEnd(tail)) => self.refuse(&tail)?,
                 },
                 place = link.to.reserve(), if !self.held.is_empty() => match (place, self.held.pop_front()) {
                     (Ok(place), Some(line)) => place.send(line),
@@ -293,10 +294,21 @@ impl Bridge {
         self.out.send(line).ok().context("the client does not read any more")
     }
 
-    fn refuse(&self, id: Option<Value>) -> anyhow::Result<()> {
-        let Some(id) = id else { return Ok(()) };
-        let message = format!("Invalid Request: longer than {MAX_MESSAGE} bytes");
-        self.write(error(&id.to_string(), -32600, &message))
+    /// Answers a request that is too long, once its end has come.
+    fn refuse(&mut self, tail: &str) -> anyhow::Result<()> {
+        let Some(head) = self.too_long.take().map(|head| head.with_tail(tail)) else { return Ok(()) };
+        let fault = Fault::TooLong(OF_CLIENT.bytes);
+        let (code, message) = fault.of_request();
+        match (head.asks(), head.id) {
+            (_, None) => Ok(()),
+            (true, Some(id)) => self.write(error(&id, code, &message)),
+            // The gateway that asked must not wait for the answer.
+            (false, Some(id)) => {
+                let answer = error(&id, LOST, &format!("the client's answer is {fault}"));
+                self.held.extend(self.ledger.sent(answer));
+                Ok(())
+            }
+        }
     }
 
     /// Answers what was under way when the link was lost, and takes back what the gateway asked. Requests that were not sent
@@ -307,8 +319,9 @@ impl Bridge {
             self.write(cancel(&id))?;
         }
         // Answers to the gateway that is gone.
-        self.held.retain(|line| Message::of(line).is_none_or(|message| message.method().is_some()));
-        let held: BTreeSet<String> = self.held.iter().filter_map(|line| Message::of(line)?.id()).collect();
+        self.held.retain(|line| Message::of(line.clone()).is_none_or(|message| message.method().is_some()));
+        let held: BTreeSet<String> =
+            self.held.iter().filter_map(|line| Message::of(line.clone())?.id_text()).collect();
         let lost: Vec<String> = self.ledger.awaited.difference(&held).cloned().collect();
         self.ledger.awaited.retain(|id| held.contains(id));
         let message = format!(
@@ -345,8 +358,8 @@ impl Bridge {
             let back = back.with_context(|| format!("{} does not shake hands", self.far.name()))?;
             match back {
                 None => return Ok(false),
-                Some(Back::Line(line)) if Message::of(&line).is_some_and(|message| message.answers(&id)) => {
-                    if Message::of(&line).is_some_and(|message| message.is_result()) {
+                Some(Back::Line(line)) if answers(&line, &id) => {
+                    if Message::of(line.clone()).is_some_and(|message| message.result().is_some()) {
                         break;
                     }
                     tracing::warn!(answer = %String::from_utf8_lossy(&line), "the handshake was refused");
@@ -387,11 +400,25 @@ impl Bridge {
     }
 }
 
-/// A JSON-RPC error as a line. `id` as it stands in the request.
-fn error(id: &str, code: i32, message: &str) -> Bytes {
-    error_line(id, &json!({ "code": code, "message": message }))
+/// Whether a line is the answer to the request with this id.
+fn answers(line: &Bytes, id: &str) -> bool {
+    Message::of(line.clone()).is_some_and(|message| message.answers(id))
 }
 
-fn error_line(id: &str, error: &Value) -> Bytes {
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}\n").into()
+/// A JSON-RPC error as a line. `id` as it is in the request.
+fn error(id: &str, code: i32, message: &str) -> Bytes {
+    as_line(&Message::failure(id, code, message))
+}
+
+/// A message as a line: the line breaks of JSON that was written over several lines are white space, since in its strings
+/// they are escaped.
+fn as_line(message: &[u8]) -> Bytes {
+    let mut line = match message.trim_ascii() {
+        message if message.contains(&b'\n') => {
+            message.iter().filter(|byte| !matches!(byte, b'\n' | b'\r')).copied().collect()
+        }
+        message => message.to_vec(),
+    };
+    line.push(b'\n');
+    line.into()
 }

@@ -16,12 +16,11 @@ pub mod guard;
 mod handler;
 mod handshake;
 mod http;
-mod inbox;
-mod lines;
+mod legacy_sse;
 mod list;
 mod refusal;
 mod request;
-mod sse;
+mod stdio;
 mod supervise;
 mod tap;
 mod tasks;
@@ -33,9 +32,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use rmcp::{
-    RoleClient, model::ErrorData, service::Peer, transport::streamable_http_client::StreamableHttpError,
-};
+use rmcp::{RoleClient, model::ErrorData, service::Peer};
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -55,6 +52,7 @@ use crate::{
     catalog::Listing,
     config::{Server, Transport},
     oauth::{Account, Vault},
+    wire,
 };
 
 /// The shortest value of `env`, `headers` or the keyring that is masked: shorter ones are words, not secrets.
@@ -430,10 +428,5 @@ fn mask(secrets: &[String], text: &str) -> String {
 
 /// The innermost cause of an error: the outer ones only say that something failed.
 fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
-    // rmcp does not call what its HTTP client says a source.
-    let source = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        Some(StreamableHttpError::Client(error)) => Some(error as _),
-        _ => error.source(),
-    };
-    source.map_or_else(|| error.to_string(), deepest)
+    wire::rmcp::source(error).map_or_else(|| error.to_string(), deepest)
 }

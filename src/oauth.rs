@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use futures::{FutureExt, future::BoxFuture};
 use reqwest::Url;
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, ClientCredentialsConfig, CredentialStore, InMemoryCredentialStore,
@@ -33,7 +34,11 @@ use crate::{
     config::{Grant, OAuth},
     keyring,
     text::clip,
-    web,
+    wire::{
+        http::{HttpFault, Signer},
+        rmcp::{chain, is_private_address, is_refused_for_good},
+        web,
+    },
 };
 
 /// How long before its end a token is renewed, so that it does not end on the way.
@@ -282,40 +287,25 @@ async fn limited<T>(work: impl Future<Output = Result<T, RenewError>>) -> Result
     tokio::time::timeout(RENEW_LIMIT, work).await.unwrap_or_else(|error| Err(late(error)))
 }
 
-/// One request to a server that may want a token. It is sent again, once, with a token that was renewed because of it.
-pub struct Attempt<'a> {
-    account: Option<&'a Arc<Account>>,
-    token: Option<String>,
-    renewed: bool,
+impl From<RenewError> for HttpFault {
+    fn from(error: RenewError) -> Self {
+        match error {
+            RenewError::Over(why) => Self::AuthRequired(why),
+            RenewError::Failed(_) => Self::Unsent(error.to_string()),
+        }
+    }
 }
 
-impl<'a> Attempt<'a> {
-    /// The first one.
-    pub async fn first(account: Option<&'a Arc<Account>>) -> Result<Self, RenewError> {
-        let token = match account {
-            Some(account) => account.token().await?,
-            None => None,
-        };
-        Ok(Self { account, token, renewed: false })
+impl Signer for Account {
+    fn token(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>> {
+        async move { Ok(Account::token(&self).await?) }.boxed()
     }
 
-    /// What goes with it as a bearer token.
-    pub fn token(&self) -> Option<&str> {
-        self.token.as_deref()
-    }
-
-    /// Whether to send it again after the server wanted a sign-in.
-    pub async fn again(&mut self) -> Result<bool, RenewError> {
-        let Some(account) = self.account.filter(|_| !std::mem::replace(&mut self.renewed, true)) else {
-            return Ok(false);
-        };
-        match account.another(self.token.clone()).await? {
-            None => Ok(false),
-            fresh => {
-                self.token = fresh;
-                Ok(true)
-            }
-        }
+    fn another(
+        self: Arc<Self>,
+        used: Option<String>,
+    ) -> BoxFuture<'static, Result<Option<String>, HttpFault>> {
+        async move { Ok(Account::another(&self, used).await?) }.boxed()
     }
 }
 
@@ -452,30 +442,18 @@ async fn exchange(url: &str, settings: &OAuth) -> Result<Record, RenewError> {
 /// Whether a failure is an answer of the sign-in server, or may pass.
 fn judged(error: AuthError) -> RenewError {
     let text = explain(&error);
-    let passes = ["temporarily_unavailable", "server_error", "slow_down"];
-    // What oauth2 says of an error response (RFC 6749, section 5.2).
-    let answered =
-        text.contains("Server returned error response") && !passes.iter().any(|code| text.contains(code));
+    let refused = is_refused_for_good(&error);
     match error {
         AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired => over(),
-        _ if answered => RenewError::Over(text),
+        _ if refused => RenewError::Over(text),
         _ => RenewError::Failed(text),
     }
 }
 
 /// What went wrong, down to the cause, with what to do where that is known.
 fn explain(error: &AuthError) -> String {
-    let mut text = error.to_string();
-    let mut at: &dyn std::error::Error = error;
-    while let Some(source) = at.source() {
-        let said = source.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        at = source;
-    }
-    let text = clip(&printable(&text), 600);
-    if text.contains("address not allowed") {
+    let text = clip(&printable(&chain(error)), 600);
+    if is_private_address(error) {
         return format!(
             "{text}. If that is a server of your own network, set `private_addresses = true` in its `oauth`"
         );
@@ -516,15 +494,5 @@ mod tests {
     fn a_resource_is_told_without_keys() {
         assert_eq!(resource("https://ann:pw@example.com/mcp?key=s3cret#x"), "https://example.com/mcp");
         assert_eq!(resource("https://example.com/mcp/"), "https://example.com/mcp/");
-    }
-
-    #[test]
-    fn an_answer_of_the_sign_in_server_is_told_from_a_failure() {
-        let over =
-            |text: &str| matches!(judged(AuthError::TokenRefreshFailed(text.into())), RenewError::Over(_));
-        assert!(over("Server returned error response: invalid_client: unknown"));
-        assert!(!over("Server returned error response: temporarily_unavailable"));
-        assert!(!over("Failed to parse server response"));
-        assert!(!over("Request failed"));
     }
 }

@@ -11,13 +11,13 @@ mod access;
 mod following;
 mod http;
 mod inquiring;
-mod lines;
 mod lists;
 mod open;
 mod page;
 mod passing;
 #[cfg(unix)]
 mod shared;
+mod stdio;
 mod tasks;
 mod verbatim;
 
@@ -54,7 +54,7 @@ use tokio_util::{
 use self::{
     lists::{Lists, tell_changed},
     open::{Left, Parkings, Wanted, Ways},
-    verbatim::{Verbatim, wrap},
+    verbatim::Verbatim,
 };
 use crate::{
     config::{Config, Limits},
@@ -63,9 +63,9 @@ use crate::{
         Gateway, inquiry,
         session::{AsTask, Caller, Session},
     },
-    lines::LineReader,
     meta::{self, Answer},
     trace,
+    wire::{LineReader, OF_CLIENT, rmcp::carry},
 };
 
 /// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
@@ -73,8 +73,6 @@ const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// Methods whose params a client may have wrong: those of both eras, and those that the stateless one has no more.
 const KNOWN: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
 const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", "logging/setLevel"];
-/// The longest message that is read, in bytes.
-pub const MAX_MESSAGE: usize = 64 << 20;
 /// How long servers wait with starting, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
 /// How long servers wait for the last known lists to be searchable.
@@ -89,7 +87,7 @@ pub async fn serve_stdio(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
-    let transport = lines::ClientLines::new(LineReader::new(reader, MAX_MESSAGE), writer);
+    let transport = stdio::ClientLines::new(LineReader::new(reader, OF_CLIENT.bytes), writer);
     gateway.recall();
     connect_soon(&gateway);
     let handler = Verbatim(Handler::new(gateway.clone(), profile, false, Parkings::default()));
@@ -352,7 +350,7 @@ impl ServerHandler for Handler {
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
         }
-        Ok(ListToolsResult { meta: Some(wrap(list)), ..ListToolsResult::default() })
+        Ok(ListToolsResult { meta: Some(carry(list)), ..ListToolsResult::default() })
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -400,7 +398,7 @@ impl ServerHandler for Handler {
             Answer::Task(job) if modern => CallToolResponse::Task(tasks::created(&self.gateway, job)),
             Answer::Task(job) => {
                 let mut carrier = CallToolResult::default();
-                carrier.meta = Some(wrap(json!({ "task": tasks::started(&self.gateway, job) })));
+                carrier.meta = Some(carry(json!({ "task": tasks::started(&self.gateway, job) })));
                 CallToolResponse::Complete(carrier)
             }
             Answer::Result(mut result) => {
@@ -412,7 +410,7 @@ impl ServerHandler for Handler {
                     }
                 }
                 let mut carrier = CallToolResult::default();
-                carrier.meta = Some(wrap(result));
+                carrier.meta = Some(carry(result));
                 CallToolResponse::Complete(carrier)
             }
         })

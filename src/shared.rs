@@ -19,8 +19,8 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    lines::{Line, LineReader},
     store,
+    wire::{self, Line, LineReader},
 };
 
 /// The argument that makes the binary be the shared gateway.
@@ -231,7 +231,7 @@ mod unix {
             anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();
             // Answers may be as long as those of servers.
-            let mut reader = LineReader::new(reader, crate::web::MAX_ANSWER + ENVELOPE);
+            let mut reader = LineReader::new(reader, wire::ANSWER.bytes + ENVELOPE);
             let greeted = async {
                 let mut line = serde_json::to_vec(hello).ok()?;
                 line.push(b'\n');
@@ -321,7 +321,7 @@ mod unix {
         let mut line = serde_json::to_vec(&welcome)?;
         line.push(b'\n');
         writer.write_all(&line).await?;
-        reader.allow(crate::serve::MAX_MESSAGE);
+        reader.allow(wire::OF_CLIENT.bytes);
         Ok(welcome.refused.is_none().then_some((hello, reader, writer)))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::message::Message;
+use crate::wire::Message;
 
 /// What is remembered of the messages of one client.
 #[derive(Debug, Default)]
@@ -33,15 +33,15 @@ pub(super) struct Ledger {
 impl Ledger {
     /// A line of the client, as it is to be sent; none if it answers a question of a gateway that is gone.
     pub fn sent(&mut self, line: Bytes) -> Option<Bytes> {
-        let Some(message) = Message::of(&line) else { return Some(line) };
-        match (message.method(), message.id()) {
+        let Some(message) = Message::of(line.clone()) else { return Some(line) };
+        match (message.method().as_deref(), message.id_text()) {
             (Some("initialize"), Some(id)) => {
                 self.initialize = Some((line.clone(), id, false));
                 self.initialized = None;
             }
             (Some(method), Some(id)) => {
                 if message.version().is_none() {
-                    self.note_wish(method, message.name(), &line);
+                    self.note_wish(method, message.about(), &line);
                 }
                 self.awaited.insert(id);
             }
@@ -53,7 +53,7 @@ impl Ledger {
             }
             (None, Some(id)) => {
                 let own = self.asked.remove(&id)?;
-                return if own == id { Some(line) } else { with_id(&line, &own) };
+                return if own == id { Some(line.clone()) } else { message.with_id(&own) };
             }
             _ => {}
         }
@@ -74,7 +74,7 @@ impl Ledger {
         let ids = (0..).map(|n| json!(format!("nonet-again-{n}")).to_string());
         let lines: Vec<(String, Bytes)> = ids
             .zip(self.wishes.values())
-            .filter_map(|(id, line)| Some((id.clone(), with_id(line, &id)?)))
+            .filter_map(|(id, line)| Some((id.clone(), Message::of(line.clone())?.with_id(&id)?)))
             .collect();
         self.repeated = lines.iter().map(|(id, _)| id.clone()).collect();
         lines.into_iter().map(|(_, line)| line).collect()
@@ -82,10 +82,10 @@ impl Ledger {
 
     /// A line of the gateway, as the client gets it; none if it is not for the client.
     pub fn came(&mut self, line: Bytes) -> Option<Bytes> {
-        let Some(message) = Message::of(&line) else { return Some(line) };
-        match (message.method(), message.id()) {
+        let Some(message) = Message::of(line.clone()) else { return Some(line) };
+        match (message.method().as_deref(), message.id_text()) {
             (None, Some(id)) if self.repeated.remove(&id) => {
-                if !message.is_result() {
+                if message.result().is_none() {
                     tracing::warn!(answer = %String::from_utf8_lossy(&line), "the new gateway does not do what the client wished");
                 }
                 return None;
@@ -103,7 +103,7 @@ impl Ledger {
                 let id = self.id_of(&own);
                 self.asked.insert(id.clone(), own.clone());
                 if id != own {
-                    return Some(with_id(&line, &id).unwrap_or(line));
+                    return message.with_id(&id);
                 }
             }
             (Some("notifications/cancelled"), None) => {
@@ -126,13 +126,6 @@ impl Ledger {
             losses => json!(format!("nonet-{losses}-{own}")).to_string(),
         }
     }
-}
-
-/// A message with another id.
-fn with_id(line: &[u8], id: &str) -> Option<Bytes> {
-    let mut message: Value = serde_json::from_slice(line).ok()?;
-    message["id"] = serde_json::from_str(id).ok()?;
-    Some(format!("{message}\n").into())
 }
 
 /// Tells the client that a question is not open any more.
@@ -165,12 +158,13 @@ mod tests {
         ledger.asked.clear();
         let again = ledger.came(question()).expect("it is for the client");
         assert!(
-            Message::of(&again).and_then(|message| message.id()).as_deref() == Some(r#""nonet-1-0""#),
+            Message::of(again.clone()).and_then(|message| message.id_text()).as_deref()
+                == Some(r#""nonet-1-0""#),
             "{again:?}"
         );
         assert_eq!(ledger.sent(answer("0")), None, "the question of the first one");
         let given = ledger.sent(answer(r#""nonet-1-0""#)).expect("the question of the second one");
-        assert!(Message::of(&given).is_some_and(|message| message.answers("0")), "{given:?}");
+        assert!(Message::of(given.clone()).is_some_and(|message| message.answers("0")), "{given:?}");
         assert_eq!(ledger.sent(answer(r#""nonet-1-0""#)), None, "once");
     }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Back, Link, Message, Target, message::VERSION_KEY};
+use super::{Back, Link, Target, answers};
 #[cfg(unix)]
 use crate::shared::{Hello, Place};
+use crate::wire::VERSION_KEY;
 
 const VERSION: &str = "2026-07-28";
 /// How long a cancelled request may take to leave this process.
@@ -73,7 +74,7 @@ impl Running {
                 Some(Back::Line(line)) => line,
                 Some(Back::Unsent(_)) | None => return Err(Unanswered::Lost),
             };
-            if !Message::of(&line).is_some_and(|message| message.answers(&id)) {
+            if !answers(&line, &id) {
                 continue;
             }
             let mut answer: Value = serde_json::from_slice(&line).map_err(|_| Unanswered::Lost)?;

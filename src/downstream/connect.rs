@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use ::http::{HeaderName, HeaderValue};
+use ::http::{HeaderName, HeaderValue, StatusCode};
 use rmcp::{
     model::ProtocolVersion,
     service::{
@@ -28,13 +28,21 @@ use super::{
     handler::client_config,
     handshake::{self, HandshakeError},
     http,
-    lines::Lines,
+    legacy_sse::{Events, SseError},
     refusal::Refusal,
-    sse::{Events, SseError},
+    stdio::Lines,
     supervise::{End, Link},
     tap::Tap,
 };
-use crate::{config::Transport, text::clip, web};
+use crate::{
+    config::Transport,
+    text::clip,
+    wire::{
+        http::{HttpFault, Signer},
+        rmcp::http_fault,
+        web,
+    },
+};
 
 /// How long a silent server is waited for before it is also greeted in the way of the session era.
 /// Launchers that download first take longer; over stdio both answers are then understood.
@@ -144,9 +152,14 @@ impl Connection {
             let changed = Arc::new(Notify::new());
             let handler = self.handler(&changed);
             let closed = CancellationToken::new();
-            let mut transport =
-                http::transport(url, headers.clone(), self.account.clone(), closed.clone().drop_guard())
-                    .map_err(|error| End::Failed(format!("no HTTP client: {error}")))?;
+            let mut transport = http::transport(
+                self.name.clone(),
+                url,
+                headers.clone(),
+                self.signer(),
+                closed.clone().drop_guard(),
+            )
+            .map_err(|error| End::Failed(format!("no HTTP client: {error}")))?;
             transport.tap = Tap::new(self.askers.clone());
             let token = CancellationToken::new();
             let greeting = serve_client_with_lifecycle_and_ct(handler, transport, mode, token);
@@ -194,7 +207,9 @@ impl Connection {
                 tracing::debug!(server = %self.name, "speaks the old HTTP+SSE transport");
                 Ok(link)
             }
-            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Refused(_)))) => Err(End::Failed(failure)),
+            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Http(HttpFault::Status { .. })))) => {
+                Err(End::Failed(failure))
+            }
             Ok(Err(error)) => Err(refused(&error, url)),
         }
     }
@@ -207,8 +222,7 @@ impl Connection {
     ) -> Result<Link, HandshakeError> {
         let closed = CancellationToken::new();
         let headers = headers.into_iter().collect();
-        let mut events =
-            Events::open(self.name.clone(), url, headers, self.account.clone(), closed.clone()).await?;
+        let mut events = Events::open(self.name.clone(), url, headers, self.signer(), closed.clone()).await?;
         events.tap = Tap::new(self.askers.clone());
         let (era, info) =
             handshake::greet(&mut events, Some(Era::Legacy), &client_config(), self.silence()).await?;
@@ -217,6 +231,11 @@ impl Connection {
         let token = CancellationToken::new();
         let running = serve_directly_with_ct(handler, events, Some(info.clone()), token);
         Ok(Link { running, child: None, era, info, changed, closed })
+    }
+
+    /// Who signs its requests.
+    fn signer(&self) -> Option<Arc<dyn Signer>> {
+        self.account.clone().map(|account| account as Arc<dyn Signer>)
     }
 
     /// How long a server may be silent before it is taken for one of the session era.
@@ -242,14 +261,17 @@ fn explain(error: &ClientInitializeError, url: &str) -> String {
     clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
 }
 
-/// Whether a server behind a URL does not take the POST of streamable HTTP, which is where one of the old HTTP+SSE
-/// transport may be. rmcp keeps the status in words only, and not at all where the body is JSON-RPC.
+/// Whether a server behind a URL does not take the POST of streamable HTTP, which is where a server of the legacy SSE
+/// transport may be. A refusal whose body is JSON-RPC has lost its status.
 fn is_post_refused(error: &ClientInitializeError) -> bool {
     match error {
-        ClientInitializeError::TransportError { error, .. } => {
-            let text = deepest(error.error.as_ref());
-            ["HTTP 400", "HTTP 404", "HTTP 405"].iter().any(|status| text.contains(status))
-        }
+        ClientInitializeError::TransportError { error, .. } => matches!(
+            http_fault(error.error.as_ref()),
+            Some(HttpFault::Status {
+                status: StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED,
+                ..
+            })
+        ),
         ClientInitializeError::JsonRpcError(_) | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
             true
         }
@@ -257,12 +279,10 @@ fn is_post_refused(error: &ClientInitializeError) -> bool {
     }
 }
 
-/// Why a server of the old HTTP+SSE transport could not be reached.
+/// Why a server of the legacy SSE transport could not be reached.
 fn refused(error: &HandshakeError, url: &str) -> End {
-    if let HandshakeError::NotTaken(refused) = error
-        && let Some(refusal) = Refusal::of(refused)
-    {
-        return End::Unsigned(refusal);
+    match Refusal::of(error) {
+        Some(refusal) => End::Unsigned(refusal),
+        None => End::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600)),
     }
-    End::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600))
 }

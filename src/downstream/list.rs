@@ -15,7 +15,10 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::{Era, deepest, follow::Followed, supervise::Link};
-use crate::catalog::Listing;
+use crate::{
+    catalog::Listing,
+    wire::{self, MAX_LIST},
+};
 
 /// How many pages of a list are read, and how many entries; what lies beyond is not shown.
 const MAX_PAGES: usize = 200;
@@ -102,6 +105,7 @@ async fn pages(
     let mut all: Vec<Value> = Vec::new();
     let mut seen = HashSet::new();
     let mut cursor = None;
+    let mut bytes = 0;
     for _ in 0..MAX_PAGES {
         let answer = timeout(PAGE_TIMEOUT, peer.send_request(request(cursor.take())))
             .await
@@ -115,8 +119,22 @@ async fn pages(
             Err(error) => return Err(ListError::Other(deepest(&error))),
         };
         match page.get_mut(field).map(Value::take) {
-            Some(Value::Array(entries)) => all.extend(entries),
+            Some(Value::Array(entries)) => {
+                all.extend(entries.into_iter().take_while(|entry| {
+                    bytes += wire::size(entry);
+                    bytes <= MAX_LIST
+                }));
+            }
             _ => return Err(ListError::Other(format!("an answer without `{field}`"))),
+        }
+        if bytes > MAX_LIST {
+            tracing::warn!(
+                server,
+                field,
+                limit_bytes = MAX_LIST,
+                "the list is longer than the limit and was cut"
+            );
+            return Ok(all);
         }
         if all.len() >= MAX_ENTRIES {
             tracing::warn!(

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::{Found, Record, explain, manager, printable};
-use crate::{config::OAuth, text::clip, web};
+use crate::{config::OAuth, text::clip, wire::web};
 
 /// Under which name Nonet registers.
 const CLIENT_NAME: &str = "Nonet";

@@ -9,8 +9,8 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::verbatim::wrap;
 use crate::gateway::Page;
+use crate::wire::rmcp::carry;
 
 /// A list under the name of its field. A client of the stateless era is told that it may change at any time.
 fn list(field: &str, page: Page, modern: bool) -> Value {
@@ -45,19 +45,19 @@ fn result(mut result: Value, modern: bool, cached: bool) -> Value {
 }
 
 pub(super) fn prompts(page: Page, modern: bool) -> ListPromptsResult {
-    ListPromptsResult { meta: Some(wrap(list("prompts", page, modern))), ..ListPromptsResult::default() }
+    ListPromptsResult { meta: Some(carry(list("prompts", page, modern))), ..ListPromptsResult::default() }
 }
 
 pub(super) fn resources(page: Page, modern: bool) -> ListResourcesResult {
     ListResourcesResult {
-        meta: Some(wrap(list("resources", page, modern))),
+        meta: Some(carry(list("resources", page, modern))),
         ..ListResourcesResult::default()
     }
 }
 
 pub(super) fn templates(page: Page, modern: bool) -> ListResourceTemplatesResult {
     let list = list("resourceTemplates", page, modern);
-    ListResourceTemplatesResult { meta: Some(wrap(list)), ..ListResourceTemplatesResult::default() }
+    ListResourceTemplatesResult { meta: Some(carry(list)), ..ListResourceTemplatesResult::default() }
 }
 
 /// A server's answer that has to be an object with this field.
@@ -70,18 +70,18 @@ fn has(given: Value, field: &str) -> Result<Value, ErrorData> {
 
 pub(super) fn prompt(given: Value, modern: bool) -> Result<GetPromptResult, ErrorData> {
     let mut carrier = GetPromptResult::new(Vec::new());
-    carrier.meta = Some(wrap(result(has(given, "messages")?, modern, false)));
+    carrier.meta = Some(carry(result(has(given, "messages")?, modern, false)));
     Ok(carrier)
 }
 
 pub(super) fn resource(given: Value, modern: bool) -> Result<ReadResourceResult, ErrorData> {
     let mut carrier = ReadResourceResult::new(Vec::new());
-    carrier.meta = Some(wrap(result(has(given, "contents")?, modern, true)));
+    carrier.meta = Some(carry(result(has(given, "contents")?, modern, true)));
     Ok(carrier)
 }
 
 pub(super) fn completion(given: Value, modern: bool) -> Result<CompleteResult, ErrorData> {
     let mut carrier = CompleteResult::default();
-    carrier.meta = Some(wrap(result(has(given, "completion")?, modern, false)));
+    carrier.meta = Some(carry(result(has(given, "completion")?, modern, false)));
     Ok(carrier)
 }

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{Handler, connect_soon, lines::ClientLines, open::Parkings, verbatim::Verbatim};
+use super::{Handler, connect_soon, open::Parkings, stdio::ClientLines, verbatim::Verbatim};
 use crate::{
     gateway::Gateway,
     shared::{self, Hello, Owner, START_LIMIT},
