@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::{Expose, Policy, PolicyRule, Risk, Server},
+    config::{Expose, Policy, PolicyRule, Risk, ServerSettings},
     fault::{Code, Fault},
     name::{self, Wire},
     passed::{Offer, Passed},
@@ -166,7 +166,7 @@ impl Catalog {
     /// Joins listings into one catalogue. `settings` is absent for Nonet's own tools. `policies` are those of the whole
     /// configuration, by name.
     pub fn new<'a>(
-        listings: impl IntoIterator<Item = (&'a str, &'a Listing, Option<&'a Server>)>,
+        listings: impl IntoIterator<Item = (&'a str, &'a Listing, Option<&'a ServerSettings>)>,
         policies: &BTreeMap<String, PolicyRule>,
     ) -> Self {
         let mut tools: BTreeMap<Arc<str>, Tool> = BTreeMap::new();
@@ -411,7 +411,7 @@ fn give_wire_names(tools: BTreeMap<Arc<str>, Tool>) -> BTreeMap<Arc<str>, Tool> 
 fn build(
     server: &Arc<str>,
     definition: &Value,
-    settings: Option<&Server>,
+    settings: Option<&ServerSettings>,
     policies: &BTreeMap<String, PolicyRule>,
 ) -> Option<Tool> {
     let text = |key: &str| definition.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
@@ -478,7 +478,7 @@ fn policy(
     name: &str,
     full: &str,
     risk: Risk,
-    settings: Option<&Server>,
+    settings: Option<&ServerSettings>,
     policies: &BTreeMap<String, PolicyRule>,
 ) -> (Policy, String) {
     let Some(settings) = settings else { return (Policy::Allow, String::new()) };

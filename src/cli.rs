@@ -182,10 +182,10 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     let (config, profile) = (cli.config.as_deref(), cli.profile);
     let command = match cli.command.unwrap_or(Command::Serve { http: None }) {
         Command::Status { json, follow, way } => {
-            return status::run(config, profile, status::Wanted { json, follow, way }).await;
+            return status::run(config, profile, status::StatusArgs { json, follow, way }).await;
         }
         Command::Logs { server, lines, follow, json } => {
-            let wanted = logs::Wanted { server, lines, follow, json };
+            let wanted = logs::LogsArgs { server, lines, follow, json };
             return logs::run(cli.log_file.as_deref(), config, wanted).await;
         }
         command @ (Command::Search { .. }

@@ -30,14 +30,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 pub use apps::{App, AppKind, Step};
-pub use clients::{Client, Limits};
+pub use clients::{ClientLimits, ClientSettings};
 pub use expand::Sources;
-pub use fault::{Fault, NotFound, Unusable};
-pub use groups::{Category, Gateway, PolicyRule, Profile, Risk, ToolInjection};
+pub use fault::{ConfigFault, NotFound, Unusable};
+pub use groups::{Category, GatewaySettings, PolicyRule, Profile, Risk, ToolInjection};
 pub use left_out::LeftOut;
 pub use schema::schema;
-pub use servers::{Expose, Grant, OAuth, Policy, Scope, Server, ToolOverride, Transport};
-pub use values::{Globs, Priorities, Secret, Token};
+pub use servers::{Expose, Grant, OAuth, Policy, ServerScope, ServerSettings, ToolOverride, Transport};
+pub use values::{BearerToken, Globs, Priorities, Secret};
 
 use crate::{
     name::ServerName,
@@ -48,7 +48,7 @@ use expand::Env;
 pub(crate) use expand::{Piece, closing_brace, pieces};
 use paths::{Paths, home};
 pub(crate) use read::written_key;
-use read::{Place, Written, join};
+use read::{Side, Written, join};
 pub(crate) use schema::{header_name, header_value, http_url};
 pub(crate) use values::time::LONGEST as LONGEST_TIME;
 
@@ -61,14 +61,14 @@ pub struct Config {
     /// The file it came from.
     pub file: PathBuf,
     /// The gateway itself.
-    pub gateway: Gateway,
+    pub gateway: GatewaySettings,
     /// Whether the file asks for bearer tokens, be it in an entry that is left out for a fault: then nobody comes in over
     /// HTTP without one.
     pub guarded: bool,
     /// The sentence embedder and the index.
     pub embedder: search::Settings,
     /// The servers, also those with `enabled = false`.
-    pub servers: BTreeMap<ServerName, Server>,
+    pub servers: BTreeMap<ServerName, ServerSettings>,
     /// The servers that are left out for faults of their own, by the name that the file gives them.
     pub left_out: BTreeMap<String, LeftOut>,
     /// Groups of tools besides the one that each server makes.
@@ -78,7 +78,7 @@ pub struct Config {
     /// What happens when certain tools are called.
     pub policies: BTreeMap<String, PolicyRule>,
     /// What is known of clients: the built-in table with the file's entries.
-    pub clients: BTreeMap<String, Client>,
+    pub clients: BTreeMap<String, ClientSettings>,
     /// The apps that `call_app` runs.
     pub apps: BTreeMap<String, App>,
 }
@@ -89,9 +89,9 @@ pub struct Loaded {
     /// What can be used. A profile or category may name a server that was left out.
     pub config: Config,
     /// Why entries were left out, by line; each names its `entry`. A fault of `secrets.env` has none.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
     /// What costs no entry, but should not stay: secrets that others can read.
-    pub warnings: Vec<Fault>,
+    pub warnings: Vec<ConfigFault>,
 }
 
 /// Reads and checks a file. `sources` answer for the environment and the keyring; a variable that the environment does
@@ -102,7 +102,7 @@ pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
     let text = String::from_utf8(bytes)
         .map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
     let path = secrets_file::beside(file);
-    let at = |line: usize, message: String, remedy: String| Fault {
+    let at = |line: usize, message: String, remedy: String| ConfigFault {
         file: path.clone(),
         line,
         column: 1,
@@ -149,7 +149,8 @@ fn parse_with(text: &str, file: &Path, sources: Sources, secrets: &SecretsFile) 
     faults.extend(explain::check(&written));
     faults.extend(check::check(&written, &faults));
     let mut config =
-        Reader { paths: Paths::new(file, sources.env), written: &written, faults: &mut faults }.config(file);
+        Assembler { paths: Paths::new(file, sources.env), written: &written, faults: &mut faults }
+            .config(file);
     faults.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
     config.left_out = left_out::left_out(&written, &faults);
     if faults.iter().any(|fault| fault.entry.is_none()) {
@@ -208,15 +209,15 @@ fn places(env: Env) -> Vec<PathBuf> {
 }
 
 /// Turns what was written into types, leaving out what has a fault.
-struct Reader<'a> {
+struct Assembler<'a> {
     paths: Paths,
     written: &'a Written,
-    faults: &'a mut Vec<Fault>,
+    faults: &'a mut Vec<ConfigFault>,
 }
 
-impl Reader<'_> {
+impl Assembler<'_> {
     fn config(mut self, file: &Path) -> Config {
-        let mut gateway: Gateway = self.table("gateway");
+        let mut gateway: GatewaySettings = self.table("gateway");
         for skills in &mut gateway.skills {
             *skills = self.paths.resolve(skills);
         }
@@ -282,7 +283,7 @@ impl Reader<'_> {
         T::deserialize(value)
             .map_err(|error| {
                 let remedy = "`nonet schema` prints what is expected.";
-                self.faults.push(self.written.fault(pointer, Place::Key, error.to_string(), remedy.into()));
+                self.faults.push(self.written.fault(pointer, Side::Key, error.to_string(), remedy.into()));
             })
             .ok()
     }

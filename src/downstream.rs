@@ -50,7 +50,7 @@ pub use self::{
 };
 use crate::{
     catalog::Listing,
-    config::{Server, Transport},
+    config::{ServerSettings, Transport},
     oauth::{Account, Vault},
     wire,
 };
@@ -232,7 +232,7 @@ pub struct Connection {
     /// The server's name.
     pub name: Arc<str>,
     /// Its settings; those that decide how it is reached never change.
-    settings: ArcSwap<Server>,
+    settings: ArcSwap<ServerSettings>,
     /// Held by one call at a time, where calls must not run beside each other.
     pub one_at_a_time: tokio::sync::Mutex<()>,
     /// One for each call that may be with the server.
@@ -277,7 +277,12 @@ impl std::fmt::Debug for Connection {
 
 impl Connection {
     /// A connection that is not started yet. `dial` replaces the configured transport.
-    pub fn new(name: Arc<str>, settings: Server, around: Arc<Around>, dial: Option<Box<Dial>>) -> Self {
+    pub fn new(
+        name: Arc<str>,
+        settings: ServerSettings,
+        around: Arc<Around>,
+        dial: Option<Box<Dial>>,
+    ) -> Self {
         let hidden = match &settings.transport {
             Transport::Stdio { env, .. } => env,
             Transport::Http { headers, .. } => headers,
@@ -324,12 +329,12 @@ impl Connection {
     }
 
     /// Its settings as they are now.
-    pub fn settings(&self) -> Arc<Server> {
+    pub fn settings(&self) -> Arc<ServerSettings> {
         self.settings.load_full()
     }
 
     /// Whether a server of these settings is reached as this one is, so that it needs no new connection.
-    pub fn is_reached_by(&self, other: &Server) -> bool {
+    pub fn is_reached_by(&self, other: &ServerSettings) -> bool {
         let own = self.settings();
         own.transport == other.transport && own.concurrency() == other.concurrency()
     }
@@ -383,7 +388,7 @@ impl Connection {
     }
 
     /// Takes new settings over. Only for those that [`Connection::is_reached_by`] accepts.
-    pub fn set(&self, settings: Server) {
+    pub fn set(&self, settings: ServerSettings) {
         self.settings.store(Arc::new(settings));
     }
 

@@ -30,7 +30,8 @@ use std::{
 
 pub use change::{Applied, Change};
 pub use import::{
-    Carried, Done, Imported, Kept, Manner, Origin, Row, SecretStore, Source, Variable, import, usable,
+    Carried, Done, ImportOptions, ImportRow, ImportSource, Imported, KeptSecret, Origin, SecretStore,
+    Variable, import, usable,
 };
 pub use install::{Launch, Present, install, present, uninstall};
 
@@ -51,7 +52,7 @@ pub struct Host {
     pub reload: &'static str,
     /// The key of the table of servers.
     table: &'static str,
-    format: Format,
+    format: FileFormat,
     user: fn(&Machine) -> PathBuf,
     /// The file of a project, below the project's folder.
     project: Option<&'static str>,
@@ -71,7 +72,7 @@ pub static HOSTS: [Host; 8] = [
         aliases: &["claude", "claude-app"],
         reload: "Quit Claude Desktop and start it again.",
         table: "mcpServers",
-        format: Format::Json,
+        format: FileFormat::Json,
         user: |machine| machine.app_folder().join("Claude").join("claude_desktop_config.json"),
         project: None,
         extra: &[],
@@ -84,7 +85,7 @@ pub static HOSTS: [Host; 8] = [
         aliases: &["claude-cli", "cc"],
         reload: "Start a new session of Claude Code.",
         table: "mcpServers",
-        format: Format::Json,
+        format: FileFormat::Json,
         user: |machine| {
             machine.folder("CLAUDE_CONFIG_DIR").unwrap_or(machine.home.clone()).join(".claude.json")
         },
@@ -99,7 +100,7 @@ pub static HOSTS: [Host; 8] = [
         aliases: &[],
         reload: "Restart Cursor, or switch the server on under Settings, MCP.",
         table: "mcpServers",
-        format: Format::Json,
+        format: FileFormat::Json,
         user: |machine| machine.home.join(".cursor").join("mcp.json"),
         project: Some(".cursor/mcp.json"),
         extra: &[],
@@ -112,7 +113,7 @@ pub static HOSTS: [Host; 8] = [
         aliases: &["vs-code", "code", "visual-studio-code", "copilot"],
         reload: "Run \"MCP: List Servers\" in VS Code and start it.",
         table: "servers",
-        format: Format::Json,
+        format: FileFormat::Json,
         user: |machine| machine.app_folder().join("Code").join("User").join("mcp.json"),
         project: Some(".vscode/mcp.json"),
         extra: &[("type", "stdio")],
@@ -125,7 +126,7 @@ pub static HOSTS: [Host; 8] = [
         aliases: &["zed-editor"],
         reload: "Zed reads the file as soon as it is saved.",
         table: "context_servers",
-        format: Format::Json,
+        format: FileFormat::Json,
         // Zed keeps to ~/.config on macOS too.
         user: |machine| match machine.os {
             Os::Windows => machine.app_folder().join("Zed").join("settings.json"),
@@ -144,7 +145,7 @@ pub static HOSTS: [Host; 8] = [
         aliases: &["codeium", "cascade"],
         reload: "Press Refresh in Windsurf's list of MCP servers.",
         table: "mcpServers",
-        format: Format::Json,
+        format: FileFormat::Json,
         user: |machine| machine.home.join(".codeium").join("windsurf").join("mcp_config.json"),
         project: None,
         extra: &[],
@@ -157,7 +158,7 @@ pub static HOSTS: [Host; 8] = [
         aliases: &["codex-cli", "openai-codex"],
         reload: "Start a new session of Codex.",
         table: "mcp_servers",
-        format: Format::Toml,
+        format: FileFormat::Toml,
         user: |machine| {
             machine.folder("CODEX_HOME").unwrap_or(machine.home.join(".codex")).join("config.toml")
         },
@@ -172,7 +173,7 @@ pub static HOSTS: [Host; 8] = [
         aliases: &["gemini", "gemini-code"],
         reload: "Start Gemini CLI again, or run `/mcp refresh` in it.",
         table: "mcpServers",
-        format: Format::Json,
+        format: FileFormat::Json,
         user: |machine| machine.home.join(".gemini").join("settings.json"),
         project: Some(".gemini/settings.json"),
         extra: &[],
@@ -182,7 +183,7 @@ pub static HOSTS: [Host; 8] = [
 ];
 
 /// Finds a host by its name or one of its aliases; case, spaces and `_` do not matter.
-pub fn find(name: &str) -> Result<&'static Host, Fault> {
+pub fn find(name: &str) -> Result<&'static Host, HostFault> {
     let wanted = name.trim().to_lowercase().replace([' ', '_'], "-");
     if let Some(host) = HOSTS.iter().find(|host| host.is_called(&wanted)) {
         return Ok(host);
@@ -195,15 +196,15 @@ pub fn find(name: &str) -> Result<&'static Host, Fault> {
         .unwrap_or_default();
     let all: Vec<_> = HOSTS.iter().map(|host| host.name).collect();
     let remedy = format!("{near}Known are {}.", all.join(", "));
-    Err(Fault::new(format!("no host is called `{}`", shortened(name)), remedy))
+    Err(HostFault::new(format!("no host is called `{}`", shortened(name)), remedy))
 }
 
 impl Host {
     /// The file in which the host keeps its servers; none if it has no file of that scope.
-    pub fn file(&self, scope: Scope, machine: &Machine) -> Option<PathBuf> {
+    pub fn file(&self, scope: FileScope, machine: &Machine) -> Option<PathBuf> {
         match scope {
-            Scope::User => Some((self.user)(machine)),
-            Scope::Project => self.project.map(|path| machine.current.join(path)),
+            FileScope::User => Some((self.user)(machine)),
+            FileScope::Project => self.project.map(|path| machine.current.join(path)),
         }
     }
 
@@ -221,7 +222,7 @@ impl fmt::Debug for Host {
 
 /// Whose file: one for all projects of a user, or one inside of a project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum FileScope {
     /// The user's own file.
     User,
     /// The file of the project in the current folder.
@@ -230,7 +231,7 @@ pub enum Scope {
 
 /// How a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum FileFormat {
     /// JSON; comments and commas at the end are put up with, and kept.
     Json,
     Toml,
@@ -272,7 +273,7 @@ pub struct Machine {
 
 impl Machine {
     /// The machine that this runs on.
-    pub fn this() -> Result<Self, Fault> {
+    pub fn this() -> Result<Self, HostFault> {
         let os = match std::env::consts::OS {
             "windows" => Os::Windows,
             "macos" => Os::MacOs,
@@ -282,11 +283,14 @@ impl Machine {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let home = std::env::home_dir().filter(|home| home.is_absolute()).ok_or_else(|| {
-            Fault::new("your home folder is not known".into(), "Set HOME (on Windows, USERPROFILE).".into())
+            HostFault::new(
+                "your home folder is not known".into(),
+                "Set HOME (on Windows, USERPROFILE).".into(),
+            )
         })?;
         let current = std::env::current_dir().map_err(|source| {
             let remedy = "Go to a folder that exists and try again.";
-            Fault::new("the current folder cannot be told".into(), remedy.into()).because(source)
+            HostFault::new("the current folder cannot be told".into(), remedy.into()).because(source)
         })?;
         Ok(Self { os, home, current, env, now: SystemTime::now() })
     }
@@ -317,7 +321,7 @@ impl Machine {
 
 /// Why something could not be done: what happened, where, and what to do next.
 #[derive(Debug)]
-pub struct Fault {
+pub struct HostFault {
     /// The file it is about.
     pub file: Option<PathBuf>,
     /// Line and column in it, from 1.
@@ -329,7 +333,7 @@ pub struct Fault {
     source: Option<io::Error>,
 }
 
-impl Fault {
+impl HostFault {
     fn new(message: String, remedy: String) -> Self {
         Self { file: None, at: None, message, remedy, source: None }
     }
@@ -347,7 +351,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for HostFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
             write!(f, "{}:", file.display())?;
@@ -360,7 +364,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {
+impl std::error::Error for HostFault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().map(|source| source as _)
     }

@@ -81,7 +81,7 @@ pub fn definitions() -> Vec<Value> {
 
 /// What `initialize` and `server/discover` say of Nonet: at most 2,000 characters.
 pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
-    let categories = gateway.categories(caller);
+    let categories = gateway.gate(&caller.session).categories();
     let (left_out, there): (Vec<&Value>, Vec<&Value>) = categories["categories"]
         .as_array()
         .into_iter()
@@ -109,7 +109,7 @@ pub fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     );
     if !names.is_empty() {
         text.push_str("\n\n");
-        match gateway.count_tools(caller) {
+        match gateway.gate(&caller.session).count_tools() {
             0 => {}
             1 => text.push_str("One tool by now. "),
             count => text.push_str(&format!("{count} tools by now. ")),
@@ -158,9 +158,9 @@ pub async fn call(
     gateway.recalled_lists().await;
     let mut notes = Vec::new();
     let at = NAMES.iter().position(|known| *known == name);
-    let verbatim = at.is_none() && gateway.is_verbatim(caller, name);
+    let verbatim = at.is_none() && gateway.gate(&caller.session).is_verbatim(name);
     let at = at.or_else(|| {
-        let meant = if verbatim { None } else { gateway.meta_tool(caller, name) };
+        let meant = if verbatim { None } else { gateway.gate(&caller.session).meta_tool(name) };
         meant.and_then(|meant| NAMES.iter().position(|known| *known == meant))
     });
     let outcome = match at {
@@ -250,8 +250,10 @@ async fn meta_call(
             };
             gateway.execute(caller, request).await?
         }
-        "list_categories" => text(gateway.categories(caller)),
-        "browse_category" => text(gateway.browse(caller, &read::<BrowseArguments>(notes, at, arguments)?)?),
+        "list_categories" => text(gateway.gate(&caller.session).categories()),
+        "browse_category" => {
+            text(gateway.gate(&caller.session).browse(&read::<BrowseArguments>(notes, at, arguments)?)?)
+        }
         "run_parallel" => {
             let mut arguments = arguments;
             if let Some(actions) = arguments.get_mut("actions") {
@@ -278,7 +280,7 @@ async fn meta_call(
         }
         "use_skill" => gateway.use_skill(caller, read::<SkillArguments>(notes, at, arguments)?).await?,
         "call_app" => gateway.call_app(caller, read::<AppArguments>(notes, at, arguments)?).await?,
-        _ => text(gateway.ask_user(caller, read::<AskArguments>(notes, at, arguments)?).await?),
+        _ => text(gateway.questions.ask_user(caller, read::<AskArguments>(notes, at, arguments)?).await?),
     })
 }
 
@@ -304,7 +306,7 @@ fn one_call(
     if is_plain(own, &given) {
         return given;
     }
-    let takes = |tool: &str, param: &str| gateway.takes(caller, tool, param);
+    let takes = |tool: &str, param: &str| gateway.gate(&caller.session).takes(tool, param);
     let snapshot = gateway.snapshot();
     let is_server = |given: &str| {
         let folded = name::fold(given);

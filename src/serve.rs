@@ -57,7 +57,7 @@ use self::{
     verbatim::Verbatim,
 };
 use crate::{
-    config::{Config, Limits},
+    config::{ClientLimits, Config},
     downstream::LogLevel,
     gateway::{
         Gateway, inquiry,
@@ -136,7 +136,7 @@ fn connect_recalled(gateway: &Arc<Gateway>) {
 }
 
 /// A client's name, and what it stands by this configuration.
-type Known = (Box<str>, Arc<Config>, Limits);
+type Known = (Box<str>, Arc<Config>, ClientLimits);
 
 /// The handler of one session.
 #[derive(Clone)]
@@ -212,7 +212,7 @@ impl Handler {
     }
 
     /// What a client stands. One client and one configuration nearly always, so the last is remembered.
-    fn limits(&self, client: &str) -> Limits {
+    fn limits(&self, client: &str) -> ClientLimits {
         let config = self.gateway.config();
         let Ok(mut known) = self.client.lock() else { return config.limits(client) };
         match &*known {
@@ -299,7 +299,7 @@ impl ServerHandler for Handler {
             .enable_completions()
             .enable_logging()
             .build();
-        if self.gateway.list_can_change(&self.session)
+        if self.gateway.gate(&self.session).list_can_change()
             && let Some(tools) = capabilities.tools.as_mut()
         {
             tools.list_changed = Some(true);
@@ -342,10 +342,10 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         self.gateway.recalled_lists().await;
-        let tools = self.gateway.listed_tools(&self.session, &self.who(&context).limits);
+        let tools = self.gateway.gate(&self.session).listed_tools(&self.who(&context).limits);
         let mut list = json!({ "tools": tools });
         if is_modern(&context) {
-            let constant = !self.gateway.list_can_change(&self.session);
+            let constant = !self.gateway.gate(&self.session).list_can_change();
             list["resultType"] = json!("complete");
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
@@ -354,7 +354,7 @@ impl ServerHandler for Handler {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let schema = self.gateway.mirrored_schema(name)?;
+        let schema = self.gateway.gate(&self.session).mirrored_schema(name)?;
         Some(Tool::new(name.to_string(), "", schema))
     }
 
@@ -583,7 +583,7 @@ impl ServerHandler for Handler {
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
         let mut accepted = SubscriptionFilter::new();
-        if self.gateway.list_can_change(&self.session) {
+        if self.gateway.gate(&self.session).list_can_change() {
             accepted.tools_list_changed = requested.tools_list_changed;
         }
         accepted.prompts_list_changed = requested.prompts_list_changed;

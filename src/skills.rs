@@ -54,7 +54,7 @@ pub fn load(folders: &[PathBuf]) -> Vec<Skill> {
             Err(error) => tracing::debug!(folder = %folder.display(), %error, "no skills here"),
         }
         for folder in found {
-            let Ok(text) = fs::read_to_string(folder.join("SKILL.md")) else { continue };
+            let Ok(text) = read_text(&folder.join("SKILL.md"), "SKILL.md") else { continue };
             let skill = read(&text, &folder);
             if all.len() < MAX_SKILLS && !all.iter().any(|other| other.name == skill.name) {
                 all.push(skill);
@@ -74,7 +74,7 @@ fn read(text: &str, folder: &Path) -> Skill {
     let front: Front = split(text)
         .0
         .and_then(|front| {
-            serde_yaml_ng::from_str(front)
+            serde_saphyr::from_str_with_options(front, limits())
                 .map_err(|error| tracing::warn!(folder = %folder.display(), %error, "the front matter of SKILL.md cannot be read"))
                 .ok()
         })
@@ -84,6 +84,23 @@ fn read(text: &str, folder: &Path) -> Skill {
         name: front.name.filter(|name| !name.trim().is_empty()).unwrap_or(own).trim().to_string(),
         description: front.description.unwrap_or_default().trim().to_string(),
         folder: folder.to_path_buf(),
+    }
+}
+
+/// What front matter may cost. Real front matter has a few keys; an alias bomb or deep nesting is an error.
+fn limits() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_events: 10_000,
+            max_aliases: 100,
+            max_anchors: 100,
+            max_depth: 16,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 10_000,
+            max_replay_stack_depth: 8,
+        },
+        with_snippet: false,
     }
 }
 
@@ -184,6 +201,27 @@ mod tests {
         assert_eq!(skills[0].text().unwrap(), "# Do this\n");
         assert_eq!(skills[0].files(), ["parts/a.txt"]);
         assert_eq!(skills[0].file("parts/a.txt").unwrap(), "part a");
+    }
+
+    #[test]
+    fn front_matter_is_read_within_limits() {
+        let check = |front: &str, name: &str, description: &str| {
+            let skill = read(&format!("---\n{front}\n---\nDo it."), Path::new("/skills/own-name"));
+            assert_eq!((skill.name.as_str(), skill.description.as_str()), (name, description), "{front}");
+        };
+        check("name: a\ndescription: b\nlicense: MIT\nmetadata: {x: [1, 2]}", "a", "b");
+        check("name: \"a b\"\ndescription: |\n  one\n  two", "a b", "one\ntwo");
+        check("name: a\r\ndescription: 'it''s b'\r", "a", "it's b");
+        check("description: é # why", "own-name", "é");
+        check("", "own-name", "");
+        check("name: [a", "own-name", "");
+        check("- a\n- b", "own-name", "");
+        check(&format!("name: a\nx: {}", "[".repeat(100_000)), "own-name", "");
+        let bomb = (1..20).fold("b0: &b0 [x, x]\n".to_string(), |text, n| {
+            let before = n - 1;
+            text + &format!("b{n}: &b{n} [{}]\n", vec![format!("*b{before}"); 9].join(", "))
+        });
+        check(&format!("{bomb}name: a"), "own-name", "");
     }
 
     #[test]

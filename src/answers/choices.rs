@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     decision::{Decision, spoken},
     opened, text_of,
-    words::{Word, plain, word_of},
+    words::{Gist, plain, word_of},
 };
 
 /// Words around a choice that say nothing of which one it is.
@@ -126,7 +126,7 @@ fn one(text: &str, choices: &[String]) -> Option<usize> {
     for said in [&words[..], core(&words)] {
         let start = said.join(" ");
         // "yes" is not the beginning of "yesterday", nor 1 that of 10.
-        let agrees = start.len() > 1 && word_of(&start).is_some_and(Word::agrees);
+        let agrees = start.len() > 1 && word_of(&start).is_some_and(Gist::agrees);
         let whole = agrees || start.ends_with(|c: char| c.is_ascii_digit());
         let begins = |choice: &String| match choice.strip_prefix(&start) {
             Some(rest) => rest.is_empty() || rest.starts_with(' ') || !whole,
@@ -166,12 +166,12 @@ fn number(text: &str) -> Option<(usize, String)> {
 /// Whether a word beside a choice says nothing of which one it is.
 fn around_choice(word: &str) -> bool {
     AROUND.contains(&word)
-        || word_of(word).is_some_and(|word| word.is_filler() || matches!(word, Word::It | Word::Says))
+        || word_of(word).is_some_and(|word| word.is_filler() || matches!(word, Gist::It | Gist::Says))
 }
 /// The words of an answer without a yes before them and without what is said around a choice.
 fn core(words: &[String]) -> &[String] {
     let around = around_choice;
-    let agrees = |word: &String| matches!(word_of(word), Some(Word::Yes));
+    let agrees = |word: &String| matches!(word_of(word), Some(Gist::Yes));
     let from = words.iter().take_while(|word| around(word) || agrees(word)).count();
     let behind = words[from..].iter().rev().take_while(|word| around(word)).count();
     &words[from..words.len() - behind]

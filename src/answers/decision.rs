@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{
     opened,
-    words::{LONGEST, LONGEST_UNSPACED, Word, pauses, plain, sign, unspaced, word_of},
+    words::{Gist, LONGEST, LONGEST_UNSPACED, pauses, plain, sign, unspaced, word_of},
 };
 use crate::schema::bare;
 
@@ -86,82 +86,82 @@ pub(super) fn spoken(text: &str) -> Said {
     }
     let words = classes(text);
     let decision = decided(&words);
-    let more = words.iter().any(|word| matches!(word, None | Some(Word::Start | Word::Change)));
+    let more = words.iter().any(|word| matches!(word, None | Some(Gist::Start | Gist::Change)));
     let told = decision == Decision::Change || decision == Decision::No && more;
     Said { decision, content: None, feedback: told.then(|| text.trim().to_string()) }
 }
-fn decided(words: &[Option<Word>]) -> Decision {
+fn decided(words: &[Option<Gist>]) -> Decision {
     let parts = parts(words);
-    let said: Vec<Option<Word>> = parts.iter().filter(|word| **word != Some(Word::Pause)).copied().collect();
-    let known: Vec<Word> = said.iter().map_while(|word| *word).collect();
+    let said: Vec<Option<Gist>> = parts.iter().filter(|word| **word != Some(Gist::Pause)).copied().collect();
+    let known: Vec<Gist> = said.iter().map_while(|word| *word).collect();
     let Some((first, rest)) = said.split_first() else { return Decision::Unclear };
-    let refuses = |word: &Option<Word>| matches!(word, Some(Word::No | Word::Bare));
+    let refuses = |word: &Option<Gist>| matches!(word, Some(Gist::No | Gist::Bare));
     // What is told beside a no or a change must not be what could take it back.
-    let tells = |word: &Option<Word>| matches!(word, None | Some(Word::Start | Word::Change));
+    let tells = |word: &Option<Gist>| matches!(word, None | Some(Gist::Start | Gist::Change));
     match first {
         Some(first) if first.agrees() => {
             let all = known.len() == said.len() && known.iter().all(|word| word.agrees());
             if all && agreed(words, &known) { lasting(&known) } else { Decision::Unclear }
         }
-        Some(Word::No | Word::Bare) => {
+        Some(Gist::No | Gist::Bare) => {
             // "do not cancel"
-            let negated = parts.windows(2).any(|two| two[0] == Some(Word::Bare) && refuses(&two[1]));
-            let explained = parts.get(1) == Some(&Some(Word::Pause)) && rest.iter().all(tells);
+            let negated = parts.windows(2).any(|two| two[0] == Some(Gist::Bare) && refuses(&two[1]));
+            let explained = parts.get(1) == Some(&Some(Gist::Pause)) && rest.iter().all(tells);
             let stands = !negated && (rest.iter().all(refuses) || explained);
             if stands { Decision::No } else { Decision::Unclear }
         }
-        Some(Word::Start | Word::Change) => {
-            let changes = said.contains(&Some(Word::Change))
-                && said.iter().all(|word| tells(word) || *word == Some(Word::But));
+        Some(Gist::Start | Gist::Change) => {
+            let changes = said.contains(&Some(Gist::Change))
+                && said.iter().all(|word| tells(word) || *word == Some(Gist::But));
             if changes { Decision::Change } else { Decision::Unclear }
         }
         _ => Decision::Unclear,
     }
 }
 /// The words of an answer without those that say nothing where they stand.
-fn parts(words: &[Option<Word>]) -> Vec<Option<Word>> {
-    let mut said: Vec<Option<Word>> =
-        words.iter().filter(|word| !word.is_some_and(Word::is_filler)).copied().collect();
-    let no_pause = |said: &mut Vec<Option<Word>>| {
-        let start = said.iter().take_while(|word| **word == Some(Word::Pause)).count();
+fn parts(words: &[Option<Gist>]) -> Vec<Option<Gist>> {
+    let mut said: Vec<Option<Gist>> =
+        words.iter().filter(|word| !word.is_some_and(Gist::is_filler)).copied().collect();
+    let no_pause = |said: &mut Vec<Option<Gist>>| {
+        let start = said.iter().take_while(|word| **word == Some(Gist::Pause)).count();
         said.drain(..start);
     };
     no_pause(&mut said);
-    if said.first() == Some(&Some(Word::Says)) {
+    if said.first() == Some(&Some(Gist::Says)) {
         said.remove(0);
         no_pause(&mut said);
     }
     let mut parts = Vec::new();
     for (at, word) in said.iter().enumerate() {
         let before = at.checked_sub(1).and_then(|before| said[before]);
-        let last = said.get(at + 1).is_none_or(|next| *next == Some(Word::Pause));
+        let last = said.get(at + 1).is_none_or(|next| *next == Some(Gist::Pause));
         match word {
-            Some(Word::It)
-                if before.is_some_and(|word| word.agrees() || matches!(word, Word::No | Word::Bare)) => {}
-            Some(Word::Once) if last && at > 0 => {}
-            Some(Word::It | Word::Once | Word::Says) => parts.push(None),
+            Some(Gist::It)
+                if before.is_some_and(|word| word.agrees() || matches!(word, Gist::No | Gist::Bare)) => {}
+            Some(Gist::Once) if last && at > 0 => {}
+            Some(Gist::It | Gist::Once | Gist::Says) => parts.push(None),
             word => parts.push(*word),
         }
     }
     parts
 }
 /// Whether words that agree one by one agree together.
-fn agreed(words: &[Option<Word>], said: &[Word]) -> bool {
-    let spoken: Vec<Word> =
-        words.iter().filter_map(|word| *word).filter(|word| *word != Word::Pause).collect();
+fn agreed(words: &[Option<Gist>], said: &[Gist]) -> bool {
+    let spoken: Vec<Gist> =
+        words.iter().filter_map(|word| *word).filter(|word| *word != Gist::Pause).collect();
     // "please confirm"
-    let requests = spoken.windows(2).any(|two| two == [Word::Please, Word::Grant]);
-    let firm = said.iter().any(|word| matches!(word, Word::Yes | Word::Grant | Word::Go | Word::Always));
-    let fine = said.contains(&Word::Fine) && !spoken.contains(&Word::Thanks);
-    let lead = said.iter().skip(1).all(|word| *word != Word::Lead);
-    !requests && lead && (firm || fine || said[0] == Word::Lead)
+    let requests = spoken.windows(2).any(|two| two == [Gist::Please, Gist::Grant]);
+    let firm = said.iter().any(|word| matches!(word, Gist::Yes | Gist::Grant | Gist::Go | Gist::Always));
+    let fine = said.contains(&Gist::Fine) && !spoken.contains(&Gist::Thanks);
+    let lead = said.iter().skip(1).all(|word| *word != Gist::Lead);
+    !requests && lead && (firm || fine || said[0] == Gist::Lead)
 }
-fn lasting(said: &[Word]) -> Decision {
-    let always = said.iter().any(|word| matches!(word, Word::Always | Word::Lasting));
+fn lasting(said: &[Gist]) -> Decision {
+    let always = said.iter().any(|word| matches!(word, Gist::Always | Gist::Lasting));
     if always { Decision::Always } else { Decision::Yes }
 }
 /// What each phrase of a text is; `None` is one that is not known.
-fn classes(text: &str) -> Vec<Option<Word>> {
+fn classes(text: &str) -> Vec<Option<Gist>> {
     let mut found = Vec::new();
     let (mut from, mut before) = (0, None);
     // Signs stand by themselves, between words.
@@ -172,9 +172,9 @@ fn classes(text: &str) -> Vec<Option<Word>> {
         if pause || word.is_some() {
             phrases(&text[from..at], &mut found);
             found.extend(match word {
-                Some(Word::Question) => vec![Some(Word::Question)],
-                Some(word) => vec![Some(Word::Pause), Some(word), Some(Word::Pause)],
-                None => vec![Some(Word::Pause)],
+                Some(Gist::Question) => vec![Some(Gist::Question)],
+                Some(word) => vec![Some(Gist::Pause), Some(word), Some(Gist::Pause)],
+                None => vec![Some(Gist::Pause)],
             });
             from = behind;
         }
@@ -188,7 +188,7 @@ fn classes(text: &str) -> Vec<Option<Word>> {
     found
 }
 /// The longest phrases first, from the left.
-fn phrases(text: &str, found: &mut Vec<Option<Word>>) {
+fn phrases(text: &str, found: &mut Vec<Option<Gist>>) {
     let words: Vec<String> = plain(text).into_iter().take(MAX_WORDS).collect();
     let mut at = 0;
     while at < words.len() {
@@ -212,7 +212,7 @@ fn phrases(text: &str, found: &mut Vec<Option<Word>>) {
 }
 /// The phrases of a word that is not one of them: in scripts without spaces it may be several. A short one counts only if
 /// every other part is known too.
-fn unspaced_phrases(word: &str, found: &mut Vec<Option<Word>>) {
+fn unspaced_phrases(word: &str, found: &mut Vec<Option<Gist>>) {
     let chars: Vec<char> = word.chars().take(MAX_WORDS + 1).collect();
     if chars.len() > MAX_WORDS || !chars.iter().any(|c| unspaced(*c)) {
         found.push(None);
@@ -232,8 +232,8 @@ fn unspaced_phrases(word: &str, found: &mut Vec<Option<Word>>) {
     }
     if parts.iter().any(|(word, _)| word.is_none()) {
         match parts.first() {
-            Some((Some(Word::No), length)) if *length > 1 => {
-                found.extend([Some(Word::No), Some(Word::Pause)]);
+            Some((Some(Gist::No), length)) if *length > 1 => {
+                found.extend([Some(Gist::No), Some(Gist::Pause)]);
                 parts.remove(0);
             }
             _ => found.push(None),
@@ -274,6 +274,6 @@ fn of_fields(fields: &Map<String, Value>) -> Said {
 /// Whether feedback beside a yes is no more than another yes, or thanks.
 fn agreeable(feedback: &str) -> bool {
     let words = classes(feedback);
-    let nothing = |word: &Option<Word>| word.is_some_and(|word| word.is_filler() || word == Word::Pause);
+    let nothing = |word: &Option<Gist>| word.is_some_and(|word| word.is_filler() || word == Gist::Pause);
     words.iter().all(nothing) || decided(&words) == Decision::Yes
 }

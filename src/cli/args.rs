@@ -254,7 +254,7 @@ pub(super) enum Command {
         dry_run: bool,
     },
     /// Sign in to a server that asks for it (OAuth), in a browser
-    Login(login::Manner),
+    Login(login::LoginArgs),
     /// Forget the sign-in to a server
     Logout {
         /// The server, by its name in servers.toml
@@ -263,7 +263,7 @@ pub(super) enum Command {
     /// Keep secrets for servers.toml, in the keyring of this system or in a file
     Secret {
         #[command(subcommand)]
-        action: secret::Action,
+        action: secret::SecretAction,
     },
     /// Forget what searches have led to, kept results and ended tasks, on this machine
     Forget,

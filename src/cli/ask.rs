@@ -19,7 +19,7 @@ use super::{
 use crate::{
     bridge::{Running, Unanswered},
     catalog::GATEWAY,
-    config::{Fault, Loaded},
+    config::{ConfigFault, Loaded},
     fault::Code,
     gateway::{
         Gateway,
@@ -38,7 +38,7 @@ const FRESH: Duration = Duration::from_secs(600);
 const GREETING: Duration = Duration::from_secs(2);
 
 /// An answer, or the object of its fault.
-pub(super) type Answer = Result<Value, Value>;
+pub(super) type InquiryAnswer = Result<Value, Value>;
 
 /// What is asked, of whom, and how the answer is shown.
 struct Asked {
@@ -80,8 +80,8 @@ impl Asked {
     }
 
     /// Shows the answer; gives the exit code.
-    fn show(&self, answer: Answer) -> anyhow::Result<u8> {
-        let manner = show::Manner { json: self.json, verbose: self.way.verbose };
+    fn show(&self, answer: InquiryAnswer) -> anyhow::Result<u8> {
+        let manner = show::Style { json: self.json, verbose: self.way.verbose };
         match self.inquiry {
             Inquiry::Call { .. } => show::result(answer, manner),
             _ => show::answer(answer, manner, self.table),
@@ -148,7 +148,7 @@ pub(super) fn told(other: Other, as_json: bool) -> anyhow::Result<u8> {
 /// Says on stderr what is wrong with a configuration: of servers that are left out only that they are.
 fn tell_faults(loaded: &Loaded) {
     let left_out: Vec<String> = loaded.config.left_out.keys().map(|name| format!("`{name}`")).collect();
-    let is_of_server = |fault: &Fault| {
+    let is_of_server = |fault: &ConfigFault| {
         let server = fault.entry.as_deref().and_then(|entry| entry.strip_prefix("servers."));
         server.is_some_and(|server| loaded.config.left_out.contains_key(server))
     };
@@ -191,7 +191,7 @@ pub(super) async fn running(_file: &Path, _profile: Option<String>) -> Option<Ru
 }
 
 /// Asks a gateway that runs.
-pub(super) async fn inquire(mut running: Running, inquiry: &Inquiry) -> Result<Answer, Other> {
+pub(super) async fn inquire(mut running: Running, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
     let answer = tokio::select! {
         answer = running.request(METHOD, json!(inquiry)) => answer,
         code = stopped() => {
@@ -226,7 +226,7 @@ async fn here(loaded: Loaded, profile: Option<String>, asked: &Asked) -> anyhow:
 }
 
 async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> anyhow::Result<u8> {
-    let here = Here { gateway, seen: gateway.last_seen() };
+    let here = LocalGateway { gateway, seen: gateway.last_seen() };
     let all = || here.seen.keys().cloned().collect::<Vec<_>>();
     let first = match &asked.inquiry {
         _ if asked.refresh => all(),
@@ -285,12 +285,12 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
 }
 
 /// A gateway in this process, and what is known of its servers.
-struct Here<'a> {
+struct LocalGateway<'a> {
     gateway: &'a Arc<Gateway>,
     seen: BTreeMap<Arc<str>, LastSeen>,
 }
 
-impl Here<'_> {
+impl LocalGateway<'_> {
     /// Takes the last lists up and starts these servers; the others are held.
     async fn connect(&self, servers: &[Arc<str>]) {
         for (name, connection) in self.gateway.connections().iter() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{FAILED, OK, UNUSABLE, gateway, launchers, show, signal::stopped, status};
 use crate::{
     catalog::{GATEWAY, Tool},
-    config::{Fault, Loaded, Unusable},
+    config::{ConfigFault, Loaded, Unusable},
     downstream::State,
     gateway::Gateway,
     results::json_len,
@@ -23,7 +23,7 @@ pub fn unusable(unusable: &Unusable) -> Value {
     out
 }
 
-fn fault(fault: &Fault) -> Value {
+fn fault(fault: &ConfigFault) -> Value {
     json!({
         "file": fault.file,
         "line": fault.line,

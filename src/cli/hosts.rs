@@ -13,8 +13,8 @@ use super::{OK, show};
 use crate::{
     config, downstream,
     hosts::{
-        self, Applied, Carried, Change, Host, Imported, Launch, Machine, Manner, Scope, SecretStore, Source,
-        Variable,
+        self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch,
+        Machine, SecretStore, Variable,
     },
     keyring::{self, Keyring},
     shell,
@@ -58,7 +58,7 @@ pub enum Secrets {
 /// Takes servers over. A keyring is only asked where there are secrets. Returns it with what was found, and why it is
 /// not used, if it is there and cannot be.
 pub(super) fn take_over(
-    source: Source<'_>,
+    source: ImportSource<'_>,
     target: &Path,
     replace: bool,
     secrets: Secrets,
@@ -67,15 +67,15 @@ pub(super) fn take_over(
     let limit = if stdin().is_terminal() { keyring::ATTENDED } else { keyring::UNATTENDED };
     let keyring = Keyring::system(limit);
     let manner = match secrets {
-        Secrets::Variables => Manner { replace, ..Manner::default() },
-        Secrets::Keyring => Manner { replace, keyring: Some(&keyring), file: false },
-        Secrets::Kept => Manner { replace, keyring: None, file: true },
+        Secrets::Variables => ImportOptions { replace, ..ImportOptions::default() },
+        Secrets::Keyring => ImportOptions { replace, keyring: Some(&keyring), file: false },
+        Secrets::Kept => ImportOptions { replace, keyring: None, file: true },
     };
     let mut imported = hosts::import(source, target, manner, machine)?;
     if secrets == Secrets::Kept && imported.has_secrets() {
         match hosts::usable(&keyring) {
             Ok(()) => {
-                let manner = Manner { keyring: Some(&keyring), ..manner };
+                let manner = ImportOptions { keyring: Some(&keyring), ..manner };
                 imported = hosts::import(source, target, manner, machine)?;
                 return Ok((imported, Some(keyring)));
             }
@@ -87,11 +87,11 @@ pub(super) fn take_over(
 }
 
 /// What a user names: a host, else a file. A host's name is never a file in the current folder.
-fn source(name: &str) -> Result<Source<'_>, hosts::Fault> {
+fn source(name: &str) -> Result<ImportSource<'_>, hosts::HostFault> {
     match hosts::find(name) {
-        Ok(host) => Ok(Source::Host(host)),
+        Ok(host) => Ok(ImportSource::Host(host)),
         Err(_) if name.contains(['/', '\\', '.']) || Path::new(name).exists() => {
-            Ok(Source::File(Path::new(name)))
+            Ok(ImportSource::File(Path::new(name)))
         }
         Err(unknown) => Err(unknown),
     }
@@ -108,7 +108,7 @@ pub fn import(
 ) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
     let target = target(config)?;
-    let source = name.map_or(Ok(Source::All), source)?;
+    let source = name.map_or(Ok(ImportSource::All), source)?;
     let (imported, _) = take_over(source, &target, replace, secrets, &machine)?;
     let applied = if dry_run { None } else { Some(imported.apply()?) };
     if json {
@@ -204,10 +204,10 @@ pub fn install(
 ) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
     let host = hosts::find(host)?;
-    let scope = if project { Scope::Project } else { Scope::User };
+    let scope = if project { FileScope::Project } else { FileScope::User };
     let target = target(config)?;
     let imported = match replace {
-        true => Some(hosts::import(Source::Host(host), &target, Manner::default(), &machine)?),
+        true => Some(hosts::import(ImportSource::Host(host), &target, ImportOptions::default(), &machine)?),
         false => None,
     };
     let carried = imported.as_ref().map(|found| found.carried(host, scope, &machine)).unwrap_or_default();
@@ -284,11 +284,11 @@ fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<F
 }
 
 /// The entries of a configuration that Nonet leaves out.
-pub(super) struct Faulty(Vec<config::Fault>);
+pub(super) struct Faulty(Vec<config::ConfigFault>);
 
 impl Faulty {
     /// What these faults leave out.
-    pub fn of_faults(faults: Vec<config::Fault>) -> Self {
+    pub fn of_faults(faults: Vec<config::ConfigFault>) -> Self {
         Self(faults)
     }
 
@@ -339,13 +339,13 @@ impl Faulty {
 /// Takes Nonet out again.
 pub fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
-    let scope = if project { Scope::Project } else { Scope::User };
+    let scope = if project { FileScope::Project } else { FileScope::User };
     let change = hosts::uninstall(hosts::find(host)?, scope, &machine)?;
     finish(&change, apply(&change, dry_run)?);
     Ok(OK)
 }
 
-pub(super) fn apply(change: &Change, dry_run: bool) -> Result<Option<Applied>, hosts::Fault> {
+pub(super) fn apply(change: &Change, dry_run: bool) -> Result<Option<Applied>, hosts::HostFault> {
     if dry_run { Ok(None) } else { change.apply().map(Some) }
 }
 

@@ -9,7 +9,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{FAILED, OK};
 use crate::{
-    config::{Config, Grant, OAuth, Server, Transport},
+    config::{Config, Grant, OAuth, ServerSettings, Transport},
     gateway::last_seen,
     keyring,
     oauth::{Callback, Entry, Kept, Record, SignIn, SignInError, Vault, Wish},
@@ -18,7 +18,7 @@ use crate::{
 
 /// How a user wants to sign in.
 #[derive(Debug, Args)]
-pub struct Manner {
+pub struct LoginArgs {
     /// The server, by its name in servers.toml
     pub server: String,
     /// Something to be allowed besides what the server asks for (may be repeated)
@@ -44,8 +44,8 @@ struct Remote<'a> {
 }
 
 /// Signs in to a server. Exit code 1: it did not come to that.
-pub async fn login(config: &Config, manner: &Manner) -> anyhow::Result<u8> {
-    let Manner { server, scopes, no_browser, keyring, timeout: limit } = manner;
+pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
+    let LoginArgs { server, scopes, no_browser, keyring, timeout: limit } = manner;
     let remote = remote(config, server)?;
     anyhow::ensure!(
         remote.oauth.grant == Grant::AuthorizationCode,
@@ -185,7 +185,7 @@ fn pasted() -> mpsc::Receiver<String> {
     lines
 }
 
-fn settings<'a>(config: &'a Config, server: &str) -> Option<&'a Server> {
+fn settings<'a>(config: &'a Config, server: &str) -> Option<&'a ServerSettings> {
     config.servers.iter().find(|(name, _)| name.as_str() == server).map(|(_, settings)| settings)
 }
 

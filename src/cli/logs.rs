@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
 
 /// Which lines are wanted, and how.
-pub(super) struct Wanted {
+pub(super) struct LogsArgs {
     pub server: Option<String>,
     pub lines: usize,
     pub follow: bool,
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
 }
 
 /// Shows the log. Exit code 1: there is none, or nothing in it.
-pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Wanted) -> anyhow::Result<u8> {
+pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: LogsArgs) -> anyhow::Result<u8> {
     let file = match file {
         Some(file) => file.to_path_buf(),
         None => Place::of(&config::find(config)?)?.log(),
@@ -163,7 +163,7 @@ struct Entries {
 impl Entries {
     /// Takes a line; gives the entry before it, if it begins another one.
     fn push(&mut self, line: &str) -> Option<String> {
-        let begins = Head::of(line).is_some() || object(line).is_some();
+        let begins = LineHead::of(line).is_some() || object(line).is_some();
         match &mut self.open {
             Some(entry) if !begins => {
                 entry.push('\n');
@@ -188,7 +188,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(wanted: &Wanted) -> Self {
+    fn new(wanted: &LogsArgs) -> Self {
         let colours = std::io::stdout().is_terminal() && console::colors_enabled();
         Self { server: wanted.server.clone(), most: wanted.lines, json: wanted.json, colours }
     }
@@ -213,7 +213,7 @@ impl Shown {
             return;
         }
         let entry = show::clean(entry);
-        match Head::of(&entry).filter(|_| self.colours) {
+        match LineHead::of(&entry).filter(|_| self.colours) {
             Some(head) => {
                 let level = console::style(head.level);
                 let level = match head.level {
@@ -230,14 +230,14 @@ impl Shown {
 }
 
 /// An entry taken apart, by how its first line begins.
-struct Head<'a> {
+struct LineHead<'a> {
     time: &'a str,
     level: &'a str,
     /// The target and what follows.
     rest: &'a str,
 }
 
-impl<'a> Head<'a> {
+impl<'a> LineHead<'a> {
     fn of(line: &'a str) -> Option<Self> {
         let (time, rest) = line.split_once(' ')?;
         let is_time =
@@ -263,8 +263,8 @@ fn as_json(line: &str) -> Value {
     if let Some(object) = object(line) {
         return object;
     }
-    match Head::of(line) {
-        Some(Head { time, level, rest }) => {
+    match LineHead::of(line) {
+        Some(LineHead { time, level, rest }) => {
             let (target, text) = rest.split_once(": ").unwrap_or(("", rest));
             json!({ "timestamp": time, "level": level, "target": target, "text": text })
         }
@@ -284,8 +284,8 @@ two server=bank
 2026-01-31T10:00:03.000001Z  INFO nonet: of nobody
 {\"timestamp\":\"2026-01-31T10:00:04Z\",\"level\":\"WARN\",\"fields\":{\"message\":\"down\",\"server\":\"bank\"}}";
 
-    fn wanted(server: Option<&str>, lines: usize) -> Wanted {
-        Wanted { server: server.map(String::from), lines, follow: false, json: false }
+    fn wanted(server: Option<&str>, lines: usize) -> LogsArgs {
+        LogsArgs { server: server.map(String::from), lines, follow: false, json: false }
     }
 
     fn check(server: Option<&str>, most: usize, expected: &[usize]) {

@@ -16,7 +16,7 @@ use crate::{
 
 /// What to do with a secret.
 #[derive(Debug, Subcommand)]
-pub enum Action {
+pub enum SecretAction {
     /// Store a secret, in the place of one that has the name: one line of stdin, without echo in a terminal
     Set {
         /// Its name: letters, digits and `_`, such as GITHUB_TOKEN
@@ -57,24 +57,28 @@ fn name(text: &str) -> Result<String, &'static str> {
 }
 
 /// Does it with the keyring of this system, or with the file. Exit code 1: it could not be done.
-pub fn run(action: &Action, config: Option<&Path>) -> anyhow::Result<u8> {
-    let (Action::Set { name, file } | Action::Remove { name, file } | Action::Test { name, file }) = action;
+pub fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
+    let (SecretAction::Set { name, file }
+    | SecretAction::Remove { name, file }
+    | SecretAction::Test { name, file }) = action;
     if *file {
         return in_file(action, name, config);
     }
     let keyring = Keyring::system(keyring::ATTENDED);
     let (result, done) = match action {
-        Action::Set { name, .. } => {
+        SecretAction::Set { name, .. } => {
             let value = line(name)?;
             (keyring.set(name, &value), "is in the keyring")
         }
-        Action::Remove { name, .. } => (keyring.remove(name), "was taken out of the keyring"),
-        Action::Test { name, .. } => (keyring.get(name).map(drop), "is in the keyring, and Nonet gets it"),
+        SecretAction::Remove { name, .. } => (keyring.remove(name), "was taken out of the keyring"),
+        SecretAction::Test { name, .. } => {
+            (keyring.get(name).map(drop), "is in the keyring, and Nonet gets it")
+        }
     };
     if let Err(error) = result {
         match (action, &error) {
-            (Action::Remove { .. }, keyring::Error::NoSecret(_)) => eprintln!("nonet: {error}."),
-            (Action::Set { .. }, keyring::Error::Missing(_)) => eprintln!(
+            (SecretAction::Remove { .. }, keyring::Error::NoSecret(_)) => eprintln!("nonet: {error}."),
+            (SecretAction::Set { .. }, keyring::Error::Missing(_)) => eprintln!(
                 "nonet: {error}. {} Or keep it in a file of your own: `nonet secret set {name} --file`, for `${{{name}}}`.",
                 error.remedy()
             ),
@@ -83,7 +87,7 @@ pub fn run(action: &Action, config: Option<&Path>) -> anyhow::Result<u8> {
         return Ok(FAILED);
     }
     say!("`{name}` {done}.");
-    if matches!(action, Action::Set { .. }) {
+    if matches!(action, SecretAction::Set { .. }) {
         say!(
             "In servers.toml it is `${{keyring:{name}}}`. A gateway that is running takes a changed secret when \
              that file is saved."
@@ -93,28 +97,28 @@ pub fn run(action: &Action, config: Option<&Path>) -> anyhow::Result<u8> {
 }
 
 /// Does it with the `secrets.env` beside servers.toml.
-fn in_file(action: &Action, name: &str, config: Option<&Path>) -> anyhow::Result<u8> {
+fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::Result<u8> {
     let path = secrets_file::beside(&hosts::target(config)?);
     let shown = path.display();
     let unusable = || format!("{shown} cannot be used");
     let mut file = SecretsFile::read(&path).with_context(unusable)?;
     match action {
-        Action::Set { .. } => {
+        SecretAction::Set { .. } => {
             file.set(name, &line(name)?);
             file.write().with_context(unusable)?;
             say!("`{name}` is in {shown}, for you only. In the servers.toml beside it, it is `${{{name}}}`.");
         }
-        Action::Remove { .. } if file.remove(name) => {
+        SecretAction::Remove { .. } if file.remove(name) => {
             file.write().with_context(unusable)?;
             say!("`{name}` was taken out of {shown}.");
         }
-        Action::Test { .. } if file.get(name).is_some() => {
+        SecretAction::Test { .. } if file.get(name).is_some() => {
             say!("`{name}` is in {shown}.");
             if std::env::var_os(name).is_some() {
                 say!("The environment has `{name}` too, and is used instead.");
             }
         }
-        Action::Remove { .. } | Action::Test { .. } => {
+        SecretAction::Remove { .. } | SecretAction::Test { .. } => {
             eprintln!("nonet: {shown} has no `{name}`.");
             return Ok(FAILED);
         }

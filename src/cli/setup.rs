@@ -21,7 +21,8 @@ use crate::{
     config,
     downstream::{Remedy, State},
     hosts::{
-        self, Carried, Host, Imported, Launch, Machine, Manner, Present, Scope, SecretStore, Source, Variable,
+        self, Carried, FileScope, Host, ImportOptions, ImportSource, Imported, Launch, Machine, Present,
+        SecretStore, Variable,
     },
     keyring::Keyring,
     secrets_file::{self, SecretsFile},
@@ -46,7 +47,7 @@ pub struct Wishes {
 }
 
 /// One client that is set up.
-struct Client {
+struct SetupClient {
     host: &'static Host,
     file: PathBuf,
     /// How it is to start Nonet.
@@ -84,7 +85,7 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     let clients = clients(named, &target, profile, &machine)?;
     let all: Vec<&'static Host> = clients.iter().map(|client| client.host).collect();
     let (mut imported, keyring) =
-        commands::take_over(Source::Users(&all), &target, false, Secrets::Kept, &machine)?;
+        commands::take_over(ImportSource::Users(&all), &target, false, Secrets::Kept, &machine)?;
     imported.keep_backup();
     let had_config = target.exists();
     if !had_config && imported.change.is_nothing() {
@@ -102,7 +103,7 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     let is_asked_for = imported.variables.iter().any(|variable| !variable.set);
     if is_done && !is_asked_for {
         for client in &setup.clients {
-            commands::tell_staying(&imported.will_stay(client.host, Scope::User, &setup.machine));
+            commands::tell_staying(&imported.will_stay(client.host, FileScope::User, &setup.machine));
         }
         say!("Everything is set up: nothing was changed.");
         return Ok(OK);
@@ -145,19 +146,19 @@ fn clients(
     target: &Path,
     profile: Option<&str>,
     machine: &Machine,
-) -> anyhow::Result<Vec<Client>> {
+) -> anyhow::Result<Vec<SetupClient>> {
     let all = named.is_empty();
     let hosts = if all { hosts::HOSTS.iter().collect() } else { named };
-    let mut clients: Vec<Client> = Vec::new();
+    let mut clients: Vec<SetupClient> = Vec::new();
     let (mut looked_at, mut left_alone) = (String::new(), false);
     for host in hosts {
-        let Some(file) = host.file(Scope::User, machine) else { continue };
+        let Some(file) = host.file(FileScope::User, machine) else { continue };
         looked_at.push_str(&format!("\n  {}", file.display()));
         if clients.iter().any(|client| client.host.name == host.name) || all && !file.exists() {
             continue;
         }
         match launch(host, target, profile, machine) {
-            Ok(launch) => clients.push(Client { host, file, launch }),
+            Ok(launch) => clients.push(SetupClient { host, file, launch }),
             Err(why) if all => {
                 left_alone = true;
                 eprintln!("nonet: {} is left alone: {why:#}", host.title);
@@ -181,9 +182,9 @@ fn launch(
     profile: Option<&str>,
     machine: &Machine,
 ) -> anyhow::Result<Launch> {
-    hosts::import(Source::Users(&[host]), target, Manner::default(), machine)?;
+    hosts::import(ImportSource::Users(&[host]), target, ImportOptions::default(), machine)?;
     let wanted = commands::launch(target, profile)?;
-    let (now, config) = match hosts::present(host, Scope::User, machine)? {
+    let (now, config) = match hosts::present(host, FileScope::User, machine)? {
         Present::Absent => return Ok(wanted),
         Present::Program { launch, config } => (launch, config),
         Present::Elsewhere => anyhow::bail!("its `nonet` joins a gateway elsewhere"),
@@ -206,13 +207,13 @@ fn launch(
 }
 
 /// What is meant to become of a client's file, if every server works and the user agrees.
-struct Plan {
+struct ClientPlan {
     host: &'static Host,
     moves: usize,
     is_nothing: bool,
 }
 
-impl Plan {
+impl ClientPlan {
     fn question(&self) -> String {
         let title = self.host.title;
         match self.moves {
@@ -228,7 +229,7 @@ impl Plan {
 struct Setup {
     machine: Machine,
     target: PathBuf,
-    clients: Vec<Client>,
+    clients: Vec<SetupClient>,
     /// Whether servers.toml was there before.
     had_config: bool,
 }
@@ -236,7 +237,7 @@ struct Setup {
 impl Setup {
     fn tell_clients(&self, imported: &Imported) {
         let mut table = show::plain_table(&["CLIENT", "SERVERS", "FILE"]);
-        for Client { host, file, .. } in &self.clients {
+        for SetupClient { host, file, .. } in &self.clients {
             let servers =
                 imported.rows.iter().filter(|row| row.from.file == *file && row.done.server().is_some());
             table.add_row([host.title.into(), servers.count().to_string(), file.display().to_string()]);
@@ -255,23 +256,23 @@ impl Setup {
         let is_typed = |variable: &&Variable| typed.iter().any(|(name, _)| *name == variable.name);
         let unset = imported.variables.iter().filter(|variable| !variable.set && !is_typed(variable));
         let unset: BTreeSet<&String> = unset.flat_map(|variable| &variable.servers).collect();
-        let mut carried = imported.will_be_carried(host, Scope::User, &self.machine);
+        let mut carried = imported.will_be_carried(host, FileScope::User, &self.machine);
         carried.retain(|carried| !unset.contains(&carried.server));
         carried
     }
 
-    fn planned(&self, imported: &Imported, typed: &[(String, String)]) -> anyhow::Result<Vec<Plan>> {
-        let plan = |client: &Client| {
+    fn planned(&self, imported: &Imported, typed: &[(String, String)]) -> anyhow::Result<Vec<ClientPlan>> {
+        let plan = |client: &SetupClient| {
             let carried = self.movable(client.host, imported, typed);
             let change = self.change(client, &carried)?;
-            Ok(Plan { host: client.host, moves: carried.len(), is_nothing: change.is_nothing() })
+            Ok(ClientPlan { host: client.host, moves: carried.len(), is_nothing: change.is_nothing() })
         };
         self.clients.iter().map(plan).collect()
     }
 
-    fn change(&self, client: &Client, carried: &[Carried]) -> anyhow::Result<hosts::Change> {
+    fn change(&self, client: &SetupClient, carried: &[Carried]) -> anyhow::Result<hosts::Change> {
         let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
-        Ok(hosts::install(client.host, Scope::User, &client.launch, &names, &self.machine)?)
+        Ok(hosts::install(client.host, FileScope::User, &client.launch, &names, &self.machine)?)
     }
 
     /// Shows every file as it would become.
@@ -282,7 +283,7 @@ impl Setup {
         for client in &self.clients {
             let change = self.change(client, &self.movable(client.host, imported, &[]))?;
             say!("{}: {}", client.host.title, change.told.join(" "));
-            commands::tell_staying(&imported.will_stay(client.host, Scope::User, &self.machine));
+            commands::tell_staying(&imported.will_stay(client.host, FileScope::User, &self.machine));
             if !change.is_nothing() {
                 say!("{}", change.diff());
             }
@@ -322,18 +323,18 @@ impl Setup {
         };
         // As servers.toml is now.
         let hosts: Vec<&'static Host> = self.clients.iter().map(|client| client.host).collect();
-        let manner = Manner { replace: false, keyring, file: true };
-        let now = hosts::import(Source::Users(&hosts), &self.target, manner, &self.machine)?;
+        let manner = ImportOptions { replace: false, keyring, file: true };
+        let now = hosts::import(ImportSource::Users(&hosts), &self.target, manner, &self.machine)?;
         let (mut code, mut installed) = (OK, Vec::new());
         let mut stayed = false;
         for client in self.clients.iter().filter(|client| chosen.contains(client.host.name)) {
             let host = client.host;
             say!("\n{}", host.title);
             let (stay, carried): (Vec<_>, Vec<_>) = now
-                .carried(host, Scope::User, &self.machine)
+                .carried(host, FileScope::User, &self.machine)
                 .into_iter()
                 .partition(|carried| broken.contains_key(&carried.server));
-            commands::tell_staying(&now.staying(host, Scope::User, &self.machine));
+            commands::tell_staying(&now.staying(host, FileScope::User, &self.machine));
             for Carried { name, server } in stay {
                 let why = broken.get(&server).map(String::as_str).unwrap_or_default();
                 say!("`{name}` stays in its file, because Nonet cannot run it: {why}");

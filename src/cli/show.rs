@@ -218,7 +218,7 @@ pub async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
 
 /// How an answer is shown.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct Style {
     /// As JSON.
     pub json: bool,
     /// With all that servers said as they failed.
@@ -226,7 +226,7 @@ pub struct Manner {
 }
 
 /// Prints an answer as JSON or as a table; gives the exit code. A fault is `{code, message, ...}`.
-pub fn answer(answer: Result<Value, Value>, manner: Manner, table: fn(&Value)) -> anyhow::Result<u8> {
+pub fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Value)) -> anyhow::Result<u8> {
     match answer {
         Ok(answer) if manner.json => say!("{}", serde_json::to_string_pretty(&answer)?),
         Ok(answer) => table(&answer),
@@ -432,7 +432,7 @@ pub fn whole(answer: &Value) {
 }
 
 /// The result of a call: its text, or everything as JSON. Gives the exit code.
-pub fn result(result: Result<Value, Value>, manner: Manner) -> anyhow::Result<u8> {
+pub fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Result<u8> {
     let mut result = match result {
         Ok(result) => result,
         Err(fault) => return answer(Err(fault), manner, whole),
@@ -446,7 +446,7 @@ pub fn result(result: Result<Value, Value>, manner: Manner) -> anyhow::Result<u8
         return answer(Err(fault), manner, whole);
     }
     if manner.json
-        && let (Some(Notices { block, .. }), Some(content)) =
+        && let (Some(NoticeBlock { block, .. }), Some(content)) =
             (notices, result.get_mut("content").and_then(Value::as_array_mut))
     {
         content.push(block);
@@ -473,14 +473,14 @@ pub fn result(result: Result<Value, Value>, manner: Manner) -> anyhow::Result<u8
 }
 
 /// What Nonet has to say beside a result.
-struct Notices {
+struct NoticeBlock {
     /// Its own block.
     block: Value,
     notices: Vec<Value>,
 }
 
 /// Takes Nonet's notices, which are the last block, out of a result.
-fn take_notices(result: &mut Value) -> Option<Notices> {
+fn take_notices(result: &mut Value) -> Option<NoticeBlock> {
     let content = result.get_mut("content")?.as_array_mut()?;
     let text = content.last()?.get("text")?.as_str()?;
     if !text.starts_with("{\"notices\":") {
@@ -491,7 +491,7 @@ fn take_notices(result: &mut Value) -> Option<Notices> {
     if notices.is_empty() || !notices.iter().all(|notice| notice["kind"].is_string()) {
         return None;
     }
-    Some(Notices { block: content.pop()?, notices })
+    Some(NoticeBlock { block: content.pop()?, notices })
 }
 
 /// A notice in a sentence, or compact where there is none for it.

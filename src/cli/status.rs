@@ -25,7 +25,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
 
 /// How the status is wanted.
-pub(super) struct Wanted {
+pub(super) struct StatusArgs {
     pub json: bool,
     pub follow: bool,
     pub way: Where,
@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 pub(super) async fn run(
     config: Option<&Path>,
     profile: Option<String>,
-    wanted: Wanted,
+    wanted: StatusArgs,
 ) -> anyhow::Result<u8> {
     // Listens all the time: a signal that arrives between two waits would be lost.
     tokio::select! {
@@ -45,7 +45,7 @@ pub(super) async fn run(
     }
 }
 
-async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: Wanted) -> anyhow::Result<u8> {
+async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusArgs) -> anyhow::Result<u8> {
     let mut before = None;
     loop {
         let status = match ask_for_it(config, profile.clone(), &wanted).await? {
@@ -77,7 +77,7 @@ async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: Wanted)
 async fn ask_for_it(
     config: Option<&Path>,
     profile: Option<String>,
-    wanted: &Wanted,
+    wanted: &StatusArgs,
 ) -> anyhow::Result<Result<Value, u8>> {
     let way = &wanted.way;
     let running = match &way.url {
@@ -96,7 +96,7 @@ async fn ask_for_it(
             Ok(Ok(status))
         }
         Ok(Err(fault)) => Ok(Err({
-            let manner = show::Manner { json: wanted.json, verbose: way.verbose };
+            let manner = show::Style { json: wanted.json, verbose: way.verbose };
             show::answer(Err(fault), manner, show::whole)?
         })),
         Err(Other::Unanswered(error)) if error.is_unknown_method() => {

@@ -11,14 +11,14 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::{
-    Fault,
+    ConfigFault,
     explain::{UNKNOWN_KEY, choose, quoted},
-    read::{Place, Written, join},
+    read::{Side, Written, join},
 };
 use crate::name::{RESERVED, ServerName};
 
 /// Every fault between values. `earlier` are the faults known so far.
-pub(super) fn check(written: &Written, earlier: &[Fault]) -> Vec<Fault> {
+pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFault> {
     let mut checker = Checker { written, earlier, faults: Vec::new() };
     for (pointer, server) in checker.entries("servers") {
         checker.server(&pointer, server);
@@ -43,8 +43,8 @@ pub(super) fn check(written: &Written, earlier: &[Fault]) -> Vec<Fault> {
 
 struct Checker<'a> {
     written: &'a Written,
-    earlier: &'a [Fault],
-    faults: Vec<Fault>,
+    earlier: &'a [ConfigFault],
+    faults: Vec<ConfigFault>,
 }
 
 impl<'a> Checker<'a> {
@@ -55,7 +55,7 @@ impl<'a> Checker<'a> {
             (true, true) => {
                 let message = "a server has `command` or `url`, not both";
                 let remedy = "Keep `command` for a program to start, `url` for a server to reach.";
-                self.fault(&join(pointer, "url"), Place::Key, message, remedy);
+                self.fault(&join(pointer, "url"), Side::Key, message, remedy);
             }
             (false, false) => self.missing(
                 pointer,
@@ -67,7 +67,7 @@ impl<'a> Checker<'a> {
                 if let Some(transport @ ("http" | "sse")) = transport {
                     let remedy = "Give a `url` instead, or take `transport` out.";
                     let message = format!("`{transport}` needs `url`, and this server has `command`");
-                    self.fault(&join(pointer, "transport"), Place::Value, &message, remedy);
+                    self.fault(&join(pointer, "transport"), Side::Value, &message, remedy);
                 }
             }
             (false, true) => {
@@ -75,7 +75,7 @@ impl<'a> Checker<'a> {
                 if transport == Some("stdio") {
                     let remedy = "Give a `command` instead, or take `transport` out.";
                     let message = "`stdio` needs `command`, and this server has `url`";
-                    self.fault(&join(pointer, "transport"), Place::Value, message, remedy);
+                    self.fault(&join(pointer, "transport"), Side::Value, message, remedy);
                 }
                 self.oauth(pointer, server);
             }
@@ -91,19 +91,19 @@ impl<'a> Checker<'a> {
             .is_some_and(|headers| headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")))
         {
             let message = "a server has `oauth` or a header `Authorization`, not both";
-            self.fault(&pointer, Place::Key, message, "Keep the one that the server wants.");
+            self.fault(&pointer, Side::Key, message, "Keep the one that the server wants.");
         }
         let has = |key: &str| oauth.contains_key(key);
         if oauth.get("grant").and_then(Value::as_str) == Some("client_credentials") {
             if !has("client_id") || !has("client_secret") {
                 let message = "`client_credentials` needs `client_id` and `client_secret`";
                 let remedy = "Give both, or take `grant` out to sign in with `nonet login`.";
-                self.fault(&join(&pointer, "grant"), Place::Value, message, remedy);
+                self.fault(&join(&pointer, "grant"), Side::Value, message, remedy);
             }
             self.only_with(&pointer, oauth, &["redirect_uri"], "authorization_code", "client_credentials");
         } else if has("client_secret") && !has("client_id") {
             let message = "`client_secret` needs the `client_id` that it is the secret of";
-            self.fault(&join(&pointer, "client_secret"), Place::Key, message, "Give both, or neither.");
+            self.fault(&join(&pointer, "client_secret"), Side::Key, message, "Give both, or neither.");
         }
     }
 
@@ -116,10 +116,10 @@ impl<'a> Checker<'a> {
             let name = pointer.rsplit('/').next().unwrap_or_default();
             if servers.contains(&name) {
                 let message = format!("`{name}` is the category of the server of that name already");
-                self.fault(&pointer, Place::Key, &message, "Give the group another name.");
+                self.fault(&pointer, Side::Key, &message, "Give the group another name.");
             } else if RESERVED.contains(&name) {
                 let message = format!("`{name}` is a category of Nonet's own");
-                self.fault(&pointer, Place::Key, &message, "Give the group another name.");
+                self.fault(&pointer, Side::Key, &message, "Give the group another name.");
             }
             self.must_exist(&pointer, category, "servers", "server", &servers);
         }
@@ -152,7 +152,7 @@ impl<'a> Checker<'a> {
         for same in places.values().filter(|same| same.len() > 1) {
             for (item, other) in same.iter().zip(same.iter().cycle().skip(1)) {
                 let message = format!("is the same token as {}", quoted(self.written.key(other)));
-                self.fault(item, Place::Value, &message, "Give each place a token of its own.");
+                self.fault(item, Side::Value, &message, "Give each place a token of its own.");
             }
         }
     }
@@ -163,7 +163,7 @@ impl<'a> Checker<'a> {
         match (app.contains_key("tool"), app.contains_key("steps")) {
             (true, true) => {
                 let message = "an app has `tool` or `steps`, not both";
-                self.fault(&join(pointer, "tool"), Place::Key, message, "Make the tool one of the steps.");
+                self.fault(&join(pointer, "tool"), Side::Key, message, "Make the tool one of the steps.");
             }
             (false, false) => self.missing(
                 pointer,
@@ -172,7 +172,7 @@ impl<'a> Checker<'a> {
             ),
             (true, false) => self.only_with(pointer, app, &["output"], "steps", "tool"),
             (false, true) if app.get("steps") == Some(&Value::Array(Vec::new())) => {
-                self.fault(&join(pointer, "steps"), Place::Value, "no step in it", "Give at least one.");
+                self.fault(&join(pointer, "steps"), Side::Value, "no step in it", "Give at least one.");
             }
             (false, true) => {}
         }
@@ -188,7 +188,7 @@ impl<'a> Checker<'a> {
                 let message = format!("{} is the id of step {} already", quoted(&id), first + 1);
                 let step = join(pointer, &index.to_string());
                 let place = if written.is_some() { join(&step, "id") } else { step };
-                self.fault(&place, Place::Value, &message, "Give each step an id of its own.");
+                self.fault(&place, Side::Value, &message, "Give each step an id of its own.");
             } else {
                 ids.insert(id, index);
             }
@@ -205,7 +205,7 @@ impl<'a> Checker<'a> {
                         let item =
                             join(&join(&join(pointer, &index.to_string()), "after"), &position.to_string());
                         let message = format!("no step has the id {}", self.shown(&item, name));
-                        self.fault(&item, Place::Value, &message, &choose(name, &names));
+                        self.fault(&item, Side::Value, &message, &choose(name, &names));
                     }
                 }
             }
@@ -221,7 +221,7 @@ impl<'a> Checker<'a> {
                 _ => format!("the steps wait for each other in a circle: {}", quoted(&path.join(" -> "))),
             };
             let remedy = "Take one out of `after`, or a template out of `params`.";
-            self.fault(&join(pointer, &circle[0].to_string()), Place::Key, &message, remedy);
+            self.fault(&join(pointer, &circle[0].to_string()), Side::Key, &message, remedy);
         }
     }
 
@@ -250,7 +250,7 @@ impl<'a> Checker<'a> {
             let told = key == "servers" && ServerName::new(name).is_err();
             if !known.contains(&name) && !told && !self.written.is_unknown(&item) {
                 let message = format!("there is no {what} {}", self.shown(&item, name));
-                self.fault(&item, Place::Value, &message, &choose(name, known));
+                self.fault(&item, Side::Value, &message, &choose(name, known));
             }
         }
     }
@@ -258,7 +258,7 @@ impl<'a> Checker<'a> {
     fn only_with(&mut self, pointer: &str, entry: &Map<String, Value>, keys: &[&str], with: &str, has: &str) {
         for key in keys.iter().filter(|key| entry.contains_key(**key)) {
             let message = format!("`{key}` goes with `{with}`, not with `{has}`");
-            self.fault(&join(pointer, key), Place::Key, &message, "Take it out.");
+            self.fault(&join(pointer, key), Side::Key, &message, "Take it out.");
         }
     }
 
@@ -266,7 +266,7 @@ impl<'a> Checker<'a> {
     fn missing(&mut self, pointer: &str, message: &str, remedy: &str) {
         let entry = self.written.entry(pointer);
         if !self.earlier.iter().any(|fault| fault.entry == entry && fault.message == UNKNOWN_KEY) {
-            self.fault(pointer, Place::Key, message, remedy);
+            self.fault(pointer, Side::Key, message, remedy);
         }
     }
 
@@ -274,7 +274,7 @@ impl<'a> Checker<'a> {
         if self.written.is_showable(pointer) { quoted(text) } else { "of this name".into() }
     }
 
-    fn fault(&mut self, pointer: &str, place: Place, message: &str, remedy: &str) {
+    fn fault(&mut self, pointer: &str, place: Side, message: &str, remedy: &str) {
         self.faults.push(self.written.fault(pointer, place, message.into(), remedy.into()));
     }
 }

@@ -18,7 +18,7 @@ const MAX_INSTRUCTIONS: usize = 2_000;
 /// What one client stands. What is left out is not known.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Client {
+pub struct ClientSettings {
     /// Patterns on the name that the client gives of itself (`clientInfo.name`), in any letter case.
     #[serde(rename = "match")]
     pub matches: Globs,
@@ -40,9 +40,9 @@ pub struct Client {
     pub elicitation: Option<bool>,
 }
 
-impl Client {
+impl ClientSettings {
     /// Takes over what `newer` says.
-    fn update(&mut self, newer: &Client) {
+    fn update(&mut self, newer: &ClientSettings) {
         if !newer.matches.is_empty() {
             let folded = newer.matches.patterns().iter().map(|pattern| pattern.to_lowercase()).collect();
             self.matches = Globs::new(folded).unwrap_or_else(|_| newer.matches.clone());
@@ -57,7 +57,7 @@ impl Client {
 
 /// What holds for one client, with everything filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClientLimits {
     /// When a call that still runs becomes a background task.
     pub soft_deadline: Duration,
     /// The largest result that is given whole, in bytes.
@@ -70,7 +70,7 @@ pub struct Limits {
     pub elicitation: bool,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             soft_deadline: SOFT_DEADLINE,
@@ -82,7 +82,7 @@ impl Default for Limits {
     }
 }
 
-static BUILT_IN: LazyLock<BTreeMap<String, Client>> = LazyLock::new(|| {
+static BUILT_IN: LazyLock<BTreeMap<String, ClientSettings>> = LazyLock::new(|| {
     let file = Path::new("clients.toml");
     let written = read::read(include_str!("clients.toml"), file, Sources::NONE, &SecretsFile::default());
     let written = written.expect("the built-in table is TOML; a test reads it");
@@ -91,7 +91,7 @@ static BUILT_IN: LazyLock<BTreeMap<String, Client>> = LazyLock::new(|| {
 });
 
 /// The built-in table, changed and added to by `own`.
-pub(super) fn joined(own: BTreeMap<String, Client>) -> BTreeMap<String, Client> {
+pub(super) fn joined(own: BTreeMap<String, ClientSettings>) -> BTreeMap<String, ClientSettings> {
     let mut all = BUILT_IN.clone();
     for (name, client) in own {
         all.entry(name).or_default().update(&client);
@@ -102,19 +102,19 @@ pub(super) fn joined(own: BTreeMap<String, Client>) -> BTreeMap<String, Client> 
 impl Config {
     /// What holds for a client of this name (`clientInfo.name`). `[gateway]` goes before what is known of clients. Of several
     /// entries that match the one with the longest pattern holds.
-    pub fn limits(&self, client: &str) -> Limits {
+    pub fn limits(&self, client: &str) -> ClientLimits {
         let name = client.to_lowercase();
-        let length = |client: &Client| client.matches.patterns().iter().map(String::len).max();
+        let length = |client: &ClientSettings| client.matches.patterns().iter().map(String::len).max();
         let known = self
             .clients
             .values()
             .filter(|known| known.matches.matches(&name))
             .max_by_key(|known| length(known));
-        let unknown = Client::default();
+        let unknown = ClientSettings::default();
         let known = known.unwrap_or(&unknown);
-        let default = Limits::default();
+        let default = ClientLimits::default();
         let own = &self.gateway;
-        Limits {
+        ClientLimits {
             soft_deadline: own.soft_deadline.or(known.soft_deadline).unwrap_or(default.soft_deadline),
             max_result_bytes: own
                 .max_result_bytes
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::config;
 
-    fn limits(toml: &str, client: &str) -> Limits {
+    fn limits(toml: &str, client: &str) -> ClientLimits {
         let loaded = config::parse(toml, Path::new("servers.toml"), Sources::NONE).expect("usable");
         assert_eq!(loaded.faults, []);
         loaded.config.limits(client)
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn known_clients_are_told_by_their_name() {
-        assert_eq!(limits("", "who"), Limits::default());
+        assert_eq!(limits("", "who"), ClientLimits::default());
         assert_eq!(limits("", "claude-code").max_result_bytes, 50_000);
         assert!(!limits("", "Zed").elicitation);
         assert_eq!(limits("", "Visual Studio Code - Insiders").soft_deadline, SOFT_DEADLINE);

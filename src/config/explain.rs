@@ -6,8 +6,8 @@ use jsonschema::{ValidationError, Validator, error::ValidationErrorKind as Kind}
 use serde_json::Value;
 
 use super::{
-    Fault,
-    read::{Place, Written, join, written_key},
+    ConfigFault,
+    read::{Side, Written, join, written_key},
     schema::{FORMATS, schema},
 };
 use crate::name::nearest;
@@ -18,7 +18,7 @@ pub(super) const UNKNOWN_KEY: &str = "unknown key";
 const MOST_CHOICES: usize = 16;
 
 /// Every fault that the schema finds.
-pub(super) fn check(written: &Written) -> Vec<Fault> {
+pub(super) fn check(written: &Written) -> Vec<ConfigFault> {
     static SCHEMA: LazyLock<(Value, Validator)> = LazyLock::new(|| {
         let schema = schema();
         let options = jsonschema::options().should_validate_formats(true).offline();
@@ -40,7 +40,7 @@ pub(super) fn check(written: &Written) -> Vec<Fault> {
 }
 
 /// One error of the validator in plain words; several when it names several keys.
-fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Fault> {
+fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<ConfigFault> {
     let pointer = error.instance_path().as_str();
     let keyword = error.schema_path().as_str();
     let node = schema.pointer(keyword.rsplit_once('/').map_or("", |(node, _)| node)).unwrap_or(&Value::Null);
@@ -49,47 +49,47 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Fa
         Kind::AdditionalProperties { unexpected } => unexpected
             .iter()
             .map(|key| {
-                written.fault(&join(pointer, key), Place::Key, UNKNOWN_KEY.into(), known_keys(key, node))
+                written.fault(&join(pointer, key), Side::Key, UNKNOWN_KEY.into(), known_keys(key, node))
             })
             .collect(),
         Kind::PropertyNames { error } => {
             let name = error.instance().as_str().unwrap_or_default();
             let why = format_fault(error.kind(), name).unwrap_or_else(|| "is no good key".into());
             let message = format!("{} {why}", quoted(name));
-            vec![written.fault(&join(pointer, name), Place::Key, message, "Give it another name.".into())]
+            vec![written.fault(&join(pointer, name), Side::Key, message, "Give it another name.".into())]
         }
         Kind::Type { .. } => {
             let message = format!("expected {}, found {}", expected(node), found(error.instance()));
-            at(Place::Value, message, like(pointer, node, written))
+            at(Side::Value, message, like(pointer, node, written))
         }
         Kind::Format { .. } => {
             let text = error.instance().as_str().unwrap_or_default();
             let why = format_fault(error.kind(), text).unwrap_or_else(|| "is not well-formed".into());
             let shown = if written.is_showable(pointer) { quoted(text) } else { "this value".into() };
-            at(Place::Value, format!("{shown} {why}"), like(pointer, node, written))
+            at(Side::Value, format!("{shown} {why}"), like(pointer, node, written))
         }
         Kind::Enum { options } => {
             let options: Vec<_> =
                 options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             let text = error.instance().as_str().unwrap_or_default();
             let shown = if written.is_showable(pointer) { quoted(text) } else { "this value".into() };
-            at(Place::Value, format!("{shown} is not one of the choices"), choose(text, &options))
+            at(Side::Value, format!("{shown} is not one of the choices"), choose(text, &options))
         }
         Kind::Required { property } => {
             let key = property.as_str().unwrap_or_default();
             let remedy = like(&join(pointer, key), &node["properties"][key], written);
-            at(Place::Key, format!("`{key}` is missing"), remedy)
+            at(Side::Key, format!("`{key}` is missing"), remedy)
         }
         Kind::Minimum { limit } => {
-            at(Place::Value, format!("must be at least {limit}"), like(pointer, node, written))
+            at(Side::Value, format!("must be at least {limit}"), like(pointer, node, written))
         }
         Kind::Maximum { limit } => {
-            at(Place::Value, format!("must be at most {limit}"), like(pointer, node, written))
+            at(Side::Value, format!("must be at most {limit}"), like(pointer, node, written))
         }
-        Kind::MinLength { .. } => at(Place::Value, "is empty".into(), like(pointer, node, written)),
+        Kind::MinLength { .. } => at(Side::Value, "is empty".into(), like(pointer, node, written)),
         _ => {
             let message = error.masked().to_string();
-            at(Place::Value, message, "`nonet schema` prints what is expected.".into())
+            at(Side::Value, message, "`nonet schema` prints what is expected.".into())
         }
     }
 }

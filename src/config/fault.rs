@@ -7,7 +7,7 @@ use std::{fmt, io, path::PathBuf};
 
 /// One thing that is wrong in a config file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigFault {
     /// The file, as it was named.
     pub file: PathBuf,
     /// The line, from 1.
@@ -24,7 +24,7 @@ pub struct Fault {
     pub entry: Option<String>,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}: ", self.file.display(), self.line, self.column)?;
         if !self.key.is_empty() {
@@ -45,12 +45,12 @@ pub enum Unusable {
         source: io::Error,
     },
     /// It has faults, at least one of them outside of the entries that can be left out.
-    Faults(Vec<Fault>),
+    Faults(Vec<ConfigFault>),
 }
 
 impl Unusable {
     /// All faults, by line; none for a file that cannot be read.
-    pub fn faults(&self) -> &[Fault] {
+    pub fn faults(&self) -> &[ConfigFault] {
         match self {
             Self::Unreadable { .. } => &[],
             Self::Faults(faults) => faults,

@@ -6,13 +6,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Globs, Policy, Priorities, Token, schema::named, values::time};
+use super::{BearerToken, Globs, Policy, Priorities, schema::named, values::time};
 use crate::name::ServerName;
 
 /// The gateway itself: `[gateway]`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Gateway {
+pub struct GatewaySettings {
     /// How tools are shown to clients.
     pub tool_injection: ToolInjection,
     /// The context window of the model in tokens; `auto` goes by it.
@@ -24,7 +24,7 @@ pub struct Gateway {
     /// Bearer tokens of those who may reach everything over HTTP. As soon as there is any token, here or in a profile,
     /// every request over HTTP needs one.
     #[schemars(example = json!(["${ADMIN_TOKEN}"]))]
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<BearerToken>,
     /// Patterns on full names (`server.tool`) with a number from -10 to 10 that lifts or lowers these tools in searches.
     pub priorities: Priorities,
     /// Variables of Nonet's environment that every server gets besides the usual ones; names and patterns.
@@ -67,7 +67,7 @@ pub struct Gateway {
     pub allowed_origins: Vec<String>,
 }
 
-impl Default for Gateway {
+impl Default for GatewaySettings {
     fn default() -> Self {
         Self {
             tool_injection: ToolInjection::default(),
@@ -151,7 +151,7 @@ pub struct Profile {
     pub context_window: Option<u64>,
     /// Bearer tokens that put a client under this profile over HTTP.
     #[schemars(example = json!(["${READER_TOKEN}"]))]
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<BearerToken>,
     /// Patterns on full names with a number from -10 to 10 that lifts or lowers these tools in searches; they go before
     /// `[gateway]`'s.
     pub priorities: Priorities,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use serde_json::Value;
 
 use super::{
-    Fault,
+    ConfigFault,
     read::{Written, join},
 };
 use crate::text::clip;
@@ -21,7 +21,7 @@ pub struct LeftOut {
     /// What the server is for; empty where the file does not say so in plain text.
     pub description: String,
     /// What is wrong in its table; never empty.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
 }
 
 impl LeftOut {
@@ -44,7 +44,7 @@ impl LeftOut {
 }
 
 /// Returns the servers that are wanted and have a fault, by the name that the file gives them.
-pub(super) fn left_out(written: &Written, faults: &[Fault]) -> BTreeMap<String, LeftOut> {
+pub(super) fn left_out(written: &Written, faults: &[ConfigFault]) -> BTreeMap<String, LeftOut> {
     let servers = written.value.get("servers").and_then(Value::as_object).into_iter().flatten();
     let wanted = servers.filter(|(_, table)| table.get("enabled") != Some(&Value::Bool(false)));
     let all = wanted.map(|(name, table)| {

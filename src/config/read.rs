@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use toml_edit::{Document, Item, TableLike, Value as Toml};
 
 use super::{
-    Fault, Unusable,
+    ConfigFault, Unusable,
     expand::{Sources, Trouble, expand},
     explain::quoted,
 };
@@ -29,7 +29,7 @@ pub(super) struct Written {
     /// All of it, as JSON.
     pub value: Value,
     /// What was wrong with single values: variables that are not set, and the like.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
     /// What came from the keyring or `secrets.env`, by the pointer of the entry that it is in.
     secrets: BTreeMap<String, BTreeSet<String>>,
     spots: HashMap<String, Spot>,
@@ -41,14 +41,14 @@ struct Spot {
     key: String,
     key_at: At,
     value_at: At,
-    state: State,
+    state: TextState,
 }
 
 /// Line and column, from 1.
 type At = (usize, usize);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TextState {
     /// As it stands in the file.
     Plain,
     /// In part from the environment or the keyring, so it may be a secret.
@@ -59,7 +59,7 @@ enum State {
 
 /// Which part of a spot a fault points at.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum Side {
     Key,
     Value,
 }
@@ -71,7 +71,7 @@ pub(super) fn read(
     sources: Sources,
     kept: &SecretsFile,
 ) -> Result<Written, Unusable> {
-    let lines = Lines::new(text);
+    let lines = LineStarts::new(text);
     let document = Document::parse(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
         let (line, column) = lines.at(span.start);
@@ -85,7 +85,7 @@ pub(super) fn read(
         };
         let remedy = remedy.into();
         let (file, key) = (file.into(), String::new());
-        Unusable::Faults(vec![Fault { file, line, column, key, message, remedy, entry: None }])
+        Unusable::Faults(vec![ConfigFault { file, line, column, key, message, remedy, entry: None }])
     })?;
     let written = Written {
         file: file.into(),
@@ -95,7 +95,7 @@ pub(super) fn read(
         spots: HashMap::new(),
     };
     let mut walk = Walk { written, lines, sources, kept, is_off: false };
-    let root = Spot { key: String::new(), key_at: (1, 1), value_at: (1, 1), state: State::Plain };
+    let root = Spot { key: String::new(), key_at: (1, 1), value_at: (1, 1), state: TextState::Plain };
     walk.written.spots.insert(String::new(), root);
     walk.written.value = walk.table("", document.as_table());
     Ok(walk.written)
@@ -103,13 +103,21 @@ pub(super) fn read(
 
 impl Written {
     /// A fault at the value that the pointer names.
-    pub fn fault(&self, pointer: &str, place: Place, message: String, remedy: String) -> Fault {
+    pub fn fault(&self, pointer: &str, place: Side, message: String, remedy: String) -> ConfigFault {
         let (line, column) = self.spots.get(pointer).map_or((1, 1), |spot| match place {
-            Place::Key => spot.key_at,
-            Place::Value => spot.value_at,
+            Side::Key => spot.key_at,
+            Side::Value => spot.value_at,
         });
         let key = self.key(pointer).to_string();
-        Fault { file: self.file.clone(), line, column, key, message, remedy, entry: self.entry(pointer) }
+        ConfigFault {
+            file: self.file.clone(),
+            line,
+            column,
+            key,
+            message,
+            remedy,
+            entry: self.entry(pointer),
+        }
     }
 
     /// The dotted key of a value.
@@ -132,7 +140,7 @@ impl Written {
             (Some("profiles"), _, Some("tokens"), _) | (Some("gateway"), Some("tokens"), ..) => true,
             _ => false,
         };
-        !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == State::Plain)
+        !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == TextState::Plain)
     }
 
     /// What an entry has from the keyring or `secrets.env`.
@@ -142,7 +150,7 @@ impl Written {
 
     /// Whether the value has a fault already that leaves nothing to be said about it.
     pub fn is_unknown(&self, pointer: &str) -> bool {
-        self.spots.get(pointer).is_some_and(|spot| spot.state == State::Unknown)
+        self.spots.get(pointer).is_some_and(|spot| spot.state == TextState::Unknown)
     }
 
     fn entry_pointer<'a>(&self, pointer: &'a str) -> Option<&'a str> {
@@ -165,7 +173,7 @@ pub(crate) fn written_key(key: &str) -> String {
 
 struct Walk<'a> {
     written: Written,
-    lines: Lines<'a>,
+    lines: LineStarts<'a>,
     sources: Sources<'a>,
     kept: &'a SecretsFile,
     /// Whether this is inside of an entry that is switched off: its secrets are not asked for, and need not be there.
@@ -262,12 +270,12 @@ impl Walk<'_> {
         match expanded {
             Ok(expanded) => {
                 if expanded != text {
-                    self.mark(pointer, State::Expanded);
+                    self.mark(pointer, TextState::Expanded);
                 }
                 expanded.into()
             }
             Err(troubles) => {
-                self.mark(pointer, State::Unknown);
+                self.mark(pointer, TextState::Unknown);
                 for trouble in troubles {
                     // Someone who switches a server off need not have its token.
                     if !self.is_off || trouble == Trouble::Malformed {
@@ -295,29 +303,29 @@ impl Walk<'_> {
     ) {
         let key_at = key_at.or_else(|| value_at.clone()).map_or((1, 1), |span| self.lines.at(span.start));
         let value_at = value_at.map_or(key_at, |span| self.lines.at(span.start));
-        self.written.spots.insert(pointer.into(), Spot { key, key_at, value_at, state: State::Plain });
+        self.written.spots.insert(pointer.into(), Spot { key, key_at, value_at, state: TextState::Plain });
     }
 
-    fn mark(&mut self, pointer: &str, state: State) {
+    fn mark(&mut self, pointer: &str, state: TextState) {
         if let Some(spot) = self.written.spots.get_mut(pointer) {
             spot.state = state;
         }
     }
 
     fn unreadable(&mut self, pointer: &str, message: String, remedy: String) {
-        self.mark(pointer, State::Unknown);
-        let fault = self.written.fault(pointer, Place::Value, message, remedy);
+        self.mark(pointer, TextState::Unknown);
+        let fault = self.written.fault(pointer, Side::Value, message, remedy);
         self.written.faults.push(fault);
     }
 }
 
 /// Where each line of a text starts.
-struct Lines<'a> {
+struct LineStarts<'a> {
     text: &'a str,
     starts: Vec<usize>,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineStarts<'a> {
     fn new(text: &'a str) -> Self {
         let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Self { text, starts }

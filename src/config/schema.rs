@@ -7,10 +7,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde_json::{Value, json};
 
 use super::{
-    Category, Client, Gateway, Globs, PolicyRule, Profile,
+    Category, ClientSettings, GatewaySettings, Globs, PolicyRule, Profile,
     apps::AppTable,
     servers::ServerTable,
-    values::{Token, time},
+    values::{BearerToken, time},
 };
 use crate::{name::ServerName, search};
 
@@ -36,7 +36,7 @@ pub(super) const FORMATS: [(&str, Check); 11] = [
             .map(drop)
             .map_err(|bad| format!("is not a server name ({}); `{}` would be one", bad.why, bad.nearest))
     }),
-    ("bearer-token", Token::check),
+    ("bearer-token", BearerToken::check),
     ("plain-name", plain_name),
     ("step-id", |text| match text {
         "input" => Err("is the app's own input".into()),
@@ -66,13 +66,13 @@ pub fn schema() -> Value {
         "description": "The servers behind a Nonet gateway, and the gateway itself.",
         "type": "object",
         "properties": {
-            "gateway": generator.subschema_for::<Gateway>(),
+            "gateway": generator.subschema_for::<GatewaySettings>(),
             "embedder": generator.subschema_for::<search::Settings>(),
             "servers": entries::<ServerTable>(&mut generator, "server-name", "The servers, by name."),
             "categories": entries::<Category>(&mut generator, "plain-name", "Groups of tools."),
             "profiles": entries::<Profile>(&mut generator, "plain-name", "What single clients see."),
             "policies": entries::<PolicyRule>(&mut generator, "plain-name", "What happens when certain tools are called."),
-            "clients": entries::<Client>(&mut generator, "plain-name", "What single clients stand."),
+            "clients": entries::<ClientSettings>(&mut generator, "plain-name", "What single clients stand."),
             "apps": entries::<AppTable>(&mut generator, "plain-name", "Workflows and named tools."),
         },
         "additionalProperties": false,

@@ -1,6 +1,6 @@
 //! `[servers.NAME]`: how a server is reached and which of its tools are shown.
 //!
-//! [`ServerTable`] is the table as written and the source of its JSON Schema; [`Server`] is what the
+//! [`ServerTable`] is the table as written and the source of its JSON Schema; [`ServerSettings`] is what the
 //! rest of Nonet gets, where a server is either a program or an address, never both.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -18,7 +18,7 @@ use super::{
 
 /// One MCP server behind the gateway.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Server {
+pub struct ServerSettings {
     /// The program to start or the address to reach.
     pub transport: Transport,
     /// Whether the server is started at all.
@@ -44,7 +44,7 @@ pub struct Server {
     /// How many calls may be with the server at the same time; further ones wait.
     pub max_concurrency: usize,
     /// Whose process or connection it is.
-    pub scope: Scope,
+    pub scope: ServerScope,
     /// Under which names clients are given what it offers.
     pub expose: Expose,
     /// What single tools have of their own, by the name their server gives them.
@@ -53,7 +53,7 @@ pub struct Server {
     pub secrets: Vec<Secret>,
 }
 
-impl Server {
+impl ServerSettings {
     /// Returns how many calls may be with the server at the same time.
     pub fn concurrency(&self) -> usize {
         if self.serialize { 1 } else { self.max_concurrency }
@@ -174,7 +174,7 @@ pub enum Policy {
 /// How many of a server there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Scope {
+pub enum ServerScope {
     /// One for all clients.
     #[default]
     Shared,
@@ -269,7 +269,7 @@ pub(super) struct ServerTable {
     pub max_concurrency: usize,
     /// Whether one of it serves all clients, or each client has its own. A client without a session (2026-07-28 over HTTP)
     /// uses the shared one.
-    pub scope: Scope,
+    pub scope: ServerScope,
     /// `verbatim`: its tools are listed before the nine, and they and its prompts keep the names that it gives them.
     pub expose: Expose,
     /// Single tools, by the name their server gives them.
@@ -299,7 +299,7 @@ impl Default for ServerTable {
             parallel: false,
             serialize: false,
             max_concurrency: 64,
-            scope: Scope::default(),
+            scope: ServerScope::default(),
             expose: Expose::default(),
             tools: BTreeMap::new(),
         }
@@ -308,7 +308,7 @@ impl Default for ServerTable {
 
 impl ServerTable {
     /// The checked form. `shape` has already seen to it that `command` and `url` exclude each other.
-    pub fn into_server(self, paths: &Paths, secrets: Vec<Secret>) -> Server {
+    pub fn into_server(self, paths: &Paths, secrets: Vec<Secret>) -> ServerSettings {
         let sse = self.transport == Some(TransportName::Sse);
         let transport = match self.url {
             Some(url) => {
@@ -322,7 +322,7 @@ impl ServerTable {
                 cwd: self.cwd.map(|cwd| paths.resolve(cwd.as_ref())),
             },
         };
-        Server {
+        ServerSettings {
             transport,
             enabled: self.enabled,
             description: self.description,

@@ -394,7 +394,7 @@ fn tokens_are_long_and_each_stands_in_one_place() {
     let good =
         loaded("[gateway]\ntokens = ['0123456789abcdef']\n[profiles.a]\ntokens = ['fedcba9876543210']\n")
             .config;
-    assert!(good.guarded && good.gateway.tokens == [Token::new("0123456789abcdef")]);
+    assert!(good.guarded && good.gateway.tokens == [BearerToken::new("0123456789abcdef")]);
     let shown = format!("{good:?}");
     assert!(shown.contains("tokens: [***]") && !shown.contains("0123456789abcdef"), "{shown}");
 }

@@ -42,9 +42,9 @@ impl fmt::Display for Secret {
 /// A bearer token. Only its digest is kept: nothing can show it, and comparing two tells nothing of either by its time.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
-pub struct Token([u8; 32]);
+pub struct BearerToken([u8; 32]);
 
-impl Token {
+impl BearerToken {
     /// The fewest characters of one that is not soon guessed.
     const SHORTEST: usize = 16;
 
@@ -68,19 +68,19 @@ impl Token {
     }
 }
 
-impl From<String> for Token {
+impl From<String> for BearerToken {
     fn from(text: String) -> Self {
         Self::new(&text)
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for BearerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
 }
 
-impl JsonSchema for Token {
+impl JsonSchema for BearerToken {
     fn inline_schema() -> bool {
         true
     }

@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
-    ask::Interrupt,
     call::{Begun, text_result},
     faults::error_of,
     graph::{Action, Ended, Plan, SoFar},
+    interrupt::Interrupt,
     run::Run,
     session::Caller,
 };
@@ -130,7 +130,7 @@ impl Gateway {
         timeout: Duration,
         cancel: CancellationToken,
     ) -> Result<Value, Interrupt> {
-        let tool = self.find_tool(caller, tool).await?;
+        let (gate, tool) = self.find_tool(caller, tool).await?;
         // Text for a tool that takes one thing is that thing.
         let input = match (input, tool.schema.parameters().as_slice()) {
             (Value::String(text), [first, rest @ ..])
@@ -140,7 +140,7 @@ impl Gateway {
             }
             (input, _) => input,
         };
-        let prepared = self.prepare(caller, &tool.full, input.clone(), None).await?;
+        let prepared = self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await?;
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, token, id) = (self.clone(), cancel.clone(), id.to_string());
         let sink = ProgressSink::new(caller.progress.clone());

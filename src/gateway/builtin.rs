@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Gateway, Known,
-    ask::Interrupt,
     call::{Request, background_call, text_result},
+    interrupt::Interrupt,
     session::{AsTask, Caller},
 };
 use crate::{
@@ -231,7 +231,7 @@ impl Gateway {
                 json!({ "name": "gateway.background_run", "params": { "list_tasks": true } }),
             ));
         };
-        let own = self.allowed_tool(caller, &name).is_ok_and(|tool| &*tool.full == BACKGROUND_RUN);
+        let own = self.gate(&caller.session).tool(&name).is_ok_and(|tool| &*tool.full == BACKGROUND_RUN);
         if own {
             return Err(Fault::new(
                 Code::InvalidParams,
@@ -361,6 +361,7 @@ impl Gateway {
     }
 
     fn load_tools(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Value, Fault> {
+        let gate = self.gate(&caller.session);
         let named = params.get("names").and_then(Value::as_array).into_iter().flatten();
         let mut names: Vec<String> = named.filter_map(Value::as_str).map(String::from).collect();
         let mut left = 0;
@@ -370,7 +371,7 @@ impl Gateway {
                 page_size: Some(MAX_LOADED),
                 ..super::discover::BrowseArguments::default()
             };
-            let page = self.browse(caller, &page)?;
+            let page = gate.browse(&page)?;
             let tools = page["tools"].as_array().into_iter().flatten();
             let before = names.len();
             names.extend(tools.filter_map(|tool| tool["name"].as_str()).map(String::from));
@@ -387,7 +388,7 @@ impl Gateway {
         names.truncate(MAX_LOADED);
         let mut tools = Vec::new();
         for name in &names {
-            match self.allowed_tool(caller, name) {
+            match gate.tool(name) {
                 Ok(tool) => {
                     caller.session.load([tool.full.clone()]);
                     tools.push(json!({
@@ -414,11 +415,12 @@ impl Gateway {
 
     /// What `gateway.status` and `nonet check` show.
     pub fn status(&self, caller: &Caller) -> Value {
-        let snapshot = self.snapshot();
+        let gate = self.gate(&caller.session);
+        let snapshot = &gate.snapshot;
         let mut servers: Vec<Value> = self
             .connections()
             .iter()
-            .filter(|(name, _)| self.may_see(caller, name))
+            .filter(|(name, _)| gate.sees(name))
             .map(|(name, connection)| {
                 let state = connection.state();
                 let tools = snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
@@ -454,13 +456,13 @@ impl Gateway {
                 server
             })
             .collect();
-        servers.extend(self.left_out_status(caller));
+        servers.extend(gate.left_out_status());
         servers.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
         let indexing = *self.indexing.borrow();
         let (calls, failures) = self.metrics.total();
         let mut status = json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "uptime_s": self.started.elapsed().as_secs(),
+            "uptime_s": self.uptime().as_secs(),
             "servers": servers,
             "tools": snapshot.of_servers().count(),
             "search": {

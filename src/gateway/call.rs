@@ -11,24 +11,26 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Gateway,
-    ask::Interrupt,
-    builtin,
-    faults::{call_fault, invalid_params, not_ready, passed_on},
+    Gateway, builtin,
+    faults::{call_fault, invalid_params, passed_on},
+    gate::{Gate, meta_tool},
+    interrupt::Interrupt,
     run::Run,
+    servers::settled,
     session::Caller,
 };
 use crate::{
     catalog::{GATEWAY, Tool},
-    downstream::{CallError, Control, ProgressSink, State},
+    clock::unix_ms,
+    downstream::{CallError, Control, ProgressSink},
     fault::{Code, Fault},
     jobs::Progress,
     metrics::Call,
-    name,
-    policy::{self, Verdict},
+    policy::Verdict,
     results::{Whole, is_error, json_len},
     schema::Schema,
     template::Filled,
+    text::clip,
     trace::Span,
 };
 
@@ -55,8 +57,9 @@ pub struct Request {
 }
 
 /// A call that may be made: known, allowed, well-formed.
-#[derive(Debug)]
-pub struct Prepared {
+pub(super) struct Prepared {
+    /// What it goes by.
+    pub gate: Gate,
     /// The tool.
     pub tool: Arc<Tool>,
     /// Its params.
@@ -101,10 +104,10 @@ impl Gateway {
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
         let begun = Begun::new(caller, &request.params);
         let prepared = async {
-            let tool = self.find_tool(caller, &request.name).await;
-            let tool = tool.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
+            let found = self.find_tool(caller, &request.name).await;
+            let found = found.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
             let filled = self.fill_references(caller, &request.params).await?;
-            self.prepare_tool(caller, tool, request.params, filled).await
+            self.prepare_tool(caller, found, request.params, filled).await
         };
         let prepared = match prepared.await {
             Ok(prepared) => prepared,
@@ -177,19 +180,19 @@ impl Gateway {
         written: Value,
         filled: Option<Filled>,
     ) -> Result<Prepared, Interrupt> {
-        let tool = self.find_tool(caller, name).await?;
-        self.prepare_tool(caller, tool, written, filled).await
+        let found = self.find_tool(caller, name).await?;
+        self.prepare_tool(caller, found, written, filled).await
     }
 
     /// The same once the tool is found.
-    async fn prepare_tool(
+    pub(super) async fn prepare_tool(
         &self,
         caller: &Caller,
-        tool: Arc<Tool>,
+        (mut gate, tool): (Gate, Arc<Tool>),
         written: Value,
         filled: Option<Filled>,
     ) -> Result<Prepared, Interrupt> {
-        let asked = match policy::check(&tool, self.world().scope(&caller.session)) {
+        let asked = match gate.verdict(&tool) {
             Verdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
         };
@@ -211,135 +214,50 @@ impl Gateway {
         let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
         reading.repaired.splice(0..0, told);
         if let Some((rule, written)) = asked {
-            self.approve(caller, &tool, &reading.params, written, &rule).await?;
+            self.questions.approve(caller, &tool, &reading.params, written, &rule).await?;
+            // The user may have taken minutes, and the configuration may have changed meanwhile.
+            gate = self.gate(&caller.session);
+            gate.tool(&tool.full)?;
         }
         let mut repaired = reading.repaired;
         repaired.extend(passed_on(&tool, &reading.params));
-        Ok(Prepared { tool, params: reading.params, repaired })
+        Ok(Prepared { gate, tool, params: reading.params, repaired })
     }
 
-    /// The tool that is meant, if the caller may use it. A name that is not known yet is waited for while
-    /// servers that it may belong to start for the first time.
-    pub(super) async fn find_tool(&self, caller: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
-        let unknown = match self.allowed_tool(caller, name) {
+    /// The tool that a name means, if the caller may use it, and the gate that it was found by. A name that is not known yet
+    /// is waited for while a server that may have the tool starts for the first time.
+    pub(super) async fn find_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
+        let gate = self.gate(&caller.session);
+        let unknown = match gate.tool(name) {
             Err(fault) if fault.code == Code::UnknownTool => fault,
-            known => return known,
+            known => return known.map(|tool| (gate, tool)),
         };
-        if let Some(fault) = self.out_of_reach(caller, name) {
+        if let Some(fault) = gate.out_of_reach(name) {
             return Err(fault);
         }
-        let mut unlisted = self.unlisted();
-        if let Some(server) = self.named_server(name) {
+        let mut unlisted = gate.unlisted();
+        if let Some(server) = gate.named_server(name) {
             unlisted.retain(|one| *one == server);
         }
         if unlisted.is_empty() {
             return Err(unknown);
         }
-        let settled = async {
-            for server in &unlisted {
-                if let Some(connection) = self.connections().get(server) {
-                    let _ = connection.watch().wait_for(State::settled).await;
-                }
-            }
+        let listed = async {
+            settled(unlisted.iter().filter_map(|server| gate.connection(server))).await;
             self.published().await;
         };
         let wait = LIST_WAIT.min(caller.limits.soft_deadline / 2);
         let in_time = tokio::select! {
-            in_time = tokio::time::timeout(wait, settled) => in_time.is_ok(),
+            in_time = tokio::time::timeout(wait, listed) => in_time.is_ok(),
             () = caller.cancel.cancelled() => false,
         };
-        match self.allowed_tool(caller, name) {
+        let gate = self.gate(&caller.session);
+        match gate.tool(name) {
             Err(fault) if fault.code == Code::UnknownTool && !in_time => {
-                let names = unlisted.iter().map(|server| server.as_ref()).collect::<Vec<_>>().join(", ");
-                Err(Fault::new(
-                    Code::ServerStarting,
-                    format!("`{name}` is not known yet: {names} has not finished starting. Call again in a few seconds."),
-                )
-                .retry_after(Duration::from_secs(5)))
+                Err(still_starting(name, &unlisted.join(", ")))
             }
-            Err(fault) if fault.code == Code::UnknownTool => {
-                Err(self.out_of_reach(caller, name).unwrap_or(fault))
-            }
-            known => known,
-        }
-    }
-
-    /// The server that a name begins with, if it says so by what stands between it and the tool.
-    fn named_server(&self, name: &str) -> Option<Arc<str>> {
-        let name = name.trim();
-        let rest = name::without_client_prefix(name).unwrap_or(name);
-        let (server, _) = name::split_given(rest)?;
-        let folded = name::fold(server);
-        self.connections().keys().find(|known| name::fold(known) == folded).cloned()
-    }
-
-    /// Why nothing is known of a tool whose name says that it is of a server which has never been reached.
-    fn out_of_reach(&self, caller: &Caller, name: &str) -> Option<Fault> {
-        let snapshot = self.snapshot();
-        let folded = name::fold(name);
-        let folded = folded.strip_prefix("mcp_nonet_").unwrap_or(&folded);
-        if let Some(fault) = self.left_out_tool(caller, folded) {
-            return Some(fault);
-        }
-        let connections = self.connections();
-        let named = connections.iter().filter(|(server, _)| {
-            let rest = folded.strip_prefix(&*name::fold(server));
-            rest.is_some_and(|rest| rest.starts_with('_'))
-                && !snapshot.catalog.servers().contains_key(*server)
-                && self.may_see(caller, server)
-        });
-        let (server, connection) = named.max_by_key(|(server, _)| server.len())?;
-        match connection.state() {
-            // Its list is on its way.
-            State::Starting | State::Ready { .. } => None,
-            state => Some(not_ready(server, state)),
-        }
-    }
-
-    /// The meta-tool that a name means, however it is written, unless a tool is called so.
-    pub fn meta_tool(&self, caller: &Caller, name: &str) -> Option<&'static str> {
-        let meant = meta_tool(name)?;
-        let own = name::without_client_prefix(name.trim()).unwrap_or(name.trim());
-        let is_free = || match self.allowed_tool(caller, name) {
-            Err(fault) => matches!(fault.code, Code::InvalidParams | Code::UnknownTool),
-            Ok(_) => false,
-        };
-        (own == meant || is_free()).then_some(meant)
-    }
-
-    /// Whether a tool that the caller may use takes a param of this name.
-    pub fn takes(&self, caller: &Caller, tool: &str, param: &str) -> bool {
-        self.allowed_tool(caller, tool).is_ok_and(|tool| tool.schema.names(param))
-    }
-
-    /// The tool that is meant, if it is known and the caller may use it.
-    pub(super) fn allowed_tool(&self, caller: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
-        let not_by_name = |meta_tool: &str| {
-            Fault::new(
-                Code::InvalidParams,
-                format!(
-                    "`{meta_tool}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."
-                ),
-            )
-        };
-        if name::META_TOOLS.contains(&name) {
-            return Err(not_by_name(name));
-        }
-        let snapshot = self.snapshot();
-        let world = self.world();
-        let scope = world.scope(&caller.session);
-        let seen = |tool: &Tool| !matches!(policy::check(tool, scope), Verdict::Deny(_));
-        let tool = snapshot.catalog.resolve_among(name, &seen).map_err(|fault| match meta_tool(name) {
-            Some(meant) if fault.code == Code::UnknownTool => not_by_name(meant),
-            _ => fault,
-        })?;
-        match policy::check(tool, scope) {
-            Verdict::Deny(rule) => Err(Fault::new(
-                Code::Forbidden,
-                format!("`{}` may not be used: the rule `{rule}` of the configuration keeps it out. Another tool may do; the user can change the rule.", tool.full),
-            )
-            .next("search_tools", json!({ "query": tool.name.replace(['_', '-'], " ") }))),
-            _ => Ok(tool.clone()),
+            Err(fault) if fault.code == Code::UnknownTool => Err(gate.out_of_reach(name).unwrap_or(fault)),
+            known => known.map(|tool| (gate, tool)),
         }
     }
 
@@ -404,7 +322,7 @@ impl Gateway {
         self.metrics.record(&tool.full, &call);
         self.calls.push(|| {
             json!({
-                "at": since_1970_ms(),
+                "at": unix_ms(SystemTime::now()),
                 "client": &*caller.client,
                 "session": caller.session.id,
                 "tool": &*tool.full,
@@ -436,10 +354,10 @@ impl Gateway {
     /// The same for a call that no tool was called for.
     pub(super) fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
         self.metrics.refused(fault.code.as_str());
-        let tool = crate::text::clip(name, 200);
+        let tool = clip(name, 200);
         self.calls.push(|| {
             json!({
-                "at": since_1970_ms(),
+                "at": unix_ms(SystemTime::now()),
                 "client": &*caller.client,
                 "session": caller.session.id,
                 "tool": &*tool,
@@ -471,7 +389,8 @@ impl Gateway {
         span: &Span,
     ) -> Result<Value, Fault> {
         let tool = &prepared.tool;
-        let Some(connection) = self.connection_for(caller, &tool.server) else {
+        let connection = self.servers.connection_for(&prepared.gate, caller, &tool.server);
+        let Some(connection) = connection else {
             return Err(Fault::new(
                 Code::ServerDown,
                 format!("`{}` is not configured any more.", tool.server),
@@ -497,7 +416,7 @@ impl Gateway {
                 format!(
                     "`{}` answered with something that is no result: {}",
                     tool.server,
-                    crate::text::clip(&other.to_string(), 200)
+                    clip(&other.to_string(), 200)
                 ),
             )),
             Err(error) => Err(call_fault(tool, error)),
@@ -538,11 +457,6 @@ impl Gateway {
         let size = json_len(&filtered);
         (filtered, size)
     }
-}
-
-fn since_1970_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A time in whole microseconds.
@@ -597,13 +511,12 @@ fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
     }
 }
 
-/// The meta-tool that a name means, whatever its case and separators.
-fn meta_tool(name: &str) -> Option<&'static str> {
-    let name = name.trim();
-    let own = name::without_client_prefix(name).unwrap_or(name);
-    let plain = name::fold(own).replace('_', "");
-    let plain = plain.strip_prefix("nonet").unwrap_or(&plain);
-    name::META_TOOLS.into_iter().find(|meta_tool| meta_tool.replace('_', "") == plain)
+/// The fault of a name that may be a tool of a server without a list so far.
+fn still_starting(name: &str, servers: &str) -> Fault {
+    let message = format!(
+        "`{name}` is not known yet: {servers} has not finished starting. Call again in a few seconds."
+    );
+    Fault::new(Code::ServerStarting, message).retry_after(Duration::from_secs(5))
 }
 
 /// What the server asked of the client in vain. That a client has no roots concerns nobody: servers ask for them on the off

@@ -4,14 +4,20 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, Snapshot, View, learn, session::Caller};
+use super::{
+    Gateway,
+    gate::Gate,
+    learn,
+    session::{Caller, Session},
+    snapshot::{Snapshot, View},
+};
 use crate::{
     catalog::{GATEWAY, Tool},
     config::Risk,
     fault::{Code, Fault},
-    name,
-    policy::{self, Verdict},
+    policy,
     search::{self, Boost, Boosts, Confidence, Found, Hit, Query},
+    text::clip,
 };
 
 /// From which score on the first hit of an answer with low confidence is near what was asked. Of thirty tasks against
@@ -111,27 +117,26 @@ impl Gateway {
             return match arguments.category {
                 Some(category) => {
                     let page_size = arguments.limit;
-                    self.browse(
-                        caller,
-                        &BrowseArguments { category, page_size, ..BrowseArguments::default() },
-                    )
+                    let arguments = BrowseArguments { category, page_size, ..BrowseArguments::default() };
+                    self.gate(&caller.session).browse(&arguments)
                 }
-                None => Ok(self.categories(caller)),
+                None => Ok(self.gate(&caller.session).categories()),
             };
         }
         let began = Instant::now();
         let span = caller.meta_span("search_tools");
         self.searchable().await;
-        let snapshot = self.snapshot();
+        let gate = self.gate(&caller.session);
+        let snapshot = &gate.snapshot;
         let members = match &arguments.category {
             Some(category) => {
-                let members = self.members(&snapshot, category);
+                let members = gate.members(category);
                 Some(members.inspect_err(|fault| span.ended(fault.code.as_str()))?)
             }
             None => None,
         };
         let limit = arguments.limit.unwrap_or(5).clamp(1, 50);
-        let view = self.view(&snapshot, caller);
+        let view = gate.view();
         let allowed = |document: usize| {
             view.seen.get(document) == Some(&true)
                 && snapshot.tool(document).is_some_and(|tool| {
@@ -141,17 +146,17 @@ impl Gateway {
         };
         let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
         let words = search::outcomes::words(query);
-        let learned = self.learned(&snapshot, &words);
-        let mut boosts = self.boosts(&snapshot, &view, caller);
+        let learned = self.learned(snapshot, &words);
+        let mut boosts = boosts(&gate, &view, &caller.session);
         learn::add(&mut boosts, &learned);
         let pool = POOL.max(limit * 2);
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
-        self.searched(caller, &snapshot, words.clone(), &found);
+        self.searched(caller, snapshot, words.clone(), &found);
         // Nobody can be sure before everything is there to compare with.
         let indexing = *self.indexing.borrow();
         let partly = !snapshot.index.has_all_vectors() && !indexing.finished && !self.without_embedder;
         if matches!(found.confidence, Confidence::High)
-            && (partly || !self.unlisted().is_empty())
+            && (partly || !gate.unlisted().is_empty())
             && !found.hits.first().is_some_and(|hit| hit.exact)
         {
             found.confidence = Confidence::Medium;
@@ -161,8 +166,8 @@ impl Gateway {
         let short = low && members.is_none();
         let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
         let summary = if short { LOW_SUMMARY } else { SUMMARY };
-        let is_up = |tool: &Tool| self.trouble(&tool.server).is_none();
-        let mut hits = distinct(&snapshot, &found.hits, most, short, &view, &is_up);
+        let is_up = |tool: &Tool| gate.trouble(&tool.server).is_none();
+        let mut hits = distinct(snapshot, &found.hits, most, short, &view, &is_up);
         if matches!(found.confidence, Confidence::High) && arguments.limit.is_none() {
             let least = found.hits.first().map_or(0.0, |hit| FAR * hit.score);
             hits.retain(|(hit, ..)| hit.score >= least);
@@ -170,7 +175,7 @@ impl Gateway {
         let results: Vec<Value> = hits
             .iter()
             .map(|(hit, tool, twins)| {
-                let mut line = self.line(tool, arguments.detail, summary, Some(hit.score));
+                let mut line = gate.line(tool, arguments.detail, summary, Some(hit.score));
                 if !twins.is_empty() {
                     line["also"] = json!(twins);
                 }
@@ -189,61 +194,20 @@ impl Gateway {
         let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
         self.metrics.searched(began.elapsed());
         span.found(results.len(), found.total, found.confidence.as_str());
-        if let Some(hint) = self.hint(caller, &snapshot, &request, &words, &found, &arguments) {
+        if let Some(hint) = self.hint(&gate, &request, &words, &found, &arguments) {
             answer["hint"] = json!(hint);
         }
-        let see_also = self.see_also(caller, &snapshot, &words).await;
+        let see_also = self.see_also(caller, snapshot, &words).await;
         if !see_also.is_empty() {
             answer["see_also"] = json!(see_also);
         }
         Ok(answer)
     }
 
-    /// Which tools a caller may see, and which of them its profile, or else `[gateway]`, gives a priority.
-    fn view(&self, snapshot: &Snapshot, caller: &Caller) -> Arc<View> {
-        let profile = &caller.session.profile;
-        if let Some(view) = snapshot.views.get(profile) {
-            return view.clone();
-        }
-        let world = self.world();
-        let scope = world.scope(&caller.session);
-        let see = |tool: &Arc<Tool>| !matches!(policy::check(tool, scope), Verdict::Deny(_));
-        let (own, of_all) = (scope.map(|scope| &scope.profile.priorities), &world.config.gateway.priorities);
-        let priority = |tool: &Tool| own.and_then(|own| own.of(&tool.full)).or_else(|| of_all.of(&tool.full));
-        let tools = snapshot.tools.iter().enumerate();
-        let priorities: Box<[_]> = tools.filter_map(|(at, tool)| Some((at, priority(tool)?))).collect();
-        let ranked = priorities.iter().filter_map(|(at, _)| snapshot.tool(*at));
-        let ranked = ranked.map(|tool| (tool.name.clone(), tool.version.clone())).collect();
-        let view = Arc::new(View { seen: snapshot.tools.iter().map(see).collect(), priorities, ranked });
-        snapshot.views.insert(profile.clone(), view.clone());
-        view
-    }
-
-    /// How many tools of servers a caller may see.
-    pub fn count_tools(&self, caller: &Caller) -> usize {
-        let snapshot = self.snapshot();
-        let view = self.view(&snapshot, caller);
-        let tools = snapshot.tools.iter().zip(&view.seen);
-        tools.filter(|(tool, seen)| **seen && &*tool.server != GATEWAY).count()
-    }
-
-    /// What the session has loaded ranks higher, and what has a priority higher or lower.
-    fn boosts(&self, snapshot: &Snapshot, view: &View, caller: &Caller) -> Boosts {
-        let boost = |priority: f32| Boost { priority: lift(priority), ..Boost::default() };
-        let priorities = view.priorities.iter();
-        let mut boosts: Boosts =
-            priorities.map(|(document, priority)| (*document, boost(*priority))).collect();
-        for document in caller.session.loaded().iter().filter_map(|full| snapshot.place(full)) {
-            boosts.entry(document).or_default().learned += LOADED_BONUS;
-        }
-        boosts
-    }
-
     /// What a model should know about the search that it has just made.
     fn hint(
         &self,
-        caller: &Caller,
-        snapshot: &Snapshot,
+        gate: &Gate,
         request: &Query,
         words: &[String],
         found: &Found,
@@ -262,183 +226,23 @@ impl Gateway {
         let indexing = *self.indexing.borrow();
         if !request.has_vectors() && (indexing.failed || indexing.finished || self.without_embedder) {
             hints.push("These are keyword matches: search by meaning is not available, so use the words that a tool's name or description would have.".into());
-        } else if !indexing.finished && !snapshot.index.has_all_vectors() {
+        } else if !indexing.finished && !gate.snapshot.index.has_all_vectors() {
             hints.push("Not every tool is indexed by meaning yet; the others are found by the words of their names and descriptions.".into());
         }
         if arguments.category.is_none() {
-            let world = self.world();
-            let scope = world.scope(&caller.session);
             let may_hold = |server: &Arc<str>| {
-                scope.is_none_or(|scope| scope.profile.categories.iter().any(|name| **name == **server))
+                gate.profile().is_none_or(|profile| profile.categories.iter().any(|name| **name == **server))
             };
-            let starting: Vec<Arc<str>> = self.unlisted().into_iter().filter(may_hold).collect();
+            let starting: Vec<Arc<str>> = gate.unlisted().into_iter().filter(may_hold).collect();
             if !starting.is_empty() {
                 hints.push(format!(
                     "Still starting, so not searched: {}. Search again in a few seconds.",
                     starting.join(", ")
                 ));
             }
-            hints.extend(self.absent_hint(caller, snapshot, words));
+            hints.extend(gate.absent_hint(words));
         }
         (!hints.is_empty()).then(|| hints.join(" "))
-    }
-
-    /// One tool in a list.
-    fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> Value {
-        let mut line = json!({ "name": &*tool.full });
-        if detail != Detail::Name {
-            let description =
-                if detail == Detail::Full { tool.description.clone() } else { tool.summary(summary) };
-            if !description.is_empty() {
-                line["description"] = json!(description);
-            }
-            if detail == Detail::Full {
-                line["input_schema"] = tool.schema.raw().clone();
-            } else {
-                line["signature"] = json!(tool.signature);
-            }
-            line["risk"] = json!(tool.risk);
-        }
-        if let Some(state) = self.trouble(&tool.server) {
-            line["state"] = json!(state);
-        }
-        if let Some(score) = score {
-            line["score"] = json!((f64::from(score) * 1000.0).round() / 1000.0);
-        }
-        line
-    }
-
-    /// The tools of a category (a server, `gateway`, or a group of the configuration), as documents in order of name.
-    fn members(&self, snapshot: &Snapshot, category: &str) -> Result<BTreeSet<usize>, Fault> {
-        let world = self.world();
-        let key = category.trim();
-        if let Some(entry) = snapshot.catalog.servers().get(key) {
-            return Ok(entry.tools.iter().filter_map(|full| snapshot.place(full)).collect());
-        }
-        if let Some(group) = world.config.categories.get(key) {
-            let tools = snapshot.tools.iter().enumerate();
-            return Ok(tools
-                .filter(|(_, tool)| policy::in_category(tool, group))
-                .map(|(at, _)| at)
-                .collect());
-        }
-        // Configured, but nothing has been listed yet.
-        if world.connections.contains_key(key) {
-            return Ok(BTreeSet::new());
-        }
-        if let Some(fault) = self.left_out_server(key) {
-            return Err(fault);
-        }
-        let known = snapshot.catalog.servers().keys().map(|name| &**name);
-        let known: Vec<&str> = known.chain(world.config.categories.keys().map(String::as_str)).collect();
-        let near = name::nearest(key, known.iter().copied(), 3);
-        let fault = match near.first() {
-            Some(first) => {
-                Fault::new(Code::NotFound, format!("There is no category `{key}`. The nearest is `{first}`."))
-                    .next("browse_category", json!({ "category": first }))
-            }
-            None => Fault::new(
-                Code::NotFound,
-                format!("There is no category `{key}`; list_categories has all of them."),
-            ),
-        };
-        Err(fault.suggest(near))
-    }
-
-    /// The `list_categories` meta-tool.
-    pub fn categories(&self, caller: &Caller) -> Value {
-        let snapshot = self.snapshot();
-        let world = self.world();
-        let scope = world.scope(&caller.session);
-        let seen = |full: &Arc<str>| {
-            snapshot
-                .catalog
-                .get(full)
-                .is_some_and(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
-        };
-        let mut total = 0;
-        let mut categories = Vec::new();
-        let mut push = |name: &str, description: &str, count: usize, state: Option<&str>| {
-            let mut category = json!({ "name": name });
-            if !description.is_empty() {
-                category["description"] = json!(description);
-            }
-            category["tool_count"] = json!(count);
-            if let Some(state) = state {
-                category["state"] = json!(state);
-            }
-            categories.push(category);
-        };
-        let mut names: BTreeSet<&str> = snapshot.catalog.servers().keys().map(|name| &**name).collect();
-        names.extend(world.connections.keys().map(|name| &**name));
-        for name in names {
-            let entry = snapshot.catalog.servers().get(name);
-            let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
-            let own = world.connections.get(name);
-            let kept_out = entry.is_some_and(|entry| entry.tools.is_empty() && entry.kept_out > 0);
-            if kept_out || scope.is_some() && count == 0 {
-                continue;
-            }
-            total += count;
-            let about = own.and_then(|c| c.settings().description.clone());
-            let description = entry.map(|entry| entry.description.clone()).or(about).unwrap_or_default();
-            let description = match entry {
-                Some(entry) if description.is_empty() => {
-                    let tools = entry.tools.iter().filter(|full| seen(full));
-                    some_of(&tools.filter_map(|full| snapshot.catalog.get(full)).collect::<Vec<_>>())
-                }
-                _ => description,
-            };
-            let state = own.map(|connection| connection.state());
-            push(name, &crate::text::clip(&description, SUMMARY), count, state.as_ref().map(|s| s.as_str()));
-        }
-        for (name, group) in &world.config.categories {
-            let tools = snapshot.catalog.visible().filter(|tool| policy::in_category(tool, group));
-            let count = tools.filter(|tool| seen(&tool.full)).count();
-            if scope.is_some() && count == 0 {
-                continue;
-            }
-            push(name, &group.description, count, None);
-        }
-        categories.extend(self.left_out_categories(caller));
-        json!({ "categories": categories, "total_tools": total })
-    }
-
-    /// The `browse_category` meta-tool.
-    pub fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
-        let snapshot = self.snapshot();
-        let world = self.world();
-        let scope = world.scope(&caller.session);
-        let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
-        let tools: Vec<Arc<Tool>> = self
-            .members(&snapshot, &arguments.category)?
-            .into_iter()
-            .filter_map(|document| snapshot.tool(document))
-            .filter(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
-            .filter(|tool| {
-                tool.name.to_lowercase().starts_with(&prefix) || tool.full.to_lowercase().starts_with(&prefix)
-            })
-            .cloned()
-            .collect();
-        let page = arguments.page.unwrap_or(1).max(1);
-        let page_size = arguments.page_size.unwrap_or(20).clamp(1, 100);
-        let shown: Vec<Value> = tools
-            .iter()
-            .skip((page - 1).saturating_mul(page_size))
-            .take(page_size)
-            .map(|tool| self.line(tool, Detail::Signature, SUMMARY, None))
-            .collect();
-        let mut answer = json!({
-            "category": arguments.category.trim(),
-            "page": page,
-            "page_size": page_size,
-            "total": tools.len(),
-            "tools": shown,
-        });
-        if let Some(state) = self.trouble(arguments.category.trim()) {
-            answer["state"] = json!(state);
-        }
-        Ok(answer)
     }
 
     /// The `get_tool` meta-tool: one tool, or several with a fault in the place of each that is not
@@ -453,12 +257,12 @@ impl Gateway {
         }
         if !many {
             let name = names.first().map_or("", String::as_str);
-            return self.find_tool(caller, name).await.map(|tool| self.whole(&tool));
+            return self.find_tool(caller, name).await.map(|(gate, tool)| self.whole(&gate, &tool));
         }
         let mut tools = Vec::new();
         for name in names {
             tools.push(match self.find_tool(caller, name).await {
-                Ok(tool) => self.whole(&tool),
+                Ok((gate, tool)) => self.whole(&gate, &tool),
                 Err(fault) => {
                     let mut entry = fault.to_value();
                     entry["name"] = json!(name);
@@ -470,7 +274,7 @@ impl Gateway {
     }
 
     /// Everything about one tool.
-    pub(super) fn whole(&self, tool: &Tool) -> Value {
+    pub(super) fn whole(&self, gate: &Gate, tool: &Tool) -> Value {
         let mut out = Map::new();
         let mut put = |key: &str, value: Value| {
             let empty = match &value {
@@ -505,7 +309,7 @@ impl Gateway {
         }
         let state = match &*tool.server {
             GATEWAY => "ready",
-            server => self.trouble(server).unwrap_or("ready"),
+            server => gate.trouble(server).unwrap_or("ready"),
         };
         put("state", json!(state));
         let (calls, failures) = self.metrics.of(&tool.full);
@@ -513,6 +317,131 @@ impl Gateway {
         put("failures", json!(failures));
         Value::Object(out)
     }
+}
+
+impl Gate {
+    /// One tool in a list.
+    fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> Value {
+        let mut line = json!({ "name": &*tool.full });
+        if detail != Detail::Name {
+            let description =
+                if detail == Detail::Full { tool.description.clone() } else { tool.summary(summary) };
+            if !description.is_empty() {
+                line["description"] = json!(description);
+            }
+            if detail == Detail::Full {
+                line["input_schema"] = tool.schema.raw().clone();
+            } else {
+                line["signature"] = json!(tool.signature);
+            }
+            line["risk"] = json!(tool.risk);
+        }
+        if let Some(state) = self.trouble(&tool.server) {
+            line["state"] = json!(state);
+        }
+        if let Some(score) = score {
+            line["score"] = json!((f64::from(score) * 1000.0).round() / 1000.0);
+        }
+        line
+    }
+
+    /// The `list_categories` meta-tool.
+    pub fn categories(&self) -> Value {
+        let catalog = self.catalog();
+        let seen = |full: &Arc<str>| catalog.get(full).is_some_and(|tool| self.allows(tool));
+        let limited = self.profile().is_some();
+        let mut total = 0;
+        let mut categories = Vec::new();
+        let mut push = |name: &str, description: &str, count: usize, state: Option<&str>| {
+            let mut category = json!({ "name": name });
+            if !description.is_empty() {
+                category["description"] = json!(description);
+            }
+            category["tool_count"] = json!(count);
+            if let Some(state) = state {
+                category["state"] = json!(state);
+            }
+            categories.push(category);
+        };
+        let mut names: BTreeSet<&str> = catalog.servers().keys().map(|name| &**name).collect();
+        names.extend(self.world.connections.keys().map(|name| &**name));
+        for name in names {
+            let entry = catalog.servers().get(name);
+            let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
+            let own = self.world.connections.get(name);
+            let kept_out = entry.is_some_and(|entry| entry.tools.is_empty() && entry.kept_out > 0);
+            if kept_out || limited && count == 0 {
+                continue;
+            }
+            total += count;
+            let about = own.and_then(|c| c.settings().description.clone());
+            let description = entry.map(|entry| entry.description.clone()).or(about).unwrap_or_default();
+            let description = match entry {
+                Some(entry) if description.is_empty() => {
+                    let tools = entry.tools.iter().filter(|full| seen(full));
+                    some_of(&tools.filter_map(|full| catalog.get(full)).collect::<Vec<_>>())
+                }
+                _ => description,
+            };
+            let state = own.map(|connection| connection.state());
+            push(name, &clip(&description, SUMMARY), count, state.as_ref().map(|s| s.as_str()));
+        }
+        for (name, group) in &self.config().categories {
+            let tools = catalog.visible().filter(|tool| policy::in_category(tool, group));
+            let count = tools.filter(|tool| seen(&tool.full)).count();
+            if limited && count == 0 {
+                continue;
+            }
+            push(name, &group.description, count, None);
+        }
+        categories.extend(self.left_out_categories());
+        json!({ "categories": categories, "total_tools": total })
+    }
+
+    /// The `browse_category` meta-tool.
+    pub fn browse(&self, arguments: &BrowseArguments) -> Result<Value, Fault> {
+        let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
+        let tools: Vec<Arc<Tool>> = self
+            .members(&arguments.category)?
+            .into_iter()
+            .filter_map(|document| self.snapshot.tool(document))
+            .filter(|tool| self.allows(tool))
+            .filter(|tool| {
+                tool.name.to_lowercase().starts_with(&prefix) || tool.full.to_lowercase().starts_with(&prefix)
+            })
+            .cloned()
+            .collect();
+        let page = arguments.page.unwrap_or(1).max(1);
+        let page_size = arguments.page_size.unwrap_or(20).clamp(1, 100);
+        let shown: Vec<Value> = tools
+            .iter()
+            .skip((page - 1).saturating_mul(page_size))
+            .take(page_size)
+            .map(|tool| self.line(tool, Detail::Signature, SUMMARY, None))
+            .collect();
+        let mut answer = json!({
+            "category": arguments.category.trim(),
+            "page": page,
+            "page_size": page_size,
+            "total": tools.len(),
+            "tools": shown,
+        });
+        if let Some(state) = self.trouble(arguments.category.trim()) {
+            answer["state"] = json!(state);
+        }
+        Ok(answer)
+    }
+}
+
+/// What the session has loaded ranks higher, and what has a priority higher or lower.
+fn boosts(gate: &Gate, view: &View, session: &Session) -> Boosts {
+    let boost = |priority: f32| Boost { priority: lift(priority), ..Boost::default() };
+    let priorities = view.priorities.iter();
+    let mut boosts: Boosts = priorities.map(|(document, priority)| (*document, boost(*priority))).collect();
+    for document in session.loaded().iter().filter_map(|full| gate.snapshot.place(full)) {
+        boosts.entry(document).or_default().learned += LOADED_BONUS;
+    }
+    boosts
 }
 
 /// The first `most` hits, each with the full names of its twins: tools with the very same definition, of other servers,

@@ -3,11 +3,12 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
@@ -43,19 +44,18 @@ impl Feed {
         }
         let call = Arc::new(call());
         // In one step with sending, so that whoever begins to follow gets each call once.
-        if let Ok(mut latest) = self.latest.lock() {
-            if latest.len() == LATEST {
-                latest.pop_front();
-            }
-            latest.push_back(call.clone());
-            let _ = self.sender.send(call);
+        let mut latest = self.latest.lock();
+        if latest.len() == LATEST {
+            latest.pop_front();
         }
+        latest.push_back(call.clone());
+        let _ = self.sender.send(call);
     }
 
     /// The last calls, oldest first, and all that come.
     pub fn follow(&self) -> (Vec<Arc<Value>>, broadcast::Receiver<Arc<Value>>) {
         let latest = self.latest.lock();
         let coming = self.sender.subscribe();
-        (latest.map(|latest| latest.iter().cloned().collect()).unwrap_or_default(), coming)
+        (latest.iter().cloned().collect(), coming)
     }
 }

@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
-    ask::Interrupt,
     call::{Begun, text_result},
     faults::error_of,
+    interrupt::Interrupt,
     keep,
     run::Run,
     session::{AsTask, Caller},
@@ -102,7 +102,7 @@ impl Gateway {
         for action in plan.actions().iter().filter(|action| name::META_TOOLS.contains(&action.name.as_str()))
         {
             // Says what it is, and what to do.
-            self.allowed_tool(caller, &action.name)?;
+            self.gate(&caller.session).tool(&action.name)?;
         }
         let cancel = CancellationToken::new();
         let span = caller.meta_span("run_parallel");

@@ -8,7 +8,9 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Gateway, SearchArguments, ask::Interrupt, call::Request, faults::not_ready, session::Caller};
+use super::{
+    Gateway, SearchArguments, call::Request, faults::not_ready, interrupt::Interrupt, session::Caller,
+};
 use crate::{
     downstream::State,
     fault::{Code, Fault},
@@ -96,7 +98,7 @@ impl Gateway {
 
     /// The server that has the tool of this name, or why there is none.
     pub fn server_of(&self, caller: &Caller, name: &str) -> Result<Arc<str>, Fault> {
-        self.allowed_tool(caller, name).map(|tool| tool.server.clone())
+        self.gate(&caller.session).tool(name).map(|tool| tool.server.clone())
     }
 
     /// Why a server takes no call now, if it does not.
@@ -109,11 +111,9 @@ impl Gateway {
 
     /// Every tool that the caller may see.
     fn all_tools(&self, caller: &Caller) -> Value {
-        let snapshot = self.snapshot();
-        let tools: Vec<Value> = snapshot
-            .catalog
-            .visible()
-            .filter(|tool| self.may_call(caller, tool))
+        let gate = self.gate(&caller.session);
+        let tools: Vec<Value> = gate
+            .tools()
             .map(|tool| {
                 json!({
                     "name": &*tool.full,

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{Gateway, lists};
 use crate::{
-    config::Server,
+    config::ServerSettings,
     downstream::{Remedy, State},
     text::clip,
 };
@@ -41,7 +41,7 @@ impl Gateway {
         let age = |time: SystemTime| now.duration_since(time).unwrap_or_default();
         // What was wrong with a server may have been put right in the file.
         let edited = fs::metadata(&self.config().file).and_then(|file| file.modified()).ok();
-        let seen = |name: &Arc<str>, settings: &Server| {
+        let seen = |name: &Arc<str>, settings: &ServerSettings| {
             let Some(folder) = &self.cache else { return LastSeen::default() };
             let list = lists::path(folder, name, settings);
             let listed = modified(&list);
@@ -101,7 +101,7 @@ impl Gateway {
 }
 
 /// Forgets that a server could not be reached: something was done about it.
-pub fn forget_failure(folder: &Path, server: &str, settings: &Server) {
+pub fn forget_failure(folder: &Path, server: &str, settings: &ServerSettings) {
     let _ = fs::remove_file(failure_of(&lists::path(folder, server, settings)));
 }
 
@@ -122,7 +122,7 @@ fn read_failure(list: &Path) -> Option<String> {
 }
 
 /// The names and descriptions of the tools that a server listed last, as far as its settings show them.
-pub fn last_tools(folder: &Path, server: &str, settings: &Server) -> Vec<(String, String)> {
+pub fn last_tools(folder: &Path, server: &str, settings: &ServerSettings) -> Vec<(String, String)> {
     let tools = lists::read(folder, server, settings).map(|listing| listing.tools).unwrap_or_default();
     let text = |tool: &Value, key: &str| tool.get(key).and_then(Value::as_str).map(String::from);
     let shown = |name: &str| {

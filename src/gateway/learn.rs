@@ -69,7 +69,7 @@ impl Gateway {
                 return Learning { outcomes: Mutex::default(), unwritten: None };
             };
             let (unwritten, rows_in) = mpsc::channel(QUEUE);
-            self.tasks.spawn(write(Arc::new(store), rows_in, self.stop.clone()));
+            self.life.tasks.spawn(write(Arc::new(store), rows_in, self.life.stop.clone()));
             Learning { outcomes: Mutex::new(Outcomes::new(rows)), unwritten: Some(unwritten) }
         });
         Some(opened.await)

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     catalog::Listing,
-    config::{Server, Transport},
+    config::{ServerSettings, Transport},
     files,
     text::hex,
 };
@@ -23,7 +23,7 @@ const MOST_LISTS: usize = 500;
 
 /// Where a server's list is kept: it depends on what is run, so that another server under the same
 /// name never shows the tools of the old one.
-pub(super) fn path(folder: &Path, name: &str, settings: &Server) -> PathBuf {
+pub(super) fn path(folder: &Path, name: &str, settings: &ServerSettings) -> PathBuf {
     let mut hash = Sha256::new();
     match &settings.transport {
         Transport::Stdio { command, args, cwd, .. } => {
@@ -36,7 +36,7 @@ pub(super) fn path(folder: &Path, name: &str, settings: &Server) -> PathBuf {
 }
 
 /// The list of a server as it was last seen.
-pub fn read(folder: &Path, name: &str, settings: &Server) -> Option<Listing> {
+pub fn read(folder: &Path, name: &str, settings: &ServerSettings) -> Option<Listing> {
     let path = path(folder, name, settings);
     if fs::metadata(&path).ok()?.len() > MAX_BYTES {
         return None;
@@ -52,7 +52,7 @@ pub fn read(folder: &Path, name: &str, settings: &Server) -> Option<Listing> {
 }
 
 /// Keeps a list. Written beside and renamed, so that no reader ever sees a part of it.
-pub fn write(folder: &Path, name: &str, settings: &Server, listing: &Listing) -> io::Result<()> {
+pub fn write(folder: &Path, name: &str, settings: &ServerSettings, listing: &Listing) -> io::Result<()> {
     let path = path(folder, name, settings);
     files::replace_private(&path, &serde_json::to_vec(listing)?)?;
     prune(path.parent().unwrap_or(folder), MOST_LISTS)

@@ -16,11 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Gateway, Indexing, Recalled, Snapshot, lists, own_listing};
 use crate::{
-    catalog::{Catalog, GATEWAY, Listing, Tool},
-    config::Server,
+    catalog::{Catalog, GATEWAY, Listing},
+    config::ServerSettings,
     downstream::Update,
     memory,
-    policy::{self, Scope, Verdict},
     search::{Document, EmbedError, Graph, Index, Passage},
 };
 
@@ -45,10 +44,10 @@ impl Gateway {
         let mut generation = 1;
         let mut words = self.publish_words(&known, generation).await;
         self.recalled.send_replace(Recalled::Indexed);
-        let mut connected = self.connected.subscribe();
+        let mut connected = self.servers.started();
         tokio::select! {
             _ = connected.wait_for(|connected| *connected) => {}
-            () = self.stop.cancelled() => return,
+            () = self.life.stop.cancelled() => return,
         }
         let mut changed = false;
         let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
@@ -75,7 +74,7 @@ impl Gateway {
             changed = false;
             let mut next = tokio::select! {
                 update = updates.recv() => update,
-                () = self.stop.cancelled() => return,
+                () = self.life.stop.cancelled() => return,
             };
             tokio::time::sleep(GATHER).await;
             while let Some(update) = next {
@@ -92,7 +91,7 @@ impl Gateway {
                     Update::Reconnected { server } => self.metrics.restarted(&server),
                     Update::SignInNeeded { server, login } => self.tell_of_sign_in(&server, login.as_deref()),
                     Update::Reconfigured => {
-                        let world = self.world();
+                        let world = self.servers.world();
                         known.retain(|server, _| {
                             **server == *GATEWAY || world.connections.contains_key(server)
                         });
@@ -109,16 +108,14 @@ impl Gateway {
 
     /// Tells every session that sees a server that it wants a sign-in.
     fn tell_of_sign_in(&self, server: &str, login: Option<&str>) {
-        let snapshot = self.snapshot();
         let mut notice = json!({ "kind": "sign_in_needed", "server": server });
         if let Some(login) = login {
             notice["command"] = json!(login);
             notice["hint"] =
                 json!("Ask the user to run the command in a terminal; the server is there at once then.");
         }
-        for session in self.sessions.iter().filter_map(|session| session.upgrade()) {
-            let world = self.world();
-            if sees_server(&snapshot, world.scope(&session), server) {
+        for session in self.sessions.all() {
+            if self.gate(&session).sees(server) {
                 session.notify(notice.clone());
             }
         }
@@ -126,15 +123,13 @@ impl Gateway {
 
     /// Tells every session what changed, as far as its profile shows it.
     fn tell_of_changes(&self, notice: &Value) {
-        let snapshot = self.snapshot();
-        for session in self.sessions.iter().filter_map(|session| session.upgrade()) {
-            let world = self.world();
-            let scope = world.scope(&session);
+        for session in self.sessions.all() {
+            let gate = self.gate(&session);
             let server = notice["server"].as_str().unwrap_or_default();
             // Of a tool that is gone nobody can say who saw it; then its server's other tools decide.
-            let sees_server = sees_server(&snapshot, scope, server);
-            let seen = |name: &Value| match snapshot.catalog.get(name.as_str().unwrap_or_default()) {
-                Some(tool) => !denied(tool, scope),
+            let sees_server = gate.sees(server);
+            let seen = |name: &Value| match gate.catalog().get(name.as_str().unwrap_or_default()) {
+                Some(tool) => gate.allows(tool),
                 None => sees_server,
             };
             let mut own = notice.clone();
@@ -206,7 +201,7 @@ impl Gateway {
             .map(|(name, connection)| (name.clone(), connection.settings()))
             .collect();
         let read = tokio::task::spawn_blocking(move || {
-            let kept = |(name, settings): (Arc<str>, Arc<Server>)| {
+            let kept = |(name, settings): (Arc<str>, Arc<ServerSettings>)| {
                 let listing = lists::read(&folder, &name, &settings)?;
                 Some((name, listing))
             };
@@ -228,8 +223,8 @@ impl Gateway {
         let gateway = self.clone();
         let known = known.clone();
         let made = tokio::task::spawn_blocking(move || {
-            let world = gateway.world();
-            let settings: BTreeMap<&Arc<str>, Arc<Server>> =
+            let world = gateway.servers.world();
+            let settings: BTreeMap<&Arc<str>, Arc<ServerSettings>> =
                 world.connections.iter().map(|(name, connection)| (name, connection.settings())).collect();
             let listings = known.iter().map(|(server, listing)| {
                 (&**server, listing, settings.get(server).map(|settings| &**settings))
@@ -292,18 +287,16 @@ impl Gateway {
             };
             worker.embed_documents(&texts, told).await
         });
-        if let Ok(mut running) = self.embedding.lock()
-            && let Some(older) = running.replace(embedding.abort_handle())
-        {
+        if let Some(older) = self.embedding.lock().replace(embedding.abort_handle()) {
             // What the older one has embedded is remembered; the rest is in the newer one's list.
             older.abort();
         }
         let gateway = self.clone();
-        self.tasks.spawn(async move {
+        self.life.tasks.spawn(async move {
             let vectors = loop {
                 tokio::select! {
                     vectors = &mut embedding => break vectors,
-                    () = gateway.stop.cancelled() => return,
+                    () = gateway.life.stop.cancelled() => return,
                     () = tokio::time::sleep(PARTLY_EVERY) => {}
                 }
                 let known = embedder.known_documents(&passages);
@@ -370,7 +363,7 @@ impl Gateway {
     /// at a time: what has changed meanwhile is seen at the end.
     fn improve(self: &Arc<Self>) {
         // While tools are being embedded it would be a graph of a part of them.
-        let early = self.stop.is_cancelled() || !self.indexing.borrow().finished;
+        let early = self.life.stop.is_cancelled() || !self.indexing.borrow().finished;
         if early || self.improving.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -383,8 +376,8 @@ impl Gateway {
         tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             tracing::info!(tools = rows.len(), "building the graph of a large catalogue");
-            let graph = Arc::new(Graph::new(&rows, &|| gateway.stop.is_cancelled()));
-            if gateway.stop.is_cancelled() {
+            let graph = Arc::new(Graph::new(&rows, &|| gateway.life.stop.is_cancelled()));
+            if gateway.life.stop.is_cancelled() {
                 return;
             }
             tracing::info!(tools = rows.len(), seconds = start.elapsed().as_secs(), "the graph is built");
@@ -401,15 +394,6 @@ impl Gateway {
             gateway.improve();
         });
     }
-}
-
-/// Whether a profile shows anything of a server.
-fn sees_server(snapshot: &Snapshot, scope: Option<Scope<'_>>, server: &str) -> bool {
-    scope.is_none() || snapshot.tools.iter().any(|tool| &*tool.server == server && !denied(tool, scope))
-}
-
-fn denied(tool: &Tool, scope: Option<Scope<'_>>) -> bool {
-    matches!(policy::check(tool, scope), Verdict::Deny(_))
 }
 
 /// What a server changed while it was in use. A tool that is not what it was when it was

@@ -15,93 +15,25 @@ use notify::{RecursiveMode, Watcher};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Connections, Gateway, World};
+use super::{Changes, Gateway};
 use crate::{
-    config::{self, Config, Loaded, Token},
-    downstream::{Connection, Update},
+    config::{self, BearerToken, Config, Loaded},
+    downstream::Update,
     keyring, secrets_file,
+    text::clip,
 };
 
-/// How long calls on a server that is no longer wanted may go on.
-const RETIRE_LIMIT: Duration = Duration::from_secs(300);
 /// How long a file must be left alone before it is read: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(200);
-
-/// What a changed configuration changed, by server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Changes {
-    /// Servers that are new.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub started: Vec<String>,
-    /// Servers that are reached otherwise now.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub restarted: Vec<String>,
-    /// Servers that are gone.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stopped: Vec<String>,
-    /// Servers whose tools, policies or limits changed and that go on.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub changed: Vec<String>,
-    /// What takes a new start of the gateway.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub needs_restart: Vec<&'static str>,
-}
 
 impl Gateway {
     /// Runs with this configuration from now on.
     pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
-        let old = self.world();
-        let mut changes = Changes::default();
-        let mut connections = Connections::new();
-        let (mut fresh, mut retired) = (Vec::new(), Vec::new());
-        for (name, settings) in config.servers.iter().filter(|(_, settings)| settings.enabled) {
-            let name: Arc<str> = name.as_str().into();
-            let kept = old.connections.get(&name).filter(|connection| connection.is_reached_by(settings));
-            if let Some(connection) = kept {
-                if *connection.settings() != *settings {
-                    changes.changed.push(name.to_string());
-                    connection.set(settings.clone());
-                }
-                connections.insert(name, connection.clone());
-                continue;
-            }
-            match old.connections.get(&name) {
-                Some(before) => {
-                    changes.restarted.push(name.to_string());
-                    retired.push(before.clone());
-                }
-                None => changes.started.push(name.to_string()),
-            }
-            let connection = Connection::new(name.clone(), settings.clone(), self.around.clone(), None);
-            let connection = Arc::new(connection);
-            connection.begin_with_log(self.wanted_log());
-            fresh.push(connection.clone());
-            connections.insert(name, connection);
-        }
-        for (name, connection) in old.connections.iter().filter(|(name, _)| !connections.contains_key(*name))
-        {
-            changes.stopped.push(name.to_string());
-            retired.push(connection.clone());
-        }
-        changes.needs_restart = needs_restart(&old.config, &config);
-        self.world.store(Arc::new(World { config: Arc::new(config), connections: Arc::new(connections) }));
-        self.reloads.send_replace(());
-        self.told_of_unmatched.changed();
-        let updates = self.updates.lock().ok().and_then(|updates| updates.clone());
+        let updates = self.updates.lock().clone();
+        let changes = self.servers.reload(config, updates.as_ref());
+        self.unmatched.changed();
         if let Some(updates) = updates {
-            for connection in &fresh {
-                self.supervise(connection, &updates);
-            }
             let _ = updates.send(Update::Reconfigured).await;
-        }
-        for connection in retired {
-            let stop = self.stop.clone();
-            self.tasks.spawn(async move {
-                tokio::select! {
-                    () = connection.retire(RETIRE_LIMIT) => {}
-                    () = stop.cancelled() => {}
-                }
-            });
         }
         changes
     }
@@ -149,7 +81,7 @@ impl Gateway {
                     event = events.recv() => if event.is_none() { return },
                     // What was left out for want of a secret may come in now.
                     () = keyring::answered_late() => {}
-                    () = self.stop.cancelled() => return,
+                    () = self.life.stop.cancelled() => return,
                 }
                 while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
                 let read = read.clone();
@@ -157,7 +89,7 @@ impl Gateway {
                     Ok(Ok(loaded)) => self.take_up(loaded).await,
                     Ok(Err(error)) => self.tell_of_config(json!({
                         "kind": "config_faulty",
-                        "message": crate::text::clip(&error.to_string(), 1_000),
+                        "message": clip(&error.to_string(), 1_000),
                         "hint": "Nothing was changed. `nonet check` tells every fault.",
                     })),
                     Err(_) => return,
@@ -193,10 +125,7 @@ impl Gateway {
             true => tracing::warn!("{notice}"),
             false => tracing::info!("{notice}"),
         }
-        let sessions = self.sessions.iter().filter_map(|session| session.upgrade());
-        for session in sessions.filter(|session| session.profile.is_none()) {
-            session.notify(notice.clone());
-        }
+        self.sessions.notify_unrestricted(&notice);
     }
 }
 
@@ -239,33 +168,11 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
 fn keep_tokens_apart(config: &mut Config, kept: &str) {
     let of_others =
         config.profiles.iter().filter(|(name, _)| *name != kept).flat_map(|(_, other)| &other.tokens);
-    let taken: Vec<Token> = config.gateway.tokens.iter().chain(of_others).copied().collect();
+    let taken: Vec<BearerToken> = config.gateway.tokens.iter().chain(of_others).copied().collect();
     if let Some(profile) = config.profiles.get_mut(kept) {
         config.guarded |= !profile.tokens.is_empty();
         profile.tokens.retain(|token| !taken.contains(token));
     }
-}
-
-/// What of a configuration is only read when the gateway starts.
-fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let mut all = Vec::new();
-    if old.embedder != new.embedder {
-        all.push("[embedder]");
-    }
-    if old.gateway.learn != new.gateway.learn {
-        all.push("gateway.learn");
-    }
-    if (old.gateway.keep_results_for, old.gateway.keep_results_bytes)
-        != (new.gateway.keep_results_for, new.gateway.keep_results_bytes)
-    {
-        all.push("gateway.keep_results_*");
-    }
-    if (&old.gateway.allowed_hosts, &old.gateway.allowed_origins)
-        != (&new.gateway.allowed_hosts, &new.gateway.allowed_origins)
-    {
-        all.push("gateway.allowed_*");
-    }
-    all
 }
 
 #[cfg(test)]

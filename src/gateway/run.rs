@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
-    ask::Interrupt,
     call::{background_call, text_result},
+    interrupt::Interrupt,
     session::{AsTask, Caller},
 };
 use crate::{

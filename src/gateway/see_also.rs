@@ -75,7 +75,9 @@ impl Gateway {
             .map(|guide| (words.iter().filter(|word| guide.words.contains(*word)).count(), guide))
             .filter(|(shared, _)| *shared >= AT_LEAST.min(words.len()))
             .filter(|(shared, _)| *shared as f32 >= SHARE * words.len() as f32)
-            .filter(|(_, guide)| guide.server.as_ref().is_none_or(|server| self.may_see(caller, server)))
+            .filter(|(_, guide)| {
+                guide.server.as_ref().is_none_or(|server| self.gate(&caller.session).sees(server))
+            })
             .collect();
         fitting.sort_by_key(|(shared, _)| std::cmp::Reverse(*shared));
         fitting.into_iter().take(NAMED).map(|(_, guide)| guide.shown.clone()).collect()

@@ -3,18 +3,19 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{learn, passing::Links};
+use super::{learn, prompts_resources::Links};
 use crate::{
-    config::{Limits, Server},
+    config::{ClientLimits, ServerSettings},
     downstream::{Asker, Connection, ELICIT},
     jobs::Owner,
     results::json_len,
@@ -51,7 +52,7 @@ pub struct Session {
     /// Servers that were started for it alone; they end with it.
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
     /// Whose the links in its results are.
-    pub(super) links: Mutex<Links>,
+    pub(super) links: Links,
 }
 
 /// A connection that is retired with its session.
@@ -73,23 +74,22 @@ impl Session {
 
     /// Tells the session something with its next answer.
     pub fn notify(&self, notice: Value) {
-        if let Ok(mut notices) = self.notices.lock() {
-            if notices.waiting.len() == MAX_NOTICES {
-                notices.waiting.pop_front();
-                notices.lost += 1;
-            }
-            notices.waiting.push_back(notice);
+        let mut notices = self.notices.lock();
+        if notices.waiting.len() == MAX_NOTICES {
+            notices.waiting.pop_front();
+            notices.lost += 1;
         }
+        notices.waiting.push_back(notice);
     }
 
     /// The session's own connection to a server, which `begin` starts if there is none that is reached by these settings.
     pub(super) fn connection(
         &self,
         server: &Arc<str>,
-        settings: &Server,
+        settings: &ServerSettings,
         begin: impl FnOnce() -> Arc<Connection>,
     ) -> Arc<Connection> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         if let Some(OwnConnection(connection)) = own.get(server)
             && connection.is_reached_by(settings)
         {
@@ -112,20 +112,18 @@ impl Session {
 
     /// How many notices wait.
     pub fn waiting_notices(&self) -> usize {
-        self.notices.lock().map_or(0, |notices| notices.waiting.len())
+        self.notices.lock().waiting.len()
     }
 
     /// Takes back that a task has ended: its result is in the client's hands.
     pub fn delivered(&self, task: &str) {
-        if let Ok(mut notices) = self.notices.lock() {
-            notices.waiting.retain(|notice| notice["task_id"] != task);
-        }
+        self.notices.lock().waiting.retain(|notice| notice["task_id"] != task);
     }
 
     /// Adds notices to an answer, as a last text block: `own` of this very call, then what the session has yet to be told,
     /// each once, in order. What would make the block too long waits for the next answer.
     pub fn attach_notices(&self, answer: &mut Value, own: Vec<Value>) {
-        let Ok(mut notices) = self.notices.lock() else { return };
+        let mut notices = self.notices.lock();
         if notices.waiting.is_empty() && own.is_empty() {
             return;
         }
@@ -148,41 +146,36 @@ impl Session {
 
     /// Remembers that the user allows every call of this tool for the rest of the session.
     pub(super) fn approve(&self, tool: &Arc<str>) {
-        if let Ok(mut approved) = self.approved.lock() {
-            approved.insert(tool.clone());
-        }
+        self.approved.lock().insert(tool.clone());
     }
 
     /// Whether the user has allowed every call of this tool.
     pub(super) fn approves(&self, tool: &str) -> bool {
-        self.approved.lock().is_ok_and(|approved| approved.contains(tool))
+        self.approved.lock().contains(tool)
     }
 
     /// Remembers that these tools were loaded.
     pub fn load(&self, tools: impl IntoIterator<Item = Arc<str>>) {
-        if let Ok(mut loaded) = self.loaded.lock() {
-            loaded.extend(tools);
-        }
+        self.loaded.lock().extend(tools);
     }
 
     /// Remembers a search until it is known what it led to.
     pub(super) fn searched(&self, search: learn::Search) {
-        if let Ok(mut searches) = self.searches.lock() {
-            if searches.len() == learn::SEARCHES {
-                searches.pop_front();
-            }
-            searches.push_back(search);
+        let mut searches = self.searches.lock();
+        if searches.len() == learn::SEARCHES {
+            searches.pop_front();
         }
+        searches.push_back(search);
     }
 
     /// What a call of this tool says of the last search that found it; counted once.
     pub(super) fn led_to(&self, tool: &str) -> Option<learn::Led> {
-        self.searches.lock().ok()?.iter_mut().rev().find_map(|search| search.led_to(tool))
+        self.searches.lock().iter_mut().rev().find_map(|search| search.led_to(tool))
     }
 
     /// The tools that were loaded.
     pub fn loaded(&self) -> Vec<Arc<str>> {
-        self.loaded.lock().map(|loaded| loaded.iter().cloned().collect()).unwrap_or_default()
+        self.loaded.lock().iter().cloned().collect()
     }
 }
 
@@ -249,7 +242,7 @@ pub struct Caller {
     /// `_meta` that is passed on to servers.
     pub meta: Map<String, Value>,
     /// What its client stands.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// Whether its client takes tasks.
     pub as_task: AsTask,
     /// What its spans hang under.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Snapshot, ask::Interrupt, call::text_result, session::Caller};
+use super::{Gateway, Snapshot, call::text_result, interrupt::Interrupt, session::Caller};
 use crate::{
     downstream::{CallError, Control, State},
     fault::{Code, Fault},
@@ -49,7 +49,7 @@ impl Gateway {
         let snapshot = self.snapshot();
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
-            let all = entries(&local, &snapshot, &|server| self.may_see(caller, server));
+            let all = entries(&local, &snapshot, &|server| self.gate(&caller.session).sees(server));
             return Ok(text_result(
                 match arguments.query.as_deref().map(str::trim) {
                     Some(query) if !query.is_empty() => best(all, query),
@@ -65,7 +65,7 @@ impl Gateway {
             for prompt in &entry.prompts {
                 let own = prompt.get("name").and_then(Value::as_str).unwrap_or_default();
                 if name::fold(&format!("{server}/{own}")) == name::fold(command)
-                    && self.may_see(caller, server)
+                    && self.gate(&caller.session).sees(server)
                 {
                     let first = prompt.get("arguments").and_then(|all| all.get(0)?.get("name")?.as_str());
                     let lacking = lacking(prompt, arguments.arguments.as_ref());
@@ -89,7 +89,7 @@ impl Gateway {
                 }
             }
         }
-        let all = entries(&local, &snapshot, &|server| self.may_see(caller, server));
+        let all = entries(&local, &snapshot, &|server| self.gate(&caller.session).sees(server));
         let near = name::nearest(command, all.iter().map(|entry| entry.name.as_str()), 3);
         let fault = Fault::new(
             Code::NotFound,

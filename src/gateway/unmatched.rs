@@ -5,9 +5,10 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::Gateway;
@@ -50,9 +51,7 @@ struct ToldRules {
 impl Told {
     /// Notes that another configuration was taken up.
     pub fn changed(&self) {
-        if let Ok(mut told) = self.0.lock() {
-            told.changed = true;
-        }
+        self.0.lock().changed = true;
     }
 }
 
@@ -71,8 +70,8 @@ impl Gateway {
     pub(super) fn tell_of_unmatched(self: &Arc<Self>, listed: &HashSet<Arc<str>>) {
         let (gateway, listed) = (self.clone(), listed.clone());
         // A large catalogue takes a while.
-        self.tasks.spawn_blocking(move || {
-            let Ok(mut told) = gateway.told_of_unmatched.0.lock() else { return };
+        self.life.tasks.spawn_blocking(move || {
+            let mut told = gateway.unmatched.0.lock();
             let snapshot = gateway.snapshot();
             let rules = find(&gateway.config(), &snapshot.catalog, &|server| listed.contains(server));
             let rules: BTreeSet<Unmatched> = rules.into_iter().collect();
@@ -88,10 +87,7 @@ impl Gateway {
                     "rules": shown,
                     "hint": "These rules of the configuration do nothing. The user may have misspelt a name.",
                 });
-                let sessions = gateway.sessions.iter().filter_map(|session| session.upgrade());
-                for session in sessions.filter(|session| session.profile.is_none()) {
-                    session.notify(notice.clone());
-                }
+                gateway.sessions.notify_unrestricted(&notice);
             }
         });
     }

@@ -13,7 +13,7 @@ use std::{
 use similar::TextDiff;
 
 use super::{
-    Fault, Machine,
+    HostFault, Machine,
     receipt::{self, Receipt},
     text::{behind_links, bytes},
 };
@@ -114,7 +114,7 @@ impl Change {
     }
 
     /// Writes the file, unless it has changed since it was read.
-    pub fn apply(&self) -> Result<Applied, Fault> {
+    pub fn apply(&self) -> Result<Applied, HostFault> {
         let file = behind_links(&self.file)?;
         if self.is_nothing() {
             self.finish(&file, None)?;
@@ -122,13 +122,16 @@ impl Change {
         }
         if bytes(&file)? != self.before {
             let remedy = "Nothing was written; try again.";
-            return Err(Fault::new("the file has just been changed by someone else".into(), remedy.into())
-                .within(&file));
+            return Err(HostFault::new(
+                "the file has just been changed by someone else".into(),
+                remedy.into(),
+            )
+            .within(&file));
         }
         let failed = |what: &str, source: io::Error| {
             let remedy =
                 "Look at the permissions of the folder and at the space on the disk; nothing was changed.";
-            Fault::new(format!("{what}: {source}"), remedy.into()).within(&file).because(source)
+            HostFault::new(format!("{what}: {source}"), remedy.into()).within(&file).because(source)
         };
         let backup = match &self.before {
             Some(before) if self.backup => {
@@ -146,7 +149,7 @@ impl Change {
         Ok(Applied { file: Some(file), backup })
     }
 
-    fn finish(&self, file: &Path, backup: Option<&Path>) -> Result<(), Fault> {
+    fn finish(&self, file: &Path, backup: Option<&Path>) -> Result<(), HostFault> {
         match &self.afterwards {
             Afterwards::Nothing => Ok(()),
             Afterwards::Record(receipt) => receipt.clone().with_backup(backup).write(file),

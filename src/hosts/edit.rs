@@ -12,11 +12,11 @@ use jsonc_parser::{
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, Table, Value as Toml};
 
-use super::{Fault, Format, listed, read, text::position};
+use super::{FileFormat, HostFault, listed, read, text::position};
 
 /// The table of servers in a host's file. Texts have `\n` line ends.
-pub(super) struct Servers<'a> {
-    pub format: Format,
+pub(super) struct HostTable<'a> {
+    pub format: FileFormat,
     pub table: &'static str,
     pub file: &'a Path,
 }
@@ -24,9 +24,9 @@ pub(super) struct Servers<'a> {
 /// Keys of an entry for an address; an entry for a program has none of them.
 const ADDRESS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "http_headers"];
 
-impl Servers<'_> {
+impl HostTable<'_> {
     /// The entries in a text, by name.
-    pub fn entries(&self, text: &str) -> Result<Map<String, Value>, Fault> {
+    pub fn entries(&self, text: &str) -> Result<Map<String, Value>, HostFault> {
         let root = read::value(text, self.format, self.file)?;
         match root.get(self.table) {
             None => Ok(Map::new()),
@@ -35,7 +35,7 @@ impl Servers<'_> {
                 let (line, column) = self.place(text);
                 let remedy =
                     format!("Make it a table of servers, or take `{}` out; nothing was changed.", self.table);
-                Err(Fault::new(format!("`{}` is no table", self.table), remedy)
+                Err(HostFault::new(format!("`{}` is no table", self.table), remedy)
                     .within(self.file)
                     .at(line, column))
             }
@@ -44,11 +44,11 @@ impl Servers<'_> {
 
     /// Sets keys of the entry of that name, which need not be there. Its other keys stay, but for
     /// those that would make it a server at an address.
-    pub fn put(&self, text: &str, name: &str, entry: &Map<String, Value>) -> Result<String, Fault> {
+    pub fn put(&self, text: &str, name: &str, entry: &Map<String, Value>) -> Result<String, HostFault> {
         let entries = self.entries(text)?;
         let there = entries.get(name).and_then(Value::as_object);
         let edited = match self.format {
-            Format::Json => {
+            FileFormat::Json => {
                 self.json(text, |servers| match servers.get(name).filter(|_| there.is_some()) {
                     Some(property) => {
                         let object = property.object_value_or_set();
@@ -69,7 +69,7 @@ impl Servers<'_> {
                     }
                 })?
             }
-            Format::Toml => self.toml(text, |document| {
+            FileFormat::Toml => self.toml(text, |document| {
                 let servers = document.get_mut(self.table).and_then(Item::as_table_like_mut);
                 let known = servers.and_then(|servers| servers.get_mut(name));
                 let Some(table) = known.and_then(Item::as_table_like_mut) else {
@@ -94,19 +94,19 @@ impl Servers<'_> {
     }
 
     /// Takes entries out; those that are not there do not matter.
-    pub fn take(&self, text: &str, names: &[&str]) -> Result<String, Fault> {
+    pub fn take(&self, text: &str, names: &[&str]) -> Result<String, HostFault> {
         let entries = self.entries(text)?;
         let names: Vec<_> = names.iter().copied().filter(|name| entries.contains_key(*name)).collect();
         if names.is_empty() {
             return Ok(text.into());
         }
         let edited = match self.format {
-            Format::Json => self.json(text, |servers| {
+            FileFormat::Json => self.json(text, |servers| {
                 for name in &names {
                     servers.get(name).into_iter().for_each(|property| property.remove());
                 }
             })?,
-            Format::Toml => self.toml(text, |document| {
+            FileFormat::Toml => self.toml(text, |document| {
                 for name in &names {
                     let servers = document.get_mut(self.table).and_then(Item::as_table_like_mut);
                     let Some(taken) = servers.and_then(|servers| servers.remove(name)) else { continue };
@@ -117,7 +117,7 @@ impl Servers<'_> {
         self.checked(text, edited, &names)
     }
 
-    fn json(&self, text: &str, edit: impl FnOnce(&CstObject)) -> Result<String, Fault> {
+    fn json(&self, text: &str, edit: impl FnOnce(&CstObject)) -> Result<String, HostFault> {
         // Its faults have been told by `entries`.
         let root = CstRootNode::parse(text, &read::JSONC).map_err(|_| self.unsafe_edit(&[]))?;
         let servers = root.object_value_or_create().and_then(|root| root.object_value_or_create(self.table));
@@ -125,14 +125,14 @@ impl Servers<'_> {
         Ok(root.to_string())
     }
 
-    fn toml(&self, text: &str, edit: impl FnOnce(&mut DocumentMut)) -> Result<String, Fault> {
+    fn toml(&self, text: &str, edit: impl FnOnce(&mut DocumentMut)) -> Result<String, HostFault> {
         let mut document = read::toml(text, self.file)?.into_mut();
         edit(&mut document);
         Ok(document.to_string())
     }
 
     /// The edited text, if it says the same as before but for the named entries.
-    fn checked(&self, before: &str, after: String, names: &[&str]) -> Result<String, Fault> {
+    fn checked(&self, before: &str, after: String, names: &[&str]) -> Result<String, HostFault> {
         let same = self.keeps_the_rest(before, &after, |name| names.contains(&name))?;
         if same { Ok(after) } else { Err(self.unsafe_edit(names)) }
     }
@@ -143,8 +143,8 @@ impl Servers<'_> {
         before: &str,
         after: &str,
         edited: impl Fn(&str) -> bool,
-    ) -> Result<bool, Fault> {
-        let rest = |text: &str| -> Result<Value, Fault> {
+    ) -> Result<bool, HostFault> {
+        let rest = |text: &str| -> Result<Value, HostFault> {
             let mut root = read::value(text, self.format, self.file)?;
             let Some(members) = root.as_object_mut() else { return Ok(root) };
             if let Some(entries) = members.get_mut(self.table).and_then(Value::as_object_mut) {
@@ -159,20 +159,20 @@ impl Servers<'_> {
         Ok(rest(after).is_ok_and(|after| after == before))
     }
 
-    fn unsafe_edit(&self, names: &[&str]) -> Fault {
+    fn unsafe_edit(&self, names: &[&str]) -> HostFault {
         let message =
             "the file is written in a way that cannot be edited without touching more than the entry";
         let remedy = format!("Edit {} in `{}` by hand; nothing was changed.", listed(names), self.table);
-        Fault::new(message.into(), remedy).within(self.file)
+        HostFault::new(message.into(), remedy).within(self.file)
     }
 
     /// Where the table's value stands.
     fn place(&self, text: &str) -> (usize, usize) {
         let at = match self.format {
-            Format::Json => parse_to_ast(text, &CollectOptions::default(), &read::JSONC)
+            FileFormat::Json => parse_to_ast(text, &CollectOptions::default(), &read::JSONC)
                 .ok()
                 .and_then(|parsed| Some(parsed.value?.as_object()?.get(self.table)?.value.start())),
-            Format::Toml => read::toml(text, self.file)
+            FileFormat::Toml => read::toml(text, self.file)
                 .ok()
                 .and_then(|document| Some(document.as_table().get(self.table)?.span()?.start)),
         };

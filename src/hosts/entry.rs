@@ -8,16 +8,16 @@ use serde_json::{Map, Value};
 
 use super::{
     Host, Machine, OWN_NAME, Os, Unit, listed,
-    parts::{Part, Parts, Reader},
+    parts::{TextPart, TextParts, TextReader},
     shortened,
 };
 use crate::config::LONGEST_TIME;
 
 /// A server, with its texts taken apart.
-pub(super) struct Server {
-    pub transport: Transport,
+pub(super) struct HostServer {
+    pub transport: Reach,
     pub enabled: bool,
-    pub description: Option<Parts>,
+    pub description: Option<TextParts>,
     pub allowed_tools: Option<Vec<String>>,
     pub blocked_tools: Vec<String>,
     pub timeout: Option<Duration>,
@@ -26,31 +26,27 @@ pub(super) struct Server {
     pub lost: Option<String>,
 }
 
-pub(super) enum Transport {
+pub(super) enum Reach {
     Program {
-        command: Parts,
-        args: Vec<Parts>,
-        env: Vec<(String, Parts)>,
-        cwd: Option<Parts>,
+        command: TextParts,
+        args: Vec<TextParts>,
+        env: Vec<(String, TextParts)>,
+        cwd: Option<TextParts>,
     },
     /// `sse` says that the host speaks the old HTTP+SSE with it.
-    Address {
-        url: Parts,
-        headers: Vec<(String, Parts)>,
-        sse: bool,
-    },
+    Address { url: TextParts, headers: Vec<(String, TextParts)>, sse: bool },
 }
 
-impl Server {
+impl HostServer {
     /// Every text that is for the server, with its place in the entry.
-    pub fn texts(&self) -> Vec<(String, &Parts)> {
+    pub fn texts(&self) -> Vec<(String, &TextParts)> {
         match &self.transport {
-            Transport::Program { command, args, env, cwd } => std::iter::once(("command".into(), command))
+            Reach::Program { command, args, env, cwd } => std::iter::once(("command".into(), command))
                 .chain(args.iter().enumerate().map(|(index, text)| (format!("args[{index}]"), text)))
                 .chain(env.iter().map(|(name, text)| (format!("env.{name}"), text)))
                 .chain(cwd.iter().map(|text| ("cwd".into(), text)))
                 .collect(),
-            Transport::Address { url, headers, .. } => std::iter::once(("url".into(), url))
+            Reach::Address { url, headers, .. } => std::iter::once(("url".into(), url))
                 .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
                 .collect(),
         }
@@ -58,9 +54,9 @@ impl Server {
 }
 
 /// What an entry turned out to be.
-pub(super) enum Entry {
+pub(super) enum HostEntry {
     /// A server, and what of the entry was left out.
-    Server(Box<Server>, Vec<String>),
+    Server(Box<HostServer>, Vec<String>),
     /// Nonet itself.
     Nonet,
     /// Nothing that servers.toml could say, and why.
@@ -123,23 +119,25 @@ const SIGN_IN: [&str; 9] = [
 ];
 
 /// Reads one entry.
-pub(super) fn read(value: &Value, context: &Context) -> Entry {
+pub(super) fn read(value: &Value, context: &Context) -> HostEntry {
     let Some(entry) = value.as_object() else {
-        return Entry::Left("the entry is no object".into());
+        return HostEntry::Left("the entry is no object".into());
     };
     // The host's extension starts the server; there is nothing here to start it with.
     if entry.get("source").and_then(Value::as_str) == Some("extension") && !entry.contains_key("command") {
-        return Entry::Left("an extension of the host starts it; look in its README for a command".into());
+        return HostEntry::Left(
+            "an extension of the host starts it; look in its README for a command".into(),
+        );
     }
     let fallback = context.folder.unwrap_or(&context.machine.current);
     let input = |id: &str| description_of_input(context.root, id);
-    let texts = Reader {
+    let texts = TextReader {
         bare_variables: context.host.is_some_and(|host| host.bare_variables),
         windows: context.machine.os == Os::Windows,
         folder: fallback,
         input: &input,
     };
-    Reading { entry, context, texts, taken: IDLE.to_vec(), notes: Vec::new() }.server()
+    EntryReader { entry, context, texts, taken: IDLE.to_vec(), notes: Vec::new() }.server()
 }
 
 /// What VS Code shows when it asks for an input.
@@ -149,17 +147,17 @@ fn description_of_input(root: &Value, id: &str) -> Option<String> {
     input.get("description")?.as_str().map(shortened)
 }
 
-struct Reading<'a> {
+struct EntryReader<'a> {
     entry: &'a Map<String, Value>,
     context: &'a Context<'a>,
-    texts: Reader<'a>,
+    texts: TextReader<'a>,
     /// The keys that are done with.
     taken: Vec<&'static str>,
     notes: Vec<String>,
 }
 
-impl<'a> Reading<'a> {
-    fn server(mut self) -> Entry {
+impl<'a> EntryReader<'a> {
+    fn server(mut self) -> HostEntry {
         // An older Zed has `command = {path, args, env}`.
         let nested = self.entry.get("command").and_then(Value::as_object);
         let inner = nested.unwrap_or(self.entry);
@@ -179,7 +177,7 @@ impl<'a> Reading<'a> {
             }
             (Some(command), url) if !http || url.is_none() => {
                 if is_nonet(command) {
-                    return Entry::Nonet;
+                    return HostEntry::Nonet;
                 }
                 if url.is_some() {
                     self.notes.push("it has a command and an address; the address was left out".into());
@@ -191,12 +189,12 @@ impl<'a> Reading<'a> {
         };
         let transport = match transport {
             Ok(transport) => transport,
-            Err(why) => return Entry::Left(why),
+            Err(why) => return HostEntry::Left(why),
         };
-        let mut server = Server {
+        let mut server = HostServer {
             transport,
             enabled: !self.is_off(),
-            description: self.text("description").map(|text| vec![Part::Plain(text.trim().into())]),
+            description: self.text("description").map(|text| vec![TextPart::Plain(text.trim().into())]),
             allowed_tools: self.allowed_tools(),
             blocked_tools: self
                 .names(&["disabledTools", "disabled_tools", "excludeTools"])
@@ -206,7 +204,7 @@ impl<'a> Reading<'a> {
             lost: None,
         };
         server.lost = self.tell_the_rest();
-        Entry::Server(Box::new(server), self.notes)
+        HostEntry::Server(Box::new(server), self.notes)
     }
 
     fn is_off(&mut self) -> bool {
@@ -333,10 +331,10 @@ pub(super) fn is_nonet(command: &str) -> bool {
 /// The values of an entry that look like secrets, so that they can be kept out of what is shown.
 pub(super) fn secrets(value: &Value, machine: &Machine) -> Vec<String> {
     let context = Context { machine, host: None, folder: None, root: &Value::Null };
-    let Entry::Server(server, _) = read(value, &context) else { return Vec::new() };
+    let HostEntry::Server(server, _) = read(value, &context) else { return Vec::new() };
     let texts = server.texts().into_iter().flat_map(|(_, parts)| parts.clone());
     let secret = |part| match part {
-        Part::Secret { value, .. } => Some(value),
+        TextPart::Secret { value, .. } => Some(value),
         _ => None,
     };
     texts.filter_map(secret).collect()

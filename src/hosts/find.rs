@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{
-    Fault, HOSTS, Host, Machine, OWN_NAME, Scope,
-    entry::{self, Context, Entry},
-    import::{Origin, Source},
+    FileScope, HOSTS, Host, HostFault, Machine, OWN_NAME,
+    entry::{self, Context, HostEntry},
+    import::{ImportSource, Origin},
     read,
     text::{self, Text},
 };
 
 /// What the files hold.
-pub(super) struct Found {
+pub(super) struct FoundEntries {
     pub entries: Vec<FoundEntry>,
     pub notes: Vec<String>,
     /// What looks like a secret in them.
@@ -24,22 +24,22 @@ pub(super) struct Found {
 pub(super) struct FoundEntry {
     pub name: String,
     pub from: Origin,
-    pub entry: Entry,
+    pub entry: HostEntry,
 }
 
 /// Reads every file of a source that is there.
-pub(super) fn find(source: Source, machine: &Machine) -> Result<Found, Fault> {
+pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntries, HostFault> {
     let files: Vec<(PathBuf, Option<&'static Host>)> = match source {
-        Source::File(file) => {
+        ImportSource::File(file) => {
             let file = machine.current.join(file);
             let host = host_of(&file, machine);
             vec![(file, host)]
         }
-        Source::Host(host) => files_of(host, machine),
-        Source::All => HOSTS.iter().flat_map(|host| files_of(host, machine)).collect(),
-        Source::Users(hosts) => hosts.iter().map(|host| ((host.user)(machine), Some(*host))).collect(),
+        ImportSource::Host(host) => files_of(host, machine),
+        ImportSource::All => HOSTS.iter().flat_map(|host| files_of(host, machine)).collect(),
+        ImportSource::Users(hosts) => hosts.iter().map(|host| ((host.user)(machine), Some(*host))).collect(),
     };
-    let mut found = Found { entries: Vec::new(), notes: Vec::new(), secrets: Vec::new() };
+    let mut found = FoundEntries { entries: Vec::new(), notes: Vec::new(), secrets: Vec::new() };
     let mut read = Vec::new();
     for (file, host) in &files {
         if let Some(bytes) = text::bytes(file)? {
@@ -47,7 +47,7 @@ pub(super) fn find(source: Source, machine: &Machine) -> Result<Found, Fault> {
             found.read(&bytes, file, *host, machine)?;
         }
     }
-    if let Source::Users(_) = source {
+    if let ImportSource::Users(_) = source {
         let is_users = |entry: &FoundEntry| HOSTS.iter().any(|host| host.table == entry.from.table);
         found.entries.retain(is_users);
         found.notes.clear();
@@ -56,11 +56,11 @@ pub(super) fn find(source: Source, machine: &Machine) -> Result<Found, Fault> {
     if read.is_empty() {
         let looked_at: Vec<_> = files.iter().map(|(file, _)| shown(file)).collect();
         return Err(match source {
-            Source::All => Fault::new(
+            ImportSource::All => HostFault::new(
                 "no MCP host was found on this machine".into(),
                 "Give a FILE, or a host's name.".into(),
             ),
-            _ => Fault::new(
+            _ => HostFault::new(
                 format!("there is no file {}", looked_at.join(" and no file ")),
                 "Name the file that holds the servers.".into(),
             ),
@@ -78,8 +78,10 @@ fn shown(file: &Path) -> String {
 
 /// The files of a host: the user's and the project's, which may be one in the home folder.
 fn files_of(host: &'static Host, machine: &Machine) -> Vec<(PathBuf, Option<&'static Host>)> {
-    let mut files: Vec<_> =
-        [Scope::User, Scope::Project].into_iter().filter_map(|scope| host.file(scope, machine)).collect();
+    let mut files: Vec<_> = [FileScope::User, FileScope::Project]
+        .into_iter()
+        .filter_map(|scope| host.file(scope, machine))
+        .collect();
     files.dedup();
     files.into_iter().map(|file| (file, Some(host))).collect()
 }
@@ -102,14 +104,14 @@ fn project_of(file: &Path, machine: &Machine) -> Option<PathBuf> {
     file.ancestors().nth(Path::new(path).components().count()).map(Into::into)
 }
 
-impl Found {
+impl FoundEntries {
     fn read(
         &mut self,
         bytes: &[u8],
         file: &Path,
         host: Option<&'static Host>,
         machine: &Machine,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), HostFault> {
         let text = Text::new(Some(bytes), file)?;
         let root = read::value(text.plain(), read::format_of(text.plain()), file)?;
         let (tables, passed_over) = read::servers(&root, &machine.current);
@@ -145,9 +147,9 @@ impl Found {
     }
 
     /// Nonet over HTTP has no command to be known by, only its name.
-    fn entry(&self, name: &str, value: &Value, context: &Context) -> Entry {
+    fn entry(&self, name: &str, value: &Value, context: &Context) -> HostEntry {
         match entry::read(value, context) {
-            Entry::Server(..) if name == OWN_NAME && value.get("command").is_none() => Entry::Nonet,
+            HostEntry::Server(..) if name == OWN_NAME && value.get("command").is_none() => HostEntry::Nonet,
             entry => entry,
         }
     }

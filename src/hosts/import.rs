@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Applied, Change, Fault, Host, Machine, Os, Scope,
+    Applied, Change, FileScope, Host, HostFault, Machine, Os,
     find::find,
     join::Joining,
     servers::ServersToml,
@@ -22,7 +22,7 @@ use crate::{
 
 /// Where servers are taken from.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub enum ImportSource<'a> {
     /// Every host that is on this machine.
     All,
     /// A host's files: the user's, and that of the project in the current folder.
@@ -35,7 +35,7 @@ pub enum Source<'a> {
 
 /// How servers are taken over. Secrets that go nowhere become variables that the user sets.
 #[derive(Clone, Copy, Default)]
-pub struct Manner<'a> {
+pub struct ImportOptions<'a> {
     /// Servers of the same name that are reached otherwise are replaced.
     pub replace: bool,
     /// Where new secrets go.
@@ -48,11 +48,11 @@ pub struct Manner<'a> {
 /// What an import found, and what it makes of servers.toml.
 pub struct Imported {
     /// One row for each server that was found, in the order of the files.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ImportRow>,
     /// The variables that the servers need, by name.
     pub variables: Vec<Variable>,
     /// The secrets that servers.toml takes from the keyring or from `secrets.env`, by name.
-    pub secrets: Vec<Kept>,
+    pub secrets: Vec<KeptSecret>,
     /// What is not about a single server.
     pub notes: Vec<String>,
     /// The new servers.toml.
@@ -63,7 +63,7 @@ pub struct Imported {
 
 /// What became of one server.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ImportRow {
     /// Its name in the host's file.
     pub name: String,
     /// Where it stands.
@@ -79,7 +79,7 @@ pub struct Row {
     pub stays: Option<String>,
 }
 
-impl Row {
+impl ImportRow {
     fn why_it_stays(&self) -> Option<String> {
         match &self.done {
             Done::Skipped { why } => Some(why.clone()),
@@ -191,7 +191,7 @@ pub enum SecretStore {
 
 /// A secret that is kept for servers.
 #[derive(Clone, Debug, Serialize)]
-pub struct Kept {
+pub struct KeptSecret {
     /// Its name.
     pub name: String,
     /// The servers that need it, by their names in servers.toml.
@@ -216,7 +216,7 @@ pub struct Carried {
 
 impl Imported {
     /// Stores the secrets, then writes servers.toml. If one of them fails, neither is done.
-    pub fn apply(&self) -> Result<Applied, Fault> {
+    pub fn apply(&self) -> Result<Applied, HostFault> {
         let mut stored = Vec::new();
         let kept = self.store(&mut stored).and_then(|()| self.keep());
         let applied = match &kept {
@@ -259,16 +259,16 @@ impl Imported {
         self.change.backup = true;
     }
 
-    fn store<'s>(&'s self, stored: &mut Vec<&'s str>) -> Result<(), Fault> {
+    fn store<'s>(&'s self, stored: &mut Vec<&'s str>) -> Result<(), HostFault> {
         let Some(keyring) = &self.keyring else { return Ok(()) };
-        let new = |kept: &&Kept| kept.store == SecretStore::Keyring && !kept.there;
-        for Kept { name, value, .. } in self.secrets.iter().filter(new) {
+        let new = |kept: &&KeptSecret| kept.store == SecretStore::Keyring && !kept.there;
+        for KeptSecret { name, value, .. } in self.secrets.iter().filter(new) {
             match keyring.get(name) {
                 Err(keyring::Error::NoSecret(_)) => {}
                 Ok(there) if there == value.expose() => continue,
                 Ok(_) => {
                     let message = format!("the keyring has just got another secret `{name}`");
-                    return Err(Fault::new(message, "Nothing was written; try again.".into()));
+                    return Err(HostFault::new(message, "Nothing was written; try again.".into()));
                 }
                 Err(error) => return Err(unusable(&error)),
             }
@@ -279,17 +279,17 @@ impl Imported {
     }
 
     /// Puts secrets into `secrets.env`. Returns whether there were any to put.
-    fn keep(&self) -> Result<bool, Fault> {
+    fn keep(&self) -> Result<bool, HostFault> {
         let mut file = self.file.clone();
-        let new = |kept: &&Kept| kept.store == SecretStore::File && !kept.there;
-        for Kept { name, value, .. } in self.secrets.iter().filter(new) {
+        let new = |kept: &&KeptSecret| kept.store == SecretStore::File && !kept.there;
+        for KeptSecret { name, value, .. } in self.secrets.iter().filter(new) {
             file.set(name, value.expose());
         }
         let is_new = self.secrets.iter().any(|kept| new(&kept));
         if is_new {
             file.write().map_err(|source| {
                 let remedy = "Look at its folder and at the space on the disk; nothing was changed.";
-                Fault::new(format!("the secrets could not be written: {source}"), remedy.into())
+                HostFault::new(format!("the secrets could not be written: {source}"), remedy.into())
                     .within(file.path())
                     .because(source)
             })?;
@@ -299,19 +299,19 @@ impl Imported {
 
     /// The servers of one table that servers.toml has now and Nonet may run: what [`install`](super::install) may take out
     /// of it.
-    pub fn carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<Carried> {
+    pub fn carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
         self.carried_if(host, scope, machine, |done| matches!(done, Done::AlreadyThere { .. }))
     }
 
     /// The servers of one table that [`install`](super::install) may take out once this import is applied.
-    pub fn will_be_carried(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<Carried> {
+    pub fn will_be_carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
         self.carried_if(host, scope, machine, |_| true)
     }
 
     fn carried_if(
         &self,
         host: &Host,
-        scope: Scope,
+        scope: FileScope,
         machine: &Machine,
         is_wanted: fn(&Done) -> bool,
     ) -> Vec<Carried> {
@@ -324,10 +324,10 @@ impl Imported {
     }
 
     /// The servers of one table that [`install`](super::install) must leave in it now, each with the reason.
-    pub fn staying(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<(String, String)> {
+    pub fn staying(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<(String, String)> {
         let rows = self.rows_of(host, scope, machine);
         let missing = |done: &Done| !matches!(done, Done::AlreadyThere { .. });
-        let why = |row: &Row| match row.why_it_stays() {
+        let why = |row: &ImportRow| match row.why_it_stays() {
             None if row.done.server().is_some() && missing(&row.done) => {
                 Some("servers.toml does not have it".into())
             }
@@ -337,12 +337,12 @@ impl Imported {
     }
 
     /// The same once this import is applied.
-    pub fn will_stay(&self, host: &Host, scope: Scope, machine: &Machine) -> Vec<(String, String)> {
+    pub fn will_stay(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<(String, String)> {
         let rows = self.rows_of(host, scope, machine);
         rows.filter_map(|row| Some((row.name.clone(), row.why_it_stays()?))).collect()
     }
 
-    fn rows_of(&self, host: &Host, scope: Scope, machine: &Machine) -> impl Iterator<Item = &Row> {
+    fn rows_of(&self, host: &Host, scope: FileScope, machine: &Machine) -> impl Iterator<Item = &ImportRow> {
         let (file, table) = (host.file(scope, machine), host.table);
         let is_from = move |from: &Origin| Some(&from.file) == file.as_ref() && from.table == table;
         self.rows.iter().filter(move |row| is_from(&row.from))
@@ -360,11 +360,11 @@ impl Imported {
 /// Secrets go into the keyring or into `secrets.env`, or become variables. One that is there under the same name with
 /// another value stays, and the new one gets another name.
 pub fn import(
-    source: Source,
+    source: ImportSource,
     servers_toml: &Path,
-    manner: Manner,
+    manner: ImportOptions,
     machine: &Machine,
-) -> Result<Imported, Fault> {
+) -> Result<Imported, HostFault> {
     if let Some(keyring) = manner.keyring {
         usable(keyring).map_err(|error| unusable(&error))?;
     }
@@ -375,7 +375,7 @@ pub fn import(
     let path = secrets_file::beside(servers_toml);
     let file = SecretsFile::read(&path).map_err(|source| {
         let message = format!("the file cannot be read: {source}");
-        Fault::new(message, "Put it right, or move it away.".into()).within(&path).because(source)
+        HostFault::new(message, "Put it right, or move it away.".into()).within(&path).because(source)
     })?;
     let mut joining = Joining::new(doc, &found.entries, manner, &file, machine);
     let rows: Vec<_> = found.entries.iter().map(|found| joining.join(found)).collect();
@@ -385,8 +385,9 @@ pub fn import(
     let Joining { doc, mine, mut variables, mut secrets, .. } = joining;
     secrets.sort_by(|a, b| a.name.cmp(&b.name));
     variables.sort_by(|a, b| a.name.cmp(&b.name));
-    let is_new =
-        |row: &Row| matches!(row.done, Done::Added { .. } | Done::AddedAs { .. } | Done::Replaced { .. });
+    let is_new = |row: &ImportRow| {
+        matches!(row.done, Done::Added { .. } | Done::AddedAs { .. } | Done::Replaced { .. })
+    };
     let added = rows.iter().any(is_new);
     let after = match added {
         true => Some(text.with(&doc.checked(text.plain(), servers_toml, &mine)?)),
@@ -431,10 +432,10 @@ pub fn usable(keyring: &Keyring) -> Result<(), keyring::Error> {
     }
 }
 
-fn unusable(error: &keyring::Error) -> Fault {
+fn unusable(error: &keyring::Error) -> HostFault {
     let remedy = format!(
         "{} Nothing was changed; without `--keyring` secrets go into `secrets.env` beside servers.toml.",
         error.remedy()
     );
-    Fault::new(error.to_string(), remedy)
+    HostFault::new(error.to_string(), remedy)
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{
-    Change, Fault, Host, Machine, OWN_NAME, Scope,
+    Change, FileScope, Host, HostFault, Machine, OWN_NAME,
     change::Afterwards,
-    edit::Servers,
+    edit::HostTable,
     entry, listed,
     receipt::{self, Receipt, Removed},
     text::{Text, behind_links, bytes},
@@ -39,7 +39,7 @@ pub enum Present {
 }
 
 /// Finds out how a host starts Nonet now.
-pub fn present(host: &Host, scope: Scope, machine: &Machine) -> Result<Present, Fault> {
+pub fn present(host: &Host, scope: FileScope, machine: &Machine) -> Result<Present, HostFault> {
     let file = HostFile::read(host, scope, machine)?;
     let entries = file.servers(host).entries(file.text.plain())?;
     let Some(entry) = entries.get(OWN_NAME) else { return Ok(Present::Absent) };
@@ -73,11 +73,11 @@ struct HostFile {
 /// written before [`Change::apply`], which keeps a backup beside the file.
 pub fn install(
     host: &Host,
-    scope: Scope,
+    scope: FileScope,
     launch: &Launch,
     replace: &[String],
     machine: &Machine,
-) -> Result<Change, Fault> {
+) -> Result<Change, HostFault> {
     let file = HostFile::read(host, scope, machine)?;
     let servers = file.servers(host);
     let before = servers.entries(file.text.plain())?;
@@ -130,7 +130,7 @@ pub fn install(
 /// Works out a host's file without Nonet. If nobody has touched it since [`install`], it becomes
 /// what it was before, byte for byte. Else Nonet's entry alone comes out, and servers that
 /// `install` has taken out come back from the backup, unless there is one of their name.
-pub fn uninstall(host: &Host, scope: Scope, machine: &Machine) -> Result<Change, Fault> {
+pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Change, HostFault> {
     let file = HostFile::read(host, scope, machine)?;
     let servers = file.servers(host);
     let entries = servers.entries(file.text.plain())?;
@@ -198,10 +198,10 @@ enum First {
 }
 
 impl HostFile {
-    fn read(host: &Host, scope: Scope, machine: &Machine) -> Result<Self, Fault> {
+    fn read(host: &Host, scope: FileScope, machine: &Machine) -> Result<Self, HostFault> {
         let file = host.file(scope, machine).ok_or_else(|| {
             let message = format!("{} has no servers for single projects", host.title);
-            Fault::new(message, "Leave the project out: its file for the user is the only one.".into())
+            HostFault::new(message, "Leave the project out: its file for the user is the only one.".into())
         })?;
         let real = behind_links(&file)?;
         let bytes = bytes(&real)?;
@@ -209,8 +209,8 @@ impl HostFile {
         Ok(Self { file, real, bytes, text })
     }
 
-    fn servers(&self, host: &Host) -> Servers<'_> {
-        Servers { format: host.format, table: host.table, file: &self.file }
+    fn servers(&self, host: &Host) -> HostTable<'_> {
+        HostTable { format: host.format, table: host.table, file: &self.file }
     }
 
     /// The record of an install that has taken `out` out. If the file is as an earlier install
@@ -229,7 +229,7 @@ impl HostFile {
 
     /// What the file was before Nonet, if the record can tell. A backup with Nonet in it is
     /// younger than that.
-    fn first(&self, receipt: &Receipt, servers: &Servers) -> Option<First> {
+    fn first(&self, receipt: &Receipt, servers: &HostTable) -> Option<First> {
         let Some(name) = &receipt.before else { return Some(First::NoFile) };
         let backup = receipt::backup(&self.real, name)?;
         let bytes = bytes(&backup).ok()??;
@@ -239,7 +239,7 @@ impl HostFile {
     }
 
     /// A server as it stands in a backup.
-    fn kept(&self, backup: &str, name: &str, servers: &Servers) -> Option<Map<String, Value>> {
+    fn kept(&self, backup: &str, name: &str, servers: &HostTable) -> Option<Map<String, Value>> {
         let backup = receipt::backup(&self.real, backup)?;
         let bytes = bytes(&backup).ok()??;
         let text = Text::new(Some(&bytes), Path::new(&backup)).ok()?;
@@ -248,7 +248,7 @@ impl HostFile {
 }
 
 /// The secrets of the servers before and after.
-fn secrets(servers: &Servers, change: &Change, machine: &Machine) -> Vec<String> {
+fn secrets(servers: &HostTable, change: &Change, machine: &Machine) -> Vec<String> {
     let entries = [&change.before, &change.after].into_iter().filter_map(|bytes| {
         let text = Text::new(bytes.as_deref(), &change.file).ok()?;
         servers.entries(text.plain()).ok()

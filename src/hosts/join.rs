@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use super::{
     Machine, Os,
-    entry::{Entry, Server},
+    entry::{HostEntry, HostServer},
     find::FoundEntry,
-    import::{Done, Kept, Manner, Row, SecretStore, Variable},
+    import::{Done, ImportOptions, ImportRow, KeptSecret, SecretStore, Variable},
     listed,
-    names::{Held, Names, Reference},
-    parts::Part,
+    names::{Meaning, Names, Reference},
+    parts::TextPart,
     servers::{Newcomer, ServersToml, held, references},
     shortened,
 };
@@ -30,7 +30,7 @@ pub(super) struct Joining<'a> {
     /// The names that this import has used; these are never replaced.
     pub mine: BTreeSet<String>,
     pub variables: Vec<Variable>,
-    pub secrets: Vec<Kept>,
+    pub secrets: Vec<KeptSecret>,
 }
 
 impl<'a> Joining<'a> {
@@ -38,7 +38,7 @@ impl<'a> Joining<'a> {
     pub fn new(
         doc: ServersToml,
         found: &[FoundEntry],
-        manner: Manner<'a>,
+        manner: ImportOptions<'a>,
         file: &'a SecretsFile,
         machine: &'a Machine,
     ) -> Self {
@@ -51,11 +51,11 @@ impl<'a> Joining<'a> {
     }
 
     /// Puts one server into servers.toml, unless it is there.
-    pub fn join(&mut self, found: &FoundEntry) -> Row {
+    pub fn join(&mut self, found: &FoundEntry) -> ImportRow {
         let (done, notes, lost) = match &found.entry {
-            Entry::Nonet => (Done::Nonet, Vec::new(), None),
-            Entry::Left(why) => (Done::Skipped { why: why.clone() }, Vec::new(), None),
-            Entry::Server(server, notes) => {
+            HostEntry::Nonet => (Done::Nonet, Vec::new(), None),
+            HostEntry::Left(why) => (Done::Skipped { why: why.clone() }, Vec::new(), None),
+            HostEntry::Server(server, notes) => {
                 let (done, more) = self.server(found, server);
                 (done, notes.iter().cloned().chain(more).collect(), server.lost.clone())
             }
@@ -63,10 +63,10 @@ impl<'a> Joining<'a> {
         let disabled = done.server().filter(|name| self.doc.is_disabled(name));
         let disabled = disabled.map(|name| format!("[servers.{name}] of servers.toml has `enabled = false`"));
         let stays = disabled.or(lost);
-        Row { name: found.name.clone(), from: found.from.clone(), done, notes, stays }
+        ImportRow { name: found.name.clone(), from: found.from.clone(), done, notes, stays }
     }
 
-    fn server(&mut self, found: &FoundEntry, server: &Server) -> (Done, Option<String>) {
+    fn server(&mut self, found: &FoundEntry, server: &HostServer) -> (Done, Option<String>) {
         let wanted = match ServerName::new(&found.name) {
             Ok(name) => name.as_str().to_string(),
             Err(bad) => bad.nearest,
@@ -109,7 +109,7 @@ impl<'a> Joining<'a> {
     }
 
     /// Says of which secrets nobody here knows whether they are the same.
-    fn not_compared(&self, held: &[(Reference, Held)]) -> Option<String> {
+    fn not_compared(&self, held: &[(Reference, Meaning)]) -> Option<String> {
         let unseen = held.iter().map(|(reference, _)| reference);
         let unseen: Vec<_> = unseen.filter(|reference| !self.names.is_known(reference)).collect();
         let in_keyring = unseen.iter().all(|reference| matches!(reference, Reference::Keyring(_)));
@@ -122,10 +122,10 @@ impl<'a> Joining<'a> {
     }
 
     /// Whether some secret of a server that is there is to go into the keyring and is not in it.
-    fn is_for_keyring(&self, server: &Server, held: &[(Reference, Held)]) -> bool {
+    fn is_for_keyring(&self, server: &HostServer, held: &[(Reference, Meaning)]) -> bool {
         let texts = server.texts();
         let secrets = texts.iter().flat_map(|(_, parts)| parts.iter());
-        let secrets = secrets.filter(|part| matches!(part, Part::Secret { .. })).count();
+        let secrets = secrets.filter(|part| matches!(part, TextPart::Secret { .. })).count();
         let kept = held.iter().filter(|(reference, _)| matches!(reference, Reference::Keyring(_))).count();
         self.names.has_keyring() && kept < secrets
     }
@@ -135,9 +135,9 @@ impl<'a> Joining<'a> {
     fn note_references(
         &mut self,
         found: &FoundEntry,
-        server: &Server,
+        server: &HostServer,
         name: &str,
-        there: Option<&[(Reference, Held)]>,
+        there: Option<&[(Reference, Meaning)]>,
     ) {
         for (place, parts) in server.texts() {
             let table =
@@ -145,15 +145,15 @@ impl<'a> Joining<'a> {
             let place = format!("{}: {table}{}.{place}", found.from.file.display(), found.name);
             for part in parts {
                 match part {
-                    Part::Plain(_) | Part::Keyring(_) => {}
-                    Part::Variable { default: Some(_), .. } => {}
-                    Part::Variable { name: variable, .. } => {
+                    TextPart::Plain(_) | TextPart::Keyring(_) => {}
+                    TextPart::Variable { default: Some(_), .. } => {}
+                    TextPart::Variable { name: variable, .. } => {
                         let what = "the host's file names it".to_string();
                         self.note_variable(variable.clone(), what, name, &place);
                     }
-                    Part::Secret { .. } | Part::Asked { .. } => {
+                    TextPart::Secret { .. } | TextPart::Asked { .. } => {
                         let what = match part {
-                            Part::Asked { what, .. } => what.clone(),
+                            TextPart::Asked { what, .. } => what.clone(),
                             _ => "a secret of the host's file".into(),
                         };
                         let Some(held) = held(part, &found.from.file) else { continue };
@@ -165,7 +165,7 @@ impl<'a> Joining<'a> {
                             None => self.names.find(&held),
                         };
                         match (reference, held) {
-                            (Some(reference), Held::Value { value, .. })
+                            (Some(reference), Meaning::Value { value, .. })
                                 if self.is_stored(&reference, &value) =>
                             {
                                 self.note_secret(reference, value, name);
@@ -197,7 +197,7 @@ impl<'a> Joining<'a> {
             Reference::Keyring(_) => (SecretStore::Keyring, self.names.is_set(&reference)),
             Reference::Variable(_) => (SecretStore::File, self.names.kept(&reference).is_some()),
         };
-        let same = |known: &&mut Kept| known.store == store && known.name == reference.name();
+        let same = |known: &&mut KeptSecret| known.store == store && known.name == reference.name();
         if let Some(known) = self.secrets.iter_mut().find(same) {
             if !known.servers.iter().any(|known| known == server) {
                 known.servers.push(server.into());
@@ -205,7 +205,7 @@ impl<'a> Joining<'a> {
             return;
         }
         let (name, servers) = (reference.name().to_string(), vec![server.to_string()]);
-        self.secrets.push(Kept { name, servers, store, there, value: Secret::new(value) });
+        self.secrets.push(KeptSecret { name, servers, store, there, value: Secret::new(value) });
     }
 
     fn note_variable(&mut self, name: String, what: String, server: &str, place: &str) {
@@ -245,9 +245,9 @@ fn numbered(name: &str, number: usize) -> String {
 }
 
 /// The variables that an entry names itself.
-fn named(entry: &Entry) -> Vec<Reference> {
+fn named(entry: &HostEntry) -> Vec<Reference> {
     let mut found = Vec::new();
-    if let Entry::Server(server, _) = entry {
+    if let HostEntry::Server(server, _) = entry {
         server.texts().into_iter().for_each(|(_, parts)| references(parts, &mut found));
     }
     found

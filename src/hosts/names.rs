@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap, fmt};
 
 use super::{
     Machine,
-    parts::{Key, is_variable_name},
+    parts::{SecretName, is_variable_name},
 };
 use crate::{
     keyring::{self, Keyring},
@@ -20,7 +20,7 @@ pub(super) struct Names<'a> {
     file: &'a SecretsFile,
     /// Why the keyring could not be asked.
     trouble: RefCell<Option<keyring::Error>>,
-    held: BTreeMap<Reference, Held>,
+    held: BTreeMap<Reference, Meaning>,
 }
 
 /// What servers.toml writes in the place of a value.
@@ -51,9 +51,9 @@ impl fmt::Display for Reference {
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum Meaning {
     /// A secret of this import.
-    Value { value: String, key: Key },
+    Value { value: String, key: SecretName },
     /// What a host asks for: the file and what it is, then on a line of its own what it is called.
     Asked(String),
     /// Something that the user named; nobody here knows its value.
@@ -67,25 +67,25 @@ impl<'a> Names<'a> {
 
     /// Keeps a name that a file mentions from being used for anything else.
     pub fn reserve(&mut self, reference: Reference) {
-        self.held.entry(reference).or_insert(Held::Unknown);
+        self.held.entry(reference).or_insert(Meaning::Unknown);
     }
 
     /// Records what a name stands for.
-    pub fn hold(&mut self, reference: Reference, held: Held) {
+    pub fn hold(&mut self, reference: Reference, held: Meaning) {
         self.held.insert(reference, held);
     }
 
     /// The name that stands for this already, where it would be put.
-    pub fn find(&self, held: &Held) -> Option<Reference> {
+    pub fn find(&self, held: &Meaning) -> Option<Reference> {
         let kind = self.reference(held, String::new());
-        let same = |(reference, other): &(&Reference, &Held)| {
+        let same = |(reference, other): &(&Reference, &Meaning)| {
             *other == held && std::mem::discriminant(*reference) == std::mem::discriminant(&kind)
         };
         self.held.iter().find(same).map(|(reference, _)| reference.clone())
     }
 
     /// The name for a secret of a server: that of an equal secret, else a new one.
-    pub fn name(&mut self, server: &str, held: Held) -> Reference {
+    pub fn name(&mut self, server: &str, held: Meaning) -> Reference {
         if let Some(reference) = self.find(&held) {
             return reference;
         }
@@ -103,14 +103,14 @@ impl<'a> Names<'a> {
     }
 
     /// Whether a name that servers.toml has already may stand for this secret of the server.
-    pub fn may_be(&self, reference: &Reference, server: &str, held: &Held) -> bool {
+    pub fn may_be(&self, reference: &Reference, server: &str, held: &Meaning) -> bool {
         let fits = |name: &String| name == reference.name();
-        let Held::Value { value, .. } = held else {
+        let Meaning::Value { value, .. } = held else {
             return candidates(server, held, 1).iter().any(fits)
-                && !matches!(self.held.get(reference), Some(other) if *other != Held::Unknown && other != held);
+                && !matches!(self.held.get(reference), Some(other) if *other != Meaning::Unknown && other != held);
         };
         match (self.held.get(reference), self.value(reference)) {
-            (Some(Held::Value { value: other, .. }), _) => other == value,
+            (Some(Meaning::Value { value: other, .. }), _) => other == value,
             (_, Some(set)) => set == *value || self.kept(reference) == Some(value),
             _ => (1..=9).any(|number| candidates(server, held, number).iter().any(fits)),
         }
@@ -118,7 +118,7 @@ impl<'a> Names<'a> {
 
     /// Whether anybody here knows what the name stands for.
     pub fn is_known(&self, reference: &Reference) -> bool {
-        self.is_set(reference) || !matches!(self.held.get(reference), None | Some(Held::Unknown))
+        self.is_set(reference) || !matches!(self.held.get(reference), None | Some(Meaning::Unknown))
     }
 
     /// The value of a variable in `secrets.env`.
@@ -145,9 +145,9 @@ impl<'a> Names<'a> {
     }
 
     /// How servers.toml would name it: secrets whose value is known may go into the keyring.
-    fn reference(&self, held: &Held, name: String) -> Reference {
+    fn reference(&self, held: &Meaning, name: String) -> Reference {
         match held {
-            Held::Value { .. } if self.has_keyring() => Reference::Keyring(name),
+            Meaning::Value { .. } if self.has_keyring() => Reference::Keyring(name),
             _ => Reference::Variable(name),
         }
     }
@@ -169,10 +169,10 @@ impl<'a> Names<'a> {
         }
     }
 
-    fn is_free(&self, reference: &Reference, held: &Held) -> bool {
-        let Held::Value { value, .. } = held else { return !self.held.contains_key(reference) };
+    fn is_free(&self, reference: &Reference, held: &Meaning) -> bool {
+        let Meaning::Value { value, .. } = held else { return !self.held.contains_key(reference) };
         match (self.held.get(reference), self.value(reference)) {
-            (Some(Held::Value { value: other, .. }), _) => other == value,
+            (Some(Meaning::Value { value: other, .. }), _) => other == value,
             (_, Some(set)) => set == *value && self.kept(reference).is_none_or(|kept| kept == value),
             (None, None) => true,
             (Some(_), None) => false,
@@ -181,13 +181,13 @@ impl<'a> Names<'a> {
 }
 
 /// The names that come into question, best first; from the second round on they are numbered.
-fn candidates(server: &str, held: &Held, round: usize) -> Vec<String> {
+fn candidates(server: &str, held: &Meaning, round: usize) -> Vec<String> {
     let server = as_name(server).to_uppercase();
     let (key, own) = match held {
-        Held::Value { key: Key::Own(name), .. } => (as_name(name), true),
-        Held::Value { key: Key::Kind(kind), .. } => (as_name(kind), false),
-        Held::Asked(id) => (as_name(id.rsplit('\n').next().unwrap_or(id)), true),
-        Held::Unknown => return Vec::new(),
+        Meaning::Value { key: SecretName::Own(name), .. } => (as_name(name), true),
+        Meaning::Value { key: SecretName::Kind(kind), .. } => (as_name(kind), false),
+        Meaning::Asked(id) => (as_name(id.rsplit('\n').next().unwrap_or(id)), true),
+        Meaning::Unknown => return Vec::new(),
     };
     let long = if key.starts_with(&format!("{server}_")) { key.clone() } else { format!("{server}_{key}") };
     match round {
@@ -238,12 +238,12 @@ mod tests {
         file.set("KEPT", "a");
         let mut names = Names::new(&machine, None, &file);
         names.reserve(Reference::Variable("USED".into()));
-        let mut check = |server: &str, key: Key, value: &str, expected: &str| {
-            let name = names.name(server, Held::Value { value: value.into(), key });
+        let mut check = |server: &str, key: SecretName, value: &str, expected: &str| {
+            let name = names.name(server, Meaning::Value { value: value.into(), key });
             assert_eq!(name, Reference::Variable(expected.into()));
         };
-        let own = |name: &str| Key::Own(name.into());
-        let kind = |name: &str| Key::Kind(name.into());
+        let own = |name: &str| SecretName::Own(name.into());
+        let kind = |name: &str| SecretName::Kind(name.into());
         check("github", own("GITHUB_TOKEN"), "1", "GITHUB_TOKEN");
         check("other", own("GITHUB_TOKEN"), "1", "GITHUB_TOKEN");
         check("work", own("GITHUB_TOKEN"), "2", "WORK_GITHUB_TOKEN");
@@ -257,7 +257,7 @@ mod tests {
         check("a", own("KEPT"), "a", "KEPT");
         check("b", own("KEPT"), "b", "B_KEPT");
         check("9-lives", kind("API_KEY"), "d", "_9_LIVES_API_KEY");
-        let mut asked = |id: &str| names.name("p", Held::Asked(id.into())).to_string();
+        let mut asked = |id: &str| names.name("p", Meaning::Asked(id.into())).to_string();
         assert_eq!(asked("f\napi-key"), "${API_KEY}");
         assert_eq!(asked("f\napi-key"), "${API_KEY}");
         assert_eq!(asked("g\napi-key"), "${P_API_KEY}");

@@ -9,11 +9,11 @@ use crate::{
 };
 
 /// A text, in order. Two pieces of plain text never follow each other.
-pub(super) type Parts = Vec<Part>;
+pub(super) type TextParts = Vec<TextPart>;
 
 /// A piece of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum TextPart {
     /// Meant as it stands.
     Plain(String),
     /// An environment variable.
@@ -32,12 +32,12 @@ pub(super) enum Part {
         what: String,
     },
     /// What nobody should see. `key` says what it is: `GITHUB_TOKEN`, or just `TOKEN`.
-    Secret { value: String, key: Key },
+    Secret { value: String, key: SecretName },
 }
 
 /// What a secret is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum SecretName {
     /// By the name of the environment variable that the server wants it in.
     Own(String),
     /// By its kind; only the server's name makes it a name.
@@ -48,7 +48,7 @@ pub(super) enum Key {
 pub(super) const GIVEN: &str = "secret";
 
 /// How a host understands a text.
-pub(super) struct Reader<'a> {
+pub(super) struct TextReader<'a> {
     /// `$NAME` is a variable wherever it stands.
     pub bare_variables: bool,
     pub windows: bool,
@@ -58,10 +58,10 @@ pub(super) struct Reader<'a> {
     pub input: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl Reader<'_> {
+impl TextReader<'_> {
     /// Takes a host's text apart. Secrets are not looked for here.
-    pub fn parts(&self, text: &str) -> Parts {
-        let mut parts = Parts::new();
+    pub fn parts(&self, text: &str) -> TextParts {
+        let mut parts = TextParts::new();
         let mut rest = text;
         while let Some(at) = rest.find('$') {
             plain(&mut parts, &rest[..at]);
@@ -74,12 +74,12 @@ impl Reader<'_> {
             } else if let Some((part, after)) = rest.strip_prefix("${").and_then(|inside| self.braced(inside))
             {
                 match part {
-                    Part::Plain(text) => plain(&mut parts, &text),
+                    TextPart::Plain(text) => plain(&mut parts, &text),
                     part => parts.push(part),
                 }
                 rest = after;
             } else if let Some((name, after)) = self.bare(rest, rest.len() == text.len()) {
-                parts.push(Part::Variable { name: name.into(), default: None });
+                parts.push(TextPart::Variable { name: name.into(), default: None });
                 rest = after;
             } else {
                 plain(&mut parts, "$");
@@ -91,10 +91,10 @@ impl Reader<'_> {
     }
 
     /// What follows `${`, and the text after its `}`.
-    fn braced<'t>(&self, inside: &'t str) -> Option<(Part, &'t str)> {
+    fn braced<'t>(&self, inside: &'t str) -> Option<(TextPart, &'t str)> {
         let (content, after) = inside.split_at(closing_brace(inside)?);
         let after = &after[1..];
-        let asked = |id: &str, what: String| Part::Asked { id: id.into(), what };
+        let asked = |id: &str, what: String| TextPart::Asked { id: id.into(), what };
         let folder = self.folder.to_string_lossy().into_owned();
         let home = if self.windows { "USERPROFILE" } else { "HOME" };
         let part = match content.split_once(':') {
@@ -106,13 +106,13 @@ impl Reader<'_> {
             Some(("file", path)) => asked(GIVEN, format!("the text of the file {path}")),
             Some(("cmd" | "command", command)) => asked(GIVEN, format!("what `{}` gives", command.trim())),
             _ => match content {
-                "workspaceFolder" | "workspaceRoot" | "cwd" => Part::Plain(folder),
+                "workspaceFolder" | "workspaceRoot" | "cwd" => TextPart::Plain(folder),
                 "workspaceFolderBasename" => {
                     let name = self.folder.file_name().unwrap_or_default();
-                    Part::Plain(name.to_string_lossy().into_owned())
+                    TextPart::Plain(name.to_string_lossy().into_owned())
                 }
-                "userHome" => Part::Variable { name: home.into(), default: None },
-                "pathSeparator" | "/" => Part::Plain(if self.windows { "\\" } else { "/" }.into()),
+                "userHome" => TextPart::Variable { name: home.into(), default: None },
+                "pathSeparator" | "/" => TextPart::Plain(if self.windows { "\\" } else { "/" }.into()),
                 _ => variable(content)?,
             },
         };
@@ -131,16 +131,16 @@ impl Reader<'_> {
 }
 
 /// Takes a text of servers.toml apart, by the rules of its own expansion.
-pub(super) fn own(text: &str) -> Parts {
-    let mut parts = Parts::new();
+pub(super) fn own(text: &str) -> TextParts {
+    let mut parts = TextParts::new();
     for piece in pieces(text) {
         match piece {
             Piece::Plain(text) => plain(&mut parts, text),
             Piece::Malformed => plain(&mut parts, "${"),
             Piece::Variable { name, default } => {
-                parts.push(Part::Variable { name: name.into(), default: default.map(Into::into) });
+                parts.push(TextPart::Variable { name: name.into(), default: default.map(Into::into) });
             }
-            Piece::Keyring(name) => parts.push(Part::Keyring(name.into())),
+            Piece::Keyring(name) => parts.push(TextPart::Keyring(name.into())),
         }
     }
     parts
@@ -152,27 +152,27 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// Adds plain text at the end.
-pub(super) fn plain(parts: &mut Parts, text: &str) {
+pub(super) fn plain(parts: &mut TextParts, text: &str) {
     match parts.last_mut() {
         _ if text.is_empty() => {}
-        Some(Part::Plain(last)) => last.push_str(text),
-        _ => parts.push(Part::Plain(text.into())),
+        Some(TextPart::Plain(last)) => last.push_str(text),
+        _ => parts.push(TextPart::Plain(text.into())),
     }
 }
 
 /// The parts as one plain text, if they are nothing else.
-pub(super) fn as_plain(parts: &[Part]) -> Option<&str> {
+pub(super) fn as_plain(parts: &[TextPart]) -> Option<&str> {
     match parts {
         [] => Some(""),
-        [Part::Plain(text)] => Some(text),
+        [TextPart::Plain(text)] => Some(text),
         _ => None,
     }
 }
 
 /// The text that the parts begin with.
-pub(super) fn beginning(parts: &[Part]) -> &str {
+pub(super) fn beginning(parts: &[TextPart]) -> &str {
     match parts.first() {
-        Some(Part::Plain(text)) => text,
+        Some(TextPart::Plain(text)) => text,
         _ => "",
     }
 }
@@ -183,9 +183,9 @@ pub(super) fn is_variable_name(name: &str) -> bool {
 }
 
 /// `NAME` or `NAME:-default`, if servers.toml could read it.
-fn variable(content: &str) -> Option<Part> {
+fn variable(content: &str) -> Option<TextPart> {
     match own(&format!("${{{content}}}")).as_slice() {
-        [variable @ Part::Variable { .. }] => Some(variable.clone()),
+        [variable @ TextPart::Variable { .. }] => Some(variable.clone()),
         _ => None,
     }
 }
@@ -194,21 +194,21 @@ fn variable(content: &str) -> Option<Part> {
 mod tests {
     use super::*;
 
-    fn shown(parts: &[Part]) -> String {
-        let show = |part: &Part| match part {
-            Part::Plain(text) => text.clone(),
-            Part::Variable { name, default: None } => format!("<{name}>"),
-            Part::Variable { name, default: Some(default) } => format!("<{name}|{default}>"),
-            Part::Keyring(name) => format!("<!{name}>"),
-            Part::Asked { id, .. } => format!("<?{id}>"),
-            Part::Secret { .. } => "<*>".into(),
+    fn shown(parts: &[TextPart]) -> String {
+        let show = |part: &TextPart| match part {
+            TextPart::Plain(text) => text.clone(),
+            TextPart::Variable { name, default: None } => format!("<{name}>"),
+            TextPart::Variable { name, default: Some(default) } => format!("<{name}|{default}>"),
+            TextPart::Keyring(name) => format!("<!{name}>"),
+            TextPart::Asked { id, .. } => format!("<?{id}>"),
+            TextPart::Secret { .. } => "<*>".into(),
         };
         parts.iter().map(show).collect()
     }
 
     fn check(text: &str, bare_variables: bool, expected: &str) {
         let (folder, input) = (Path::new("/home/ann/app"), |_: &str| None);
-        let reader = Reader { bare_variables, windows: false, folder, input: &input };
+        let reader = TextReader { bare_variables, windows: false, folder, input: &input };
         assert_eq!(shown(&reader.parts(text)), expected, "{text}");
     }
 

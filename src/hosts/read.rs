@@ -7,7 +7,7 @@ use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_a
 use serde_json::{Map, Value};
 use toml_edit::{Document, Item, TableLike, Value as Toml};
 
-use super::{Fault, Format, shortened, text::position};
+use super::{FileFormat, HostFault, shortened, text::position};
 
 /// Plain JSON with comments and commas at the end. What else editors put up with is a fault.
 pub(super) const JSONC: ParseOptions = ParseOptions {
@@ -28,16 +28,16 @@ const TABLES: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_serv
 const KEEP_OFF: &str = "Put that right; nothing was changed.";
 
 /// The format that a text is in. TOML begins with a key, a `#` or a `[`.
-pub(super) fn format_of(text: &str) -> Format {
+pub(super) fn format_of(text: &str) -> FileFormat {
     let start = text.trim_start();
-    if start.is_empty() || start.starts_with(['{', '/']) { Format::Json } else { Format::Toml }
+    if start.is_empty() || start.starts_with(['{', '/']) { FileFormat::Json } else { FileFormat::Toml }
 }
 
 /// A text as JSON; one without any content is an empty object.
-pub(super) fn value(text: &str, format: Format, file: &Path) -> Result<Value, Fault> {
+pub(super) fn value(text: &str, format: FileFormat, file: &Path) -> Result<Value, HostFault> {
     match format {
-        Format::Toml => Ok(toml_value(toml(text, file)?.as_item())),
-        Format::Json => match json(text, file)? {
+        FileFormat::Toml => Ok(toml_value(toml(text, file)?.as_item())),
+        FileFormat::Json => match json(text, file)? {
             None => Ok(Value::Object(Map::new())),
             Some(value) => {
                 let (line, column) = position(text, value.start());
@@ -46,20 +46,20 @@ pub(super) fn value(text: &str, format: Format, file: &Path) -> Result<Value, Fa
                     return Ok(value);
                 }
                 let remedy = "A config file is one object, `{ ... }`; nothing was changed.";
-                Err(Fault::new("expected an object".into(), remedy.into()).within(file).at(line, column))
+                Err(HostFault::new("expected an object".into(), remedy.into()).within(file).at(line, column))
             }
         },
     }
 }
 
-fn json<'a>(text: &'a str, file: &Path) -> Result<Option<ast::Value<'a>>, Fault> {
+fn json<'a>(text: &'a str, file: &Path) -> Result<Option<ast::Value<'a>>, HostFault> {
     let parsed = parse_to_ast(text, &CollectOptions::default(), &JSONC).map_err(|error| {
         let (line, column) = position(text, error.range().start);
         let mut message = error.kind().to_string();
         if let Some(first) = message.get_mut(..1) {
             first.make_ascii_lowercase();
         }
-        Fault::new(format!("this is not JSON: {message}"), KEEP_OFF.into()).within(file).at(line, column)
+        HostFault::new(format!("this is not JSON: {message}"), KEEP_OFF.into()).within(file).at(line, column)
     })?;
     if let Some(value) = &parsed.value {
         no_doubles(value, text, file)?;
@@ -69,7 +69,7 @@ fn json<'a>(text: &'a str, file: &Path) -> Result<Option<ast::Value<'a>>, Fault>
 
 /// Which of two keys with the same name counts is for each host to say, so none of them is edited.
 /// What is no server may be there twice; editors warn of that.
-fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), Fault> {
+fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), HostFault> {
     let ast::Value::Object(root) = value else { return Ok(()) };
     let tables: Vec<_> =
         root.properties.iter().filter(|property| TABLES.contains(&property.name.as_str())).collect();
@@ -87,19 +87,19 @@ fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), Fault> 
             let (line, column) = position(text, again.range.start);
             let message = format!("the key `{}` is there twice", shortened(again.name.as_str()));
             let remedy = "Keep one of the two; nothing was changed.";
-            return Err(Fault::new(message, remedy.into()).within(file).at(line, column));
+            return Err(HostFault::new(message, remedy.into()).within(file).at(line, column));
         }
     }
     Ok(())
 }
 
 /// Reads TOML, for looking at and for editing.
-pub(super) fn toml(text: &str, file: &Path) -> Result<Document<String>, Fault> {
+pub(super) fn toml(text: &str, file: &Path) -> Result<Document<String>, HostFault> {
     Document::parse(text.to_string()).map_err(|error| {
         let (line, column) = position(text, error.span().unwrap_or_default().start);
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
         let remedy = "Put that right; nothing was changed.";
-        Fault::new(format!("this is not TOML: {message}"), remedy.into()).within(file).at(line, column)
+        HostFault::new(format!("this is not TOML: {message}"), remedy.into()).within(file).at(line, column)
     })
 }
 
@@ -125,7 +125,7 @@ pub(super) fn toml_value(item: &Item) -> Value {
 }
 
 /// A table of servers inside of a file.
-pub(super) struct Servers<'a> {
+pub(super) struct FoundTable<'a> {
     /// Where it stands, such as `mcpServers`.
     pub table: String,
     /// The entries, by the host's own names.
@@ -134,12 +134,12 @@ pub(super) struct Servers<'a> {
 
 /// All tables of servers in a file, and how many servers were passed over because they belong to
 /// other projects than the one in `folder`.
-pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<Servers<'a>>, usize) {
+pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<FoundTable<'a>>, usize) {
     let mut found = Vec::new();
     let mut passed_over = 0;
     let mut take = |table: String, value: Option<&'a Value>| {
         let entries = value.and_then(Value::as_object);
-        found.extend(entries.map(|entries| Servers { table, entries }));
+        found.extend(entries.map(|entries| FoundTable { table, entries }));
     };
     for key in TABLES {
         take(key.into(), root.get(key));
@@ -163,7 +163,7 @@ pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<Servers<'a>>, 
         && !entries.is_empty()
         && entries.values().all(looks_like_a_server)
     {
-        found.push(Servers { table: String::new(), entries });
+        found.push(FoundTable { table: String::new(), entries });
     }
     (found, passed_over)
 }

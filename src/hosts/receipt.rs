@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{Fault, change::write};
+use super::{HostFault, change::write};
 
 /// What follows a file's name, and comes before the time, in the name of a backup.
 pub(super) const BACKUP: &str = "nonet-backup-";
@@ -57,12 +57,12 @@ impl Receipt {
         self
     }
 
-    pub fn write(&self, file: &Path) -> Result<(), Fault> {
+    pub fn write(&self, file: &Path) -> Result<(), HostFault> {
         let path = path(file);
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
         write(&path, &text).map_err(|source| {
             let remedy = "Nonet is installed, but `uninstall` will only take its entry out.";
-            Fault::new(format!("the record of the change could not be written: {source}"), remedy.into())
+            HostFault::new(format!("the record of the change could not be written: {source}"), remedy.into())
                 .within(&path)
                 .because(source)
         })

@@ -4,11 +4,11 @@
 
 use std::ops::Range;
 
-use super::parts::{Key, Part, Parts, as_plain, plain};
+use super::parts::{SecretName, TextPart, TextParts, as_plain, plain};
 
 /// Where a text stands.
 #[derive(Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum TextPlace<'a> {
     /// The value of an environment variable.
     Env(&'a str),
     /// The value of a header.
@@ -67,19 +67,19 @@ const RANDOM_BITS: f64 = 4.2;
 const SCHEMES: [&str; 6] = ["bearer ", "basic ", "token ", "apikey ", "api-key ", "bot "];
 
 /// Marks the secrets in a text.
-pub(super) fn mark(parts: Parts, place: Place) -> Parts {
+pub(super) fn mark(parts: TextParts, place: TextPlace) -> TextParts {
     if let Some(text) = as_plain(&parts)
         && let Some(marked) = by_place(text, place)
     {
         return marked;
     }
-    let mut marked = Parts::new();
+    let mut marked = TextParts::new();
     for part in parts {
         match part {
-            Part::Plain(text) => by_look(&text, place, &mut marked),
+            TextPart::Plain(text) => by_look(&text, place, &mut marked),
             // A default is a value like any other; with a secret in it, it cannot stay.
-            Part::Variable { name, default: Some(default) } if has_secret(&name, &default) => {
-                marked.push(Part::Secret { value: default, key: Key::Own(name) });
+            TextPart::Variable { name, default: Some(default) } if has_secret(&name, &default) => {
+                marked.push(TextPart::Secret { value: default, key: SecretName::Own(name) });
             }
             part => marked.push(part),
         }
@@ -88,30 +88,33 @@ pub(super) fn mark(parts: Parts, place: Place) -> Parts {
 }
 
 fn has_secret(name: &str, default: &str) -> bool {
-    let marked = mark(vec![Part::Plain(default.into())], Place::Env(name));
-    marked.iter().any(|part| matches!(part, Part::Secret { .. }))
+    let marked = mark(vec![TextPart::Plain(default.into())], TextPlace::Env(name));
+    marked.iter().any(|part| matches!(part, TextPart::Secret { .. }))
 }
 
 /// A text that is a secret because of where it stands.
-fn by_place(text: &str, place: Place) -> Option<Parts> {
+fn by_place(text: &str, place: TextPlace) -> Option<TextParts> {
     match place {
-        Place::Env(name) if is_secret_name(name) && !is_harmless(text, name) => {
-            Some(after_scheme(text, Key::Own(name.into())))
+        TextPlace::Env(name) if is_secret_name(name) && !is_harmless(text, name) => {
+            Some(after_scheme(text, SecretName::Own(name.into())))
         }
-        Place::Header(name) if is_secret_header(name) && !text.trim().is_empty() => {
-            Some(after_scheme(text, Key::Kind(kind(name))))
+        TextPlace::Header(name) if is_secret_header(name) && !text.trim().is_empty() => {
+            Some(after_scheme(text, SecretName::Kind(kind(name))))
         }
-        Place::Argument(before) => argument(text, before),
+        TextPlace::Argument(before) => argument(text, before),
         _ => None,
     }
 }
 
-fn argument(text: &str, before: Option<&str>) -> Option<Parts> {
+fn argument(text: &str, before: Option<&str>) -> Option<TextParts> {
     if let Some(("--header" | "-H", header)) = before.map(|before| (before, text))
         && let Some((name, value)) = header.split_once(':')
     {
         let start = value.len() - value.trim_start().len();
-        return glued(&header[..name.len() + 1 + start], by_place(value.trim_start(), Place::Header(name))?);
+        return glued(
+            &header[..name.len() + 1 + start],
+            by_place(value.trim_start(), TextPlace::Header(name))?,
+        );
     }
     if let Some((name, value)) = text.split_once('=') {
         let option = name.trim_start_matches('-');
@@ -124,20 +127,20 @@ fn argument(text: &str, before: Option<&str>) -> Option<Parts> {
             return None;
         }
         // Without a dash it is an environment variable, as after docker's `-e`.
-        let key = if option == name { Key::Own(name.into()) } else { Key::Kind(kind(option)) };
+        let key = if option == name { SecretName::Own(name.into()) } else { SecretName::Kind(kind(option)) };
         return glued(&text[..name.len() + 1], after_scheme(value, key));
     }
     let option = before?.strip_prefix('-')?.trim_start_matches('-');
     let meant = !text.starts_with('-') && !option.contains('=') && is_secret_name(option);
-    (meant && !is_harmless(text, option)).then(|| after_scheme(text, Key::Kind(kind(option))))
+    (meant && !is_harmless(text, option)).then(|| after_scheme(text, SecretName::Kind(kind(option))))
 }
 
-fn glued(before: &str, rest: Parts) -> Option<Parts> {
-    let mut parts = Parts::new();
+fn glued(before: &str, rest: TextParts) -> Option<TextParts> {
+    let mut parts = TextParts::new();
     plain(&mut parts, before);
     for part in rest {
         match part {
-            Part::Plain(text) => plain(&mut parts, &text),
+            TextPart::Plain(text) => plain(&mut parts, &text),
             part => parts.push(part),
         }
     }
@@ -145,11 +148,11 @@ fn glued(before: &str, rest: Parts) -> Option<Parts> {
 }
 
 /// A secret, less the `Bearer` before it.
-fn after_scheme(text: &str, key: Key) -> Parts {
-    let mut parts = Parts::new();
+fn after_scheme(text: &str, key: SecretName) -> TextParts {
+    let mut parts = TextParts::new();
     let scheme = scheme(text);
     plain(&mut parts, &text[..scheme]);
-    parts.push(Part::Secret { value: text[scheme..].into(), key });
+    parts.push(TextPart::Secret { value: text[scheme..].into(), key });
     parts
 }
 
@@ -162,7 +165,7 @@ fn scheme(text: &str) -> usize {
 }
 
 /// Secrets inside of a longer text.
-fn by_look(text: &str, place: Place, parts: &mut Parts) {
+fn by_look(text: &str, place: TextPlace, parts: &mut TextParts) {
     let mut found = found(text, place);
     // The longest of those that begin at the same place; what overlaps it is part of it.
     found.sort_by_key(|(range, _)| (range.start, usize::MAX - range.end));
@@ -176,10 +179,10 @@ fn by_look(text: &str, place: Place, parts: &mut Parts) {
         plain(parts, &text[done..start]);
         let value = text[start..range.end].to_string();
         let key = match place {
-            Place::Env(name) if value == text => Key::Own(name.into()),
-            _ => Key::Kind(kind),
+            TextPlace::Env(name) if value == text => SecretName::Own(name.into()),
+            _ => SecretName::Kind(kind),
         };
-        parts.push(Part::Secret { value, key });
+        parts.push(TextPart::Secret { value, key });
         done = range.end;
     }
     plain(parts, &text[done..]);
@@ -194,7 +197,7 @@ fn dollars(text: &str) -> usize {
     text.len() - text.trim_end_matches('$').len()
 }
 
-fn found(text: &str, place: Place) -> Vec<(Range<usize>, String)> {
+fn found(text: &str, place: TextPlace) -> Vec<(Range<usize>, String)> {
     let mut found = Vec::new();
     // `Bearer x` and `Basic x`, as in headers that are handed over inside of JSON. ASCII lower case
     // keeps every place where it is.
@@ -236,7 +239,7 @@ fn found(text: &str, place: Place) -> Vec<(Range<usize>, String)> {
         }
     }
     // An environment variable may be a secret as a whole, with the slashes of base64.
-    if matches!(place, Place::Env(_) | Place::Header(_)) && !text.starts_with(['/', '.', '~']) {
+    if matches!(place, TextPlace::Env(_) | TextPlace::Header(_)) && !text.starts_with(['/', '.', '~']) {
         let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=_-".contains(c);
         let hex = text.len() >= MIN_RANDOM && text.chars().all(|c| c.is_ascii_hexdigit());
         if hex && text.contains(|c: char| c.is_ascii_digit()) || text.chars().all(base64) && is_random(text) {
@@ -446,14 +449,14 @@ mod tests {
     const GITHUB: &str = "ghp_0123456789abcdefghijklmnopqrstuvwxyz";
     const RANDOM: &str = "Zk3vQ9xT1mWb7LpR5sYc8NdF2hJg6UaE";
 
-    fn check(place: Place, text: &str, expected: &str) {
-        let show = |part: &Part| match part {
-            Part::Plain(text) => text.clone(),
-            Part::Secret { key: Key::Own(name), .. } => format!("<{name}>"),
-            Part::Secret { key: Key::Kind(kind), .. } => format!("<*{kind}>"),
+    fn check(place: TextPlace, text: &str, expected: &str) {
+        let show = |part: &TextPart| match part {
+            TextPart::Plain(text) => text.clone(),
+            TextPart::Secret { key: SecretName::Own(name), .. } => format!("<{name}>"),
+            TextPart::Secret { key: SecretName::Kind(kind), .. } => format!("<*{kind}>"),
             other => format!("{other:?}"),
         };
-        let shown: String = mark(vec![Part::Plain(text.into())], place).iter().map(show).collect();
+        let shown: String = mark(vec![TextPart::Plain(text.into())], place).iter().map(show).collect();
         assert_eq!(shown, expected, "{text}");
     }
 
@@ -480,7 +483,7 @@ mod tests {
             "API_KEY_PROD",
             "GH_PAT_HOME",
         ] {
-            check(Place::Env(name), "hunter", &format!("<{name}>"));
+            check(TextPlace::Env(name), "hunter", &format!("<{name}>"));
         }
         for name in [
             "LOG_LEVEL",
@@ -502,60 +505,60 @@ mod tests {
             "MONKEYS",
             "API_URL",
         ] {
-            check(Place::Env(name), "hunter", "hunter");
+            check(TextPlace::Env(name), "hunter", "hunter");
         }
         for value in ["", "true", "4096", "~/.ssh/id", "C:\\keys\\a.pem", "/home/me/.ssh/id"] {
-            check(Place::Env("API_KEY"), value, value);
+            check(TextPlace::Env("API_KEY"), value, value);
         }
-        check(Place::Env("DB_PASSWORD"), "1234", "<DB_PASSWORD>");
-        check(Place::Env("AUTH_TOKEN"), "Bearer abc", "Bearer <AUTH_TOKEN>");
-        check(Place::Header("Authorization"), "Bearer abc", "Bearer <*TOKEN>");
-        check(Place::Header("authorization"), "abc", "<*TOKEN>");
-        check(Place::Header("X-API-Key"), "abc", "<*API_KEY>");
-        check(Place::Header("Accept-Language"), "en", "en");
+        check(TextPlace::Env("DB_PASSWORD"), "1234", "<DB_PASSWORD>");
+        check(TextPlace::Env("AUTH_TOKEN"), "Bearer abc", "Bearer <AUTH_TOKEN>");
+        check(TextPlace::Header("Authorization"), "Bearer abc", "Bearer <*TOKEN>");
+        check(TextPlace::Header("authorization"), "abc", "<*TOKEN>");
+        check(TextPlace::Header("X-API-Key"), "abc", "<*API_KEY>");
+        check(TextPlace::Header("Accept-Language"), "en", "en");
     }
 
     #[test]
     fn arguments_are_seen_with_their_option() {
-        check(Place::Argument(None), "--token=abc", "--token=<*TOKEN>");
-        check(Place::Argument(Some("--api-key")), "abc", "<*API_KEY>");
-        check(Place::Argument(Some("--api-key")), "--next", "--next");
-        check(Place::Argument(Some("--port")), "abc", "abc");
-        check(Place::Argument(Some("-e")), "GITHUB_TOKEN=abc", "GITHUB_TOKEN=<GITHUB_TOKEN>");
-        check(Place::Argument(Some("-e")), "GITHUB_TOKEN", "GITHUB_TOKEN");
+        check(TextPlace::Argument(None), "--token=abc", "--token=<*TOKEN>");
+        check(TextPlace::Argument(Some("--api-key")), "abc", "<*API_KEY>");
+        check(TextPlace::Argument(Some("--api-key")), "--next", "--next");
+        check(TextPlace::Argument(Some("--port")), "abc", "abc");
+        check(TextPlace::Argument(Some("-e")), "GITHUB_TOKEN=abc", "GITHUB_TOKEN=<GITHUB_TOKEN>");
+        check(TextPlace::Argument(Some("-e")), "GITHUB_TOKEN", "GITHUB_TOKEN");
         check(
-            Place::Argument(Some("--header")),
+            TextPlace::Argument(Some("--header")),
             "Authorization: Bearer abc",
             "Authorization: Bearer <*TOKEN>",
         );
-        check(Place::Argument(Some("--header")), "Accept: text/plain", "Accept: text/plain");
-        check(Place::Argument(None), "--max-tokens=400", "--max-tokens=400");
+        check(TextPlace::Argument(Some("--header")), "Accept: text/plain", "Accept: text/plain");
+        check(TextPlace::Argument(None), "--max-tokens=400", "--max-tokens=400");
     }
 
     #[test]
     fn secrets_are_seen_by_their_look() {
-        check(Place::Env("X"), GITHUB, "<X>");
-        check(Place::Env("X"), RANDOM, "<X>");
-        check(Place::Env("X"), "0123456789abcdef0123456789abcdef", "<X>");
-        check(Place::Env("X"), &format!("a {GITHUB}, b"), "a <*TOKEN>, b");
-        check(Place::Env("X"), "AKIAIOSFODNN7EXAMPLE", "<X>");
+        check(TextPlace::Env("X"), GITHUB, "<X>");
+        check(TextPlace::Env("X"), RANDOM, "<X>");
+        check(TextPlace::Env("X"), "0123456789abcdef0123456789abcdef", "<X>");
+        check(TextPlace::Env("X"), &format!("a {GITHUB}, b"), "a <*TOKEN>, b");
+        check(TextPlace::Env("X"), "AKIAIOSFODNN7EXAMPLE", "<X>");
         check(
-            Place::Env("HEADERS"),
+            TextPlace::Env("HEADERS"),
             r#"{"Authorization": "Bearer ntn_abcdef123456", "V": "1"}"#,
             r#"{"Authorization": "Bearer <*TOKEN>", "V": "1"}"#,
         );
         check(
-            Place::Argument(None),
+            TextPlace::Argument(None),
             "postgresql://me:pa:ss@host:5432/db",
             "postgresql://me:<*PASSWORD>@host:5432/db",
         );
         check(
-            Place::Url,
+            TextPlace::Url,
             "https://h/mcp?api_key=abcdef&lang=en#x",
             "https://h/mcp?api_key=<*API_KEY>&lang=en#x",
         );
-        check(Place::Url, &format!("https://h/s/{RANDOM}/mcp"), "https://h/s/<*SECRET>/mcp");
-        check(Place::Argument(None), &format!("$${GITHUB}"), "<*TOKEN>");
+        check(TextPlace::Url, &format!("https://h/s/{RANDOM}/mcp"), "https://h/s/<*SECRET>/mcp");
+        check(TextPlace::Argument(None), &format!("$${GITHUB}"), "<*TOKEN>");
     }
 
     #[test]
@@ -564,15 +567,15 @@ mod tests {
         let ends = (0..=text.len()).filter(|at| text.is_char_boundary(*at));
         for piece in ends.clone().map(|end| &text[..end]).chain(ends.clone().map(|start| &text[start..])) {
             for place in [
-                Place::Env("TOKEN"),
-                Place::Env("X"),
-                Place::Header("X"),
-                Place::Url,
-                Place::Argument(Some("-H")),
+                TextPlace::Env("TOKEN"),
+                TextPlace::Env("X"),
+                TextPlace::Header("X"),
+                TextPlace::Url,
+                TextPlace::Argument(Some("-H")),
             ] {
-                let parts = mark(vec![Part::Plain(piece.into())], place);
+                let parts = mark(vec![TextPart::Plain(piece.into())], place);
                 let whole = parts.iter().map(|part| match part {
-                    Part::Plain(text) | Part::Secret { value: text, .. } => text.as_str(),
+                    TextPart::Plain(text) | TextPart::Secret { value: text, .. } => text.as_str(),
                     _ => "",
                 });
                 assert_eq!(whole.collect::<String>(), piece);
@@ -593,7 +596,7 @@ mod tests {
             "task-runner-for-everything-and-more",
             "sk-short",
         ] {
-            check(Place::Argument(None), text, text);
+            check(TextPlace::Argument(None), text, text);
         }
     }
 }

@@ -5,11 +5,11 @@ use std::{collections::BTreeSet, path::Path};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use super::{
-    Fault, Format,
-    edit::{Servers, add_toml},
-    entry::{Server, Transport},
-    names::{Held, Names, Reference},
-    parts::{Part, Parts, escaped, own},
+    FileFormat, HostFault,
+    edit::{HostTable, add_toml},
+    entry::{HostServer, Reach},
+    names::{Meaning, Names, Reference},
+    parts::{TextPart, TextParts, escaped, own},
     read,
 };
 
@@ -32,20 +32,20 @@ pub(super) struct ServersToml {
 
 /// One server for servers.toml: the file that it comes from, and the name it is to have there.
 pub(super) struct Newcomer<'a> {
-    pub server: &'a Server,
+    pub server: &'a HostServer,
     pub file: &'a Path,
     pub name: &'a str,
 }
 
 impl ServersToml {
     /// Of a text; an empty one gets a short header.
-    pub fn new(text: &str, file: &Path) -> Result<Self, Fault> {
+    pub fn new(text: &str, file: &Path) -> Result<Self, HostFault> {
         let text = if text.trim().is_empty() { HEADER } else { text };
         let document = read::toml(text, file)?.into_mut();
         match document.get(TABLE) {
             Some(servers) if !servers.is_table_like() => {
                 let remedy = "Write each server as a table of its own, `[servers.NAME]`.";
-                Err(Fault::new("`servers` is no table".into(), remedy.into()).within(file))
+                Err(HostFault::new("`servers` is no table".into(), remedy.into()).within(file))
             }
             _ => Ok(Self { document }),
         }
@@ -53,15 +53,20 @@ impl ServersToml {
 
     /// The text as it is now, if it can be read again and says of everything but the named
     /// servers what it said before.
-    pub fn checked(&self, before: &str, file: &Path, servers: &BTreeSet<String>) -> Result<String, Fault> {
+    pub fn checked(
+        &self,
+        before: &str,
+        file: &Path,
+        servers: &BTreeSet<String>,
+    ) -> Result<String, HostFault> {
         let after = self.document.to_string();
-        let own = Servers { format: Format::Toml, table: TABLE, file };
+        let own = HostTable { format: FileFormat::Toml, table: TABLE, file };
         if own.keeps_the_rest(before, &after, |name| servers.contains(name))? {
             return Ok(after);
         }
         let message = "the file is written in a way that servers cannot be added to";
         let remedy = "Write each server as a table of its own, `[servers.NAME]`; nothing was changed.";
-        Err(Fault::new(message.into(), remedy.into()).within(file))
+        Err(HostFault::new(message.into(), remedy.into()).within(file))
     }
 
     /// Every variable and every secret that some text of the file names.
@@ -91,7 +96,7 @@ impl ServersToml {
     /// Whether the server of that name is reached in the same way: by the same program with the
     /// same arguments and variables, or at the same address with the same headers. If so, what
     /// the variables and secrets in the file stand for.
-    pub fn same(&self, name: &str, newcomer: &Newcomer, names: &Names) -> Option<Vec<(Reference, Held)>> {
+    pub fn same(&self, name: &str, newcomer: &Newcomer, names: &Names) -> Option<Vec<(Reference, Meaning)>> {
         let there = self.servers()?.get(name)?.as_table_like()?;
         let mut comparison = Comparison { newcomer, name, names, found: Vec::new() };
         comparison.is_same(there).then_some(comparison.found)
@@ -143,7 +148,7 @@ impl ServersToml {
 fn items(newcomer: &Newcomer, names: &mut Names) -> Vec<(&'static str, Item)> {
     let server = newcomer.server;
     let mut items = Vec::new();
-    let mut text = |parts: &Parts| written(parts, newcomer, names);
+    let mut text = |parts: &TextParts| written(parts, newcomer, names);
     let value = |text: String| Item::Value(Value::from(text));
     if let Some(description) = &server.description {
         items.push(("description", value(text(description))));
@@ -152,7 +157,7 @@ fn items(newcomer: &Newcomer, names: &mut Names) -> Vec<(&'static str, Item)> {
         items.push(("enabled", Item::Value(Value::from(false))));
     }
     match &server.transport {
-        Transport::Program { command, args, env, cwd } => {
+        Reach::Program { command, args, env, cwd } => {
             items.push(("command", value(text(command))));
             if !args.is_empty() {
                 items.push(("args", array("args", args.iter().map(&mut text))));
@@ -164,7 +169,7 @@ fn items(newcomer: &Newcomer, names: &mut Names) -> Vec<(&'static str, Item)> {
                 items.push(("cwd", value(text(cwd))));
             }
         }
-        Transport::Address { url, headers, sse } => {
+        Reach::Address { url, headers, sse } => {
             if *sse {
                 items.push(("transport", Item::Value(Value::from("sse"))));
             }
@@ -230,13 +235,15 @@ fn glob(tool: &str) -> String {
     escaped(&pattern)
 }
 
-fn written(parts: &Parts, newcomer: &Newcomer, names: &mut Names) -> String {
+fn written(parts: &TextParts, newcomer: &Newcomer, names: &mut Names) -> String {
     let mut text = String::new();
     for part in parts {
         match part {
-            Part::Plain(plain) => text.push_str(&escaped(plain)),
-            Part::Variable { name, default: None } => text.extend(["${", name, "}"]),
-            Part::Variable { name, default: Some(default) } => text.extend(["${", name, ":-", default, "}"]),
+            TextPart::Plain(plain) => text.push_str(&escaped(plain)),
+            TextPart::Variable { name, default: None } => text.extend(["${", name, "}"]),
+            TextPart::Variable { name, default: Some(default) } => {
+                text.extend(["${", name, ":-", default, "}"])
+            }
             part => {
                 if let Some(held) = held(part, newcomer.file) {
                     text.push_str(&names.name(newcomer.name, held).to_string());
@@ -248,24 +255,24 @@ fn written(parts: &Parts, newcomer: &Newcomer, names: &mut Names) -> String {
 }
 
 /// What a variable has to stand for in the place of this part.
-pub(super) fn held(part: &Part, file: &Path) -> Option<Held> {
+pub(super) fn held(part: &TextPart, file: &Path) -> Option<Meaning> {
     match part {
-        Part::Secret { value, key } => Some(Held::Value { value: value.clone(), key: key.clone() }),
+        TextPart::Secret { value, key } => Some(Meaning::Value { value: value.clone(), key: key.clone() }),
         // Two files may ask for different things under one name.
-        Part::Asked { id, what } => Some(Held::Asked(format!("{}\n{what}\n{id}", file.display()))),
+        TextPart::Asked { id, what } => Some(Meaning::Asked(format!("{}\n{what}\n{id}", file.display()))),
         _ => None,
     }
 }
 
 /// The variables and secrets that a text names, also in defaults.
-pub(super) fn references(parts: &[Part], found: &mut Vec<Reference>) {
+pub(super) fn references(parts: &[TextPart], found: &mut Vec<Reference>) {
     for part in parts {
         match part {
-            Part::Variable { name, default } => {
+            TextPart::Variable { name, default } => {
                 found.push(Reference::Variable(name.clone()));
                 references(&own(default.as_deref().unwrap_or_default()), found);
             }
-            Part::Keyring(name) => found.push(Reference::Keyring(name.clone())),
+            TextPart::Keyring(name) => found.push(Reference::Keyring(name.clone())),
             _ => {}
         }
     }
@@ -287,13 +294,13 @@ struct Comparison<'a> {
     name: &'a str,
     names: &'a Names<'a>,
     /// What its variables and secrets stand for, if the two are the same.
-    found: Vec<(Reference, Held)>,
+    found: Vec<(Reference, Meaning)>,
 }
 
 impl Comparison<'_> {
     fn is_same(&mut self, there: &dyn TableLike) -> bool {
         match &self.newcomer.server.transport {
-            Transport::Program { command, args, env, cwd } => {
+            Reach::Program { command, args, env, cwd } => {
                 self.text(there, "command", Some(command))
                     && self.text(there, "cwd", cwd.as_ref())
                     && self.list(there, args)
@@ -301,7 +308,7 @@ impl Comparison<'_> {
                     && !there.contains_key("url")
             }
             // Where `transport` is left out, it is found out.
-            Transport::Address { url, headers, .. } => {
+            Reach::Address { url, headers, .. } => {
                 self.text(there, "url", Some(url))
                     && self.table(there, "headers", headers)
                     && !there.contains_key("command")
@@ -309,7 +316,7 @@ impl Comparison<'_> {
         }
     }
 
-    fn text(&mut self, there: &dyn TableLike, key: &str, parts: Option<&Parts>) -> bool {
+    fn text(&mut self, there: &dyn TableLike, key: &str, parts: Option<&TextParts>) -> bool {
         match (there.get(key), parts) {
             (None, None) => true,
             (Some(there), Some(parts)) => there.as_str().is_some_and(|text| self.fits(text, parts)),
@@ -317,7 +324,7 @@ impl Comparison<'_> {
         }
     }
 
-    fn list(&mut self, there: &dyn TableLike, args: &[Parts]) -> bool {
+    fn list(&mut self, there: &dyn TableLike, args: &[TextParts]) -> bool {
         let there: Vec<_> = match there.get("args").map(Item::as_array) {
             None => Vec::new(),
             Some(Some(array)) => array.iter().map(Value::as_str).collect(),
@@ -327,7 +334,7 @@ impl Comparison<'_> {
             && there.iter().zip(args).all(|(text, parts)| text.is_some_and(|text| self.fits(text, parts)))
     }
 
-    fn table(&mut self, there: &dyn TableLike, key: &str, texts: &[(String, Parts)]) -> bool {
+    fn table(&mut self, there: &dyn TableLike, key: &str, texts: &[(String, TextParts)]) -> bool {
         let empty = Table::new();
         let there: &dyn TableLike = match there.get(key) {
             None => &empty,
@@ -347,12 +354,12 @@ impl Comparison<'_> {
     }
 
     /// Whether a text of servers.toml says what the parts say. A secret may stand there itself.
-    fn fits(&mut self, text: &str, parts: &Parts) -> bool {
+    fn fits(&mut self, text: &str, parts: &TextParts) -> bool {
         let there = own(text);
         let whole: String = parts
             .iter()
             .map(|part| match part {
-                Part::Plain(text) | Part::Secret { value: text, .. } => text.as_str(),
+                TextPart::Plain(text) | TextPart::Secret { value: text, .. } => text.as_str(),
                 _ => "\0",
             })
             .collect();
@@ -362,13 +369,13 @@ impl Comparison<'_> {
         there.len() == parts.len() && there.iter().zip(parts).all(|(there, part)| self.part(there, part))
     }
 
-    fn part(&mut self, there: &Part, part: &Part) -> bool {
+    fn part(&mut self, there: &TextPart, part: &TextPart) -> bool {
         if there == part {
             return true;
         }
         let reference = match there {
-            Part::Variable { name, default: None } => Reference::Variable(name.clone()),
-            Part::Keyring(name) => Reference::Keyring(name.clone()),
+            TextPart::Variable { name, default: None } => Reference::Variable(name.clone()),
+            TextPart::Keyring(name) => Reference::Keyring(name.clone()),
             _ => return false,
         };
         let Some(held) = held(part, self.newcomer.file) else { return false };

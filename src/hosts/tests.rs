@@ -64,7 +64,7 @@ impl World {
     }
 
     fn host_file(&self, host: &str, text: &str) -> std::path::PathBuf {
-        let file = find(host).unwrap().file(Scope::User, &self.machine).unwrap();
+        let file = find(host).unwrap().file(FileScope::User, &self.machine).unwrap();
         self.write(&file, text);
         file
     }
@@ -74,18 +74,23 @@ impl World {
     }
 
     fn import(&self, text: &str, replace: bool) -> Imported {
-        self.try_import(text, Manner { replace, ..Manner::default() }).unwrap()
+        self.try_import(text, ImportOptions { replace, ..ImportOptions::default() }).unwrap()
     }
 
-    fn try_import(&self, text: &str, manner: Manner) -> Result<Imported, Fault> {
+    fn try_import(&self, text: &str, manner: ImportOptions) -> Result<Imported, HostFault> {
         let file = self.machine.current.join("some.json");
         self.write(&file, text);
-        import(Source::File(&file), &self.servers_toml(), manner, &self.machine)
+        import(ImportSource::File(&file), &self.servers_toml(), manner, &self.machine)
     }
 
     fn import_host(&self, host: &str) -> Imported {
-        import(Source::Host(find(host).unwrap()), &self.servers_toml(), Manner::default(), &self.machine)
-            .unwrap()
+        import(
+            ImportSource::Host(find(host).unwrap()),
+            &self.servers_toml(),
+            ImportOptions::default(),
+            &self.machine,
+        )
+        .unwrap()
     }
 
     /// A text without the name of the folder.
@@ -110,7 +115,7 @@ fn launch() -> Launch {
 }
 
 fn done(imported: &Imported) -> String {
-    let row = |row: &Row| match &row.done {
+    let row = |row: &ImportRow| match &row.done {
         Done::Skipped { .. } => format!("{} skipped", row.name),
         done => {
             let done = serde_json::to_value(done).unwrap();
@@ -154,13 +159,18 @@ fn files_are_where_each_system_has_them() {
         for host in &HOSTS {
             let file =
                 |scope| host.file(scope, &machine).map_or("-".into(), |file| file.display().to_string());
-            places.push(format!("{os:?} {}: {}, {}", host.name, file(Scope::User), file(Scope::Project)));
+            places.push(format!(
+                "{os:?} {}: {}, {}",
+                host.name,
+                file(FileScope::User),
+                file(FileScope::Project)
+            ));
         }
     }
     assert_snapshot!(places.join("\n"));
     let world = World::new(Os::Linux).with("XDG_CONFIG_HOME", "/conf").with("CODEX_HOME", "/cx");
     let file =
-        |host: &str| find(host).unwrap().file(Scope::User, &world.machine).unwrap().display().to_string();
+        |host: &str| find(host).unwrap().file(FileScope::User, &world.machine).unwrap().display().to_string();
     assert_eq!(file("vscode"), "/conf/Code/User/mcp.json");
     assert_eq!(file("codex"), "/cx/config.toml");
 }

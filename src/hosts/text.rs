@@ -8,7 +8,7 @@ use std::{
 
 use similar::{ChangeTag, TextDiff};
 
-use super::Fault;
+use super::HostFault;
 
 /// No config file is longer than this; what is, is something else.
 const MAX_BYTES: u64 = 64 << 20;
@@ -25,13 +25,13 @@ pub(super) struct Text {
 
 impl Text {
     /// Of the bytes of a file; a file that is not there counts as empty.
-    pub fn new(bytes: Option<&[u8]>, file: &Path) -> Result<Self, Fault> {
+    pub fn new(bytes: Option<&[u8]>, file: &Path) -> Result<Self, HostFault> {
         let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|error| {
             let before = bytes.unwrap_or_default().get(..error.valid_up_to()).unwrap_or_default();
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
             let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
             let remedy = "Save it as UTF-8 in your editor and try again.";
-            Fault::new("this is not UTF-8 text".into(), remedy.into()).within(file).at(line, column)
+            HostFault::new("this is not UTF-8 text".into(), remedy.into()).within(file).at(line, column)
         })?;
         let (bom, written) = match text.strip_prefix(BOM) {
             Some(rest) => (true, rest),
@@ -87,10 +87,12 @@ pub(super) fn position(text: &str, at: usize) -> (usize, usize) {
 }
 
 /// The bytes of a file; none if there is no such file.
-pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, Fault> {
+pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, HostFault> {
     let unreadable = |source| {
         let remedy = "Look at the file and its permissions.";
-        Fault::new(format!("the file cannot be read: {source}"), remedy.into()).within(file).because(source)
+        HostFault::new(format!("the file cannot be read: {source}"), remedy.into())
+            .within(file)
+            .because(source)
     };
     match fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -98,19 +100,19 @@ pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, Fault> {
         Ok(data) if data.is_file() && data.len() <= MAX_BYTES => fs::read(file).map(Some).map_err(unreadable),
         Ok(_) => {
             let remedy = "Name the file that holds the servers.";
-            Err(Fault::new("this is no config file (a folder, or too long)".into(), remedy.into())
+            Err(HostFault::new("this is no config file (a folder, or too long)".into(), remedy.into())
                 .within(file))
         }
     }
 }
 
 /// The file behind a link, so that the link stays a link.
-pub(super) fn behind_links(file: &Path) -> Result<PathBuf, Fault> {
+pub(super) fn behind_links(file: &Path) -> Result<PathBuf, HostFault> {
     match (fs::canonicalize(file), fs::symlink_metadata(file)) {
         (Ok(real), Ok(data)) if data.is_symlink() => Ok(real),
         (Err(source), Ok(_)) => {
             let remedy = "Make the file it points to, or take the link away.";
-            Err(Fault::new("this is a link that leads nowhere".into(), remedy.into())
+            Err(HostFault::new("this is a link that leads nowhere".into(), remedy.into())
                 .within(file)
                 .because(source))
         }

@@ -9,7 +9,7 @@ use http::{
 };
 use serde_json::json;
 
-use crate::config::{Config, Token};
+use crate::config::{BearerToken, Config};
 
 /// The code of the JSON-RPC error that a refusal carries: the first of those that servers may choose.
 const REFUSED: i32 = -32000;
@@ -80,7 +80,7 @@ fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<Who<'a>, Refusal> 
     }
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let only = given.next().filter(|_| given.next().is_none());
-    let token = Token::new(only.and_then(bearer).ok_or(Refusal::NoToken)?);
+    let token = BearerToken::new(only.and_then(bearer).ok_or(Refusal::NoToken)?);
     if config.gateway.tokens.contains(&token) {
         return Ok(Who::Owner);
     }

@@ -62,7 +62,7 @@ impl Lists {
             }
             let passed = snapshot.catalog.passed().clone();
             let changed = Changed {
-                tools: self.gateway.list_can_change(&*self.session.upgrade()?),
+                tools: self.gateway.gate(&self.session.upgrade()?).list_can_change(),
                 prompts: !passed.same_prompts(&self.passed),
                 resources: !passed.same_resources(&self.passed),
             };

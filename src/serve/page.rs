@@ -27,7 +27,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::access;
 use crate::{
-    config::Token,
+    config::BearerToken,
     gateway::{Gateway, SearchArguments, session::Caller},
     metrics::{CONTENT_TYPE, Now, ServerNow},
 };
@@ -70,7 +70,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state(gateway.clone());
-    let Some(token) = token.map(|token| Token::new(&token)) else { return plain };
+    let Some(token) = token.map(|token| BearerToken::new(&token)) else { return plain };
     let api = Router::new()
         .route("/ui/api/state", get(state))
         .route("/ui/api/search", get(search))
@@ -79,7 +79,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .with_state(gateway.clone())
         .route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
             let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
-            let known = given.is_some_and(|given| Token::new(given) == token);
+            let known = given.is_some_and(|given| BearerToken::new(given) == token);
             async move {
                 match known {
                     true => next.run(request).await,

@@ -5,16 +5,16 @@ use serde_json::{Map, Value};
 use super::{
     super::{
         listed,
-        parts::{GIVEN, Part, Parts, beginning, is_variable_name, plain},
-        secrets::{Place, mark},
+        parts::{GIVEN, TextPart, TextParts, beginning, is_variable_name, plain},
+        secrets::{TextPlace, mark},
         shortened,
     },
-    Reading, Transport,
+    EntryReader, Reach,
 };
 use crate::config;
 
-impl<'a> Reading<'a> {
-    pub(super) fn program(&mut self, command: &str, entry: &'a Map<String, Value>) -> Transport {
+impl<'a> EntryReader<'a> {
+    pub(super) fn program(&mut self, command: &str, entry: &'a Map<String, Value>) -> Reach {
         self.taken.extend(["args", "env", "cwd", "env_vars"]);
         let command = self.program_path(command);
         for (key, is_right) in [("args", Value::is_array as fn(&Value) -> bool), ("env", Value::is_object)] {
@@ -29,7 +29,7 @@ impl<'a> Reading<'a> {
                 self.notes.push("an argument that is no text was left out".into());
                 continue;
             };
-            args.push(mark(self.texts.parts(&text), Place::Argument(before.as_deref())));
+            args.push(mark(self.texts.parts(&text), TextPlace::Argument(before.as_deref())));
             before = Some(text);
         }
         let mut env = Vec::new();
@@ -37,13 +37,13 @@ impl<'a> Reading<'a> {
             let parts = match value {
                 // As mcp-hub has it: handed on from where it runs.
                 Value::Null if is_variable_name(name) => {
-                    Some(vec![Part::Variable { name: name.clone(), default: None }])
+                    Some(vec![TextPart::Variable { name: name.clone(), default: None }])
                 }
-                value => scalar(value).map(|text| mark(self.texts.parts(&text), Place::Env(name))),
+                value => scalar(value).map(|text| mark(self.texts.parts(&text), TextPlace::Env(name))),
             };
             let parts = parts.map(|mut parts| {
                 // What a file or a command gives has no name but the variable's.
-                if let [Part::Asked { id, .. }] = parts.as_mut_slice()
+                if let [TextPart::Asked { id, .. }] = parts.as_mut_slice()
                     && id == GIVEN
                 {
                     id.clone_from(name);
@@ -64,14 +64,14 @@ impl<'a> Reading<'a> {
         for name in entry.get("env_vars").and_then(Value::as_array).into_iter().flatten() {
             let name = name.as_str().or_else(|| name.get("name").and_then(Value::as_str)).unwrap_or_default();
             if is_variable_name(name) && !env.iter().any(|(known, _)| known == name) {
-                env.push((name.into(), vec![Part::Variable { name: name.into(), default: None }]));
+                env.push((name.into(), vec![TextPart::Variable { name: name.into(), default: None }]));
             }
         }
         let cwd = self.text("cwd").filter(|cwd| !cwd.is_empty()).map(|cwd| self.path(cwd, "`cwd`"));
-        Transport::Program { command, args, env, cwd }
+        Reach::Program { command, args, env, cwd }
     }
 
-    pub(super) fn address(&mut self, url: &str, sse: bool) -> Result<Transport, String> {
+    pub(super) fn address(&mut self, url: &str, sse: bool) -> Result<Reach, String> {
         self.taken.extend([
             "headers",
             "http_headers",
@@ -80,7 +80,7 @@ impl<'a> Reading<'a> {
             "requestInit",
         ]);
         let parts = self.texts.parts(url.trim());
-        let variable = matches!(parts.first(), Some(Part::Variable { .. } | Part::Asked { .. }));
+        let variable = matches!(parts.first(), Some(TextPart::Variable { .. } | TextPart::Asked { .. }));
         if !variable && let Err(why) = config::http_url(&guessed(&parts)) {
             // No more of it than its scheme: there may be a password in the rest.
             let scheme = url.split_once("://").map(|(scheme, _)| format!(" ({}://...)", shortened(scheme)));
@@ -89,7 +89,7 @@ impl<'a> Reading<'a> {
         let mut headers = Vec::new();
         for key in ["headers", "http_headers"] {
             for (name, value) in self.entry.get(key).and_then(Value::as_object).into_iter().flatten() {
-                let parts = scalar(value).map(|text| mark(self.texts.parts(&text), Place::Header(name)));
+                let parts = scalar(value).map(|text| mark(self.texts.parts(&text), TextPlace::Header(name)));
                 self.header(name, parts, &mut headers);
             }
         }
@@ -97,22 +97,24 @@ impl<'a> Reading<'a> {
             self.entry.get("env_http_headers").and_then(Value::as_object).into_iter().flatten()
         {
             let variable =
-                value.as_str().map(|name| vec![Part::Variable { name: name.into(), default: None }]);
+                value.as_str().map(|name| vec![TextPart::Variable { name: name.into(), default: None }]);
             self.header(name, variable, &mut headers);
         }
         if let Some(name) = self.text("bearer_token_env_var") {
-            let token = Part::Variable { name: name.into(), default: None };
-            self.header("Authorization", Some(vec![Part::Plain("Bearer ".into()), token]), &mut headers);
+            let token = TextPart::Variable { name: name.into(), default: None };
+            self.header("Authorization", Some(vec![TextPart::Plain("Bearer ".into()), token]), &mut headers);
         }
-        Ok(Transport::Address { url: mark(parts, Place::Url), headers, sse })
+        Ok(Reach::Address { url: mark(parts, TextPlace::Url), headers, sse })
     }
 
     /// One header that servers.toml does not take would cost the whole server.
-    fn header(&mut self, name: &str, value: Option<Parts>, headers: &mut Vec<(String, Parts)>) {
-        let sendable = |part: &Part| match part {
-            Part::Plain(text) | Part::Secret { value: text, .. } => config::header_value(text).is_ok(),
-            Part::Variable { name, .. } => is_variable_name(name),
-            Part::Asked { .. } | Part::Keyring(_) => true,
+    fn header(&mut self, name: &str, value: Option<TextParts>, headers: &mut Vec<(String, TextParts)>) {
+        let sendable = |part: &TextPart| match part {
+            TextPart::Plain(text) | TextPart::Secret { value: text, .. } => {
+                config::header_value(text).is_ok()
+            }
+            TextPart::Variable { name, .. } => is_variable_name(name),
+            TextPart::Asked { .. } | TextPart::Keyring(_) => true,
         };
         let value = value.filter(|parts| parts.iter().all(sendable));
         let why = match (config::header_name(name), value) {
@@ -127,20 +129,20 @@ impl<'a> Reading<'a> {
     }
 
     /// A program that is not looked for in PATH is relative to where the host runs it.
-    fn program_path(&mut self, command: &str) -> Parts {
+    fn program_path(&mut self, command: &str) -> TextParts {
         if command.contains(['/', '\\']) {
             return self.path(command, "the command");
         }
         self.texts.parts(command)
     }
 
-    fn path(&mut self, path: &str, what: &str) -> Parts {
+    fn path(&mut self, path: &str, what: &str) -> TextParts {
         let mut parts = self.texts.parts(path);
         let start = beginning(&parts);
         let drive = start.as_bytes().get(1) == Some(&b':');
         let whole = drive || start.is_empty() || start.starts_with(['/', '\\', '~']);
         if !whole && let Some(folder) = self.context.folder {
-            let mut resolved = Parts::new();
+            let mut resolved = TextParts::new();
             plain(&mut resolved, &format!("{}/", folder.display().to_string().trim_end_matches('/')));
             plain(&mut resolved, start.strip_prefix("./").unwrap_or(start));
             resolved.extend(parts.drain(1..));
@@ -154,9 +156,9 @@ impl<'a> Reading<'a> {
 }
 
 /// The text that the parts may come to. What is not known could stand anywhere in an address as a digit.
-fn guessed(parts: &[Part]) -> String {
-    let text = |part: &Part| match part {
-        Part::Plain(text) | Part::Secret { value: text, .. } => text.clone(),
+fn guessed(parts: &[TextPart]) -> String {
+    let text = |part: &TextPart| match part {
+        TextPart::Plain(text) | TextPart::Secret { value: text, .. } => text.clone(),
         _ => "1".into(),
     };
     parts.iter().map(text).collect()

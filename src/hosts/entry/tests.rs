@@ -7,12 +7,12 @@ use serde_json::json;
 use super::*;
 use crate::hosts::{find, parts::as_plain};
 
-fn brief(server: &Server) -> String {
+fn brief(server: &HostServer) -> String {
     match &server.transport {
-        Transport::Program { command, args, .. } => {
+        Reach::Program { command, args, .. } => {
             format!("{} {}", as_plain(command).unwrap_or("?"), args.len())
         }
-        Transport::Address { url, sse, .. } => {
+        Reach::Address { url, sse, .. } => {
             format!("{}{}", as_plain(url).unwrap_or("?"), if *sse { " sse" } else { "" })
         }
     }
@@ -29,9 +29,9 @@ fn check(host: Option<&str>, entry: Value, expected: &str) {
     let host = host.map(|name| find(name).unwrap());
     let context = Context { machine: &machine, host, folder: None, root: &Value::Null };
     let shown = match read(&entry, &context) {
-        Entry::Nonet => "nonet".into(),
-        Entry::Left(why) => format!("left: {why}"),
-        Entry::Server(server, notes) => {
+        HostEntry::Nonet => "nonet".into(),
+        HostEntry::Left(why) => format!("left: {why}"),
+        HostEntry::Server(server, notes) => {
             let off = if server.enabled { "" } else { ", off" };
             let time = |time: Option<Duration>| time.map(|time| format!(", {time:?}")).unwrap_or_default();
             let allowed =

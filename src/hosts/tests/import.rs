@@ -30,7 +30,8 @@ fn files_of_every_other_host_are_imported() {
     let file = world.machine.current.join("hub.json");
     world.write(&file, include_str!("../samples/mcp_hub.json"));
     let imported =
-        import(Source::File(&file), &world.servers_toml(), Manner::default(), &world.machine).unwrap();
+        import(ImportSource::File(&file), &world.servers_toml(), ImportOptions::default(), &world.machine)
+            .unwrap();
     assert_snapshot!("mcp-hub", world.told(&imported));
 }
 
@@ -43,8 +44,9 @@ fn a_second_import_finds_everything_there() {
         first.change.apply().unwrap();
         let again = world.import_host(host.name);
         assert!(again.change.is_nothing(), "{}: {}", host.name, again.change.diff());
-        let there =
-            |row: &Row| matches!(row.done, Done::AlreadyThere { .. } | Done::Nonet | Done::Skipped { .. });
+        let there = |row: &ImportRow| {
+            matches!(row.done, Done::AlreadyThere { .. } | Done::Nonet | Done::Skipped { .. })
+        };
         assert!(again.rows.iter().all(there), "{}: {}", host.name, done(&again));
         // What has to be set is still told.
         let names =
@@ -57,8 +59,8 @@ fn a_second_import_finds_everything_there() {
 fn all_hosts_are_imported_in_one_step_or_not_at_all() {
     let world = World::new(Os::Linux);
     let all = |world: &World, replace| {
-        let manner = Manner { replace, ..Manner::default() };
-        import(Source::All, &world.servers_toml(), manner, &world.machine)
+        let manner = ImportOptions { replace, ..ImportOptions::default() };
+        import(ImportSource::All, &world.servers_toml(), manner, &world.machine)
     };
     let nothing = all(&world, false).map(|_| ()).unwrap_err().to_string();
     assert_eq!(nothing, "no MCP host was found on this machine. Give a FILE, or a host's name.");
@@ -218,13 +220,22 @@ fn a_broken_servers_toml_is_told_and_left() {
         [("[servers.a\n", "servers.toml:1:"), ("servers = 3\n", "servers.toml: `servers` is no table")]
     {
         world.write(&world.servers_toml(), text);
-        let fault = import(Source::File(&file), &world.servers_toml(), Manner::default(), &world.machine)
-            .err()
-            .unwrap();
+        let fault = import(
+            ImportSource::File(&file),
+            &world.servers_toml(),
+            ImportOptions::default(),
+            &world.machine,
+        )
+        .err()
+        .unwrap();
         assert!(fault.to_string().contains(place), "{fault}");
     }
-    let missing =
-        import(Source::Host(find("zed").unwrap()), &world.servers_toml(), Manner::default(), &world.machine);
+    let missing = import(
+        ImportSource::Host(find("zed").unwrap()),
+        &world.servers_toml(),
+        ImportOptions::default(),
+        &world.machine,
+    );
     assert!(missing.err().unwrap().to_string().starts_with("there is no file "));
 }
 
@@ -237,7 +248,12 @@ fn imports_of_pieces_give_a_servers_toml_that_can_be_read() {
         for (at, _) in text.match_indices('\n') {
             let closing = if host.name == "codex" { "" } else { "}}" };
             let file = world.host_file(host.name, &format!("{}{closing}", text[..at].trim_end_matches(',')));
-            match import(Source::File(&file), &world.servers_toml(), Manner::default(), &world.machine) {
+            match import(
+                ImportSource::File(&file),
+                &world.servers_toml(),
+                ImportOptions::default(),
+                &world.machine,
+            ) {
                 Ok(imported) => {
                     let after = imported.change.after.unwrap_or_default();
                     let after = String::from_utf8(after).unwrap();

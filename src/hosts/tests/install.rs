@@ -44,7 +44,7 @@ fn install_and_uninstall_leave_every_byte_as_it_was() {
                     check_there_and_back(&world, host, &file, &text, replace);
                 }
             }
-            for scope in [Scope::User, Scope::Project] {
+            for scope in [FileScope::User, FileScope::Project] {
                 check_made_and_removed(host, scope, os);
             }
         }
@@ -52,13 +52,13 @@ fn install_and_uninstall_leave_every_byte_as_it_was() {
 }
 
 /// A file that was not there before is not there afterwards.
-fn check_made_and_removed(host: &'static Host, scope: Scope, os: Os) {
+fn check_made_and_removed(host: &'static Host, scope: FileScope, os: Os) {
     let world = World::new(os);
     let Some(file) = host.file(scope, &world.machine) else { return };
     let change = install(host, scope, &launch(), &[], &world.machine).unwrap();
     assert_eq!(change.apply().unwrap(), Applied { file: Some(file.clone()), backup: None });
     let text = fs::read_to_string(&file).unwrap();
-    let servers = edit::Servers { format: host.format, table: host.table, file: &file };
+    let servers = edit::HostTable { format: host.format, table: host.table, file: &file };
     assert!(servers.entries(&text).unwrap().contains_key("nonet"), "{text}");
     uninstall(host, scope, &world.machine).unwrap().apply().unwrap();
     assert!(!file.exists());
@@ -67,12 +67,12 @@ fn check_made_and_removed(host: &'static Host, scope: Scope, os: Os) {
 
 fn check_there_and_back(world: &World, host: &'static Host, file: &Path, text: &str, replace: bool) {
     let context = format!("{} {:?} {text:?}", host.name, world.machine.os);
-    let servers = || edit::Servers { format: host.format, table: host.table, file };
+    let servers = || edit::HostTable { format: host.format, table: host.table, file };
     let entries =
         |text: &str| servers().entries(&text.replace('\u{feff}', "").replace("\r\n", "\n")).unwrap();
     let before = entries(text);
     let names: Vec<String> = if replace { before.keys().cloned().collect() } else { Vec::new() };
-    let change = install(host, Scope::User, &launch(), &names, &world.machine)
+    let change = install(host, FileScope::User, &launch(), &names, &world.machine)
         .unwrap_or_else(|fault| panic!("{context}: {fault}"));
     assert!(!change.diff().contains("ghp_"), "{context}");
     let applied = change.apply().unwrap();
@@ -91,20 +91,20 @@ fn check_there_and_back(world: &World, host: &'static Host, file: &Path, text: &
         assert!(!after.replace("\r\n", "").contains('\n'), "{context}: {after:?}");
     }
 
-    let again = install(host, Scope::User, &launch(), &names, &world.machine).unwrap();
+    let again = install(host, FileScope::User, &launch(), &names, &world.machine).unwrap();
     assert!(again.is_nothing(), "{context}: {}", again.diff());
     again.apply().unwrap();
 
     // Where Nonet was in the file already, it comes out and the rest comes back.
     if before.contains_key("nonet") {
-        uninstall(host, Scope::User, &world.machine).unwrap().apply().unwrap();
+        uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
         let sorted = |entries: serde_json::Map<_, _>| entries.into_iter().collect::<BTreeMap<_, _>>();
         let mut expected = sorted(before);
         expected.remove("nonet");
         assert_eq!(sorted(entries(&fs::read_to_string(file).unwrap())), expected, "{context}");
         return;
     }
-    let back = uninstall(host, Scope::User, &world.machine).unwrap();
+    let back = uninstall(host, FileScope::User, &world.machine).unwrap();
     for secret in ["ghp_", "Zk3v", "0f0f0f0f", "ctx7sk"] {
         assert!(!back.diff().contains(secret), "{context}");
     }
@@ -130,7 +130,7 @@ fn installed_files_look_hand_written() {
         let world = World::new(Os::Linux);
         world.host_file(host.name, sample(host.name));
         let names: Vec<String> = ["kagi", "exa", "context7", "perplexity", "GitHub"].map(Into::into).into();
-        let change = install(host, Scope::User, &launch(), &names, &world.machine).unwrap();
+        let change = install(host, FileScope::User, &launch(), &names, &world.machine).unwrap();
         shown.push_str(&world.plain(&format!("{}{}\n\n", change.diff(), change.told.join("\n"))));
     }
     for secret in ["Zk3v", "0f0f0f0f", "ctx7sk", "ghp_"] {
@@ -147,20 +147,20 @@ fn after_other_edits_only_nonet_comes_out() {
         let file = world.host_file(name, sample(name));
         // What is only planned may not be taken out of the host's file.
         let imported = world.import_host(name);
-        assert!(imported.carried(host, Scope::User, &world.machine).is_empty());
+        assert!(imported.carried(host, FileScope::User, &world.machine).is_empty());
         imported.apply().unwrap();
-        let carried = world.import_host(name).carried(host, Scope::User, &world.machine);
+        let carried = world.import_host(name).carried(host, FileScope::User, &world.machine);
         let carried: Vec<String> = carried.into_iter().map(|carried| carried.name).collect();
         assert!(!carried.is_empty());
-        install(host, Scope::User, &launch(), &carried, &world.machine).unwrap().apply().unwrap();
+        install(host, FileScope::User, &launch(), &carried, &world.machine).unwrap().apply().unwrap();
         let mark = if name == "codex" { "# edited\n" } else { "// edited\n" };
         let edited = mark.to_string() + &fs::read_to_string(&file).unwrap();
         fs::write(&file, &edited).unwrap();
-        let change = uninstall(host, Scope::User, &world.machine).unwrap();
+        let change = uninstall(host, FileScope::User, &world.machine).unwrap();
         change.apply().unwrap();
         let after = fs::read_to_string(&file).unwrap();
         assert!(after.starts_with(mark) && !after.contains("nonet"), "{name}: {after}");
-        let servers = edit::Servers { format: host.format, table: host.table, file: &file };
+        let servers = edit::HostTable { format: host.format, table: host.table, file: &file };
         // All servers are back, though not in their old order.
         let sorted = |text: &str| servers.entries(text).unwrap().into_iter().collect::<BTreeMap<_, _>>();
         assert_eq!(sorted(&after), sorted(sample(name)), "{name}");
@@ -189,13 +189,13 @@ fn what_nonet_would_not_run_as_the_host_does_is_not_taken_out() {
     let stay = |stay: Vec<(String, String)>| sorted(stay.into_iter().map(|(name, _)| name).collect());
     let first = world.import_host("vscode");
     let all = "boxed filed odd off open plain";
-    assert_eq!(carried(first.will_be_carried(host, Scope::User, &world.machine)), "open plain");
-    assert_eq!(stay(first.will_stay(host, Scope::User, &world.machine)), "boxed filed odd off");
-    assert_eq!(stay(first.staying(host, Scope::User, &world.machine)), all);
+    assert_eq!(carried(first.will_be_carried(host, FileScope::User, &world.machine)), "open plain");
+    assert_eq!(stay(first.will_stay(host, FileScope::User, &world.machine)), "boxed filed odd off");
+    assert_eq!(stay(first.staying(host, FileScope::User, &world.machine)), all);
     first.apply().unwrap();
     let now = world.import_host("vscode");
-    assert_eq!(carried(now.carried(host, Scope::User, &world.machine)), "open plain");
-    assert_eq!(stay(now.staying(host, Scope::User, &world.machine)), "boxed filed odd off");
+    assert_eq!(carried(now.carried(host, FileScope::User, &world.machine)), "open plain");
+    assert_eq!(stay(now.staying(host, FileScope::User, &world.machine)), "boxed filed odd off");
 }
 
 #[test]
@@ -203,14 +203,14 @@ fn without_a_record_only_nonet_comes_out() {
     let host = find("cursor").unwrap();
     let world = World::new(Os::Linux);
     let file = world.host_file("cursor", sample("cursor"));
-    install(host, Scope::User, &launch(), &["figma".into()], &world.machine).unwrap().apply().unwrap();
+    install(host, FileScope::User, &launch(), &["figma".into()], &world.machine).unwrap().apply().unwrap();
     for name in beside(&file) {
         fs::remove_file(file.with_file_name(name)).unwrap();
     }
-    uninstall(host, Scope::User, &world.machine).unwrap().apply().unwrap();
+    uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
     let after = fs::read_to_string(&file).unwrap();
     assert!(!after.contains("nonet") && !after.contains("figma") && after.contains("github"), "{after}");
-    let nothing = uninstall(host, Scope::User, &world.machine).unwrap();
+    let nothing = uninstall(host, FileScope::User, &world.machine).unwrap();
     assert!(nothing.is_nothing());
     assert!(nothing.told[0].contains("is not in"));
 }
@@ -220,12 +220,12 @@ fn a_second_install_still_goes_back_to_the_beginning() {
     let host = find("cursor").unwrap();
     let mut world = World::new(Os::Linux);
     let file = world.host_file("cursor", sample("cursor"));
-    install(host, Scope::User, &launch(), &["figma".into()], &world.machine).unwrap().apply().unwrap();
+    install(host, FileScope::User, &launch(), &["figma".into()], &world.machine).unwrap().apply().unwrap();
     world.machine.now += Duration::from_secs(60);
     let other = Launch { command: "/new/nonet".into(), args: Vec::new() };
-    install(host, Scope::User, &other, &[], &world.machine).unwrap().apply().unwrap();
+    install(host, FileScope::User, &other, &[], &world.machine).unwrap().apply().unwrap();
     assert!(fs::read_to_string(&file).unwrap().contains("/new/nonet"));
-    uninstall(host, Scope::User, &world.machine).unwrap().apply().unwrap();
+    uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), sample("cursor"));
 }
 
@@ -235,7 +235,7 @@ fn what_the_user_said_about_nonet_stays() {
     let world = World::new(Os::Linux);
     let text = "{\n  \"servers\": {\n    \"nonet\": {\n      \"command\": \"old\", // mine\n      \"env\": { \"A\": \"b\" }\n    }\n  }\n}\n";
     let file = world.host_file("vscode", text);
-    install(host, Scope::User, &launch(), &[], &world.machine).unwrap().apply().unwrap();
+    install(host, FileScope::User, &launch(), &[], &world.machine).unwrap().apply().unwrap();
     assert_snapshot!(fs::read_to_string(&file).unwrap());
 }
 
@@ -254,16 +254,17 @@ fn broken_files_are_told_and_never_touched() {
     ] {
         let world = World::new(Os::Linux);
         let file = world.host_file(host, text);
-        let fault = install(find(host).unwrap(), Scope::User, &launch(), &[], &world.machine).err().unwrap();
+        let fault =
+            install(find(host).unwrap(), FileScope::User, &launch(), &[], &world.machine).err().unwrap();
         faults.push(world.plain(&fault.to_string()));
-        assert!(uninstall(find(host).unwrap(), Scope::User, &world.machine).is_err());
+        assert!(uninstall(find(host).unwrap(), FileScope::User, &world.machine).is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
         assert_eq!(beside(&file), Vec::<String>::new());
     }
     assert_snapshot!(faults.join("\n"));
     let world = World::new(Os::Linux);
     let fault =
-        install(find("windsurf").unwrap(), Scope::Project, &launch(), &[], &world.machine).err().unwrap();
+        install(find("windsurf").unwrap(), FileScope::Project, &launch(), &[], &world.machine).err().unwrap();
     assert!(fault.to_string().starts_with("Windsurf has no servers for single projects."), "{fault}");
 }
 
@@ -272,8 +273,8 @@ fn no_piece_of_a_file_makes_a_broken_one() {
     for host in &HOSTS {
         let text = sample(host.name);
         let world = World::new(Os::Linux);
-        let file = host.file(Scope::User, &world.machine).unwrap();
-        let servers = edit::Servers { format: host.format, table: host.table, file: &file };
+        let file = host.file(FileScope::User, &world.machine).unwrap();
+        let servers = edit::HostTable { format: host.format, table: host.table, file: &file };
         // Beginnings, and texts with a piece cut out of their middle.
         let ends = (0..text.len()).step_by(3).filter(|at| text.is_char_boundary(*at));
         let pieces = ends.flat_map(|end| {
@@ -309,10 +310,10 @@ fn links_and_permissions_are_kept() {
     let real = world.machine.current.join("dotfiles/mcp.json");
     world.write(&real, sample("cursor"));
     fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
-    let file = host.file(Scope::User, &world.machine).unwrap();
+    let file = host.file(FileScope::User, &world.machine).unwrap();
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     symlink(&real, &file).unwrap();
-    let applied = install(host, Scope::User, &launch(), &[], &world.machine).unwrap().apply().unwrap();
+    let applied = install(host, FileScope::User, &launch(), &[], &world.machine).unwrap().apply().unwrap();
     assert_eq!(applied.file.as_deref(), Some(real.as_path()));
     let backup = applied.backup.unwrap();
     assert_eq!(backup.parent(), real.parent());
@@ -320,10 +321,10 @@ fn links_and_permissions_are_kept() {
     for file in [&real, &backup] {
         assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o640);
     }
-    uninstall(host, Scope::User, &world.machine).unwrap().apply().unwrap();
+    uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), sample("cursor"));
     fs::remove_file(&real).unwrap();
-    let fault = install(host, Scope::User, &launch(), &[], &world.machine).err().unwrap();
+    let fault = install(host, FileScope::User, &launch(), &[], &world.machine).err().unwrap();
     assert!(fault.to_string().contains("leads nowhere"), "{fault}");
 }
 
@@ -332,7 +333,7 @@ fn a_file_that_changes_meanwhile_is_not_written() {
     let host = find("cursor").unwrap();
     let world = World::new(Os::Linux);
     let file = world.host_file("cursor", "{}");
-    let change = install(host, Scope::User, &launch(), &[], &world.machine).unwrap();
+    let change = install(host, FileScope::User, &launch(), &[], &world.machine).unwrap();
     fs::write(&file, "{\"mine\": 1}").unwrap();
     assert!(change.apply().err().unwrap().to_string().contains("changed by someone else"));
     assert_eq!(fs::read_to_string(&file).unwrap(), "{\"mine\": 1}");

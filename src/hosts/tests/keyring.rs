@@ -15,8 +15,8 @@ fn github(token: &str) -> String {
     }))
 }
 
-fn to(keyring: &Keyring) -> Manner<'_> {
-    Manner { keyring: Some(keyring), ..Manner::default() }
+fn to(keyring: &Keyring) -> ImportOptions<'_> {
+    ImportOptions { keyring: Some(keyring), ..ImportOptions::default() }
 }
 
 fn toml(world: &World) -> String {
@@ -60,7 +60,7 @@ fn secrets_go_into_the_keyring_when_the_file_is_written() {
 #[test]
 fn the_keyring_goes_before_the_file() {
     let (world, keyring) = (World::new(Os::Linux), holding(&[]));
-    let manner = Manner { replace: false, keyring: Some(&keyring), file: true };
+    let manner = ImportOptions { replace: false, keyring: Some(&keyring), file: true };
     let imported = world.try_import(&github(TOKEN), manner).unwrap();
     assert!(imported.secrets.iter().all(|kept| kept.store == SecretStore::Keyring), "{:?}", imported.secrets);
     imported.apply().unwrap();
@@ -111,7 +111,7 @@ fn with_replace_what_was_a_variable_moves_into_the_keyring() {
     assert!(toml(&world).contains("${GITHUB_TOKEN}"));
     let kept = world.try_import(&github(TOKEN), to(&keyring)).unwrap();
     assert!(kept.change.is_nothing(), "{}", done(&kept));
-    let manner = Manner { replace: true, keyring: Some(&keyring), file: false };
+    let manner = ImportOptions { replace: true, keyring: Some(&keyring), file: false };
     let moved = world.try_import(&github(TOKEN), manner).unwrap();
     assert_eq!(done(&moved), "github replaced github, docs replaced docs");
     moved.apply().unwrap();

@@ -7,7 +7,7 @@ use crate::{
 };
 
 const TOKEN: &str = "ghp_0123456789abcdefghijklmnopqrstuvwxyz";
-const MANNER: Manner = Manner { replace: false, keyring: None, file: true };
+const MANNER: ImportOptions = ImportOptions { replace: false, keyring: None, file: true };
 
 fn github(token: &str) -> String {
     config(json!({
@@ -58,7 +58,7 @@ fn secrets_of_an_earlier_import_are_kept_by_the_next() {
     world.import(&github(TOKEN), false).apply().unwrap();
     assert!(!file(&world).was_there());
     let keyring = holding(&[]);
-    for manner in [MANNER, Manner { keyring: Some(&keyring), ..MANNER }] {
+    for manner in [MANNER, ImportOptions { keyring: Some(&keyring), ..MANNER }] {
         let imported = world.try_import(&github(TOKEN), manner).unwrap();
         assert!(imported.change.is_nothing(), "{}", done(&imported));
         assert_eq!(kept(&imported), [("DOCS_TOKEN", false), ("GITHUB_TOKEN", false)]);
@@ -125,6 +125,6 @@ fn a_setup_takes_what_holds_for_all_projects() {
         imported.rows.into_iter().map(|row| row.name).collect::<Vec<_>>()
     };
     let hosts = [find("claude-code").unwrap(), find("cursor").unwrap()];
-    assert_eq!(names(Source::Users(&hosts)), ["user"]);
-    assert_eq!(names(Source::All), ["user", "local", "shared"]);
+    assert_eq!(names(ImportSource::Users(&hosts)), ["user"]);
+    assert_eq!(names(ImportSource::All), ["user", "local", "shared"]);
 }

@@ -4,15 +4,12 @@ use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    Gateway,
-    session::{Caller, Session},
-};
+use super::gate::Gate;
 use crate::{
     catalog::Tool,
-    config::{Expose, Limits, ToolInjection},
-    policy::{self, Verdict},
+    config::{ClientLimits, Expose, ToolInjection},
     results::json_len,
+    text::clip,
 };
 
 /// The share of the context window that tool definitions may take, as a divisor: 20 %.
@@ -20,39 +17,32 @@ const BUDGET_DIVISOR: u64 = 5;
 /// The tokens that a tool takes by name and one line.
 const COMPACT_TOKENS: u64 = 30;
 
-impl Gateway {
+impl Gate {
     /// The definitions that `tools/list` gives this session: those of verbatim servers as they are, the nine, then others by
     /// wire name. Descriptions of the others are cut where `limits` says that the client cuts them, with a word of it.
-    pub fn listed_tools(&self, session: &Session, limits: &Limits) -> Vec<Value> {
-        let snapshot = self.snapshot();
-        let world = self.world();
-        let scope = world.scope(session);
-        let profile = scope.map(|scope| scope.profile);
-        let seen: Vec<&Arc<Tool>> = snapshot
-            .catalog
-            .visible()
-            .filter(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
-            .collect();
+    pub fn listed_tools(&self, limits: &ClientLimits) -> Vec<Value> {
+        let gateway = &self.config().gateway;
+        let profile = self.profile();
+        let seen: Vec<&Arc<Tool>> = self.tools().collect();
         let own = profile.and_then(|profile| profile.tool_injection);
-        let window =
-            profile.and_then(|profile| profile.context_window).unwrap_or(world.config.gateway.context_window);
-        let mode = match own.unwrap_or(world.config.gateway.tool_injection) {
+        let window = profile.and_then(|profile| profile.context_window).unwrap_or(gateway.context_window);
+        let mode = match own.unwrap_or(gateway.tool_injection) {
             ToolInjection::Auto => choose(seen.iter().map(|tool| json_len(&tool.definition)), window),
             mode => mode,
         };
         let (verbatim, others): (Vec<_>, Vec<_>) = seen.iter().copied().partition(|tool| tool.verbatim);
         let mut listed: Vec<Value> =
-            verbatim.into_iter().map(|tool| whole(tool, snapshot.catalog.listed_name(tool))).collect();
+            verbatim.into_iter().map(|tool| whole(tool, self.catalog().listed_name(tool))).collect();
         listed.extend(crate::meta::definitions());
         match mode {
             ToolInjection::Direct => listed.extend(others.into_iter().map(|tool| direct(tool, limits))),
             ToolInjection::CompactDirect => listed.extend(others.into_iter().map(|tool| compact(tool))),
             ToolInjection::Discovery | ToolInjection::Auto => {
-                let pinned = [Some(&world.config.gateway.pinned), profile.map(|profile| &profile.pinned)];
+                let pinned = [Some(&gateway.pinned), profile.map(|profile| &profile.pinned)];
                 let pinned = || pinned.iter().flatten();
                 let names = pinned().flat_map(|globs| globs.patterns());
                 let named: HashSet<&Arc<str>> =
-                    names.filter_map(|name| Some(&snapshot.catalog.resolve(name).ok()?.full)).collect();
+                    names.filter_map(|name| Some(&self.catalog().resolve(name).ok()?.full)).collect();
                 let is_pinned = |tool: &Tool| {
                     named.contains(&tool.full) || pinned().any(|globs| globs.matches(&tool.full))
                 };
@@ -63,28 +53,28 @@ impl Gateway {
         listed
     }
 
-    /// Whether a caller's `name` is the own name of a verbatim tool, which is answered as its server answers.
-    pub fn is_verbatim(&self, caller: &Caller, name: &str) -> bool {
-        let snapshot = self.snapshot();
-        let tool = snapshot.catalog.by_own_name(name).or_else(|| snapshot.catalog.by_wire(name));
-        tool.is_some_and(|tool| tool.verbatim && !matches!(self.verdict(caller, tool), Verdict::Deny(_)))
+    /// Whether `name` is the own name of a verbatim tool: its calls are answered as its server answers.
+    pub fn is_verbatim(&self, name: &str) -> bool {
+        self.verbatim_tool(name).is_some_and(|tool| tool.verbatim && self.allows(tool))
+    }
+
+    fn verbatim_tool(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.catalog().by_own_name(name).or_else(|| self.catalog().by_wire(name))
     }
 
     /// The schema of a verbatim tool whose params are repeated in HTTP headers, which have to agree with the body.
     pub fn mirrored_schema(&self, name: &str) -> Option<Map<String, Value>> {
-        let snapshot = self.snapshot();
-        let tool = snapshot.catalog.by_own_name(name).or_else(|| snapshot.catalog.by_wire(name))?;
+        let tool = self.verbatim_tool(name)?;
         tool.mirrored.then(|| tool.definition.get("inputSchema")?.as_object().cloned())?
     }
 
     /// Whether what `tools/list` gives can change while Nonet runs.
-    pub fn list_can_change(&self, session: &Session) -> bool {
-        let world = self.world();
-        let profile = world.scope(session).map(|scope| scope.profile);
-        let mode =
-            profile.and_then(|profile| profile.tool_injection).unwrap_or(world.config.gateway.tool_injection);
-        let pinned = !world.config.gateway.pinned.is_empty() || profile.is_some_and(|p| !p.pinned.is_empty());
-        let verbatim = world.config.servers.values().any(|s| s.enabled && s.expose == Expose::Verbatim);
+    pub fn list_can_change(&self) -> bool {
+        let gateway = &self.config().gateway;
+        let profile = self.profile();
+        let mode = profile.and_then(|profile| profile.tool_injection).unwrap_or(gateway.tool_injection);
+        let pinned = !gateway.pinned.is_empty() || profile.is_some_and(|p| !p.pinned.is_empty());
+        let verbatim = self.config().servers.values().any(|s| s.enabled && s.expose == Expose::Verbatim);
         mode != ToolInjection::Discovery || pinned || verbatim
     }
 }
@@ -113,7 +103,7 @@ fn whole(tool: &Tool, name: &str) -> Value {
     definition
 }
 
-fn direct(tool: &Tool, limits: &Limits) -> Value {
+fn direct(tool: &Tool, limits: &ClientLimits) -> Value {
     let mut definition = whole(tool, &tool.wire);
     if !tool.description.is_empty() {
         definition["description"] = json!(tool.description);
@@ -121,7 +111,7 @@ fn direct(tool: &Tool, limits: &Limits) -> Value {
     if tool.description.chars().count() > limits.max_description {
         let more = format!(" [more: get_tool {}]", tool.full);
         let most = limits.max_description.saturating_sub(more.chars().count());
-        definition["description"] = json!(crate::text::clip(&tool.description, most) + &more);
+        definition["description"] = json!(clip(&tool.description, most) + &more);
     }
     definition
 }

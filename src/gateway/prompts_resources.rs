@@ -3,14 +3,15 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, session::Caller};
+use super::{Gateway, gate::Gate, session::Caller};
 use crate::{
     downstream::{CallError, Connection, Control, Following, LogLevel},
     passed::{Entry, Leads, Passed, named_uri},
@@ -26,28 +27,32 @@ const PAGE: usize = 1_000;
 /// Of the range that JSON-RPC leaves to applications: the server is not there.
 const SERVER_DOWN: ErrorCode = ErrorCode(-31_000);
 
-/// Whose the links of results are: the server that gave one last.
+/// The server of each link in results: the one that gave it last.
 #[derive(Debug, Default)]
-pub(super) struct Links {
+pub(super) struct Links(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
     of: HashMap<String, Arc<str>>,
     order: VecDeque<String>,
 }
 
 impl Links {
-    fn note(&mut self, uri: &str, server: &Arc<str>) {
-        if self.of.insert(uri.into(), server.clone()).is_some() {
+    fn note(&self, uri: &str, server: &Arc<str>) {
+        let mut known = self.0.lock();
+        if known.of.insert(uri.into(), server.clone()).is_some() {
             return;
         }
-        if self.order.len() == LINKS
-            && let Some(oldest) = self.order.pop_front()
+        if known.order.len() == LINKS
+            && let Some(oldest) = known.order.pop_front()
         {
-            self.of.remove(&oldest);
+            known.of.remove(&oldest);
         }
-        self.order.push_back(uri.into());
+        known.order.push_back(uri.into());
     }
 
     fn of(&self, uri: &str) -> Option<Arc<str>> {
-        self.of.get(uri).cloned()
+        self.0.lock().of.get(uri).cloned()
     }
 }
 
@@ -65,8 +70,8 @@ impl Gateway {
     async fn listed(&self, caller: &Caller, found: impl Fn(&Passed) -> bool) {
         self.recalled_lists().await;
         let enough = || {
-            found(self.snapshot().catalog.passed())
-                || self.unlisted().is_empty() && self.snapshot().generation > 0
+            let gate = self.gate(&caller.session);
+            found(gate.catalog().passed()) || gate.unlisted().is_empty() && gate.snapshot.generation > 0
         };
         if enough() {
             return;
@@ -87,8 +92,7 @@ impl Gateway {
     }
 
     fn shown<'a>(
-        &self,
-        caller: &Caller,
+        gate: &Gate,
         entries: impl Iterator<Item = &'a Entry>,
         cursor: Option<&str>,
     ) -> Result<Page, ErrorData> {
@@ -100,7 +104,7 @@ impl Gateway {
         };
         let mut seen: HashMap<&str, bool> = HashMap::new();
         let mut entries = entries
-            .filter(|entry| *seen.entry(&entry.server).or_insert_with(|| self.may_see(caller, &entry.server)))
+            .filter(|entry| *seen.entry(&entry.server).or_insert_with(|| gate.sees(&entry.server)))
             .skip(from);
         let page = entries.by_ref().take(PAGE).map(|entry| entry.shown.clone()).collect();
         let next = entries.next().map(|_| (from + PAGE).to_string());
@@ -110,19 +114,22 @@ impl Gateway {
     /// The prompts that a caller may see.
     pub async fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
-        self.shown(caller, self.snapshot().catalog.passed().prompts(), cursor)
+        let gate = self.gate(&caller.session);
+        Self::shown(&gate, gate.catalog().passed().prompts(), cursor)
     }
 
     /// The resources that a caller may see.
     pub async fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
-        self.shown(caller, self.snapshot().catalog.passed().resources().iter(), cursor)
+        let gate = self.gate(&caller.session);
+        Self::shown(&gate, gate.catalog().passed().resources().iter(), cursor)
     }
 
     /// The resource templates that a caller may see.
     pub async fn resource_templates(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
-        self.shown(caller, self.snapshot().catalog.passed().templates().iter(), cursor)
+        let gate = self.gate(&caller.session);
+        Self::shown(&gate, gate.catalog().passed().templates().iter(), cursor)
     }
 
     /// A server's answer to `prompts/get`, verbatim.
@@ -132,9 +139,8 @@ impl Gateway {
         name: &str,
         arguments: Map<String, Value>,
     ) -> Result<Value, ErrorData> {
-        let snapshot = self.snapshot();
-        let prompt =
-            snapshot.catalog.passed().prompt(name).filter(|prompt| self.may_see(caller, &prompt.server));
+        let gate = self.gate(&caller.session);
+        let prompt = gate.catalog().passed().prompt(name).filter(|prompt| gate.sees(&prompt.server));
         let Some(prompt) = prompt else {
             return Err(ErrorData::invalid_params(format!("there is no prompt `{name}`"), None));
         };
@@ -170,10 +176,10 @@ impl Gateway {
 
     /// The server of a resource, and its URI there.
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
-        let snapshot = self.snapshot();
-        let linked = self.links(caller).lock().ok().and_then(|links| links.of(uri));
-        let seen = |server: &str| self.may_see(caller, server);
-        match snapshot.catalog.passed().place(uri, &seen, linked) {
+        let gate = self.gate(&caller.session);
+        let linked = self.links(caller).of(uri);
+        let seen = |server: &str| gate.sees(server);
+        match gate.catalog().passed().place(uri, &seen, linked) {
             Leads::To(server, own) => Ok((server, own)),
             Leads::Ambiguous(uris) => Err(ErrorData::invalid_params(
                 format!("several servers have `{uri}`; read it by one of: {}", uris.join(", ")),
@@ -197,8 +203,8 @@ impl Gateway {
         caller: &Caller,
         mut params: CompleteRequestParams,
     ) -> Result<Value, ErrorData> {
-        let snapshot = self.snapshot();
-        let passed = snapshot.catalog.passed();
+        let gate = self.gate(&caller.session);
+        let passed = gate.catalog().passed();
         let unknown = |what: &str| ErrorData::invalid_params(format!("there is no {what}"), None);
         let server = match &mut params.r#ref {
             Reference::Prompt(prompt) => {
@@ -219,7 +225,7 @@ impl Gateway {
             },
             _ => return Err(unknown("such reference")),
         };
-        if !self.may_see(caller, &server) {
+        if !gate.sees(&server) {
             return Err(unknown("such prompt or resource"));
         }
         let (connection, control, wait) = self.way(caller, &server)?;
@@ -246,28 +252,13 @@ impl Gateway {
         Ok((connection, control, patience))
     }
 
-    /// The lowest level of servers' logs that anybody wants to hear.
-    pub(super) fn wanted_log(&self) -> Option<LogLevel> {
-        self.log_levels.lock().ok()?.values().min().copied()
-    }
-
-    /// Notes what a session wants to hear of servers' logs, and tells the servers: each has one level for all, so they are
-    /// told the lowest that anybody wants.
-    pub fn want_log(self: &Arc<Self>, session: u64, level: LogLevel) {
-        let lowest = {
-            let Ok(mut wanted) = self.log_levels.lock() else { return };
-            wanted.retain(|id, _| self.sessions.get(id).is_some_and(|session| session.strong_count() > 0));
-            wanted.insert(session, level);
-            wanted.values().min().copied().unwrap_or(level)
-        };
-        for connection in self.connections().values() {
-            let connection = connection.clone();
-            self.tasks.spawn(async move { connection.set_log_level(lowest).await });
-        }
+    /// Notes the level of servers' logs that a session wants, and tells the servers.
+    pub fn want_log(&self, session: u64, level: LogLevel) {
+        self.servers.want_log(session, level, |id| self.sessions.has(id));
     }
 
     /// What is remembered of links: for the session, or for all requests that belong to none.
-    fn links<'a>(&'a self, caller: &'a Caller) -> &'a Mutex<Links> {
+    fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
         if caller.lasting { &caller.session.links } else { &self.links }
     }
 
@@ -284,10 +275,8 @@ impl Gateway {
                 Some("resource") => block.get("resource"),
                 _ => None,
             };
-            if let Some(uri) = link.and_then(|link| link.get("uri")?.as_str())
-                && let Ok(mut links) = self.links(caller).lock()
-            {
-                links.note(uri, server);
+            if let Some(uri) = link.and_then(|link| link.get("uri")?.as_str()) {
+                self.links(caller).note(uri, server);
             }
         }
     }

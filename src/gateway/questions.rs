@@ -1,0 +1,359 @@
+//! Asking the user: `ask_user`, approvals, and the questions that wait for an answer.
+//!
+//! A client with forms gets a form, over the same way as servers' own questions (`Asker`). Without forms the answer is
+//! `needs_user` with the question laid out for the chat and a token: the model asks the user and comes back with the token
+//! and the answer.
+
+mod about;
+mod form;
+
+use std::{sync::Arc, time::Duration};
+
+use dashmap::DashMap;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use self::{
+    about::{About, Question, ask_again, with_content},
+    form::{Reply, check_form, form_for},
+};
+use super::{interrupt::Interrupt, session::Caller};
+use crate::{
+    answers::{self, Decision},
+    catalog::Tool,
+    downstream::{ELICIT, Requests},
+    fault::{Code, Fault},
+    jobs::Owner,
+    text::{clip, hex},
+};
+
+/// How long a question may wait for its answer, and an approval for its call.
+const QUESTION_AGE: Duration = Duration::from_secs(3600);
+const APPROVAL_AGE: Duration = Duration::from_secs(600);
+/// How long the form of an approval may stay open where the client may come back whenever it likes.
+const PARKED_AGE: Duration = Duration::from_secs(600);
+/// How many questions may be open at a time; the oldest go first.
+const MAX_QUESTIONS: usize = 1_000;
+/// How long before the soft deadline a form is given up, so that the answer still arrives in time.
+const MARGIN: Duration = Duration::from_secs(3);
+/// The key of the one request that Nonet makes of a client.
+const ASK: &str = "ask";
+/// Words of a free-text question that asks for a secret.
+const SECRET_WORDS: [&str; 6] =
+    ["password", "passphrase", "api_key", "private_key", "access_token", "credit_card"];
+/// The choice of allowing a tool for the rest of the session.
+const FOR_SESSION: &str = "allow_for_session";
+
+/// One call that the user agreed to: this tool with these params, once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Approval {
+    tool: Arc<str>,
+    owner: Owner,
+    params: String,
+}
+
+/// The open questions, and the calls that the user agreed to.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    open: DashMap<String, Question>,
+    approvals: DashMap<Approval, Instant>,
+}
+
+/// The arguments of `ask_user`.
+#[derive(Debug, Default, serde::Deserialize)]
+pub struct AskArguments {
+    #[serde(default)]
+    question: String,
+    content: Option<String>,
+    #[serde(default)]
+    choices: Vec<String>,
+    #[serde(default)]
+    allow_multiple: bool,
+    form: Option<Value>,
+    default: Option<Value>,
+    timeout: Option<u64>,
+    token: Option<String>,
+    answer: Option<Value>,
+}
+
+impl Questions {
+    /// The `ask_user` meta-tool.
+    pub async fn ask_user(&self, caller: &Caller, arguments: AskArguments) -> Result<Value, Interrupt> {
+        if let Some(token) = &arguments.token {
+            return Ok(match &arguments.answer {
+                Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref())?,
+                None => self.still_open(token, arguments.content.is_some())?,
+            });
+        }
+        if arguments.question.trim().is_empty() {
+            return Err(Fault::new(
+                Code::InvalidParams,
+                "`question` is missing: what is the user to be asked?",
+            )
+            .into());
+        }
+        if let Some(form) = &arguments.form {
+            check_form(form)?;
+        }
+        let free = arguments.form.is_none() && arguments.choices.is_empty() && arguments.content.is_none();
+        let words = crate::name::fold(&arguments.question);
+        if free && SECRET_WORDS.iter().any(|word| words.contains(word)) {
+            let message = "This asks for a secret, and secrets are never asked for: the user sets them as environment variables and \
+                           names them in servers.toml as ${NAME}. If it asks something else, give `choices`.";
+            return Err(Fault::new(Code::InvalidParams, message)
+                .next("ask_user", json!({ "question": arguments.question, "choices": ["yes", "no"] }))
+                .into());
+        }
+        let about = About::of(&arguments);
+        let schema = form_for(&arguments, &about);
+        let message = match &arguments.content {
+            Some(content) => format!("{}\n\n{content}", arguments.question),
+            None => arguments.question.clone(),
+        };
+        let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
+        match self.put(caller, &message, &schema, wanted).await {
+            Put::Reply(Reply::Decline) => return Ok(json!({ "status": "denied" })),
+            Put::Reply(Reply::Cancel) => return Ok(json!({ "status": "cancelled" })),
+            Put::Reply(Reply::Accept(form)) => {
+                if let Some(answer) = about.filled_in(form) {
+                    return Ok(answer);
+                }
+                // It does not fit the form that was put, so the question goes through the chat.
+            }
+            Put::TimedOut => {
+                let mut answer = json!({ "status": "timed_out" });
+                if let Some(default) = arguments.default {
+                    answer["answer"] = default;
+                }
+                return Ok(answer);
+            }
+            Put::Nobody => {}
+        }
+        let mut text = message;
+        for (n, choice) in arguments.choices.iter().enumerate() {
+            text.push_str(&format!("\n{}. {choice}", n + 1));
+        }
+        if matches!(about, About::Content(_)) {
+            text.push_str("\n\nApprove, deny, or say what to change.");
+        }
+        let token = self.add(about.clone(), &text)?;
+        Ok(Question { about, message: text, asked: Instant::now() }.put(&token))
+    }
+
+    /// Asks before a call whose policy wants it, unless the user has just agreed to this very call.
+    pub(super) async fn approve(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+        written: Value,
+        rule: &str,
+    ) -> Result<(), Interrupt> {
+        let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
+        let approval = Approval { tool: tool.full.clone(), owner: caller.owner(), params: hex(&digest) };
+        if caller.session.approves(&tool.full) {
+            return Ok(());
+        }
+        if let Some((_, at)) = self.approvals.remove(&approval)
+            && at.elapsed() < APPROVAL_AGE
+        {
+            return Ok(());
+        }
+        let shown = clip(&serde_json::to_string_pretty(params).unwrap_or_default(), 1_500);
+        let does = match tool.summary(200) {
+            about if about.is_empty() => String::new(),
+            about => format!("It does: {about}\n"),
+        };
+        let risk = serde_json::to_value(tool.risk).unwrap_or_default();
+        let message = format!(
+            "Allow `{}` of the server `{}`? Its risk is {}.\n{does}\n{shown}",
+            tool.name,
+            tool.server,
+            risk.as_str().unwrap_or("not known"),
+        );
+        // Only a session that lasts can remember.
+        let choices = if caller.lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
+        let schema = json!({
+            "type": "object",
+            "properties": { "decision": { "type": "string", "title": "Decision", "enum": choices } },
+            "required": ["decision"],
+        });
+        let written = if written.is_null() { json!({}) } else { written };
+        let about = About::Call { approval, params: written.clone(), lasting: caller.lasting };
+        match self.put(caller, &message, &schema, patience(caller)).await {
+            Put::Reply(Reply::Cancel) => {
+                let message = format!("The form for `{}` was closed without an answer.", tool.full);
+                Err(unanswered(tool, &message, written))
+            }
+            Put::Reply(reply) => match reply.decision() {
+                Decision::Yes => Ok(()),
+                Decision::Always => {
+                    if caller.lasting {
+                        caller.session.approve(&tool.full);
+                    }
+                    Ok(())
+                }
+                Decision::No => Err(Fault::new(
+                    Code::Forbidden,
+                    format!("The user did not allow this call of `{}` ({rule}).", tool.full),
+                )
+                .into()),
+                Decision::Change | Decision::Unclear => {
+                    let message =
+                        format!("The form for `{}` came back with neither a yes nor a no.", tool.full);
+                    Err(unanswered(tool, &message, written))
+                }
+            },
+            // Whoever has forms answers there: no token that a model could answer by itself.
+            Put::TimedOut => {
+                let message = format!("The user has not answered whether `{}` may run.", tool.full);
+                Err(unanswered(tool, &message, written))
+            }
+            Put::Nobody => {
+                let token = self.add(about, &message)?;
+                let always = if caller.lasting { ", `allow_for_session`" } else { "" };
+                Err(Fault::new(
+                    Code::NeedsApproval,
+                    format!("`{}` runs only if the user agrees ({rule}). Ask the user: {message}\nThen call ask_user with the token and, as `answer`, what the user said: `allow`{always} or `deny`. Then make this call again.", tool.full),
+                )
+                .next("ask_user", json!({ "token": token }))
+                .into())
+            }
+        }
+    }
+
+    /// Puts a form to the user, if the client has forms.
+    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> Put {
+        let Some(asker) = caller.forms() else { return Put::Nobody };
+        let mut params = json!({ "message": message, "requestedSchema": schema });
+        if asker.parks {
+            params["mode"] = json!("form");
+        }
+        let requests =
+            Requests::from_iter([(ASK.to_string(), json!({ "method": ELICIT, "params": params }))]);
+        let patience = wanted.min(patience(caller));
+        let asked = tokio::select! {
+            asked = tokio::time::timeout(patience, asker.put(requests)) => asked,
+            () = caller.cancel.cancelled() => return Put::Reply(Reply::Cancel),
+        };
+        match asked.map(|replies| replies.and_then(|mut replies| replies.remove(ASK))) {
+            Ok(Some(Ok(answer))) => Put::Reply(Reply::of(&answer)),
+            Ok(Some(Err(error))) => {
+                tracing::warn!(%error, "the client failed to show a form");
+                Put::Nobody
+            }
+            Ok(None) => Put::Nobody,
+            // The user may well answer later: then the question goes through the model.
+            Err(_) if patience < wanted => Put::Nobody,
+            Err(_) => Put::TimedOut,
+        }
+    }
+
+    /// Remembers a question until it is answered; gives its token. A call that is asked about again has one question.
+    fn add(&self, about: About, message: &str) -> Result<String, Fault> {
+        let same = |question: &Question| match (&question.about, &about) {
+            (About::Call { approval: one, .. }, About::Call { approval: other, .. }) => one == other,
+            _ => false,
+        };
+        if let Some(mut open) = self.open.iter_mut().find(|question| same(question)) {
+            open.asked = Instant::now();
+            return Ok(open.key().clone());
+        }
+        if self.open.len() >= MAX_QUESTIONS {
+            self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
+            let oldest = self.open.iter().min_by_key(|question| question.asked).map(|q| q.key().clone());
+            if let Some(oldest) = oldest.filter(|_| self.open.len() >= MAX_QUESTIONS) {
+                self.open.remove(&oldest);
+            }
+        }
+        let token = format!("ask-{}", uuid::Uuid::new_v4().simple());
+        let question = Question { about, message: message.into(), asked: Instant::now() };
+        self.open.insert(token.clone(), question);
+        Ok(token)
+    }
+
+    /// A question that has no answer yet, once more. Content alone is no answer.
+    fn still_open(&self, token: &str, content: bool) -> Result<Value, Fault> {
+        let question = self.open.get(token).filter(|question| question.asked.elapsed() < QUESTION_AGE);
+        let question = question.ok_or_else(|| no_question(token))?;
+        let mut again = question.put(token);
+        if content {
+            let hint = "`content` without an `answer` says neither yes nor no. The question is still open. Ask the user; \
+                        then call ask_user with this `token` and, as `answer`, what the user said.";
+            again["hint"] = json!(hint);
+        }
+        Ok(again)
+    }
+
+    /// The answer that the model brings back for a token. One that is not understood leaves the question open.
+    fn answered(
+        &self,
+        caller: &Caller,
+        token: &str,
+        said: &Value,
+        content: Option<&str>,
+    ) -> Result<Value, Fault> {
+        let question = self.open.get(token).map(|question| question.clone());
+        let question = question.filter(|question| question.asked.elapsed() < QUESTION_AGE);
+        let question = question.ok_or_else(|| no_question(token))?;
+        let said = match (&question.about, content) {
+            (About::Call { approval, .. }, _) if approval.owner != caller.owner() => {
+                return Err(no_question(token));
+            }
+            (About::Content(_) | About::Call { .. }, Some(content)) => &with_content(said, content),
+            _ => said,
+        };
+        let mut answer = match question.about.read(said) {
+            Ok(answer) => answer,
+            Err(unread) => return Ok(ask_again(&question, token, said, unread)),
+        };
+        // A token is good once, also where two answers come at the same time.
+        self.open.remove(token).ok_or_else(|| no_question(token))?;
+        if let About::Call { approval, params, .. } = question.about
+            && answer["status"] == "approved"
+        {
+            if answers::decision(said).decision == Decision::Always && caller.lasting {
+                caller.session.approve(&approval.tool);
+            }
+            let name = approval.tool.clone();
+            self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
+            self.approvals.insert(approval, Instant::now());
+            answer["next_step"] =
+                json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });
+        }
+        Ok(answer)
+    }
+}
+
+/// An approval that no form has an answer to: the same call asks once more.
+fn unanswered(tool: &Tool, message: &str, written: Value) -> Interrupt {
+    Fault::new(Code::NeedsApproval, format!("{message} Make the call again to ask once more."))
+        .next("execute_tool", json!({ "name": &*tool.full, "params": written }))
+        .into()
+}
+
+/// What became of a form.
+enum Put {
+    Reply(Reply),
+    TimedOut,
+    Nobody,
+}
+
+/// How long a form may be waited for: what the client stands, where it waits itself.
+fn patience(caller: &Caller) -> Duration {
+    match caller.forms() {
+        Some(asker) if asker.parks => PARKED_AGE,
+        _ => caller.limits.soft_deadline.saturating_sub(MARGIN),
+    }
+}
+
+fn no_question(token: &str) -> Fault {
+    Fault::new(
+        Code::NotFound,
+        format!(
+            "No question waits under `{}`: it was answered already, or is too old. Ask again.",
+            clip(token, 80)
+        ),
+    )
+}

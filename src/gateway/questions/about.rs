@@ -1,0 +1,239 @@
+//! What a question is about, and what an answer to it comes to.
+
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::{Approval, AskArguments};
+use crate::{
+    answers::{self, Decision, Said},
+    schema::Schema,
+    text::clip,
+};
+
+/// How much of an unclear answer is repeated, in characters.
+const MAX_SAID: usize = 80;
+
+/// What an open question is about.
+#[derive(Clone, Debug)]
+pub(super) enum About {
+    /// A call, with its params as they were written, and whether the session can remember the answer.
+    Call { approval: Approval, params: Value, lasting: bool },
+    /// Content to approve or edit.
+    Content(String),
+    /// Choices, of which several may be taken or one.
+    Choices(Vec<String>, bool),
+    /// The fields of a form.
+    Form(Value),
+    /// Anything else.
+    Free,
+}
+
+/// Why an answer is none, and what would be one.
+pub(super) struct Unread {
+    why: String,
+    words: String,
+    feedback: Option<String>,
+}
+
+/// A question that waits for its answer.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) about: About,
+    pub(super) message: String,
+    pub(super) asked: Instant,
+}
+
+impl Question {
+    /// The answer of `ask_user` while the user has not been asked yet.
+    pub(super) fn put(&self, token: &str) -> Value {
+        let edited = match &self.about {
+            About::Content(_) => ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}",
+            _ => "",
+        };
+        let hint = format!(
+            "Ask the user in the chat; then call ask_user with this `token` and, as `answer`, what the user said{edited}."
+        );
+        let mut answer = json!({
+            "status": "needs_user",
+            "message": self.message,
+            "token": token,
+            "hint": hint,
+            "next_step": { "tool": "ask_user", "arguments": { "token": token } },
+        });
+        if let About::Form(form) = &self.about {
+            answer["form"] = form.clone();
+        }
+        answer
+    }
+}
+
+impl About {
+    /// What `ask_user` asks about.
+    pub(super) fn of(arguments: &AskArguments) -> Self {
+        match (&arguments.form, &arguments.content) {
+            (Some(form), _) => Self::Form(form.clone()),
+            (None, _) if !arguments.choices.is_empty() => {
+                Self::Choices(arguments.choices.clone(), arguments.allow_multiple)
+            }
+            (None, Some(content)) => Self::Content(content.clone()),
+            (None, None) => Self::Free,
+        }
+    }
+
+    /// What a filled-in form comes to, if it fits the form that was put.
+    pub(super) fn filled_in(&self, form: Map<String, Value>) -> Option<Value> {
+        match self {
+            Self::Choices(..) | Self::Free => self.read(form.get("answer")?).ok(),
+            Self::Content(_) | Self::Form(_) | Self::Call { .. } => self.read(&Value::Object(form)).ok(),
+        }
+    }
+
+    /// What an answer comes to.
+    pub(super) fn read(&self, said: &Value) -> Result<Value, Unread> {
+        let unread = |why: &str, words: &str| Unread { why: why.into(), words: words.into(), feedback: None };
+        match self {
+            Self::Call { lasting, .. } => {
+                let answer = answers::decision(said);
+                match answer.decision {
+                    Decision::Yes | Decision::Always if answer.content.is_none() => {
+                        Ok(json!({ "status": "approved" }))
+                    }
+                    Decision::No => Ok(denied(answer.feedback)),
+                    _ => {
+                        let words = match lasting {
+                            true => "`allow`, `allow_for_session` or `deny`",
+                            false => "`allow` or `deny`",
+                        };
+                        let why = match answer.content {
+                            Some(_) => {
+                                "comes with content, and the params of a call cannot be edited in the answer: \
+                                 other params are another call"
+                            }
+                            None => "is neither a plain yes to this very call nor a plain no",
+                        };
+                        Err(unread(why, words))
+                    }
+                }
+            }
+            Self::Content(content) => {
+                let answer = answers::decision(said);
+                match answer.decision {
+                    Decision::Yes | Decision::Always => Ok(approved(content, answer)),
+                    Decision::No | Decision::Change => Ok(denied(answer.feedback)),
+                    Decision::Unclear => Err(Unread {
+                        why: "is neither a plain yes nor a no".into(),
+                        words: "`approve`, `deny`, {\"decision\": \"deny\", \"feedback\": \"what to change\"} or \
+                                {\"decision\": \"approve\", \"content\": \"the edited text\"}"
+                            .into(),
+                        feedback: answer.feedback.or_else(|| said.as_str().map(String::from)),
+                    }),
+                }
+            }
+            Self::Choices(choices, many) => {
+                if let Some(taken) = answers::choose(said, choices, *many) {
+                    let mut taken = taken.into_iter().map(|at| json!(choices[at]));
+                    let answer = if *many { taken.collect() } else { taken.next().unwrap_or_default() };
+                    return Ok(json!({ "status": "answered", "answer": answer }));
+                }
+                let refusal = answers::decision(said);
+                if refusal.decision == Decision::No && !answers::mentions(said, choices) {
+                    return Ok(denied(refusal.feedback));
+                }
+                let words = "numbers or texts of choices, or a list of them";
+                Err(match many {
+                    true => unread("names no choices", words),
+                    false => {
+                        unread("does not name one of the choices", "the number or the text of one choice")
+                    }
+                })
+            }
+            Self::Form(form) => match answers::fields(said, form) {
+                // "no" is not the name that a form asks for.
+                Ok(fields)
+                    if answers::decision(said).decision == Decision::No
+                        && fields
+                            .iter()
+                            .any(|(name, field)| field == said && is_free(&form["properties"][name])) =>
+                {
+                    Err(unread(
+                        "may be a no, or the value of a field",
+                        "an object with its fields, or {\"action\": \"decline\"}",
+                    ))
+                }
+                Ok(fields) => Ok(json!({ "status": "answered", "answer": fields })),
+                Err(fault) => {
+                    let refusal = answers::decision(said);
+                    if refusal.decision == Decision::No && (refusal.feedback.is_none() || said.is_object()) {
+                        return Ok(denied(refusal.feedback));
+                    }
+                    let example = Value::Object(Schema::new(form.clone()).example());
+                    Err(unread(
+                        &format!("does not fit the form: {fault}"),
+                        &format!("an object with its fields, such as {example}"),
+                    ))
+                }
+            },
+            Self::Free => {
+                let answer = if said.is_object() { answers::opened(said) } else { said.clone() };
+                let nothing = answer.is_null() || answer.as_str().is_some_and(|text| text.trim().is_empty());
+                if nothing {
+                    return Err(unread("is empty", "what the user said"));
+                }
+                Ok(json!({ "status": "answered", "answer": answer }))
+            }
+        }
+    }
+}
+
+/// Whether a field takes any text.
+fn is_free(field: &Value) -> bool {
+    ["enum", "oneOf", "anyOf"].iter().all(|key| field.get(*key).is_none())
+}
+
+/// Approved content, as it was or as the user edited it.
+fn approved(content: &str, said: Said) -> Value {
+    let edited = said.content.filter(|edited| edited != content);
+    let mut answer = json!({ "status": "approved", "content": edited.as_deref().unwrap_or(content) });
+    if edited.is_some() {
+        answer["content_was_edited"] = json!(true);
+    }
+    if let Some(feedback) = said.feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}
+
+fn denied(feedback: Option<String>) -> Value {
+    let mut answer = json!({ "status": "denied" });
+    if let Some(feedback) = feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}
+
+/// An answer with the edited content that came beside it.
+pub(super) fn with_content(answer: &Value, content: &str) -> Value {
+    match answers::opened(answer) {
+        Value::Object(mut fields) => {
+            fields.entry("content").or_insert_with(|| json!(content));
+            Value::Object(fields)
+        }
+        decision => json!({ "decision": decision, "content": content }),
+    }
+}
+
+/// The question once more, after an answer that was not understood.
+pub(super) fn ask_again(question: &Question, token: &str, said: &Value, unread: Unread) -> Value {
+    let shown = said.as_str().map_or_else(|| said.to_string(), String::from);
+    let mut answer = question.put(token);
+    answer["hint"] = json!(format!(
+        "`{}` {}. The question is still open. Ask the user again; then call ask_user with this `token` and, as `answer`, {}.",
+        clip(&shown, MAX_SAID),
+        unread.why,
+        unread.words
+    ));
+    if let Some(feedback) = unread.feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}

@@ -1,0 +1,120 @@
+//! The form of a question: what it looks like, what it may ask for, and what comes back.
+
+use serde_json::{Map, Value, json};
+
+use super::{AskArguments, about::About};
+use crate::{
+    answers::{self, Decision},
+    fault::{Code, Fault},
+    name,
+};
+
+/// Parts of property names that mean a secret.
+const SECRETS: [&str; 9] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "api_key",
+    "apikey",
+    "private_key",
+    "credit_card",
+];
+
+/// The answer of a person to a form.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Reply {
+    /// Filled in.
+    Accept(Map<String, Value>),
+    /// Refused.
+    Decline,
+    /// Closed without an answer.
+    Cancel,
+}
+
+impl Reply {
+    /// The result of an `elicitation/create`.
+    pub(super) fn of(answer: &Value) -> Self {
+        match answer.get("action").and_then(Value::as_str) {
+            Some("accept") => {
+                Self::Accept(answer.get("content").and_then(Value::as_object).cloned().unwrap_or_default())
+            }
+            Some("decline") => Self::Decline,
+            _ => Self::Cancel,
+        }
+    }
+
+    /// What it says to an approval.
+    pub(super) fn decision(self) -> Decision {
+        match self {
+            Self::Accept(form) => answers::decision(&Value::Object(form)).decision,
+            Self::Decline | Self::Cancel => Decision::No,
+        }
+    }
+}
+
+/// The form of a question.
+pub(super) fn form_for(arguments: &AskArguments, about: &About) -> Value {
+    if let About::Form(form) = about {
+        return form.clone();
+    }
+    if let About::Content(content) = about {
+        return json!({
+            "type": "object",
+            "properties": {
+                "decision": { "type": "string", "title": "Decision", "enum": ["approve", "deny"] },
+                "content": { "type": "string", "title": "Edit it here", "default": content },
+                "feedback": { "type": "string", "title": "What to change" },
+            },
+            "required": ["decision"],
+        });
+    }
+    let mut answer = match (arguments.choices.is_empty(), arguments.allow_multiple) {
+        (true, _) => json!({ "type": "string" }),
+        (false, false) => json!({ "type": "string", "enum": arguments.choices }),
+        (false, true) => json!({ "type": "array", "items": { "type": "string", "enum": arguments.choices } }),
+    };
+    answer["title"] = json!("Answer");
+    if let Some(default) = &arguments.default {
+        answer["default"] = default.clone();
+    }
+    json!({ "type": "object", "properties": { "answer": answer }, "required": ["answer"] })
+}
+
+/// A form is flat, and never asks for a secret: what a model can read must not hold one.
+pub(super) fn check_form(form: &Value) -> Result<(), Fault> {
+    let bad = |message: String| {
+        Fault::new(Code::InvalidParams, message).next(
+            "ask_user",
+            json!({ "question": "...", "form": { "type": "object", "properties": { "city": { "type": "string" } } } }),
+        )
+    };
+    let properties = form.get("properties").and_then(Value::as_object);
+    let Some(properties) = properties.filter(|_| form.get("type") == Some(&json!("object"))) else {
+        return Err(bad("`form` is a JSON Schema of type `object` with `properties`.".into()));
+    };
+    for (name, schema) in properties {
+        let folded = name::fold(name);
+        let title = schema.get("title").and_then(Value::as_str).map(name::fold).unwrap_or_default();
+        let hidden = schema.get("format").and_then(Value::as_str) == Some("password");
+        if hidden || SECRETS.iter().any(|secret| folded.contains(secret) || title.contains(secret)) {
+            return Err(bad(format!(
+                "`{name}` asks for a secret. Secrets are never asked for in a form: the user sets them as environment variables and names them in servers.toml as ${{NAME}}."
+            )));
+        }
+        let kind = schema.get("type").and_then(Value::as_str);
+        let flat = matches!(kind, Some("string" | "number" | "integer" | "boolean"))
+            || (kind == Some("array")
+                && schema.get("items").is_some_and(|items| items.get("enum").is_some()));
+        if !flat {
+            return Err(bad(format!(
+                "`{name}`: a form is flat; its fields are string, number, integer, boolean, or an array of choices."
+            )));
+        }
+    }
+    if let Err(error) = serde_json::from_value::<rmcp::model::ElicitationSchema>(form.clone()) {
+        return Err(bad(format!("`form` is not what an elicitation takes: {error}.")));
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! The servers: the world that the gateway runs with, and what keeps its connections alive.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    gate::Gate,
+    session::Caller,
+    world::{Changes, Transition, World},
+};
+use crate::{
+    config::{Config, ServerScope, ServerSettings},
+    downstream::{Around, Connection, Dial, LogLevel, State, Update},
+};
+
+/// How long servers may take to stop, all together.
+const STOP_LIMIT: Duration = Duration::from_secs(6);
+/// How long calls in flight to a removed server may go on.
+const RETIRE_LIMIT: Duration = Duration::from_secs(300);
+
+/// The tasks of a gateway, and their end. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Life {
+    /// Cancelled when the gateway stops.
+    pub stop: CancellationToken,
+    /// What the gateway waits for when it stops.
+    pub tasks: TaskTracker,
+}
+
+impl Life {
+    /// Stops everything and waits for the end, at most [`STOP_LIMIT`].
+    pub async fn end(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(STOP_LIMIT, self.tasks.wait()).await.is_err() {
+            tracing::warn!("some servers did not stop in time");
+        }
+    }
+
+    /// Keeps the runtime's next timer near. A timer that is set for earlier than the next one wakes the I/O driver through
+    /// the kernel, which would cost every call two system calls for limits that it never reaches.
+    pub fn keep_timers_near(&self) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            let mut beat = tokio::time::interval(Duration::from_secs(1));
+            loop {
+                tokio::select! {
+                    _ = beat.tick() => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+        });
+    }
+}
+
+/// The configured servers and the connections to them.
+pub(super) struct Servers {
+    world: ArcSwap<World>,
+    around: Arc<Around>,
+    /// Whether the servers were started.
+    started: watch::Sender<bool>,
+    /// Changes with each configuration.
+    reloads: watch::Sender<()>,
+    /// The level of servers' logs that each session wants.
+    log_levels: Mutex<BTreeMap<u64, LogLevel>>,
+    life: Life,
+    /// When the gateway began.
+    pub since: Instant,
+}
+
+impl Servers {
+    /// The servers of a configuration, none of them started. `dials` are ways to reach servers other than their transports.
+    pub fn new(config: Config, around: Around, mut dials: BTreeMap<String, Box<Dial>>, life: Life) -> Self {
+        let around = Arc::new(around);
+        let Transition { world, .. } = World::new(config, None, |name, settings| {
+            let dial = dials.remove(&*name);
+            Arc::new(Connection::new(name, settings.clone(), around.clone(), dial))
+        });
+        Self {
+            world: ArcSwap::from_pointee(world),
+            around,
+            started: watch::Sender::new(false),
+            reloads: watch::Sender::new(()),
+            log_levels: Mutex::default(),
+            life,
+            since: Instant::now(),
+        }
+    }
+
+    /// The world as it is now.
+    pub fn world(&self) -> Arc<World> {
+        self.world.load_full()
+    }
+
+    /// Changes with each configuration.
+    pub fn reloads(&self) -> watch::Receiver<()> {
+        self.reloads.subscribe()
+    }
+
+    /// Whether the servers were started, to wait on.
+    pub fn started(&self) -> watch::Receiver<bool> {
+        self.started.subscribe()
+    }
+
+    /// Starts every server and returns at once; false if that was done before. What they list goes to `updates`.
+    pub fn start(&self, updates: &mpsc::Sender<Update>) -> bool {
+        if self.started.send_replace(true) {
+            return false;
+        }
+        for connection in self.world().connections.values() {
+            self.supervise(connection, updates);
+        }
+        self.life.keep_timers_near();
+        true
+    }
+
+    /// Keeps a server connected until it is retired or the gateway stops.
+    fn supervise(&self, connection: &Arc<Connection>, updates: &mpsc::Sender<Update>) {
+        let stop = self.life.stop.child_token();
+        let (connection, updates) = (connection.clone(), updates.clone());
+        let retired = connection.retired().clone();
+        self.life.tasks.spawn(async move {
+            let end = stop.clone();
+            tokio::select! {
+                () = connection.supervise(updates, end) => {}
+                () = async { retired.cancelled().await; stop.cancel(); std::future::pending().await } => {}
+            }
+        });
+    }
+
+    fn connection(&self, name: Arc<str>, settings: &ServerSettings) -> Arc<Connection> {
+        let connection = Connection::new(name, settings.clone(), self.around.clone(), None);
+        connection.begin_with_log(self.wanted_log());
+        Arc::new(connection)
+    }
+
+    /// Runs with this configuration from now on. Only the servers that it changes are touched.
+    pub fn reload(&self, config: Config, updates: Option<&mpsc::Sender<Update>>) -> Changes {
+        let before = self.world();
+        let Transition { world, changes, fresh, retired } =
+            World::new(config, Some(&before), |name, settings| self.connection(name, settings));
+        self.world.store(Arc::new(world));
+        self.reloads.send_replace(());
+        if let Some(updates) = updates {
+            for connection in &fresh {
+                self.supervise(connection, updates);
+            }
+        }
+        for connection in retired {
+            let stop = self.life.stop.clone();
+            self.life.tasks.spawn(async move {
+                tokio::select! {
+                    () = connection.retire(RETIRE_LIMIT) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+        changes
+    }
+
+    /// The connection for a caller's requests to a server: the shared one, or the session's own where the server is started
+    /// per client. None for a server that the configuration does not have, or no longer has.
+    pub fn connection_for(&self, gate: &Gate, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
+        let known =
+            gate.connection(server).filter(|connection| !connection.retired().is_cancelled()).cloned();
+        // The operation began with a configuration that is gone meanwhile.
+        let shared = known.or_else(|| self.world().connections.get(server).cloned())?;
+        let settings = shared.settings();
+        if settings.scope == ServerScope::Shared || !caller.lasting || shared.is_held() {
+            return Some(shared);
+        }
+        let begin = || {
+            let own = self.connection(server.clone(), &settings);
+            // Its list is the list of the shared connection.
+            let (updates, _) = mpsc::channel(1);
+            self.supervise(&own, &updates);
+            own
+        };
+        Some(caller.session.connection(server, &settings, begin))
+    }
+
+    /// Waits until every server is ready or has failed once, at most `limit`.
+    pub async fn settled(&self, limit: Duration) {
+        let world = self.world();
+        let _ = tokio::time::timeout(limit, settled(world.connections.values())).await;
+    }
+
+    /// The lowest level of servers' logs that a session wants.
+    fn wanted_log(&self) -> Option<LogLevel> {
+        self.log_levels.lock().values().min().copied()
+    }
+
+    /// Notes the level of servers' logs that a session wants. A server has one level for all, so it gets the lowest one that
+    /// any open session wants.
+    pub fn want_log(&self, session: u64, level: LogLevel, is_open: impl Fn(u64) -> bool) {
+        let lowest = {
+            let mut wanted = self.log_levels.lock();
+            wanted.retain(|id, _| is_open(*id));
+            wanted.insert(session, level);
+            wanted.values().min().copied().unwrap_or(level)
+        };
+        for connection in self.world().connections.values() {
+            let connection = connection.clone();
+            self.life.tasks.spawn(async move { connection.set_log_level(lowest).await });
+        }
+    }
+}
+
+/// Waits until these servers are ready or have failed once.
+pub(super) async fn settled(connections: impl Iterator<Item = &Arc<Connection>>) {
+    for connection in connections {
+        let _ = connection.watch().wait_for(State::settled).await;
+    }
+}

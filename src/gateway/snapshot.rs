@@ -1,0 +1,77 @@
+//! The catalogue and its index at one moment, and what each profile makes of them.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, OnceLock},
+};
+
+use dashmap::DashMap;
+
+use crate::{
+    catalog::{Catalog, GATEWAY, Tool},
+    config::Config,
+    results::json_len,
+    search::Index,
+};
+
+/// A catalogue and an index that belong together.
+pub struct Snapshot {
+    /// Every known tool.
+    pub catalog: Arc<Catalog>,
+    /// The visible tools, as documents.
+    pub index: Arc<Index>,
+    /// Counts up with each catalogue.
+    pub generation: u64,
+    /// The visible tools, in the order of the documents.
+    pub(super) tools: Arc<[Arc<Tool>]>,
+    /// The view of each profile, from its first use on.
+    pub(super) views: Arc<DashMap<Option<String>, Arc<View>>>,
+    /// The bytes of all definitions, from their first use on.
+    bytes: Arc<OnceLock<usize>>,
+}
+
+/// What one profile makes of the tools of a snapshot, by document.
+pub(super) struct View {
+    /// The configuration with the profile.
+    pub config: Arc<Config>,
+    /// Whether the profile allows the tool.
+    pub seen: Box<[bool]>,
+    /// The tools with a priority.
+    pub priorities: Box<[(usize, f32)]>,
+    /// Own names and versions of the tools with a priority.
+    pub ranked: HashSet<(Arc<str>, String)>,
+}
+
+impl Snapshot {
+    pub(super) fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
+        let tools = catalog.visible().cloned().collect();
+        Snapshot { catalog, index, generation, tools, views: Arc::default(), bytes: Arc::default() }
+    }
+
+    /// The same catalogue with another state of its index.
+    pub(super) fn with_index(&self, index: Arc<Index>) -> Snapshot {
+        let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
+        let (views, bytes) = (self.views.clone(), self.bytes.clone());
+        Snapshot { catalog, index, generation: self.generation, tools, views, bytes }
+    }
+
+    /// The tool of a document.
+    pub(super) fn tool(&self, document: usize) -> Option<&Arc<Tool>> {
+        self.tools.get(document)
+    }
+
+    /// The visible tools of servers, without Nonet's own.
+    pub fn of_servers(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.tools.iter().filter(|tool| &*tool.server != GATEWAY)
+    }
+
+    /// The bytes of the definitions of servers' tools as JSON, counted once for a catalogue.
+    pub(super) fn bytes(&self) -> usize {
+        *self.bytes.get_or_init(|| self.of_servers().map(|tool| json_len(&tool.definition)).sum())
+    }
+
+    /// The document of the visible tool with this full name.
+    pub(super) fn place(&self, full: &str) -> Option<usize> {
+        self.tools.binary_search_by(|tool| (*tool.full).cmp(full)).ok()
+    }
+}

@@ -1,0 +1,171 @@
+//! The configuration and the connections that it asks for: one value, replaced whole when the file changes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    config::{Config, ServerSettings},
+    downstream::Connection,
+};
+
+/// The connections, by server name.
+pub type Connections = BTreeMap<Arc<str>, Arc<Connection>>;
+
+/// The configuration and what was made from it.
+#[derive(Clone)]
+pub(super) struct World {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// A connection for each enabled server.
+    pub connections: Arc<Connections>,
+}
+
+/// What a changed configuration changed, by server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Changes {
+    /// New servers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub started: Vec<String>,
+    /// Servers with another command, address or concurrency.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub restarted: Vec<String>,
+    /// Servers that the configuration no longer has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<String>,
+    /// Running servers with other tools, policies or limits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
+    /// Settings that take effect when the gateway is restarted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs_restart: Vec<&'static str>,
+}
+
+/// The way from one world to the next.
+pub(super) struct Transition {
+    /// The next world.
+    pub world: World,
+    /// What differs.
+    pub changes: Changes,
+    /// Connections to start.
+    pub fresh: Vec<Arc<Connection>>,
+    /// Connections to retire.
+    pub retired: Vec<Arc<Connection>>,
+}
+
+impl World {
+    /// The world of a configuration. Of the world before it, a connection with the same command, address and concurrency
+    /// stays and gets its new settings; `connect` makes the others.
+    pub fn new(
+        config: Config,
+        before: Option<&World>,
+        mut connect: impl FnMut(Arc<str>, &ServerSettings) -> Arc<Connection>,
+    ) -> Transition {
+        let mut changes = Changes::default();
+        if let Some(before) = before {
+            changes.needs_restart = needs_restart(&before.config, &config);
+        }
+        let none = Connections::new();
+        let old = before.map_or(&none, |before| &before.connections);
+        let mut connections = Connections::new();
+        let (mut fresh, mut retired) = (Vec::new(), Vec::new());
+        for (name, settings) in config.servers.iter().filter(|(_, settings)| settings.enabled) {
+            let name: Arc<str> = name.as_str().into();
+            let before = old.get(&name);
+            if let Some(kept) = before.filter(|before| before.is_reached_by(settings)) {
+                if *kept.settings() != *settings {
+                    changes.changed.push(name.to_string());
+                    kept.set(settings.clone());
+                }
+                connections.insert(name, kept.clone());
+                continue;
+            }
+            match before {
+                Some(before) => {
+                    changes.restarted.push(name.to_string());
+                    retired.push(before.clone());
+                }
+                None => changes.started.push(name.to_string()),
+            }
+            let connection = connect(name.clone(), settings);
+            fresh.push(connection.clone());
+            connections.insert(name, connection);
+        }
+        for (name, connection) in old {
+            if !connections.contains_key(name) {
+                changes.stopped.push(name.to_string());
+                retired.push(connection.clone());
+            }
+        }
+        let world = World { config: Arc::new(config), connections: Arc::new(connections) };
+        Transition { world, changes, fresh, retired }
+    }
+}
+
+/// The changed settings that are read at the start of the gateway only.
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let (before, after) = (&old.gateway, &new.gateway);
+    let kept = before.keep_results_for == after.keep_results_for
+        && before.keep_results_bytes == after.keep_results_bytes;
+    let allowed =
+        before.allowed_hosts == after.allowed_hosts && before.allowed_origins == after.allowed_origins;
+    let settings = [
+        ("[embedder]", old.embedder == new.embedder),
+        ("gateway.learn", before.learn == after.learn),
+        ("gateway.keep_results_*", kept),
+        ("gateway.allowed_*", allowed),
+    ];
+    settings.into_iter().filter(|(_, same)| !same).map(|(setting, _)| setting).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{
+        config,
+        downstream::{Around, guard::Guard},
+    };
+
+    fn after(world: Option<&World>, text: &str) -> Transition {
+        let config = config::parse(text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
+        let around = Arc::new(Around { guard: Guard::new(None), vault: None, login: String::new() });
+        World::new(config, world, |name, settings| {
+            Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
+        })
+    }
+
+    #[test]
+    fn a_change_touches_only_the_servers_that_it_concerns() {
+        let first = "[servers.a]\ncommand = 'a'\n[servers.b]\ncommand = 'b'\n[servers.c]\ncommand = 'c'\n";
+        let before = after(None, first);
+        assert_eq!(before.changes.started, ["a", "b", "c"]);
+        let second = "[servers.a]\ncommand = 'a'\ntags = ['x']\n[servers.b]\ncommand = 'other'\n\
+                      [servers.d]\ncommand = 'd'\n[servers.e]\ncommand = 'e'\nenabled = false\n";
+        let next = after(Some(&before.world), second);
+        let expected = Changes {
+            started: vec!["d".into()],
+            restarted: vec!["b".into()],
+            stopped: vec!["c".into()],
+            changed: vec!["a".into()],
+            needs_restart: Vec::new(),
+        };
+        assert_eq!(next.changes, expected);
+        assert!(Arc::ptr_eq(&before.world.connections["a"], &next.world.connections["a"]));
+        assert!(!Arc::ptr_eq(&before.world.connections["b"], &next.world.connections["b"]));
+        assert_eq!((next.fresh.len(), next.retired.len()), (2, 2));
+        assert_eq!(after(Some(&next.world), second).changes, Changes::default());
+    }
+
+    #[test]
+    fn settings_that_are_read_at_the_start_are_named() {
+        let check = |text: &str, expected: &[&str]| {
+            let before = after(None, "").world;
+            assert_eq!(after(Some(&before), text).changes.needs_restart, expected, "{text}");
+        };
+        check("", &[]);
+        check("[gateway]\nlearn = false\n", &["gateway.learn"]);
+        check("[gateway]\nkeep_results_for = '1h'\n", &["gateway.keep_results_*"]);
+        check("[gateway]\nallowed_hosts = ['x.example']\n", &["gateway.allowed_*"]);
+        check("[gateway]\npinned = ['a.b']\n", &[]);
+    }
+}
