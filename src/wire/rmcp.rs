@@ -276,24 +276,16 @@ mod tests {
     async fn an_address_that_is_not_asked_is_told_from_a_failure() {
         super::super::web::crypto();
         let mut manager = AuthorizationManager::new("https://mcp.example.com/mcp").await.expect("a manager");
-        let store = InMemoryCredentialStore::new();
-        let token = json!({ "access_token": "a", "token_type": "bearer", "refresh_token": "b" });
-        let token = serde_json::from_value(token).expect("a token");
-        let credentials = StoredCredentials::new("me".into(), Some(token), vec![], Some(0));
-        store.save(credentials).await.expect("it is in memory");
         let site = "http://10.0.0.1";
         let metadata = json!({
             "issuer": site,
             "authorization_endpoint": format!("{site}/authorize"),
             "token_endpoint": format!("{site}/token"),
+            "registration_endpoint": format!("{site}/register"),
         });
         manager.set_metadata(serde_json::from_value(metadata).expect("metadata"));
-        manager.set_credential_store(store);
-        let client = OAuthClientConfig::new("me", "http://127.0.0.1/back");
-        let error = match manager.configure_client(client) {
-            Ok(()) => manager.refresh_token().await.expect_err("it asks nobody"),
-            Err(error) => error,
-        };
+        let registered = manager.register_client("me", "http://127.0.0.1/back", &[]).await;
+        let error = registered.map(drop).expect_err("it asks nobody");
         assert!(is_private_address(&error), "{}", chain(&error));
     }
 
