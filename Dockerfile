@@ -33,7 +33,7 @@ WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --bin nonet && cp target/release/nonet /usr/local/bin/nonet
+    cargo build --profile dist --locked --bin nonet && cp target/dist/nonet /usr/local/bin/nonet
 
 # The gateway and the certificates that it checks https servers by.
 FROM debian:trixie-slim AS runtime

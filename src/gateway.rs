@@ -49,7 +49,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{Catalog, GATEWAY, Listing},
+    catalog::{Catalog, GATEWAY},
     config::Config,
     downstream::{Around, Connection, Dial, Update, guard::Guard},
     jobs::Jobs,
@@ -173,7 +173,7 @@ impl Gateway {
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         };
-        let own = own_listing();
+        let own = builtin::listing();
         let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
         let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
         let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
@@ -365,14 +365,5 @@ impl Gateway {
             let _ = indexing.wait_for(|now| now.finished).await;
         };
         let _ = tokio::time::timeout(limit, covered).await;
-    }
-}
-
-/// Nonet's own tools as a listing.
-fn own_listing() -> Listing {
-    Listing {
-        tools: builtin::definitions(),
-        about: "Nonet itself: calls in the background, kept results, state of the servers".into(),
-        ..Listing::default()
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn answered() -> bool {
 pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let known = Shells::builtins();
     let completer = known.completer(&shell.to_string()).context("there are no completions for this shell")?;
-    let program = std::env::args_os().next().map(PathBuf::from).unwrap_or_else(|| "nonet".into());
+    let program = std::env::args_os().next().map_or_else(|| "nonet".into(), PathBuf::from);
     // A program that the shell finds by its name is found so later too.
     let program = match program.components().count() {
         0 | 1 => program,

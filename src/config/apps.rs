@@ -1,7 +1,7 @@
 //! `[apps.ID]`: a tool under a name of its own, or a workflow of steps.
 //!
-//! [`AppTable`] is the table as written and the source of its JSON Schema; [`App`] is the checked
-//! form. What a template means is not known here, only which steps it names.
+//! [`AppTable`] is the table as written and the source of its JSON Schema; [`App`] is the checked form. `check` has the
+//! steps checked by [`crate::workflow`].
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -59,6 +59,11 @@ pub struct Step {
     pub optional: bool,
 }
 
+/// The id of a step without one, by its position from 0.
+pub(super) fn default_id(position: usize) -> String {
+    format!("step{}", position + 1)
+}
+
 /// An app as written: a tool (`tool`) or a workflow (`steps`).
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -82,15 +87,14 @@ pub(super) struct AppTable {
 }
 
 impl AppTable {
-    /// The checked form, with every step named. `shape` has already seen to it that `tool` and
-    /// `steps` exclude each other.
+    /// The checked form, with every step named. Only one of `tool` and `steps` is there: `check` has looked.
     pub fn into_app(self) -> App {
         let kind = match self.tool {
             Some(tool) => AppKind::Tool { tool },
             None => {
                 let mut steps = self.steps;
                 for (position, step) in steps.iter_mut().enumerate().filter(|(_, step)| step.id.is_empty()) {
-                    step.id = format!("step{}", position + 1);
+                    step.id = default_id(position);
                 }
                 AppKind::Workflow { steps, output: self.output }
             }

@@ -1,21 +1,22 @@
-//! What no schema can say: keys that exclude each other, names that must exist, steps in a circle.
+//! What no schema can say: keys that exclude each other, names that must exist, steps that are not a plan.
 //!
 //! Works on the JSON as written, so that an entry with a wrong value still has all of its faults told.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::LazyLock,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::{
     ConfigFault,
+    apps::default_id,
     explain::{UNKNOWN_KEY, choose, quoted},
     read::{Side, Written, join},
 };
-use crate::name::{RESERVED, ServerName};
+use crate::{
+    name::{RESERVED, ServerName},
+    template,
+    workflow::{self, Flaw, INPUT, Node},
+};
 
 /// Every fault between values. `earlier` are the faults known so far.
 pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFault> {
@@ -176,53 +177,69 @@ impl<'a> Checker<'a> {
             }
             (false, true) => {}
         }
-        self.steps(&join(pointer, "steps"), steps);
+        self.steps(pointer, steps, app.get("output"));
     }
 
-    fn steps(&mut self, pointer: &str, steps: &[Value]) {
-        let mut ids: BTreeMap<String, usize> = BTreeMap::new();
-        for (index, step) in steps.iter().enumerate() {
-            let written = step.get("id").and_then(Value::as_str).filter(|id| !id.is_empty());
-            let id = written.map_or_else(|| format!("step{}", index + 1), Into::into);
-            if let Some(first) = ids.get(&id) {
-                let message = format!("{} is the id of step {} already", quoted(&id), first + 1);
-                let step = join(pointer, &index.to_string());
-                let place = if written.is_some() { join(&step, "id") } else { step };
-                self.fault(&place, Side::Value, &message, "Give each step an id of its own.");
-            } else {
-                ids.insert(id, index);
-            }
-        }
-        let names: Vec<_> = ids.keys().map(String::as_str).collect();
-        let mut waits = Vec::new();
-        for (index, step) in steps.iter().enumerate() {
-            let mut before = BTreeSet::new();
-            let after = step.get("after").and_then(Value::as_array).into_iter().flatten();
-            for (position, name) in after.enumerate().filter_map(|(i, name)| Some((i, name.as_str()?))) {
-                match ids.get(name) {
-                    Some(step) => drop(before.insert(*step)),
-                    None => {
-                        let item =
-                            join(&join(&join(pointer, &index.to_string()), "after"), &position.to_string());
-                        let message = format!("no step has the id {}", self.shown(&item, name));
-                        self.fault(&item, Side::Value, &message, &choose(name, &names));
-                    }
+    /// Whether the steps are a plan, as [`workflow`] understands it, and the output refers to them only.
+    fn steps(&mut self, pointer: &str, steps: &[Value], output: Option<&Value>) {
+        let written = |step: &Value| step.get("id").and_then(Value::as_str).unwrap_or_default().to_string();
+        let ids: Vec<String> = steps.iter().map(written).collect();
+        let named = |(position, id): (usize, &String)| match id.is_empty() {
+            true => default_id(position),
+            false => id.clone(),
+        };
+        let names: Vec<String> = ids.iter().enumerate().map(named).collect();
+        let nodes: Vec<Node<'_>> = steps
+            .iter()
+            .zip(&names)
+            .map(|(step, id)| {
+                let after = step.get("after").and_then(Value::as_array).into_iter().flatten();
+                let after = after.filter_map(Value::as_str).collect();
+                Node { id, after, params: step.get("params") }
+            })
+            .collect();
+        for flaw in workflow::needs(&nodes, &[INPUT]).1 {
+            let step = |at: usize| join(&join(pointer, "steps"), &at.to_string());
+            match flaw {
+                Flaw::SameId { id, first, second } => {
+                    let message = format!("{} is the id of step {} already", quoted(&id), first + 1);
+                    let place = if ids[second].is_empty() { step(second) } else { join(&step(second), "id") };
+                    self.fault(&place, Side::Value, &message, "Give each step an id of its own.");
+                }
+                Flaw::UnknownId { at, name, .. } => self.unknown_step(&step(at), &steps[at], &name, &names),
+                Flaw::Cycle { calls, path } => {
+                    let message = match calls[..] {
+                        [_] => "the step waits for itself".into(),
+                        _ => format!("circular dependency of steps: {}", quoted(&path)),
+                    };
+                    let remedy = "Take one out of `after`, or a template out of `params`.";
+                    self.fault(&step(calls[0]), Side::Key, &message, remedy);
                 }
             }
-            step.get("params").into_iter().for_each(|params| named_steps(params, &ids, &mut before));
-            waits.push(before);
         }
-        if let Some(circle) = circle(&waits) {
-            let id =
-                |index: &usize| ids.iter().find(|(_, at)| *at == index).map_or("?", |(id, _)| id.as_str());
-            let path: Vec<_> = circle.iter().chain(circle.first()).map(id).collect();
-            let message = match circle.len() {
-                1 => "the step waits for itself".into(),
-                _ => format!("the steps wait for each other in a circle: {}", quoted(&path.join(" -> "))),
-            };
-            let remedy = "Take one out of `after`, or a template out of `params`.";
-            self.fault(&join(pointer, &circle[0].to_string()), Side::Key, &message, remedy);
+        for name in output.map(template::names).unwrap_or_default() {
+            if name != INPUT && !names.contains(&name) {
+                self.unknown_template(&join(pointer, "output"), output, &name, &names);
+            }
         }
+    }
+
+    /// A step that refers to an id that no step has, in `after` or in a template.
+    fn unknown_step(&mut self, pointer: &str, step: &Value, name: &str, names: &[String]) {
+        let after = step.get("after").and_then(Value::as_array);
+        let Some(position) = after.and_then(|after| after.iter().position(|one| one == name)) else {
+            return self.unknown_template(&join(pointer, "params"), step.get("params"), name, names);
+        };
+        let item = join(&join(pointer, "after"), &position.to_string());
+        let message = format!("no step has the id {}", self.shown(&item, name));
+        self.fault(&item, Side::Value, &message, &choose(name, &distinct(names)));
+    }
+
+    fn unknown_template(&mut self, pointer: &str, value: Option<&Value>, name: &str, names: &[String]) {
+        let item = value.and_then(|value| template_at(pointer, value, name)).unwrap_or(pointer.into());
+        let message = format!("a template refers to {}, which is not a step", self.shown(&item, name));
+        let known: Vec<&str> = distinct(names).into_iter().chain([INPUT]).collect();
+        self.fault(&item, Side::Value, &message, &choose(name, &known));
     }
 
     fn entries(&self, table: &str) -> Vec<(String, &'a Map<String, Value>)> {
@@ -279,39 +296,20 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The steps that templates anywhere in a value name: `{{id` and what follows.
-fn named_steps(value: &Value, ids: &BTreeMap<String, usize>, found: &mut BTreeSet<usize>) {
-    static NAME: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"\{\{\s*([A-Za-z0-9_-]+)").expect("a constant pattern"));
-    match value {
-        Value::String(text) => {
-            found.extend(NAME.captures_iter(text).filter_map(|name| ids.get(&name[1]).copied()));
-        }
-        Value::Array(items) => items.iter().for_each(|item| named_steps(item, ids, found)),
-        Value::Object(members) => members.values().for_each(|value| named_steps(value, ids, found)),
-        _ => {}
-    }
+fn distinct(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// A circle among things that wait for each other, if there is one, in the order of waiting.
-fn circle(waits: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
-    let mut left: BTreeSet<usize> = (0..waits.len()).collect();
-    // Take out what waits for nothing that is left, until that changes nothing.
-    loop {
-        let stuck: BTreeSet<_> =
-            left.iter().copied().filter(|at| waits[*at].iter().any(|other| left.contains(other))).collect();
-        if stuck.len() == left.len() {
-            break;
+/// The pointer of the text in `value` with a template that begins with `name`.
+fn template_at(pointer: &str, value: &Value, name: &str) -> Option<String> {
+    match value {
+        Value::Array(items) => {
+            let mut items = items.iter().enumerate();
+            items.find_map(|(at, item)| template_at(&join(pointer, &at.to_string()), item, name))
         }
-        left = stuck;
-    }
-    // Everything left waits for something left, so walking on must come back.
-    let mut path = vec![*left.first()?];
-    loop {
-        let next = *waits[*path.last()?].iter().find(|other| left.contains(other))?;
-        match path.iter().position(|at| *at == next) {
-            Some(start) => return Some(path.split_off(start)),
-            None => path.push(next),
+        Value::Object(members) => {
+            members.iter().find_map(|(key, item)| template_at(&join(pointer, key), item, name))
         }
+        text => template::names(text).contains(name).then(|| pointer.to_string()),
     }
 }

@@ -440,7 +440,7 @@ fn of_several_priorities_the_longest_pattern_holds() {
 }
 
 #[test]
-fn steps_in_a_circle_are_found() {
+fn steps_that_are_not_a_plan_are_found() {
     let app = |steps: &str| format!("[apps.x]\nsteps = [\n{steps}\n]");
     check(&app(r#"{ tool = "t" }, { tool = "t", params = { a = ["{{step1.b}} {{input.c}}"] } }"#), &[]);
     check(&app(r#"{ tool = "t", after = ["step1"] }"#), &["3: apps.x.steps[0]: the step waits for itself"]);
@@ -449,11 +449,19 @@ fn steps_in_a_circle_are_found() {
                { id = "b", tool = "t", params = { x = { y = "{{ a }}" } } },
                { id = "c", tool = "t", after = ["b"] },
                { id = "d", tool = "t", after = ["c"] }"#),
-        &["3: apps.x.steps[0]: the steps wait for each other in a circle: `a -> c -> b -> a`"],
+        &["3: apps.x.steps[0]: circular dependency of steps: `a -> c -> b -> a`"],
     );
     check(
         &app(r#"{ id = "step2", tool = "t" }, { tool = "t" }"#),
         &["3: apps.x.steps[1]: `step2` is the id of step 1 already"],
+    );
+    check(
+        &app(r#"{ tool = "t", params = { a = ["{{input.b}} {{ setp2[0] }}"] } }, { tool = "t" }"#),
+        &["3: apps.x.steps[0].params.a[0]: a template refers to `setp2`, which is not a step"],
+    );
+    check(
+        "[apps.x]\noutput = { a = \"{{step1.a}}{{input.b}}{{inptu}}\" }\nsteps = [{ tool = \"t\" }]",
+        &["2: apps.x.output.a: a template refers to `inptu`, which is not a step"],
     );
 }
 

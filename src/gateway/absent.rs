@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Gateway, faults::not_ready, gate::Gate, session::Session};
+use super::{Gateway, builtin::ServerStatus, faults::not_ready, gate::Gate, session::Session};
 use crate::{
     config::LeftOut,
     downstream::{Remedy, State},
@@ -47,9 +47,13 @@ impl Gate {
     }
 
     /// The left-out servers as `gateway.status` shows them.
-    pub(super) fn left_out_status(&self) -> Vec<Value> {
-        let entry = |(name, left_out): (&String, &LeftOut)| json!({ "name": name, "state": NEEDS_CONFIG, "tools": 0, "last_error": left_out.why() });
-        self.left_out().map(entry).collect()
+    pub(super) fn left_out_status(&self) -> impl Iterator<Item = ServerStatus> {
+        self.left_out().map(|(name, left_out)| ServerStatus {
+            name: name.clone(),
+            state: NEEDS_CONFIG,
+            last_error: Some(left_out.why()),
+            ..ServerStatus::default()
+        })
     }
 
     /// The same as categories.

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +14,7 @@ use super::{
     Gateway,
     call::{Begun, text_result},
     faults::error_of,
-    graph::{Action, Ended, Plan, SoFar},
+    graph::{ActionResult, CONCURRENCY, PlanRun, SoFar, refused_plan, unknown},
     interrupt::Interrupt,
     run::Run,
     session::Caller,
@@ -27,14 +28,12 @@ use crate::{
     results::{is_error, json_len, source_of, value_of},
     schema::Schema,
     template::{self, Named, Source},
+    workflow::{INPUT, Plan, PlannedCall},
 };
 
-/// How long an app may take if the caller does not say, in seconds.
+/// How long an app may take if the caller does not say, and at most, in seconds.
 const TIMEOUT_S: u64 = 120;
-/// How many steps of a workflow run at a time.
-const CONCURRENCY: usize = 8;
-/// The name that a workflow's templates know the input by.
-const INPUT: &str = "input";
+const MAX_TIMEOUT_S: u64 = 3_600;
 
 /// The arguments of `call_app`.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -45,6 +44,58 @@ pub struct AppArguments {
     timeout: Option<u64>,
 }
 
+/// One run of an app.
+struct AppRun {
+    id: String,
+    input: Value,
+    began: Instant,
+    timeout: Duration,
+}
+
+/// An app in the list of apps.
+#[derive(Serialize)]
+struct ListedApp<'a> {
+    app_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_schema: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<Vec<&'a str>>,
+}
+
+impl<'a> ListedApp<'a> {
+    fn new(app_id: &'a str, app: &'a App) -> Self {
+        let (tool, steps) = match &app.kind {
+            AppKind::Tool { tool } => (Some(tool.as_str()), None),
+            AppKind::Workflow { steps, .. } => {
+                (None, Some(steps.iter().map(|step| step.tool.as_str()).collect()))
+            }
+        };
+        Self { app_id, description: &app.description, input_schema: app.input_schema.as_ref(), tool, steps }
+    }
+}
+
+/// What an app gave.
+#[derive(Serialize)]
+struct AppAnswer<'a> {
+    app_id: &'a str,
+    output: Value,
+    tool_calls: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    repaired: Vec<String>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    failed_optional_steps: Map<String, Value>,
+}
+
+impl AppAnswer<'_> {
+    fn into_result(self) -> Value {
+        text_result(json!(self).to_string())
+    }
+}
+
 impl Gateway {
     /// The `call_app` meta-tool.
     pub async fn call_app(
@@ -52,87 +103,37 @@ impl Gateway {
         caller: &Caller,
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
+        let config = self.config();
         let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
-            return Ok(text_result(self.apps().to_string()));
+            return Ok(text_result(list(&config.apps).to_string()));
         };
-        let config = self.config();
         let Some((id, app)) = config.apps.get_key_value(id.trim()) else {
-            let near = name::nearest(&id, config.apps.keys().map(String::as_str), 3);
-            let fault = Fault::new(
-                Code::NotFound,
-                format!("There is no app `{id}`. call_app without `app_id` lists them."),
-            );
-            let next = match near.first() {
-                Some(first) => json!({ "app_id": first, "input": arguments.input }),
-                None => json!({}),
-            };
-            return Err(fault.next("call_app", next).suggest(near).into());
+            return Err(unknown_app(&config.apps, &id, arguments.input).into());
         };
-        let mut input = arguments.input.clone();
-        if let Some(schema) = &app.input_schema {
-            let schema = Schema::new(schema.clone());
-            match schema.read(arguments.input.clone()) {
-                Ok(reading) => {
-                    let mut changes = reading.repaired;
-                    let unknown = schema.unknown(&reading.params);
-                    changes.extend(unknown.iter().map(|key| format!("the app does not know `{key}`")));
-                    if !changes.is_empty() {
-                        caller
-                            .session
-                            .notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
-                    }
-                    input = Value::Object(reading.params);
-                }
-                Err(misfit) => {
-                    let example = json!({ "app_id": id, "input": misfit.example });
-                    let message =
-                        format!("The input does not fit the app `{id}`: {}.", misfit.faults.join("; "));
-                    return Err(Fault::new(Code::InvalidParams, message)
-                        .details(json!({ "corrected_call": { "tool": "call_app", "arguments": example } }))
-                        .next("call_app", json!({}))
-                        .into());
-                }
-            }
-        }
-        let began = Instant::now();
-        let timeout = Duration::from_secs(arguments.timeout.unwrap_or(TIMEOUT_S).clamp(1, 3_600));
-        let cancel = CancellationToken::new();
+        let input = match &app.input_schema {
+            Some(schema) => read_input(caller, id, schema, arguments.input)?,
+            None => arguments.input,
+        };
+        let timeout = arguments.timeout.unwrap_or(TIMEOUT_S).clamp(1, MAX_TIMEOUT_S);
+        let timeout = Duration::from_secs(timeout);
+        let run = AppRun { id: id.clone(), input, began: Instant::now(), timeout };
         match &app.kind {
-            AppKind::Tool { tool } => {
-                self.call_tool_app(caller, began, id, tool, input, timeout, cancel).await
-            }
+            AppKind::Tool { tool } => self.call_tool_app(caller, run, tool).await,
             AppKind::Workflow { steps, output } => {
-                self.call_workflow(caller, began, id, steps, output.as_ref(), input, timeout, cancel).await
+                self.call_workflow(caller, run, steps, output.clone()).await
             }
         }
     }
 
-    /// The list of apps.
-    fn apps(&self) -> Value {
-        let config = self.config();
-        let apps: Vec<Value> = config.apps.iter().map(|(id, app)| describe(id, app)).collect();
-        let mut answer = json!({ "apps": apps });
-        if apps.is_empty() {
-            answer["hint"] =
-                json!("No apps are configured. The user adds one as [apps.NAME] in servers.toml.");
-        }
-        answer
-    }
-
-    #[allow(clippy::too_many_arguments)] // one call, each argument read once
     async fn call_tool_app(
         self: &Arc<Self>,
         caller: &Caller,
-        began: Instant,
-        id: &str,
+        app: AppRun,
         tool: &str,
-        input: Value,
-        timeout: Duration,
-        cancel: CancellationToken,
     ) -> Result<Value, Interrupt> {
         let (gate, tool) = self.find_tool(caller, tool).await?;
-        // Text for a tool that takes one thing is that thing.
-        let input = match (input, tool.schema.parameters().as_slice()) {
+        // Text for a tool with one required param is that param.
+        let input = match (app.input, tool.schema.parameters().as_slice()) {
             (Value::String(text), [first, rest @ ..])
                 if rest.iter().all(|other| !other.required) && !text.trim_start().starts_with('{') =>
             {
@@ -141,79 +142,71 @@ impl Gateway {
             (input, _) => input,
         };
         let prepared = self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await?;
+        let cancel = CancellationToken::new();
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
-        let (gateway, token, id) = (self.clone(), cancel.clone(), id.to_string());
+        let (gateway, token, id) = (self.clone(), cancel.clone(), app.id);
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
-        let run = Run { progress, began, ..Run::new(format!("app {}", tool.full), cancel) };
+        let run = Run { progress, began: app.began, ..Run::new(format!("app {}", tool.full), cancel) };
         let went_on = run.went_on.clone();
         let work = async move {
-            let begun = Begun { at: began, ..Begun::new(&own, &input) };
+            let begun = Begun { at: app.began, ..Begun::new(&own, &input) };
             let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-            let made = gateway.invoke(&own, prepared, Some(timeout), token, sink, &begun.span).await;
+            let made = gateway.invoke(&own, prepared, Some(app.timeout), token, sink, &begun.span).await;
             gateway.record(&own, &called, &begun, json_len(&made.result), &made);
             if is_error(&made.result) {
                 return made.result;
             }
-            let mut answer = json!({ "app_id": id, "output": value_of(&made.result), "tool_calls": 1 });
-            if !repaired.is_empty() {
-                answer["repaired"] = json!(repaired);
-            }
-            gateway.handed_out(&own, text_result(answer.to_string()), &went_on).await
+            let output = value_of(&made.result);
+            let failed_optional_steps = Map::new();
+            let answer = AppAnswer { app_id: &id, output, tool_calls: 1, repaired, failed_optional_steps };
+            gateway.handed_out(&own, answer.into_result(), &went_on).await
         };
         self.run(caller, run, work).await
     }
 
-    #[allow(clippy::too_many_arguments)] // one call, each argument read once
     async fn call_workflow(
         self: &Arc<Self>,
         caller: &Caller,
-        began: Instant,
-        id: &str,
+        app: AppRun,
         steps: &[Step],
-        output: Option<&Value>,
-        input: Value,
-        timeout: Duration,
-        cancel: CancellationToken,
+        output: Option<Value>,
     ) -> Result<Value, Interrupt> {
-        let actions = steps
-            .iter()
-            .map(|step| Action {
-                id: step.id.clone(),
-                name: step.tool.clone(),
-                params: Value::Object(step.params.clone()),
-                after: step.after.clone(),
-                timeout_ms: None,
-                select: None,
-                optional: step.optional,
-            })
-            .collect();
-        let plan = Plan::new(actions, &[INPUT])?;
-        for action in plan.actions() {
-            self.find_tool(caller, &action.name).await?;
+        let calls = steps.iter().map(planned).collect();
+        let plan = Arc::new(Plan::new(calls, &[INPUT]).map_err(|flaw| refused_plan(&flaw))?);
+        for call in plan.calls() {
+            self.find_tool(caller, &call.name).await?;
         }
-        let given = BTreeMap::from([(INPUT.to_string(), Arc::new(Source::from(input)))]);
+        let cancel = CancellationToken::new();
         let span = caller.meta_span("call_app");
         let own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
-        let (gateway, token) = (self.clone(), cancel.clone());
-        let (id, output) = (id.to_string(), output.cloned());
+        let gateway = self.clone();
         let so_far = SoFar::new(&plan);
         let seen = so_far.clone();
         let progress: Progress = Arc::new(move || Some(seen.counts()));
-        let run = Run { progress, began, ..Run::new(format!("app {id}"), cancel) };
+        let run = Run { progress, began: app.began, ..Run::new(format!("app {}", app.id), cancel.clone()) };
         let went_on = run.went_on.clone();
         let work = async move {
             // A token of its own: running out of time is not being cancelled by the user.
-            let limit = token.child_token();
+            let limit = cancel.child_token();
             let over = limit.clone();
             let timer = tokio::spawn(async move {
-                tokio::time::sleep(timeout).await;
+                tokio::time::sleep(app.timeout).await;
                 over.cancel();
             });
-            let ended = gateway.run_graph(&own, &plan, &given, CONCURRENCY, true, limit, &so_far).await;
+            let given = BTreeMap::from([(INPUT.to_string(), Arc::new(Source::from(app.input)))]);
+            let run = PlanRun {
+                plan: &plan,
+                given: given.clone(),
+                concurrency: CONCURRENCY,
+                fail_fast: true,
+                cancel: limit,
+                so_far: &so_far,
+            };
+            let ended = gateway.run_plan(&own, run).await;
             timer.abort();
-            let answer = finish(&id, &plan, &ended, &given, output.as_ref(), timeout);
+            let answer = finish(&app.id, &plan, &ended, given, output.as_ref(), app.timeout);
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             gateway.handed_out(&own, answer, &went_on).await
         };
@@ -221,89 +214,116 @@ impl Gateway {
     }
 }
 
-fn describe(id: &str, app: &App) -> Value {
-    let mut entry = json!({ "app_id": id });
-    if !app.description.is_empty() {
-        entry["description"] = json!(app.description);
+/// The list of apps.
+fn list(apps: &BTreeMap<String, App>) -> Value {
+    let listed: Vec<ListedApp<'_>> = apps.iter().map(|(id, app)| ListedApp::new(id, app)).collect();
+    let mut answer = json!({ "apps": listed });
+    if apps.is_empty() {
+        answer["hint"] = json!("No apps are configured. The user adds one as [apps.NAME] in servers.toml.");
     }
-    if let Some(schema) = &app.input_schema {
-        entry["input_schema"] = schema.clone();
+    answer
+}
+
+fn unknown_app(apps: &BTreeMap<String, App>, id: &str, input: Value) -> Fault {
+    let near = name::nearest(id, apps.keys().map(String::as_str), 3);
+    let message = format!("There is no app `{id}`. call_app without `app_id` lists them.");
+    let next = match near.first() {
+        Some(first) => json!({ "app_id": first, "input": input }),
+        None => json!({}),
+    };
+    Fault::new(Code::NotFound, message).next("call_app", next).suggest(near)
+}
+
+/// The input of an app, read as leniently as the params of a tool.
+fn read_input(caller: &Caller, id: &str, schema: &Value, input: Value) -> Result<Value, Fault> {
+    let schema = Schema::new(schema.clone());
+    let reading = schema.read(input).map_err(|misfit| {
+        let example = json!({ "app_id": id, "input": misfit.example });
+        let message = format!("The input does not fit the app `{id}`: {}.", misfit.faults.join("; "));
+        Fault::new(Code::InvalidParams, message)
+            .details(json!({ "corrected_call": { "tool": "call_app", "arguments": example } }))
+            .next("call_app", json!({}))
+    })?;
+    let mut changes = reading.repaired;
+    let unknown = schema.unknown(&reading.params);
+    changes.extend(unknown.iter().map(|key| format!("the app does not know `{key}`")));
+    if !changes.is_empty() {
+        caller.session.notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
     }
-    match &app.kind {
-        AppKind::Tool { tool } => entry["tool"] = json!(tool),
-        AppKind::Workflow { steps, .. } => {
-            entry["steps"] = json!(steps.iter().map(|step| &step.tool).collect::<Vec<_>>());
-        }
+    Ok(Value::Object(reading.params))
+}
+
+fn planned(step: &Step) -> PlannedCall {
+    PlannedCall {
+        id: step.id.clone(),
+        name: step.tool.clone(),
+        params: Value::Object(step.params.clone()),
+        after: step.after.clone(),
+        timeout_ms: None,
+        select: None,
+        optional: step.optional,
     }
-    entry
 }
 
 /// What a workflow answers: its output, or which step failed and why.
 fn finish(
     id: &str,
     plan: &Plan,
-    ended: &[Ended],
-    given: &BTreeMap<String, Arc<Source>>,
+    ended: &[ActionResult],
+    given: BTreeMap<String, Arc<Source>>,
     output: Option<&Value>,
     timeout: Duration,
 ) -> Value {
-    let steps = || plan.actions().iter().zip(ended);
-    if let Some((action, one)) = steps().find(|(action, one)| !one.succeeded() && !action.optional) {
-        let error = error_of(&one.result);
-        let why = error["message"].as_str().unwrap_or("it failed");
-        let done: Vec<&str> =
-            steps().filter(|(_, one)| one.succeeded()).map(|(a, _)| a.id.as_str()).collect();
-        let code = if error["code"] == "timeout" || error["code"] == "cancelled" {
-            Code::Timeout
-        } else {
-            Code::UpstreamError
-        };
-        let limit = if code == Code::Timeout {
-            format!(" The limit of the whole app is {}.", humantime::format_duration(timeout))
-        } else {
-            String::new()
-        };
-        return Fault::new(
-            code,
-            format!("The app `{id}` stopped at the step `{}` ({}): {why}{limit}", action.id, one.name),
-        )
+    let steps = || plan.calls().iter().zip(ended);
+    if let Some((call, one)) = steps().find(|(call, one)| !one.succeeded() && !call.optional) {
+        let done = steps().filter(|(_, one)| one.succeeded()).map(|(call, _)| call.id.as_str()).collect();
+        return stopped(id, &call.id, one, done, timeout).to_result();
+    }
+    let mut values = given;
+    values.extend(steps().map(|(call, one)| {
+        let source = if one.succeeded() { source_of(&one.result) } else { Source::default() };
+        (call.id.clone(), Arc::new(source))
+    }));
+    let output = match output {
+        None => {
+            let last = plan.calls().last().and_then(|call| values.get(&call.id));
+            Ok(last.map(|source| source.value.clone()).unwrap_or_default())
+        }
+        Some(output) => {
+            let lookup =
+                |name: &str| values.get(name).cloned().map_or_else(|| unknown(&values), Named::Value);
+            template::fill(output, &lookup).map(|filled| filled.value)
+        }
+    };
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            let message =
+                format!("The steps of the app `{id}` ran, but its `output` cannot be filled: {error}.");
+            return Fault::new(Code::InvalidParams, message).to_result();
+        }
+    };
+    let failed_optional_steps = steps()
+        .filter(|(_, one)| !one.succeeded())
+        .map(|(call, one)| (call.id.clone(), error_of(&one.result)))
+        .collect();
+    let tool_calls = ended.iter().filter(|one| one.ran).count();
+    AppAnswer { app_id: id, output, tool_calls, repaired: Vec::new(), failed_optional_steps }.into_result()
+}
+
+/// Why a workflow stopped at a step.
+fn stopped(id: &str, step: &str, one: &ActionResult, done: Vec<&str>, timeout: Duration) -> Fault {
+    let error = error_of(&one.result);
+    let why = error["message"].as_str().unwrap_or("it failed");
+    let timed_out = error["code"] == "timeout" || error["code"] == "cancelled";
+    let (code, limit) = match timed_out {
+        true => {
+            let limit = humantime::format_duration(timeout);
+            (Code::Timeout, format!(" The limit of the whole app is {limit}."))
+        }
+        false => (Code::UpstreamError, String::new()),
+    };
+    Fault::new(code, format!("The app `{id}` stopped at the step `{step}` ({}): {why}{limit}", one.name))
         .details(json!({ "completed": done, "error": error }))
         .next("get_tool", json!({ "name": one.name }))
-        .to_result();
-    }
-    let mut values = given.clone();
-    for (action, one) in steps() {
-        let source = if one.succeeded() { source_of(&one.result) } else { Source::default() };
-        values.insert(action.id.clone(), Arc::new(source));
-    }
-    let last = plan.actions().last().and_then(|action| values.get(&action.id));
-    let output = match output {
-        None => Ok(last.map(|source| source.value.clone()).unwrap_or_default()),
-        Some(output) => template::fill(output, &|name| match values.get(name) {
-            Some(value) => Named::Value(value.clone()),
-            None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
-        })
-        .map(|filled| filled.value),
-    };
-    match output {
-        Err(error) => Fault::new(
-            Code::InvalidParams,
-            format!("The steps of the app `{id}` ran, but its `output` cannot be filled: {error}."),
-        )
-        .to_result(),
-        Ok(output) => {
-            let mut answer = Map::new();
-            answer.insert("app_id".into(), json!(id));
-            answer.insert("output".into(), output);
-            answer.insert("tool_calls".into(), json!(ended.iter().filter(|one| one.ran).count()));
-            let failed: Map<String, Value> = steps()
-                .filter(|(_, one)| !one.succeeded())
-                .map(|(action, one)| (action.id.clone(), error_of(&one.result)))
-                .collect();
-            if !failed.is_empty() {
-                answer.insert("failed_optional_steps".into(), Value::Object(failed));
-            }
-            text_result(Value::Object(answer).to_string())
-        }
-    }
 }

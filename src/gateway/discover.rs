@@ -16,7 +16,7 @@ use crate::{
     config::Risk,
     fault::{Code, Fault},
     policy,
-    search::{self, Boost, Boosts, Confidence, Found, Hit, Query},
+    search::{self, Boost, Boosts, Confidence, Found, Hit, Learned, Query},
     text::clip,
 };
 
@@ -135,7 +135,6 @@ impl Gateway {
             }
             None => None,
         };
-        let limit = arguments.limit.unwrap_or(5).clamp(1, 50);
         let view = gate.view();
         let allowed = |document: usize| {
             view.seen.get(document) == Some(&true)
@@ -149,7 +148,7 @@ impl Gateway {
         let learned = self.learned(snapshot, &words);
         let mut boosts = boosts(&gate, &view, &caller.session);
         learn::add(&mut boosts, &learned);
-        let pool = POOL.max(limit * 2);
+        let pool = POOL.max(2 * limit(&arguments));
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
         self.searched(caller, snapshot, words.clone(), &found);
         // Nobody can be sure before everything is there to compare with.
@@ -161,43 +160,27 @@ impl Gateway {
         {
             found.confidence = Confidence::Medium;
         }
-        let low = matches!(found.confidence, Confidence::Low);
         // Who looks into one category wants to see what is there.
-        let short = low && members.is_none();
-        let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
+        let short = matches!(found.confidence, Confidence::Low) && members.is_none();
         let summary = if short { LOW_SUMMARY } else { SUMMARY };
-        let is_up = |tool: &Tool| gate.trouble(&tool.server).is_none();
-        let mut hits = distinct(snapshot, &found.hits, most, short, &view, &is_up);
-        if matches!(found.confidence, Confidence::High) && arguments.limit.is_none() {
-            let least = found.hits.first().map_or(0.0, |hit| FAR * hit.score);
-            hits.retain(|(hit, ..)| hit.score >= least);
+        let mut results = Vec::new();
+        for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, short) {
+            let mut line = gate.line(tool, arguments.detail, summary, Some(hit.score));
+            if !twins.is_empty() {
+                line["also"] = json!(twins);
+            }
+            if arguments.explain {
+                line["explain"] = explain(snapshot, &view, &request, &learned, hit);
+            }
+            results.push(line);
         }
-        let results: Vec<Value> = hits
-            .iter()
-            .map(|(hit, tool, twins)| {
-                let mut line = gate.line(tool, arguments.detail, summary, Some(hit.score));
-                if !twins.is_empty() {
-                    line["also"] = json!(twins);
-                }
-                if arguments.explain {
-                    line["explain"] = json!(snapshot.index.explain(&request, hit));
-                    if let Some((_, from)) = learned.iter().find(|(document, _)| *document == hit.document) {
-                        line["explain"]["learned_from"] = json!(from.words);
-                    }
-                    if let Some(priority) = view.priority(hit.document) {
-                        line["explain"]["priority"] = json!(priority);
-                    }
-                }
-                line
-            })
-            .collect();
         let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
         self.metrics.searched(began.elapsed());
         span.found(results.len(), found.total, found.confidence.as_str());
         if let Some(hint) = self.hint(&gate, &request, &words, &found, &arguments) {
             answer["hint"] = json!(hint);
         }
-        let see_also = self.see_also(caller, snapshot, &words).await;
+        let see_also = self.see_also(&gate, &words).await;
         if !see_also.is_empty() {
             answer["see_also"] = json!(see_also);
         }
@@ -433,6 +416,51 @@ impl Gate {
     }
 }
 
+/// How many results a search gives at most.
+fn limit(arguments: &SearchArguments) -> usize {
+    arguments.limit.unwrap_or(5).clamp(1, 50)
+}
+
+/// A hit, its tool, and the full names of tools with the same definition.
+type Shown<'a> = (&'a Hit, &'a Arc<Tool>, Vec<&'a str>);
+
+/// The hits that an answer shows. `short`: the confidence is low and nobody asked for a number.
+fn shown<'a>(
+    gate: &'a Gate,
+    view: &View,
+    arguments: &SearchArguments,
+    found: &'a Found,
+    short: bool,
+) -> Vec<Shown<'a>> {
+    let limit = limit(arguments);
+    let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
+    let is_up = |tool: &Tool| gate.trouble(&tool.server).is_none();
+    let mut hits = distinct(&gate.snapshot, &found.hits, most, short, view, &is_up);
+    if matches!(found.confidence, Confidence::High) && arguments.limit.is_none() {
+        let least = found.hits.first().map_or(0.0, |hit| FAR * hit.score);
+        hits.retain(|(hit, ..)| hit.score >= least);
+    }
+    hits
+}
+
+/// Why a hit has its score, for people.
+fn explain(
+    snapshot: &Snapshot,
+    view: &View,
+    request: &Query,
+    learned: &[(usize, Learned)],
+    hit: &Hit,
+) -> Value {
+    let mut explained = json!(snapshot.index.explain(request, hit));
+    if let Some((_, from)) = learned.iter().find(|(document, _)| *document == hit.document) {
+        explained["learned_from"] = json!(from.words);
+    }
+    if let Some(priority) = view.priority(hit.document) {
+        explained["priority"] = json!(priority);
+    }
+    explained
+}
+
 /// What the session has loaded ranks higher, and what has a priority higher or lower.
 fn boosts(gate: &Gate, view: &View, session: &Session) -> Boosts {
     let boost = |priority: f32| Boost { priority: lift(priority), ..Boost::default() };
@@ -454,11 +482,11 @@ fn distinct<'a>(
     spread: bool,
     view: &View,
     is_up: &dyn Fn(&Tool) -> bool,
-) -> Vec<(&'a Hit, &'a Arc<Tool>, Vec<&'a str>)> {
-    let mut kept: Vec<(&Hit, &Arc<Tool>, Vec<&str>)> = Vec::new();
+) -> Vec<Shown<'a>> {
+    let mut kept: Vec<Shown<'a>> = Vec::new();
     for hit in hits {
         let Some(tool) = snapshot.tool(hit.document) else { continue };
-        let twin = |(_, other, _): &&mut (&Hit, &Arc<Tool>, Vec<&str>)| {
+        let twin = |(_, other, _): &&mut Shown<'a>| {
             other.name == tool.name && other.version == tool.version && !view.ranks(tool)
         };
         match kept.iter_mut().find(twin) {
@@ -470,9 +498,7 @@ fn distinct<'a>(
             None => kept.push((hit, tool, Vec::new())),
         }
     }
-    let one_server = |kept: &[(&Hit, &Arc<Tool>, Vec<&str>)]| {
-        kept.windows(2).all(|pair| pair[0].1.server == pair[1].1.server)
-    };
+    let one_server = |kept: &[Shown<'a>]| kept.windows(2).all(|pair| pair[0].1.server == pair[1].1.server);
     if spread
         && most > 1
         && kept.len() > most

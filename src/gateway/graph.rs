@@ -1,58 +1,51 @@
-//! Calls that depend on each other: the engine of `run_parallel` and of workflows.
+//! `run_parallel`, and the driver of every plan: does what the schedule of [`crate::workflow`] says.
 //!
-//! A call starts as soon as the calls that it names, in `after` or in a template, have ended. Calls
-//! that change something go one at a time per server. What one gives is put into the next without
-//! going through a model.
+//! A result goes into the params of the calls that need it without passing through a model.
 
-mod plan;
+mod action;
+mod report;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-pub use plan::{Action, Plan};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::{
+    action::{ActionResult, unknown},
+    report::SoFar,
+};
 use super::{
-    Gateway,
-    call::{Begun, text_result},
-    faults::error_of,
+    Gate, Gateway,
     interrupt::Interrupt,
-    keep,
     run::Run,
     session::{AsTask, Caller},
 };
 use crate::{
-    catalog::GATEWAY,
-    downstream::ProgressSink,
+    catalog::{GATEWAY, Tool},
     fault::{Code, Fault},
-    jobs::{self, Progress},
+    jobs::Progress,
     name,
-    results::{self, is_error, json_len, source_of, value_of},
-    template::{self, Named, Source},
-    text::clip,
+    results::source_of,
+    template::Source,
+    workflow::{Effect, Event, Flaw, Pace, Plan, PlannedCall, Schedule},
 };
 
 /// How many calls run at a time if the caller does not say.
-const CONCURRENCY: usize = 8;
-/// What is shown of a result that other calls use, in characters; one of so many bytes is shown whole.
-const PASSED_ON: usize = 500;
-/// Results up to this size, in bytes, are shown while others still run, and so many bytes of all.
-const PARTIAL_BYTES: usize = 2_000;
-const PARTIAL_TOTAL: usize = 10_000;
+pub(super) const CONCURRENCY: usize = 8;
 /// How many actions one `run_parallel` takes.
-pub const MAX_ACTIONS: usize = 50;
+const MAX_ACTIONS: usize = 50;
 
 /// The arguments of `run_parallel`.
 #[derive(Debug, serde::Deserialize)]
 pub struct ParallelArguments {
     /// The calls.
-    pub actions: Vec<Action>,
+    pub actions: Vec<PlannedCall>,
     /// How many run at a time.
     pub max_concurrency: Option<usize>,
     /// Whether the first failure keeps the rest from starting.
@@ -60,26 +53,47 @@ pub struct ParallelArguments {
     pub fail_fast: bool,
 }
 
-/// How one call of a graph ended.
-#[derive(Clone, Debug)]
-pub struct Ended {
-    /// The tool's full name, or the name as it was given.
-    pub name: String,
-    /// What it gave: a `CallToolResult`.
-    pub result: Arc<Value>,
-    /// What was repaired in its params.
-    pub repaired: Vec<String>,
-    /// Whether the tool was called.
-    pub ran: bool,
-    /// How long it took, in milliseconds.
-    pub elapsed_ms: u64,
+/// One run of a plan.
+pub(super) struct PlanRun<'a> {
+    pub plan: &'a Plan,
+    /// What templates may name beside the calls' ids.
+    pub given: BTreeMap<String, Arc<Source>>,
+    pub concurrency: usize,
+    pub fail_fast: bool,
+    pub cancel: CancellationToken,
+    /// Is kept up to date with each end.
+    pub so_far: &'a SoFar,
 }
 
-impl Ended {
-    /// Whether it has a result that is no error.
-    pub fn succeeded(&self) -> bool {
-        !is_error(&self.result)
+/// The ends of a run's calls.
+struct Ends<'a> {
+    plan: &'a Plan,
+    so_far: &'a SoFar,
+    results: Vec<Option<ActionResult>>,
+    /// What templates take their values from.
+    values: BTreeMap<String, Arc<Source>>,
+}
+
+impl Ends<'_> {
+    fn add(&mut self, at: usize, one: ActionResult) {
+        let call = &self.plan.calls()[at];
+        if !one.succeeded() && call.optional {
+            self.values.insert(call.id.clone(), Arc::default());
+        } else if one.succeeded() && self.plan.is_used(at) {
+            self.values.insert(call.id.clone(), Arc::new(source_of(&one.result)));
+        }
+        self.so_far.end(at, &one);
+        self.results[at] = Some(one);
     }
+
+    fn into_results(self) -> Vec<ActionResult> {
+        self.results.into_iter().flatten().collect()
+    }
+}
+
+/// A plan that is refused before anything runs.
+pub(super) fn refused_plan(flaw: &Flaw) -> Fault {
+    Fault::new(Code::InvalidParams, format!("{flaw} Nothing was run."))
 }
 
 impl Gateway {
@@ -89,154 +103,42 @@ impl Gateway {
         caller: &Caller,
         arguments: ParallelArguments,
     ) -> Result<Value, Interrupt> {
-        let count = arguments.actions.len();
-        if count == 0 || count > MAX_ACTIONS {
-            return Err(Fault::new(
-                Code::InvalidParams,
-                format!("`actions` holds {count}; 1 to {MAX_ACTIONS} are run at once."),
-            )
-            .into());
+        let ParallelArguments { actions, max_concurrency, fail_fast } = arguments;
+        if actions.is_empty() || actions.len() > MAX_ACTIONS {
+            let message = format!("`actions` has {} entries; give 1 to {MAX_ACTIONS}.", actions.len());
+            return Err(Fault::new(Code::InvalidParams, message).into());
         }
         let began = Instant::now();
-        let plan = Plan::new(arguments.actions, &[])?;
-        for action in plan.actions().iter().filter(|action| name::META_TOOLS.contains(&action.name.as_str()))
-        {
-            // Says what it is, and what to do.
-            self.gate(&caller.session).tool(&action.name)?;
+        let plan = Arc::new(Plan::new(actions, &[]).map_err(|flaw| refused_plan(&flaw))?);
+        let gate = self.gate(&caller.session);
+        for call in plan.calls().iter().filter(|call| name::META_TOOLS.contains(&call.name.as_str())) {
+            // The fault names the meta-tool and says what to do.
+            gate.tool(&call.name)?;
         }
         let cancel = CancellationToken::new();
         let span = caller.meta_span("run_parallel");
         let own = Caller { trace: span.parent(), ..caller.clone() };
-        let (gateway, token) = (self.clone(), cancel.clone());
-        let concurrency = arguments.max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
-        let plan = Arc::new(plan);
         let so_far = SoFar::new(&plan);
-        let progress: Progress = {
-            let (so_far, plan) = (so_far.clone(), plan.clone());
-            Arc::new(move || Some(so_far.report(&plan)))
-        };
+        let told = so_far.clone();
+        let progress: Progress = Arc::new(move || Some(told.report()));
+        let run = Run { progress, began, ..Run::new("run_parallel".into(), cancel.clone()) };
+        let concurrency = max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
+        let gateway = self.clone();
         let work = async move {
             let began = Instant::now();
-            let ended = gateway
-                .run_graph(&own, &plan, &BTreeMap::new(), concurrency, arguments.fail_fast, token, &so_far)
-                .await;
-            let elapsed_ms = millis(began);
+            let given = BTreeMap::new();
+            let run = PlanRun { plan: &plan, given, concurrency, fail_fast, cancel, so_far: &so_far };
+            let results = gateway.run_plan(&own, run).await;
+            let elapsed = began.elapsed();
             span.ended("ok");
-            gateway.report(&own, &plan, ended, elapsed_ms).await
+            gateway.report(&own, &plan, results, elapsed).await
         };
-        let run = Run { progress, began, ..Run::new("run_parallel".into(), cancel) };
         self.run(caller, run, work).await
     }
 
-    /// The answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget: small ones are
-    /// given whole, and what they leave is divided among the large ones. What only other calls use is kept and given in
-    /// short.
-    async fn report(&self, caller: &Caller, plan: &Plan, ended: Vec<Ended>, elapsed_ms: u64) -> Value {
-        let sizes: Vec<usize> =
-            ended.iter().map(|one| if one.succeeded() { json_len(&one.result) } else { 0 }).collect();
-        let budget = caller.limits.max_result_bytes;
-        let share = fair_share(&sizes, budget);
-        let mut left = budget;
-        let (total, succeeded) = (ended.len(), ended.iter().filter(|one| one.succeeded()).count());
-        let mut results: Vec<Value> = Vec::with_capacity(total);
-        let mut media: Vec<Value> = Vec::new();
-        let used = plan.used();
-        for (at, ((action, mut one), size)) in plan.actions().iter().zip(ended).zip(sizes).enumerate() {
-            let success = one.succeeded();
-            let mut entry = json!({ "id": action.id, "name": one.name, "success": success });
-            if success {
-                let own = results::take_media(&mut one.result);
-                if !own.is_empty() {
-                    entry["media"] = own.iter().map(|block| block["mimeType"].clone()).collect();
-                    let note = format!("From the action `{}` ({}):", action.id, one.name);
-                    media.push(json!({ "type": "text", "text": note }));
-                    media.extend(own);
-                }
-                let passed_on = used.contains(&at) && action.select.is_none() && size > PASSED_ON;
-                let shown = match passed_on {
-                    true => self.in_short(caller, &one.result, size).await,
-                    false => self.compact(caller, one.result, share).await,
-                };
-                // As text inside of text it takes more room than it does by itself.
-                let reference = shown["content"].as_array().and_then(|blocks| reference_in(blocks.last()?));
-                match reference {
-                    Some(reference) if json_len(&shown) > left => {
-                        entry["result"] = json!({ "truncated": true, "ref": reference, "bytes": size });
-                    }
-                    _ if shown == "" && entry.get("media").is_some() => {}
-                    _ => entry["result"] = shown,
-                }
-            } else {
-                entry["error"] = error_of(&one.result);
-            }
-            if !one.repaired.is_empty() {
-                entry["repaired"] = json!(one.repaired);
-            }
-            entry["elapsed_ms"] = json!(one.elapsed_ms);
-            left = left.saturating_sub(json_len(&entry));
-            results.push(entry);
-        }
-        let report = json!({
-            "results": results,
-            "total": total,
-            "succeeded": succeeded,
-            "failed": total - succeeded,
-            "elapsed_ms": elapsed_ms,
-        });
-        let mut blocks = vec![json!({ "type": "text", "text": report.to_string() })];
-        blocks.append(&mut media);
-        json!({ "content": blocks })
-    }
-
-    /// The beginning of a result that other calls took what they needed from, and the reference to the rest.
-    async fn in_short(&self, caller: &Caller, result: &Arc<Value>, size: usize) -> Value {
-        let text = results::text_of_value(result);
-        let mut short = json!({ "truncated": true, "bytes": size, "begins": clip(&text, PASSED_ON) });
-        match self.keep_whole(caller, Value::clone(result)).await {
-            Ok(reference) => short["ref"] = json!(reference),
-            Err(why) => short["not_kept"] = json!(why),
-        }
-        short
-    }
-
-    /// A result inside a larger answer: its value where that says everything, else its blocks. Here all
-    /// of it is text that a model reads, so all of it is held to the budget.
-    async fn compact(&self, caller: &Caller, result: Arc<Value>, budget: usize) -> Value {
-        let blocks = result.get("content").and_then(Value::as_array);
-        let texts_only =
-            blocks.is_none_or(|blocks| blocks.iter().all(|block| block.get("type") == Some(&json!("text"))));
-        if texts_only {
-            let value = value_of(&result);
-            if json_len(&value) <= budget {
-                return value;
-            }
-            let text = text_result(match value {
-                Value::String(text) => text,
-                value => value.to_string(),
-            });
-            let size = json_len(&text);
-            return self.fit(caller, text, size, budget).await;
-        }
-        let size = json_len(&result);
-        let mut whole = self.fit(caller, Arc::unwrap_or_clone(result), size, budget).await;
-        if let Some(fields) = whole.as_object_mut() {
-            fields.remove("resultType");
-        }
-        whole
-    }
-
-    /// Runs a graph; gives how each call ended, in the order given, and meanwhile tells `so_far`.
-    #[allow(clippy::too_many_arguments)] // one call, each argument read once
-    pub(super) async fn run_graph(
-        self: &Arc<Self>,
-        caller: &Caller,
-        plan: &Plan,
-        given: &BTreeMap<String, Arc<Source>>,
-        concurrency: usize,
-        fail_fast: bool,
-        cancel: CancellationToken,
-        so_far: &SoFar,
-    ) -> Vec<Ended> {
+    /// Runs a plan; returns how each call ended, in the order of the plan.
+    pub(super) async fn run_plan(self: &Arc<Self>, caller: &Caller, run: PlanRun<'_>) -> Vec<ActionResult> {
+        let PlanRun { plan, given, concurrency, fail_fast, cancel, so_far } = run;
         let caller = &Caller {
             unasked: true,
             as_task: AsTask::Never,
@@ -244,266 +146,53 @@ impl Gateway {
             cancel: cancel.clone(),
             ..caller.clone()
         };
-        // Cancelled by the first failure, if that is to keep the rest from starting.
+        let gate = self.gate(&caller.session);
+        let lanes = plan.calls().iter().map(|call| lane(&gate, call)).collect();
+        let mut schedule = Schedule::new(plan, Pace { concurrency, fail_fast, lanes });
+        let mut ends = Ends { plan, so_far, results: vec![None; plan.calls().len()], values: given };
         let halt = CancellationToken::new();
-        let used = plan.used();
-        let count = plan.actions.len();
-        let mut ended: Vec<Option<Ended>> = vec![None; count];
-        let mut values: BTreeMap<String, Arc<Source>> = given.clone();
-        let mut started: BTreeSet<usize> = BTreeSet::new();
         let mut running = FuturesUnordered::new();
+        let mut event = if cancel.is_cancelled() { Event::Cancelled } else { Event::Begin };
         loop {
-            for at in 0..count {
-                let ready = plan.needs[at].iter().all(|need| ended[*need].is_some());
-                if started.contains(&at) || !ready {
-                    continue;
+            for effect in schedule.step(event) {
+                match effect {
+                    Effect::Start(at) => {
+                        let call = &plan.calls()[at];
+                        let work =
+                            self.run_action(caller, call, ends.values.clone(), cancel.child_token(), &halt);
+                        running.push(AssertUnwindSafe(work).catch_unwind().map(move |one| (at, one)));
+                    }
+                    Effect::HoldBack(at, reason) => {
+                        let fault = Fault::new(Code::Cancelled, format!("Not run: {reason}."));
+                        ends.add(at, ActionResult::not_run(&plan.calls()[at], &fault, Duration::ZERO));
+                    }
+                    Effect::Halt => halt.cancel(),
+                    Effect::Finished => return ends.into_results(),
                 }
-                let action = &plan.actions[at];
-                if let Some(why) = held_back(plan, at, &ended, &halt, &cancel) {
-                    started.insert(at);
-                    let fault = Fault::new(Code::Cancelled, why);
-                    let one = Ended {
-                        name: action.name.clone(),
-                        result: Arc::new(fault.to_result()),
-                        repaired: Vec::new(),
-                        ran: false,
-                        elapsed_ms: 0,
-                    };
-                    so_far.end(at, &one);
-                    ended[at] = Some(one);
-                    continue;
-                }
-                if running.len() >= concurrency {
-                    break;
-                }
-                started.insert(at);
-                let call = self.run_action(caller, action, values.clone(), cancel.child_token(), &halt);
-                let call = AssertUnwindSafe(call);
-                running.push(call.catch_unwind().map(move |one| (at, one)));
             }
-            // What was held back may have been all that others waited for.
-            let Some((at, one)) = running.next().await else {
-                if ended.iter().all(Option::is_some) {
-                    break;
-                }
-                continue;
-            };
-            let action = &plan.actions[at];
-            let one = one.unwrap_or_else(|_| {
-                tracing::error!(tool = action.name, "a call panicked");
-                Ended {
-                    name: action.name.clone(),
-                    result: Arc::new(jobs::panicked()),
-                    repaired: Vec::new(),
-                    ran: true,
-                    elapsed_ms: 0,
-                }
-            });
-            if one.succeeded() {
-                if used.contains(&at) {
-                    values.insert(action.id.clone(), Arc::new(source_of(&one.result)));
-                }
-            } else if action.optional {
-                values.insert(action.id.clone(), Arc::default());
-            } else if fail_fast {
-                halt.cancel();
-            }
-            so_far.end(at, &one);
-            ended[at] = Some(one);
-        }
-        ended.into_iter().flatten().collect()
-    }
-
-    async fn run_action(
-        self: &Arc<Self>,
-        caller: &Caller,
-        action: &Action,
-        values: BTreeMap<String, Arc<Source>>,
-        cancel: CancellationToken,
-        halt: &CancellationToken,
-    ) -> Ended {
-        let begun = Begun::new(caller, &action.params);
-        let not_run = |fault: Fault| {
-            self.refused(caller, &action.name, &begun, &fault);
-            Ended {
-                name: action.name.clone(),
-                result: Arc::new(fault.to_result()),
-                repaired: Vec::new(),
-                ran: false,
-                elapsed_ms: millis(begun.at),
-            }
-        };
-        let prepared = async {
-            let references = self.references(caller, &action.params).await?;
-            let lookup = |name: &str| match values.get(name) {
-                Some(value) => Named::Value(value.clone()),
-                None if name.starts_with("ref:") => keep::reference(&references, name),
-                None => Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", ")),
-            };
-            let filled = template::fill(&action.params, &lookup);
-            let params = filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))?;
-            // Templates mean nothing outside of the graph; kept results stay references.
-            let outside = template::names(&action.params).is_empty();
-            let written = if outside { action.params.clone() } else { params.value.clone() };
-            self.prepare(caller, &action.name, written, Some(params)).await
-        };
-        let prepared = match prepared.await {
-            Ok(prepared) => prepared,
-            Err(Interrupt::Fault(fault)) => return not_run(*fault),
-            // What is only prepared does not go on as a task and is not refused by its server.
-            Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
-                return not_run(Fault::new(
-                    Code::Internal,
-                    "The call was not made; make it with execute_tool.",
-                ));
-            }
-        };
-        let tool = prepared.tool.clone();
-        let alone = !tool.read_only && !tool.parallel && &*tool.server != GATEWAY;
-        let connection = self.connection_for(caller, &tool.server).filter(|_| alone);
-        let timeout = action.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
-        let held = |why: &str| {
-            not_run(Fault::new(Code::Cancelled, format!("Not run: {why} while it waited for its turn.")))
-        };
-        let _turn = match &connection {
-            Some(connection) => tokio::select! {
+            event = tokio::select! {
                 biased;
-                () = cancel.cancelled() => return held("cancelled"),
-                () = halt.cancelled() => return held("another call failed and `fail_fast` is set,"),
-                () = tokio::time::sleep(timeout.unwrap_or(connection.settings().timeout)) => {
-                    let message = format!("`{}` was busy with other calls for all of its time.", tool.server);
-                    return not_run(Fault::new(Code::RateLimited, message).retry_after(Duration::from_secs(1)));
+                () = cancel.cancelled(), if event != Event::Cancelled => Event::Cancelled,
+                ended = running.next() => {
+                    let Some((at, one)) = ended else { return ends.into_results() };
+                    let one = one.unwrap_or_else(|_| ActionResult::panicked(&plan.calls()[at]));
+                    let success = one.succeeded();
+                    ends.add(at, one);
+                    Event::Ended { at, success }
                 }
-                turn = connection.one_at_a_time.lock() => Some(turn),
-            },
-            None => None,
-        };
-        let timeout =
-            timeout.map(|timeout| timeout.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
-        let repaired = prepared.repaired.clone();
-        let sink = ProgressSink::new(None);
-        let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        let size = json_len(&made.result);
-        self.record(caller, &tool, &begun, size, &made);
-        let (result, _) = self.filtered(caller, made.result, size, action.select.as_deref()).await;
-        let result = Arc::new(result);
-        Ended { name: tool.full.to_string(), result, repaired, ran: true, elapsed_ms: millis(begun.at) }
-    }
-}
-
-/// Why a call is not to be run, if so.
-fn held_back(
-    plan: &Plan,
-    at: usize,
-    ended: &[Option<Ended>],
-    halt: &CancellationToken,
-    cancel: &CancellationToken,
-) -> Option<String> {
-    if cancel.is_cancelled() {
-        return Some("Not run: cancelled.".into());
-    }
-    if halt.is_cancelled() {
-        return Some("Not run: another call failed and `fail_fast` is set.".into());
-    }
-    let broken = plan.needs[at].iter().find(|need| {
-        ended[**need].as_ref().is_some_and(|one| !one.succeeded()) && !plan.actions[**need].optional
-    })?;
-    Some(format!("Not run: `{}`, which it needs, failed.", plan.actions[*broken].id))
-}
-
-/// How far a graph has come, for whoever asks while it runs: each call that has ended as the report shows it, but of a large
-/// result only that it is there.
-#[derive(Clone, Debug)]
-pub(super) struct SoFar {
-    ended: Arc<Mutex<Vec<Option<Value>>>>,
-}
-
-impl SoFar {
-    pub fn new(plan: &Plan) -> Self {
-        Self { ended: Arc::new(Mutex::new(vec![None; plan.actions.len()])) }
-    }
-
-    fn end(&self, at: usize, one: &Ended) {
-        let mut entry = json!({ "name": one.name, "success": one.succeeded() });
-        let small = |value: &Value| json_len(value) <= PARTIAL_BYTES;
-        if !one.succeeded() {
-            let error = error_of(&one.result);
-            entry["error"] = if small(&error) { error } else { json!({ "code": error["code"] }) };
-        } else if small(&one.result) {
-            entry["result"] = value_of(&one.result);
-        }
-        if let Ok(mut ended) = self.ended.lock() {
-            ended[at] = Some(entry);
+            };
         }
     }
-
-    /// How many calls have ended.
-    pub fn counts(&self) -> Value {
-        let ended = self.ended.lock().map(|ended| (ended.iter().flatten().count(), ended.len()));
-        let (done, total) = ended.unwrap_or_default();
-        json!({ "ended": done, "total": total })
-    }
-
-    /// The same with what has ended, as far as it is small.
-    fn report(&self, plan: &Plan) -> Value {
-        let mut report = self.counts();
-        let ended = self.ended.lock().map(|ended| ended.clone()).unwrap_or_default();
-        let mut left = PARTIAL_TOTAL;
-        let results: Vec<Value> = plan
-            .actions()
-            .iter()
-            .zip(ended)
-            .filter_map(|(action, entry)| {
-                let mut entry = entry?;
-                left = left.checked_sub(json_len(&entry))?;
-                entry["id"] = json!(action.id);
-                Some(entry)
-            })
-            .collect();
-        if !results.is_empty() {
-            report["results"] = json!(results);
-        }
-        report
-    }
 }
 
-/// The reference in the note of a shortened result.
-fn reference_in(note: &Value) -> Option<String> {
-    let note: Value = serde_json::from_str(note["text"].as_str()?).ok()?;
-    Some(note["ref"].as_str()?.into())
+/// The lane of a call: calls that change something go one at a time per server. The lane of a tool that is not listed yet is
+/// unknown; its call waits at its server's connection.
+fn lane(gate: &Gate, call: &PlannedCall) -> Option<Arc<str>> {
+    let tool = gate.tool(&call.name).ok()?;
+    goes_alone(&tool).then(|| tool.server.clone())
 }
 
-/// The most bytes that one of several results may have, so that all together stay within `budget`: what small ones leave is
-/// divided among the others. At least 1,000, which a preview needs.
-fn fair_share(sizes: &[usize], budget: usize) -> usize {
-    let mut sorted = sizes.to_vec();
-    sorted.sort_unstable();
-    let mut left = budget;
-    for (at, size) in sorted.iter().enumerate() {
-        let share = left / (sorted.len() - at);
-        if *size > share {
-            return share.max(1_000);
-        }
-        left -= size;
-    }
-    budget
-}
-
-pub(super) fn millis(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_results_leave_their_share_to_large_ones() {
-        let check = |sizes: &[usize], expected| assert_eq!(fair_share(sizes, 10_000), expected, "{sizes:?}");
-        check(&[], 10_000);
-        check(&[10, 20, 9_000], 10_000);
-        check(&[20_000], 10_000);
-        check(&[1_000, 20_000, 20_000], 4_500);
-        check(&[20_000; 50], 1_000);
-    }
+/// Whether a call of this tool changes something, and its server takes one such call at a time.
+fn goes_alone(tool: &Tool) -> bool {
+    !tool.read_only && !tool.parallel && &*tool.server != GATEWAY
 }

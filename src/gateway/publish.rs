@@ -14,7 +14,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Gateway, Indexing, Recalled, Snapshot, lists, own_listing};
+use super::{Gateway, Indexing, Recalled, Snapshot, builtin, lists};
 use crate::{
     catalog::{Catalog, GATEWAY, Listing},
     config::ServerSettings,
@@ -38,7 +38,7 @@ struct Words {
 impl Gateway {
     /// Turns what the servers list into snapshots, until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
-        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::from([(GATEWAY.into(), own_listing())]);
+        let mut known: BTreeMap<Arc<str>, Listing> = BTreeMap::from([(GATEWAY.into(), builtin::listing())]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         self.read_lists(&mut known).await;
         let mut generation = 1;

@@ -25,6 +25,7 @@ use crate::{
     downstream::{ELICIT, Requests},
     fault::{Code, Fault},
     jobs::Owner,
+    name,
     text::{clip, hex},
 };
 
@@ -86,25 +87,7 @@ impl Questions {
                 None => self.still_open(token, arguments.content.is_some())?,
             });
         }
-        if arguments.question.trim().is_empty() {
-            return Err(Fault::new(
-                Code::InvalidParams,
-                "`question` is missing: what is the user to be asked?",
-            )
-            .into());
-        }
-        if let Some(form) = &arguments.form {
-            check_form(form)?;
-        }
-        let free = arguments.form.is_none() && arguments.choices.is_empty() && arguments.content.is_none();
-        let words = crate::name::fold(&arguments.question);
-        if free && SECRET_WORDS.iter().any(|word| words.contains(word)) {
-            let message = "This asks for a secret, and secrets are never asked for: the user sets them as environment variables and \
-                           names them in servers.toml as ${NAME}. If it asks something else, give `choices`.";
-            return Err(Fault::new(Code::InvalidParams, message)
-                .next("ask_user", json!({ "question": arguments.question, "choices": ["yes", "no"] }))
-                .into());
-        }
+        check(&arguments)?;
         let about = About::of(&arguments);
         let schema = form_for(&arguments, &about);
         let message = match &arguments.content {
@@ -160,18 +143,7 @@ impl Questions {
         {
             return Ok(());
         }
-        let shown = clip(&serde_json::to_string_pretty(params).unwrap_or_default(), 1_500);
-        let does = match tool.summary(200) {
-            about if about.is_empty() => String::new(),
-            about => format!("It does: {about}\n"),
-        };
-        let risk = serde_json::to_value(tool.risk).unwrap_or_default();
-        let message = format!(
-            "Allow `{}` of the server `{}`? Its risk is {}.\n{does}\n{shown}",
-            tool.name,
-            tool.server,
-            risk.as_str().unwrap_or("not known"),
-        );
+        let message = approval_message(tool, params);
         // Only a session that lasts can remember.
         let choices = if caller.lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
         let schema = json!({
@@ -326,6 +298,41 @@ impl Questions {
     }
 }
 
+/// Whether these arguments ask something that may be asked.
+fn check(arguments: &AskArguments) -> Result<(), Fault> {
+    if arguments.question.trim().is_empty() {
+        return Err(Fault::new(Code::InvalidParams, "`question` is missing: what should the user be asked?"));
+    }
+    if let Some(form) = &arguments.form {
+        check_form(form)?;
+    }
+    let free = arguments.form.is_none() && arguments.choices.is_empty() && arguments.content.is_none();
+    let words = name::fold(&arguments.question);
+    if free && SECRET_WORDS.iter().any(|word| words.contains(word)) {
+        let message = "This asks for a secret, and secrets are never asked for: the user sets them as environment variables and \
+                       names them in servers.toml as ${NAME}. If it asks something else, give `choices`.";
+        let again = json!({ "question": arguments.question, "choices": ["yes", "no"] });
+        return Err(Fault::new(Code::InvalidParams, message).next("ask_user", again));
+    }
+    Ok(())
+}
+
+/// The question whether a call may be made.
+fn approval_message(tool: &Tool, params: &Map<String, Value>) -> String {
+    let shown = clip(&serde_json::to_string_pretty(params).unwrap_or_default(), 1_500);
+    let does = match tool.summary(200) {
+        about if about.is_empty() => String::new(),
+        about => format!("It does: {about}\n"),
+    };
+    let risk = serde_json::to_value(tool.risk).unwrap_or_default();
+    format!(
+        "Allow `{}` of the server `{}`? Its risk is {}.\n{does}\n{shown}",
+        tool.name,
+        tool.server,
+        risk.as_str().unwrap_or("not known"),
+    )
+}
+
 /// An approval that no form has an answer to: the same call asks once more.
 fn unanswered(tool: &Tool, message: &str, written: Value) -> Interrupt {
     Fault::new(Code::NeedsApproval, format!("{message} Make the call again to ask once more."))
@@ -356,4 +363,95 @@ fn no_question(token: &str) -> Fault {
             clip(token, 80)
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        catalog::{Catalog, Listing},
+        gateway::session::Session,
+    };
+
+    fn arguments(value: Value) -> AskArguments {
+        serde_json::from_value(value).expect("arguments")
+    }
+
+    async fn ask(questions: &Questions, caller: &Caller, value: Value) -> Result<Value, Code> {
+        match questions.ask_user(caller, arguments(value)).await {
+            Ok(answer) => Ok(answer),
+            Err(Interrupt::Fault(fault)) => Err(fault.code),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// The token of a question in the chat.
+    async fn open(questions: &Questions, caller: &Caller) -> String {
+        let answer = ask(questions, caller, json!({ "question": "Which city?" })).await.expect("a question");
+        assert_eq!(answer["status"], "needs_user");
+        answer["token"].as_str().expect("a token").to_string()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_good_once_and_for_an_hour() {
+        let (questions, caller) = (Questions::default(), Caller::default());
+        let token = open(&questions, &caller).await;
+        let again = ask(&questions, &caller, json!({ "token": token })).await.expect("still open");
+        assert_eq!(again["token"], json!(token));
+        let answer = json!({ "token": token, "answer": "Bonn" });
+        let expected = json!({ "status": "answered", "answer": "Bonn" });
+        assert_eq!(ask(&questions, &caller, answer.clone()).await, Ok(expected));
+        assert_eq!(ask(&questions, &caller, answer).await, Err(Code::NotFound));
+
+        let token = open(&questions, &caller).await;
+        tokio::time::advance(QUESTION_AGE).await;
+        let late = json!({ "token": token, "answer": "Bonn" });
+        assert_eq!(ask(&questions, &caller, late).await, Err(Code::NotFound));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_question_makes_room() {
+        let (questions, caller) = (Questions::default(), Caller::default());
+        let first = open(&questions, &caller).await;
+        for _ in 0..MAX_QUESTIONS {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            open(&questions, &caller).await;
+        }
+        assert_eq!(questions.open.len(), MAX_QUESTIONS);
+        let late = json!({ "token": first, "answer": "Bonn" });
+        assert_eq!(ask(&questions, &caller, late).await, Err(Code::NotFound));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_approval_is_for_one_call_of_one_owner() {
+        let questions = Questions::default();
+        let session =
+            |id: &str| Caller { session: Session::new(Some(id.into())), lasting: true, ..Caller::default() };
+        let (one, other) = (session("one"), session("other"));
+        let tools = vec![json!({ "name": "write" })];
+        let listing = Listing { tools, ..Listing::default() };
+        let catalog = Catalog::new([("files", &listing, None)], &Default::default());
+        let tool = catalog.get("files.write").expect("listed").clone();
+        let approve = async |caller: &Caller, path: &str| {
+            let params = json!({ "path": path });
+            let params = params.as_object().expect("an object");
+            match questions.approve(caller, &tool, params, json!(params), "a rule").await {
+                Ok(()) => Ok(()),
+                Err(Interrupt::Fault(fault)) => Err(fault),
+                Err(wrong) => panic!("{wrong:?}"),
+            }
+        };
+        let fault = approve(&one, "a").await.expect_err("the user has not agreed");
+        assert_eq!(fault.code, Code::NeedsApproval);
+        let token = questions.open.iter().next().expect("a question").key().clone();
+        let yes = json!({ "token": token, "answer": "allow" });
+        assert_eq!(ask(&questions, &other, yes.clone()).await, Err(Code::NotFound));
+        let approved = ask(&questions, &one, yes).await.expect("an answer");
+        assert_eq!(approved["status"], "approved");
+
+        assert!(approve(&other, "a").await.is_err(), "another owner");
+        assert!(approve(&one, "b").await.is_err(), "other params");
+        assert!(approve(&one, "a").await.is_ok(), "this call");
+        assert!(approve(&one, "a").await.is_err(), "once");
+    }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Gateway, Snapshot, session::Caller};
+use super::{Gateway, Snapshot, gate::Gate, skills::listed};
 use crate::{config::Config, prose, search::outcomes, skills};
 
 /// How long the skills in folders are taken as they were read.
@@ -55,29 +55,22 @@ impl Guide {
 
 impl Gateway {
     /// The skills and apps that have most of a request's words, each with the call that runs it.
-    pub(super) async fn see_also(
-        &self,
-        caller: &Caller,
-        snapshot: &Snapshot,
-        words: &[String],
-    ) -> Vec<Value> {
-        let config = self.config();
+    pub(super) async fn see_also(&self, gate: &Gate, words: &[String]) -> Vec<Value> {
+        let (config, snapshot) = (gate.config(), &gate.snapshot);
         let nothing = config.gateway.skills.is_empty()
             && config.apps.is_empty()
             && snapshot.catalog.servers().values().all(|entry| entry.prompts.is_empty());
         if nothing || words.is_empty() {
             return Vec::new();
         }
-        let guides = self.guides(config, snapshot).await;
+        let guides = self.guides(config.clone(), snapshot).await;
         let mut fitting: Vec<(usize, &Guide)> = guides
             .all
             .iter()
             .map(|guide| (words.iter().filter(|word| guide.words.contains(*word)).count(), guide))
             .filter(|(shared, _)| *shared >= AT_LEAST.min(words.len()))
             .filter(|(shared, _)| *shared as f32 >= SHARE * words.len() as f32)
-            .filter(|(_, guide)| {
-                guide.server.as_ref().is_none_or(|server| self.gate(&caller.session).sees(server))
-            })
+            .filter(|(_, guide)| guide.server.as_ref().is_none_or(|server| gate.sees(server)))
             .collect();
         fitting.sort_by_key(|(shared, _)| std::cmp::Reverse(*shared));
         fitting.into_iter().take(NAMED).map(|(_, guide)| guide.shown.clone()).collect()
@@ -93,28 +86,17 @@ impl Gateway {
         }
         let folders = config.gateway.skills.clone();
         let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
-        let call = |tool: &str, key: &str, name: &str| {
-            let mut arguments = json!({});
-            arguments[key] = json!(name);
-            json!({ "tool": tool, "arguments": arguments })
-        };
-        let mut all: Vec<Guide> = local
-            .iter()
-            .map(|skill| {
-                Guide::new(None, call("use_skill", "command", &skill.name), &skill.name, &skill.description)
-            })
-            .collect();
-        for (server, entry) in snapshot.catalog.servers() {
-            for prompt in &entry.prompts {
-                let text = |key: &str| prompt.get(key).and_then(Value::as_str).unwrap_or_default();
-                let about = if text("description").is_empty() { text("title") } else { text("description") };
-                let name = format!("{server}/{}", text("name"));
-                all.push(Guide::new(Some(server), call("use_skill", "command", &name), text("name"), about));
-            }
-        }
-        for (id, app) in &config.apps {
-            all.push(Guide::new(None, call("call_app", "app_id", id), id, &app.description));
-        }
+        let skills = listed(&local, snapshot, &|_| true).into_iter().map(|skill| {
+            // The words of a prompt are its own name's, without its server's.
+            let own = skill.server.as_ref().and_then(|server| skill.name.strip_prefix(&**server));
+            let call = json!({ "tool": "use_skill", "arguments": { "command": skill.name } });
+            Guide::new(skill.server.as_ref(), call, own.unwrap_or(&skill.name), &skill.description)
+        });
+        let apps = config.apps.iter().map(|(id, app)| {
+            let call = json!({ "tool": "call_app", "arguments": { "app_id": id } });
+            Guide::new(None, call, id, &app.description)
+        });
+        let all = skills.chain(apps).collect();
         let generation = snapshot.generation;
         let guides = Arc::new(Guides { read: Instant::now(), generation, config, all });
         self.guides.store(Some(guides.clone()));

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Snapshot, call::text_result, interrupt::Interrupt, session::Caller};
+use super::{Gateway, Snapshot, call::text_result, gate::Gate, interrupt::Interrupt, session::Caller};
 use crate::{
     downstream::{CallError, Control, State},
     fault::{Code, Fault},
     name,
     search::{Boosts, Document, Index},
     skills::{self, Skill},
+    text::clip,
 };
 
 /// How many skills a list shows.
@@ -30,11 +32,103 @@ pub struct SkillArguments {
     arguments: Option<Value>,
 }
 
-/// A skill of either kind, as lists show it.
-struct Entry {
-    name: String,
-    description: String,
-    arguments: Option<Value>,
+/// A skill of the configuration or a server's prompt, as lists show it.
+#[derive(Debug, Serialize)]
+pub(super) struct ListedSkill {
+    /// The server whose prompt it is.
+    #[serde(skip)]
+    pub server: Option<Arc<str>>,
+    /// A prompt is `server/prompt`.
+    pub name: String,
+    #[serde(skip_serializing_if = "String::is_empty", serialize_with = "summary")]
+    pub description: String,
+    /// The arguments of a prompt; optional ones end with `?`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    arguments: Vec<String>,
+}
+
+fn summary<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&clip(text, SUMMARY))
+}
+
+/// What a server lists of a prompt.
+struct Prompt<'a> {
+    name: &'a str,
+    description: &'a str,
+    arguments: Vec<PromptArgument<'a>>,
+}
+
+struct PromptArgument<'a> {
+    name: &'a str,
+    required: bool,
+}
+
+impl<'a> Prompt<'a> {
+    fn of(listed: &'a Value) -> Self {
+        let text = |key: &str| listed.get(key).and_then(Value::as_str).unwrap_or_default();
+        let description = if text("description").is_empty() { text("title") } else { text("description") };
+        let arguments = listed.get("arguments").and_then(Value::as_array).into_iter().flatten();
+        let argument = |one: &'a Value| {
+            let required = one.get("required") == Some(&Value::Bool(true));
+            Some(PromptArgument { name: one.get("name")?.as_str()?, required })
+        };
+        Self { name: text("name"), description, arguments: arguments.filter_map(argument).collect() }
+    }
+
+    /// The arguments that it needs and was not given. Text is given to the first.
+    fn lacking(&self, given: Option<&Value>) -> Vec<&'a str> {
+        let is_given = |at: usize, name: &str| match given {
+            Some(Value::Object(fields)) => fields.get(name).is_some_and(|value| !value.is_null()),
+            Some(Value::String(text)) => at == 0 && !text.is_empty(),
+            _ => false,
+        };
+        let needed = self.arguments.iter().enumerate().filter(|(_, argument)| argument.required);
+        needed.filter(|(at, one)| !is_given(*at, one.name)).map(|(_, one)| one.name).collect()
+    }
+
+    /// The arguments as `prompts/get` takes them: only strings, so that numbers and flags are written out.
+    fn arguments(&self, given: Option<Value>) -> Map<String, Value> {
+        let in_text = |value: Value| match value {
+            Value::String(_) => value,
+            other => json!(other.to_string()),
+        };
+        match (given, self.arguments.first()) {
+            (Some(Value::Object(map)), _) => {
+                map.into_iter().map(|(key, value)| (key, in_text(value))).collect()
+            }
+            (Some(Value::String(text)), Some(first)) => Map::from_iter([(first.name.into(), json!(text))]),
+            _ => Map::new(),
+        }
+    }
+}
+
+/// All skills that a caller may see: those in folders, then the prompts of servers.
+pub(super) fn listed(
+    local: &[Skill],
+    snapshot: &Snapshot,
+    may_see: &dyn Fn(&str) -> bool,
+) -> Vec<ListedSkill> {
+    let local = local.iter().map(|skill| ListedSkill {
+        server: None,
+        name: skill.name.clone(),
+        description: skill.description.clone(),
+        arguments: Vec::new(),
+    });
+    let servers = snapshot.catalog.servers().iter().filter(|(server, _)| may_see(server));
+    let prompts =
+        servers.flat_map(|(server, entry)| entry.prompts.iter().map(move |prompt| (server, prompt)));
+    let prompts = prompts.map(|(server, prompt)| {
+        let prompt = Prompt::of(prompt);
+        let mark = |required: bool| if required { "" } else { "?" };
+        let shown = |one: &PromptArgument<'_>| format!("{}{}", one.name, mark(one.required));
+        ListedSkill {
+            server: Some(server.clone()),
+            name: format!("{server}/{}", prompt.name),
+            description: prompt.description.into(),
+            arguments: prompt.arguments.iter().map(shown).collect(),
+        }
+    });
+    local.chain(prompts).collect()
 }
 
 impl Gateway {
@@ -46,91 +140,47 @@ impl Gateway {
     ) -> Result<Value, Interrupt> {
         let folders = self.config().gateway.skills.clone();
         let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
-        let snapshot = self.snapshot();
+        let gate = self.gate(&caller.session);
+        let all = || listed(&local, &gate.snapshot, &|server| gate.sees(server));
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
-            let all = entries(&local, &snapshot, &|server| self.gate(&caller.session).sees(server));
-            return Ok(text_result(
-                match arguments.query.as_deref().map(str::trim) {
-                    Some(query) if !query.is_empty() => best(all, query),
-                    _ => list(all),
-                }
-                .to_string(),
-            ));
+            let query = arguments.query.as_deref().map(str::trim).filter(|query| !query.is_empty());
+            let answer = query.map_or_else(|| list(&all()), |query| best(&all(), query));
+            return Ok(text_result(answer.to_string()));
         };
-        if let Some(skill) = local.iter().find(|skill| name::fold(&skill.name) == name::fold(command)) {
+        let wanted = name::fold(command);
+        if let Some(skill) = local.iter().find(|skill| name::fold(&skill.name) == wanted) {
             return Ok(local_skill(skill, &arguments)?);
         }
-        for (server, entry) in snapshot.catalog.servers() {
-            for prompt in &entry.prompts {
-                let own = prompt.get("name").and_then(Value::as_str).unwrap_or_default();
-                if name::fold(&format!("{server}/{own}")) == name::fold(command)
-                    && self.gate(&caller.session).sees(server)
-                {
-                    let first = prompt.get("arguments").and_then(|all| all.get(0)?.get("name")?.as_str());
-                    let lacking = lacking(prompt, arguments.arguments.as_ref());
-                    if !lacking.is_empty() {
-                        let mut given =
-                            arguments.arguments.clone().filter(Value::is_object).unwrap_or(json!({}));
-                        for name in &lacking {
-                            given[*name] = json!(format!("<{name}>"));
-                        }
-                        let call = json!({ "command": command, "arguments": given });
-                        return Err(Fault::new(
-                            Code::InvalidParams,
-                            format!("The prompt `{command}` needs `arguments` with: {}.", lacking.join(", ")),
-                        )
-                        .details(json!({ "corrected_call": { "tool": "use_skill", "arguments": call } }))
-                        .into());
-                    }
-                    return self
-                        .prompt(caller, server, own, first.map(String::from), arguments.arguments)
-                        .await;
-                }
+        for (server, entry) in gate.catalog().servers() {
+            let is_it = |own: &Prompt<'_>| name::fold(&format!("{server}/{}", own.name)) == wanted;
+            if let Some(prompt) = entry.prompts.iter().map(Prompt::of).find(is_it)
+                && gate.sees(server)
+            {
+                return self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await;
             }
         }
-        let all = entries(&local, &snapshot, &|server| self.gate(&caller.session).sees(server));
-        let near = name::nearest(command, all.iter().map(|entry| entry.name.as_str()), 3);
-        let fault = Fault::new(
-            Code::NotFound,
-            format!("There is no skill `{command}`. use_skill without `command` lists them."),
-        );
-        let next = match near.first() {
-            Some(first) => json!({ "command": first }),
-            None => json!({ "query": command }),
-        };
-        Err(fault.next("use_skill", next).suggest(near).into())
+        Err(unknown_skill(command, &all()).into())
     }
 
     /// A server's prompt, as text to follow.
     async fn prompt(
         self: &Arc<Self>,
         caller: &Caller,
+        gate: &Gate,
         server: &Arc<str>,
-        prompt: &str,
-        first: Option<String>,
-        arguments: Option<Value>,
+        command: &str,
+        prompt: &Prompt<'_>,
+        given: Option<Value>,
     ) -> Result<Value, Interrupt> {
-        let Some(connection) = self.connection_for(caller, server) else {
-            return Err(
-                Fault::new(Code::ServerDown, format!("`{server}` is not configured any more.")).into()
-            );
-        };
-        // Prompts take strings alone; numbers and flags are written out.
-        let arguments: Map<String, Value> = match arguments {
-            Some(Value::Object(map)) => map
-                .into_iter()
-                .map(|(key, value)| match value {
-                    Value::String(_) => (key, value),
-                    other => (key, json!(other.to_string())),
-                })
-                .collect(),
-            // Text goes to the one argument that a prompt takes, or to its first.
-            Some(Value::String(text)) => match first {
-                Some(first) => Map::from_iter([(first, json!(text))]),
-                None => Map::new(),
-            },
-            _ => Map::new(),
+        let lacking = prompt.lacking(given.as_ref());
+        if !lacking.is_empty() {
+            return Err(lacks_arguments(command, &lacking, given).into());
+        }
+        let name = prompt.name;
+        let Some(connection) = self.servers.connection_for(gate, caller, server) else {
+            let message = format!("`{server}` is not configured any more.");
+            return Err(Fault::new(Code::ServerDown, message).into());
         };
         // Both waits together end before the soft deadline: a prompt does not become a task.
         let patience = caller.limits.soft_deadline / 2;
@@ -141,40 +191,70 @@ impl Gateway {
             meta: Map::new(),
             asker: caller.asker.clone(),
         };
-        let answer = connection.get_prompt(prompt, arguments, control, patience).await.map_err(|error| {
-            let code = match &error {
-                CallError::NotReady(State::Starting) => Code::ServerStarting,
-                CallError::NotReady(State::AuthRequired { .. }) => Code::AuthRequired,
-                CallError::NotReady(_) | CallError::Closed(_) => Code::ServerDown,
-                CallError::TimedOut(_) => Code::Timeout,
-                CallError::Busy(_) => Code::RateLimited,
-                CallError::Cancelled => Code::Cancelled,
-                CallError::Rpc(_) | CallError::Unreadable(_) => Code::UpstreamError,
-            };
-            Fault::new(code, format!("`{server}` did not give the prompt `{prompt}`: {error}"))
-                .next("use_skill", json!({ "query": prompt }))
+        let answer = connection.get_prompt(name, prompt.arguments(given), control, patience).await;
+        let answer = answer.map_err(|error| {
+            Fault::new(prompt_code(&error), format!("`{server}` did not give the prompt `{name}`: {error}"))
+                .next("use_skill", json!({ "query": name }))
         })?;
-        let mut text = String::new();
-        let mut others = Vec::new();
-        for message in answer.get("messages").and_then(Value::as_array).into_iter().flatten() {
-            let content = message.get("content").cloned().unwrap_or_default();
-            match content.get("text").and_then(Value::as_str) {
-                Some(part) => {
-                    if message.get("role").and_then(Value::as_str) == Some("assistant") {
-                        text.push_str("(assistant) ");
-                    }
-                    text.push_str(part);
-                    text.push('\n');
-                }
-                None => others.push(content),
-            }
-        }
-        let mut result = text_result(follow(&format!("{server}/{prompt}"), &text, &[]));
-        if let Some(content) = result["content"].as_array_mut() {
-            content.extend(others);
-        }
-        Ok(result)
+        Ok(messages_as_result(&format!("{server}/{name}"), &answer))
     }
+}
+
+fn unknown_skill(command: &str, all: &[ListedSkill]) -> Fault {
+    let near = name::nearest(command, all.iter().map(|skill| skill.name.as_str()), 3);
+    let message = format!("There is no skill `{command}`. use_skill without `command` lists them.");
+    let next = match near.first() {
+        Some(first) => json!({ "command": first }),
+        None => json!({ "query": command }),
+    };
+    Fault::new(Code::NotFound, message).next("use_skill", next).suggest(near)
+}
+
+fn lacks_arguments(command: &str, lacking: &[&str], given: Option<Value>) -> Fault {
+    let mut given = given.filter(Value::is_object).unwrap_or(json!({}));
+    for name in lacking {
+        given[*name] = json!(format!("<{name}>"));
+    }
+    let call = json!({ "command": command, "arguments": given });
+    let message = format!("The prompt `{command}` needs `arguments` with: {}.", lacking.join(", "));
+    Fault::new(Code::InvalidParams, message)
+        .details(json!({ "corrected_call": { "tool": "use_skill", "arguments": call } }))
+}
+
+fn prompt_code(error: &CallError) -> Code {
+    match error {
+        CallError::NotReady(State::Starting) => Code::ServerStarting,
+        CallError::NotReady(State::AuthRequired { .. }) => Code::AuthRequired,
+        CallError::NotReady(_) | CallError::Closed(_) => Code::ServerDown,
+        CallError::TimedOut(_) => Code::Timeout,
+        CallError::Busy(_) => Code::RateLimited,
+        CallError::Cancelled => Code::Cancelled,
+        CallError::Rpc(_) | CallError::Unreadable(_) => Code::UpstreamError,
+    }
+}
+
+/// The messages of a prompt: their text as one block to follow, then their other content.
+fn messages_as_result(skill: &str, answer: &Value) -> Value {
+    let mut text = String::new();
+    let mut others = Vec::new();
+    for message in answer.get("messages").and_then(Value::as_array).into_iter().flatten() {
+        let content = message.get("content").cloned().unwrap_or_default();
+        match content.get("text").and_then(Value::as_str) {
+            Some(part) => {
+                if message.get("role").and_then(Value::as_str) == Some("assistant") {
+                    text.push_str("(assistant) ");
+                }
+                text.push_str(part);
+                text.push('\n');
+            }
+            None => others.push(content),
+        }
+    }
+    let mut result = text_result(follow(skill, &text, &[]));
+    if let Some(content) = result["content"].as_array_mut() {
+        content.extend(others);
+    }
+    result
 }
 
 fn local_skill(skill: &Skill, arguments: &SkillArguments) -> Result<Value, Fault> {
@@ -209,67 +289,8 @@ fn follow(skill: &str, text: &str, files: &[String]) -> String {
     out
 }
 
-fn entries(local: &[Skill], snapshot: &Snapshot, seen: &dyn Fn(&str) -> bool) -> Vec<Entry> {
-    let mut all: Vec<Entry> = local
-        .iter()
-        .map(|skill| Entry {
-            name: skill.name.clone(),
-            description: skill.description.clone(),
-            arguments: None,
-        })
-        .collect();
-    for (server, entry) in snapshot.catalog.servers().iter().filter(|(server, _)| seen(server)) {
-        for prompt in &entry.prompts {
-            let text = |key: &str| prompt.get(key).and_then(Value::as_str).unwrap_or_default();
-            let description =
-                if text("description").is_empty() { text("title") } else { text("description") };
-            let arguments: Vec<String> = prompt
-                .get("arguments")
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten()
-                .filter_map(|argument| {
-                    let required = argument.get("required") == Some(&Value::Bool(true));
-                    Some(format!("{}{}", argument.get("name")?.as_str()?, if required { "" } else { "?" }))
-                })
-                .collect();
-            all.push(Entry {
-                name: format!("{server}/{}", text("name")),
-                description: description.into(),
-                arguments: (!arguments.is_empty()).then(|| json!(arguments)),
-            });
-        }
-    }
-    all
-}
-
-/// The arguments that a prompt needs and was not given. Text stands for the first.
-fn lacking<'a>(prompt: &'a Value, given: Option<&Value>) -> Vec<&'a str> {
-    let all = prompt.get("arguments").and_then(Value::as_array).into_iter().flatten();
-    let needed = all.enumerate().filter(|(_, one)| one.get("required") == Some(&Value::Bool(true)));
-    let is_given = |at: usize, name: &str| match given {
-        Some(Value::Object(fields)) => fields.get(name).is_some_and(|value| !value.is_null()),
-        Some(Value::String(text)) => at == 0 && !text.is_empty(),
-        _ => false,
-    };
-    let names = needed.filter_map(|(at, one)| Some((at, one.get("name")?.as_str()?)));
-    names.filter(|(at, name)| !is_given(*at, name)).map(|(_, name)| name).collect()
-}
-
-fn line(entry: &Entry) -> Value {
-    let mut line = json!({ "name": entry.name });
-    if !entry.description.is_empty() {
-        line["description"] = json!(crate::text::clip(&entry.description, SUMMARY));
-    }
-    if let Some(arguments) = &entry.arguments {
-        line["arguments"] = arguments.clone();
-    }
-    line
-}
-
-fn list(all: Vec<Entry>) -> Value {
-    let mut answer =
-        json!({ "skills": all.iter().take(LISTED).map(line).collect::<Vec<_>>(), "total": all.len() });
+fn list(all: &[ListedSkill]) -> Value {
+    let mut answer = json!({ "skills": &all[..all.len().min(LISTED)], "total": all.len() });
     if all.is_empty() {
         answer["hint"] =
             json!("There are no skills: no `skills` folder is configured and no server has prompts.");
@@ -278,24 +299,23 @@ fn list(all: Vec<Entry>) -> Value {
 }
 
 /// The skills that fit a query best, by their words.
-fn best(all: Vec<Entry>, query: &str) -> Value {
-    let documents = all
-        .iter()
-        .map(|entry| Document {
-            id: entry.name.as_str().into(),
-            group: "skills".into(),
-            name: entry.name.as_str().into(),
-            title: String::new(),
-            description: entry.description.clone(),
-            terms: Vec::new(),
-            parameters: Vec::new(),
-            group_description: String::new(),
-        })
-        .collect();
+fn best(all: &[ListedSkill], query: &str) -> Value {
+    let document = |skill: &ListedSkill| Document {
+        id: skill.name.as_str().into(),
+        group: "skills".into(),
+        name: skill.name.as_str().into(),
+        title: String::new(),
+        description: skill.description.clone(),
+        terms: Vec::new(),
+        parameters: Vec::new(),
+        group_description: String::new(),
+    };
+    let documents = all.iter().map(document).collect();
     let index = Index::new(documents, &crate::search::Settings::default());
     let found = index.search(&index.parse(query), FOUND, &|_| true, &Boosts::new());
-    let mut answer = json!({ "skills": found.hits.iter().map(|hit| line(&all[hit.document])).collect::<Vec<_>>(), "total": all.len() });
-    if found.hits.is_empty() {
+    let hits: Vec<&ListedSkill> = found.hits.iter().map(|hit| &all[hit.document]).collect();
+    let mut answer = json!({ "skills": hits, "total": all.len() });
+    if hits.is_empty() {
         answer["hint"] = json!("No skill fits these words; use_skill without arguments lists all.");
     }
     answer

@@ -54,6 +54,7 @@ pub(super) struct Transition {
 impl World {
     /// The world of a configuration. Of the world before it, a connection with the same command, address and concurrency
     /// stays and gets its new settings; `connect` makes the others.
+    #[allow(clippy::new_ret_no_self)] // The world, with the way to it.
     pub fn new(
         config: Config,
         before: Option<&World>,

@@ -232,7 +232,7 @@ fn keep_comments(document: &mut DocumentMut, taken: &Item) {
 /// The first table that stands behind a place in the file.
 fn next_table(root: &mut Table, from: Option<isize>) -> Option<&mut Table> {
     fn positions(table: &Table, found: &mut Vec<isize>) {
-        for (_, item) in table.iter() {
+        for (_, item) in table {
             match item {
                 Item::Table(table) => {
                     found.extend(table.position().filter(|_| !table.is_implicit() && !table.is_dotted()));

@@ -7,81 +7,21 @@ mod tests;
 use serde_json::{Map, Value};
 
 use crate::{
+    aliases::Aliases,
     name,
     schema::{bare, from_text},
     text::clip,
 };
 
-/// Other names of one argument, the likeliest first.
-type Aliases = (&'static str, &'static [&'static str]);
-
-/// The names that models give to the arguments of each meta-tool, without case and separators.
-const OTHER_NAMES: &[(&str, &[Aliases])] = &[
-    (
-        "search_tools",
-        &[
-            ("query", &["q", "search", "text", "task", "searchquery", "keywords", "question", "prompt"]),
-            ("category", &["server", "servername", "group"]),
-            ("limit", &["maxresults", "topk", "count"]),
-            ("detail", &["details"]),
-            ("max_risk", &["risk"]),
-        ],
-    ),
-    ("get_tool", &[("name", &["tool", "toolname"]), ("names", &["tools", "toolnames"])]),
-    ("execute_tool", CALL_NAMES),
-    (
-        "browse_category",
-        &[
-            ("category", &["server", "servername", "group", "name"]),
-            ("page_size", &["limit", "perpage", "size"]),
-        ],
-    ),
-    (
-        "run_parallel",
-        &[
-            ("actions", &["tasks", "calls", "toolcalls", "steps"]),
-            ("max_concurrency", &["concurrency", "maxparallel"]),
-            ("fail_fast", &["stoponerror"]),
-        ],
-    ),
-    (
-        "use_skill",
-        &[
-            ("command", &["skill", "name", "skillname"]),
-            ("query", &["q", "search", "text", "task"]),
-            ("file", &["path", "filename"]),
-            ("arguments", &["args", "input", "params", "parameters"]),
-        ],
-    ),
-    (
-        "call_app",
-        &[
-            ("app_id", &["app", "name", "appname", "id"]),
-            ("input", &["prompt", "arguments", "args", "inputs", "params", "parameters"]),
-        ],
-    ),
-    (
-        "ask_user",
-        &[
-            ("question", &["message", "prompt", "text"]),
-            ("content", &["draft"]),
-            ("choices", &["options"]),
-            ("allow_multiple", &["multiple", "multiselect"]),
-            ("form", &["schema", "requestedschema"]),
-            ("default", &["defaultanswer"]),
-            ("answer", &["decision", "response", "reply"]),
-        ],
-    ),
-];
-/// The same for a call: an `execute_tool`, or an action of `run_parallel`.
-const CALL_NAMES: &[(&str, &[&str])] = &[
+/// The other names in a call of a tool: an `execute_tool`, or an action of `run_parallel`.
+pub(super) const CALL: Aliases = Aliases(&[
     ("name", &["tool", "toolname", "functionname"]),
     (
         "params",
         &["arguments", "args", "input", "inputs", "parameters", "toolinput", "toolargs", "toolarguments"],
     ),
     ("after", &["dependson", "needs"]),
-];
+]);
 /// Keys that hold all arguments, if nothing stands beside them.
 const WRAPPERS: &[&str] = &["arguments", "args", "params", "parameters", "input", "toolinput"];
 
@@ -107,9 +47,9 @@ const SERVERS: &[&str] = &["server", "serverid", "servername", "mcpserver"];
 /// How many wrappings of a call are opened.
 const MAX_OPENED: usize = 4;
 
-/// What the reading of a call asks of the tools that there are.
+/// What the reading of a call asks about the tools that are known.
 #[derive(Clone, Copy)]
-pub(super) struct Tools<'a> {
+pub(super) struct KnownTools<'a> {
     /// Whether a tool has a param of this name.
     pub takes: &'a dyn Fn(&str, &str) -> bool,
     /// Whether there is a server of this name.
@@ -117,20 +57,20 @@ pub(super) struct Tools<'a> {
 }
 
 /// Arguments with keys that are the meta-tool's own, and what was done to get them.
-pub(super) type Told = (Map<String, Value>, Vec<String>);
+pub(super) type Renamed = (Map<String, Value>, Vec<String>);
 
 /// Reads the keys of a meta-tool that has the arguments `own`.
-pub(super) fn named(tool: &str, own: &[&str], arguments: Map<String, Value>) -> Told {
+pub(super) fn named(tool: &str, own: &[&str], aliases: Aliases, arguments: Map<String, Value>) -> Renamed {
     let mut changes = Vec::new();
     let mut arguments = arguments;
-    if let Some((key, inner)) = unwrapped(tool, own, &arguments) {
+    if let Some((key, inner)) = unwrapped(own, aliases, &arguments) {
         changes.push(format!("the arguments were wrapped in `{key}`"));
         arguments = inner;
     }
     let (mut out, others): (Map<String, Value>, Map<String, Value>) =
         arguments.into_iter().partition(|(key, _)| own.contains(&key.as_str()));
     for (key, value) in others.into_iter().filter(|(_, value)| !value.is_null()) {
-        match meant(tool, own, &key) {
+        match meant(own, aliases, &key) {
             Some(name) if out.get(name).is_none_or(Value::is_null) => {
                 changes.push(format!("`{}` was taken as `{name}`", clip(&key, 40)));
                 out.insert(name.into(), value);
@@ -143,12 +83,11 @@ pub(super) fn named(tool: &str, own: &[&str], arguments: Map<String, Value>) -> 
 }
 
 /// The argument that a key means.
-fn meant<'a>(tool: &str, own: &[&'a str], key: &str) -> Option<&'a str> {
+fn meant<'a>(own: &[&'a str], aliases: Aliases, key: &str) -> Option<&'a str> {
     let plain = bare(key);
     own.iter().find(|name| bare(name) == plain).copied().or_else(|| {
-        let (_, names) = OTHER_NAMES.iter().find(|(known, _)| *known == tool)?;
-        let (name, _) = names.iter().find(|(_, others)| others.contains(&plain.as_str()))?;
-        own.iter().find(|own| *own == name).copied()
+        let name = aliases.meant(&plain)?;
+        own.iter().find(|own| **own == name).copied()
     })
 }
 
@@ -166,8 +105,8 @@ fn ignored(tool: &str, own: &[&str], key: &str) -> String {
 
 /// Arguments that are wrapped in a single key, which is none of the meta-tool's own.
 fn unwrapped(
-    tool: &str,
     own: &[&str],
+    aliases: Aliases,
     arguments: &Map<String, Value>,
 ) -> Option<(String, Map<String, Value>)> {
     let mut all = arguments.iter();
@@ -182,7 +121,7 @@ fn unwrapped(
     };
     // What an app takes comes under such a key too.
     let known = inner.keys().any(|key| own.contains(&key.as_str()))
-        && inner.keys().all(|key| meant(tool, own, key).is_some());
+        && inner.keys().all(|key| meant(own, aliases, key).is_some());
     known.then(|| (key.clone(), inner))
 }
 
@@ -256,7 +195,7 @@ fn as_object(value: &Value) -> Option<Map<String, Value>> {
 /// The call in the one key that holds it, with the keys of a call that stand beside that key.
 fn whole_call(own: &[&str], fields: &Map<String, Value>) -> Option<(String, Map<String, Value>)> {
     let names = |fields: &Map<String, Value>| {
-        fields.iter().any(|(key, value)| value.is_string() && meant("execute_tool", own, key) == Some("name"))
+        fields.iter().any(|(key, value)| value.is_string() && meant(own, CALL, key) == Some("name"))
     };
     if names(fields) {
         return None;
@@ -288,7 +227,7 @@ fn with_server(
     arguments: &mut Map<String, Value>,
     changes: &mut Vec<String>,
     has_params: bool,
-    tools: Tools<'_>,
+    tools: KnownTools<'_>,
 ) {
     let Some(tool) = arguments.get("name").and_then(Value::as_str).map(str::to_string) else { return };
     let found = arguments.iter().find_map(|(key, value)| {
@@ -317,9 +256,9 @@ fn with_server(
 }
 
 /// A call as models write it: other names for `name` and `params`, the server beside the name, or the params beside it.
-pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: Tools<'_>) -> Told {
+pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: KnownTools<'_>) -> Renamed {
     let mut changes = Vec::new();
-    let is = |key: &str, name: &str| meant("execute_tool", own, key) == Some(name);
+    let is = |key: &str, name: &str| meant(own, CALL, key) == Some(name);
     if !arguments.contains_key("name") {
         let other = arguments.iter().find(|(key, value)| value.is_string() && is(key, "name"));
         let Some(other) = other.map(|(key, _)| key.clone()) else { return (arguments, changes) };
@@ -338,7 +277,7 @@ pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: Tools
     // Keys of the call itself in another case. Beside params they are nothing else.
     let beside: Vec<String> = arguments.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect();
     for key in &beside {
-        let Some(name) = meant("execute_tool", own, key) else { continue };
+        let Some(name) = meant(own, CALL, key) else { continue };
         let free = name != "name" && name != "params" && !arguments.contains_key(name);
         if free && (given(&arguments) || !takes(key)) {
             rename(&mut arguments, &mut changes, key, name);

@@ -5,6 +5,8 @@
 //! scripted servers at the other end of a pipe. Search by meaning is switched off in both (a model that is
 //! not there), but for one test, so that no test waits for vectors.
 
+#![allow(clippy::unwrap_used)] // A test may panic.
+
 mod client;
 #[path = "../fake/mod.rs"]
 mod fake;
@@ -40,6 +42,7 @@ mod lists;
 mod load;
 mod names;
 mod next_steps;
+mod oversized;
 mod page;
 mod parallel;
 mod params;

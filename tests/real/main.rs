@@ -3,6 +3,8 @@
 //! The servers and clients are installed by `.ci/run`, which sets NONET_REAL to the folder that they
 //! are in. Without it these tests have nothing to talk to: they say so and end.
 
+#![allow(clippy::unwrap_used)] // A test may panic.
+
 mod clients;
 mod page;
 

@@ -7,7 +7,7 @@ use crate::{
     catalog::Listing,
     config,
     downstream::{Around, guard::Guard},
-    gateway::own_listing,
+    gateway::builtin,
     search::Index,
 };
 
@@ -19,7 +19,7 @@ fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
         Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
     })
     .world;
-    let mut known: BTreeMap<&str, Listing> = BTreeMap::from([(GATEWAY, own_listing())]);
+    let mut known: BTreeMap<&str, Listing> = BTreeMap::from([(GATEWAY, builtin::listing())]);
     for (server, tools) in lists {
         let tools = tools.as_array().cloned().unwrap_or_default();
         known.insert(server, Listing { tools, ..Listing::default() });

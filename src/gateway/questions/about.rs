@@ -90,99 +90,106 @@ impl About {
 
     /// What an answer comes to.
     pub(super) fn read(&self, said: &Value) -> Result<Value, Unread> {
-        let unread = |why: &str, words: &str| Unread { why: why.into(), words: words.into(), feedback: None };
         match self {
-            Self::Call { lasting, .. } => {
-                let answer = answers::decision(said);
-                match answer.decision {
-                    Decision::Yes | Decision::Always if answer.content.is_none() => {
-                        Ok(json!({ "status": "approved" }))
-                    }
-                    Decision::No => Ok(denied(answer.feedback)),
-                    _ => {
-                        let words = match lasting {
-                            true => "`allow`, `allow_for_session` or `deny`",
-                            false => "`allow` or `deny`",
-                        };
-                        let why = match answer.content {
-                            Some(_) => {
-                                "comes with content, and the params of a call cannot be edited in the answer: \
-                                 other params are another call"
-                            }
-                            None => "is neither a plain yes to this very call nor a plain no",
-                        };
-                        Err(unread(why, words))
-                    }
-                }
-            }
-            Self::Content(content) => {
-                let answer = answers::decision(said);
-                match answer.decision {
-                    Decision::Yes | Decision::Always => Ok(approved(content, answer)),
-                    Decision::No | Decision::Change => Ok(denied(answer.feedback)),
-                    Decision::Unclear => Err(Unread {
-                        why: "is neither a plain yes nor a no".into(),
-                        words: "`approve`, `deny`, {\"decision\": \"deny\", \"feedback\": \"what to change\"} or \
-                                {\"decision\": \"approve\", \"content\": \"the edited text\"}"
-                            .into(),
-                        feedback: answer.feedback.or_else(|| said.as_str().map(String::from)),
-                    }),
-                }
-            }
-            Self::Choices(choices, many) => {
-                if let Some(taken) = answers::choose(said, choices, *many) {
-                    let mut taken = taken.into_iter().map(|at| json!(choices[at]));
-                    let answer = if *many { taken.collect() } else { taken.next().unwrap_or_default() };
-                    return Ok(json!({ "status": "answered", "answer": answer }));
-                }
-                let refusal = answers::decision(said);
-                if refusal.decision == Decision::No && !answers::mentions(said, choices) {
-                    return Ok(denied(refusal.feedback));
-                }
-                let words = "numbers or texts of choices, or a list of them";
-                Err(match many {
-                    true => unread("names no choices", words),
-                    false => {
-                        unread("does not name one of the choices", "the number or the text of one choice")
-                    }
-                })
-            }
-            Self::Form(form) => match answers::fields(said, form) {
-                // "no" is not the name that a form asks for.
-                Ok(fields)
-                    if answers::decision(said).decision == Decision::No
-                        && fields
-                            .iter()
-                            .any(|(name, field)| field == said && is_free(&form["properties"][name])) =>
-                {
-                    Err(unread(
-                        "may be a no, or the value of a field",
-                        "an object with its fields, or {\"action\": \"decline\"}",
-                    ))
-                }
-                Ok(fields) => Ok(json!({ "status": "answered", "answer": fields })),
-                Err(fault) => {
-                    let refusal = answers::decision(said);
-                    if refusal.decision == Decision::No && (refusal.feedback.is_none() || said.is_object()) {
-                        return Ok(denied(refusal.feedback));
-                    }
-                    let example = Value::Object(Schema::new(form.clone()).example());
-                    Err(unread(
-                        &format!("does not fit the form: {fault}"),
-                        &format!("an object with its fields, such as {example}"),
-                    ))
-                }
-            },
-            Self::Free => {
-                let answer = if said.is_object() { answers::opened(said) } else { said.clone() };
-                let nothing = answer.is_null() || answer.as_str().is_some_and(|text| text.trim().is_empty());
-                if nothing {
-                    return Err(unread("is empty", "what the user said"));
-                }
-                Ok(json!({ "status": "answered", "answer": answer }))
-            }
+            Self::Call { lasting, .. } => read_approval(said, *lasting),
+            Self::Content(content) => read_review(said, content),
+            Self::Choices(choices, many) => read_choices(said, choices, *many),
+            Self::Form(form) => read_form(said, form),
+            Self::Free => read_text(said),
         }
     }
+}
+
+fn unread(why: &str, words: &str) -> Unread {
+    Unread { why: why.into(), words: words.into(), feedback: None }
+}
+
+fn read_approval(said: &Value, lasting: bool) -> Result<Value, Unread> {
+    let answer = answers::decision(said);
+    match answer.decision {
+        Decision::Yes | Decision::Always if answer.content.is_none() => Ok(json!({ "status": "approved" })),
+        Decision::No => Ok(denied(answer.feedback)),
+        _ => {
+            let words = match lasting {
+                true => "`allow`, `allow_for_session` or `deny`",
+                false => "`allow` or `deny`",
+            };
+            let why = match answer.content {
+                Some(_) => {
+                    "comes with content, and the params of a call cannot be edited in the answer: \
+                     other params are another call"
+                }
+                None => "is neither a plain yes to this very call nor a plain no",
+            };
+            Err(unread(why, words))
+        }
+    }
+}
+
+fn read_review(said: &Value, content: &str) -> Result<Value, Unread> {
+    let answer = answers::decision(said);
+    match answer.decision {
+        Decision::Yes | Decision::Always => Ok(approved(content, answer)),
+        Decision::No | Decision::Change => Ok(denied(answer.feedback)),
+        Decision::Unclear => Err(Unread {
+            why: "is neither a plain yes nor a no".into(),
+            words: "`approve`, `deny`, {\"decision\": \"deny\", \"feedback\": \"what to change\"} or \
+                    {\"decision\": \"approve\", \"content\": \"the edited text\"}"
+                .into(),
+            feedback: answer.feedback.or_else(|| said.as_str().map(String::from)),
+        }),
+    }
+}
+
+fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, Unread> {
+    if let Some(taken) = answers::choose(said, choices, many) {
+        let mut taken = taken.into_iter().map(|at| json!(choices[at]));
+        let answer = if many { taken.collect() } else { taken.next().unwrap_or_default() };
+        return Ok(json!({ "status": "answered", "answer": answer }));
+    }
+    let refusal = answers::decision(said);
+    if refusal.decision == Decision::No && !answers::mentions(said, choices) {
+        return Ok(denied(refusal.feedback));
+    }
+    Err(match many {
+        true => unread("names no choices", "numbers or texts of choices, or a list of them"),
+        false => unread("does not name one of the choices", "the number or the text of one choice"),
+    })
+}
+
+fn read_form(said: &Value, form: &Value) -> Result<Value, Unread> {
+    let said_no = answers::decision(said);
+    let is_no = said_no.decision == Decision::No;
+    match answers::fields(said, form) {
+        // "no" is not the name that a form asks for.
+        Ok(fields)
+            if is_no
+                && fields.iter().any(|(name, field)| field == said && is_free(&form["properties"][name])) =>
+        {
+            Err(unread(
+                "may be a no, or the value of a field",
+                "an object with its fields, or {\"action\": \"decline\"}",
+            ))
+        }
+        Ok(fields) => Ok(json!({ "status": "answered", "answer": fields })),
+        Err(_) if is_no && (said_no.feedback.is_none() || said.is_object()) => Ok(denied(said_no.feedback)),
+        Err(fault) => {
+            let example = Value::Object(Schema::new(form.clone()).example());
+            Err(unread(
+                &format!("does not fit the form: {fault}"),
+                &format!("an object with its fields, such as {example}"),
+            ))
+        }
+    }
+}
+
+fn read_text(said: &Value) -> Result<Value, Unread> {
+    let answer = if said.is_object() { answers::opened(said) } else { said.clone() };
+    let is_empty = answer.is_null() || answer.as_str().is_some_and(|text| text.trim().is_empty());
+    if is_empty {
+        return Err(unread("is empty", "what the user said"));
+    }
+    Ok(json!({ "status": "answered", "answer": answer }))
 }
 
 /// Whether a field takes any text.

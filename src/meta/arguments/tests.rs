@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::meta::tools::META;
 
 const EXECUTE: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
 const ACTION: [&str; 5] = ["id", "name", "params", "after", "timeout_ms"];
@@ -21,7 +22,7 @@ fn a_call_is_read_as_models_write_it() {
     let check = |own: &[&str], given: Value, expected: Value, told: &[&str]| {
         // The tool `a.own` has a param of its own with the name of a key of the call.
         let takes = |tool: &str, key: &str| tool == "a.own" && key == "timeoutMs";
-        let tools = Tools { takes: &takes, is_server: &|server| server == "a" };
+        let tools = KnownTools { takes: &takes, is_server: &|server| server == "a" };
         let (read, changes) = call(own, object(given.clone()), tools);
         assert_eq!(Value::Object(read), expected, "{given}");
         assert_eq!(changes, told, "{given}");
@@ -95,7 +96,7 @@ fn a_call_is_read_as_models_write_it() {
         let (read, changes) = call(
             &EXECUTE,
             object(json!({server: "a", tool: "b", "arguments": {"x": 1}})),
-            Tools { takes: &takes_nothing, is_server: &|_| false },
+            KnownTools { takes: &takes_nothing, is_server: &|_| false },
         );
         assert_eq!(Value::Object(read), plain(), "{server}");
         let told = format!("`{server}` and `name` were taken as the name `a.b`");
@@ -156,7 +157,8 @@ fn a_wrapped_call_is_opened() {
 #[test]
 fn the_keys_of_the_nine_have_other_names() {
     let check = |tool: &str, own: &[&str], given: Value, expected: Value, told: &[&str]| {
-        let (read, changes) = named(tool, own, object(given.clone()));
+        let aliases = META.iter().find(|known| known.name == tool).expect("a meta-tool").aliases;
+        let (read, changes) = named(tool, own, aliases, object(given.clone()));
         assert_eq!(Value::Object(read), expected, "{tool} {given}");
         assert_eq!(changes, told, "{tool} {given}");
     };
@@ -232,11 +234,10 @@ fn the_keys_of_the_nine_have_other_names() {
 
 #[test]
 fn every_other_name_is_of_an_argument_that_there_is() {
-    for tool in crate::meta::definitions() {
-        let name = tool["name"].as_str().expect("a name");
-        let own = tool["inputSchema"]["properties"].as_object().expect("properties");
-        let names = OTHER_NAMES.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, names)| names);
-        for (argument, others) in names.iter().filter(|_| name != "execute_tool") {
+    for tool in META.iter() {
+        let name = tool.name;
+        let own = tool.definition["inputSchema"]["properties"].as_object().expect("properties");
+        for (argument, others) in tool.aliases.0.iter().filter(|_| name != "execute_tool") {
             assert!(own.contains_key(*argument), "{name} has no `{argument}`");
             for other in *others {
                 assert_eq!(bare(other), *other, "{name}");

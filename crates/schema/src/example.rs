@@ -1,0 +1,194 @@
+//! Params of the right shape: a call to copy, and a corrected one for a caller whose own do not fit.
+
+use serde_json::{Map, Value, json};
+
+use nonet_base::text::clip;
+
+use super::{
+    Schema,
+    alike::is_close,
+    judge::{names, options, property},
+    repair::{MAX_DEPTH, Repair, branches, values},
+    signature::{kind, properties, required},
+};
+
+/// How deep what is missing is filled in, and with how many values.
+const MAX_FILLED_DEPTH: usize = 5;
+const MAX_FILLED: usize = 60;
+/// How many items a list is filled with, if it has to have several.
+const MAX_ITEMS: u64 = 3;
+/// The largest default or example that is repeated, in bytes of JSON, and how many values it may have.
+const MAX_SHOWN: usize = 1_000;
+const MAX_SHOWN_VALUES: usize = 100;
+
+impl Schema {
+    /// A params object to copy: an example of the schema's own, else every required parameter, filled in as far as the schema
+    /// says what belongs there.
+    pub fn example(&self) -> Map<String, Value> {
+        let own = self.raw().get("examples").and_then(|all| all.get(0)).filter(|own| is_small(own));
+        if let Some(own @ Value::Object(fields)) = own
+            && self.accepts(own)
+        {
+            return fields.clone();
+        }
+        self.inner.example_of(Map::new()).0
+    }
+}
+
+/// Whether a value of a schema is worth repeating.
+fn is_small(value: &Value) -> bool {
+    values(value) <= MAX_SHOWN_VALUES && value.to_string().len() <= MAX_SHOWN
+}
+
+impl<'a> Repair<'a> {
+    /// `value` without what does not fit, and with a placeholder for each required thing that is
+    /// missing; `made_up` is set if there are any, or if something that was wanted is left out. `None`: nothing of it fits.
+    pub(super) fn pruned(
+        &self,
+        schema: &'a Value,
+        value: &Value,
+        made_up: &mut bool,
+        depth: usize,
+    ) -> Option<Value> {
+        if depth > MAX_DEPTH || self.fits(schema, value, depth) && !value.is_object() {
+            return Some(value.clone());
+        }
+        let views = self.views(schema);
+        if let Some(near) = self.nearest_option(&views, value) {
+            // Whether it was meant is for the caller to say.
+            *made_up = true;
+            return Some(near);
+        }
+        let mut filled = false;
+        let out = match value {
+            Value::Object(fields) if self.may_be(&views, "object") => {
+                Value::Object(self.pruned_object(&views, fields, &mut filled, depth))
+            }
+            Value::Array(items) if self.may_be(&views, "array") => {
+                let kept = items.iter().enumerate().map(|(at, item)| {
+                    match views.iter().find_map(|view| self.item_schema(view, at)) {
+                        Some(schema) => self.pruned(schema, item, &mut filled, depth + 1),
+                        None => Some(item.clone()),
+                    }
+                });
+                Value::Array(kept.collect::<Option<_>>()?)
+            }
+            _ => return None,
+        };
+        *made_up |= filled;
+        (filled || self.fits(schema, &out, depth)).then_some(out)
+    }
+
+    pub(super) fn pruned_object(
+        &self,
+        views: &[&'a Value],
+        fields: &Map<String, Value>,
+        made_up: &mut bool,
+        depth: usize,
+    ) -> Map<String, Value> {
+        let named = views.iter().any(|view| properties(view).is_some());
+        let mut out = Map::new();
+        for (key, field) in fields {
+            let kept = match views.iter().find_map(|view| property(view, key)) {
+                // A key that the schema does not name is more likely wrong than wanted.
+                None if named => None,
+                None => Some(field.clone()),
+                Some(Value::Bool(true)) if named && !views.iter().any(|view| names(view, key)) => None,
+                Some(schema) => {
+                    let kept = self.pruned(schema, field, made_up, depth + 1);
+                    // Without it the call would mean something else.
+                    *made_up |= kept.is_none() && views.iter().any(|view| names(view, key));
+                    kept
+                }
+            };
+            if let Some(kept) = kept {
+                out.insert(key.clone(), kept);
+            }
+        }
+        for name in views.iter().flat_map(|view| required(view)) {
+            if !out.contains_key(name) {
+                let part = views.iter().find_map(|view| properties(view)?.get(name));
+                let (filler, exact) = part.map_or((json!("<value>"), false), |part| self.filler(part));
+                *made_up |= !exact;
+                out.insert(name.into(), filler);
+            }
+        }
+        out
+    }
+
+    /// The listed value that a misspelt one is nearest to, if one is nearer than all others.
+    fn nearest_option(&self, views: &[&'a Value], value: &Value) -> Option<Value> {
+        let given = value.as_str()?.trim().to_lowercase();
+        let inner = branches(views).flat_map(|branch| self.views(branch)).collect::<Vec<_>>();
+        let listed: Vec<&str> =
+            options(views).chain(options(&inner)).filter_map(Value::as_str).take(MAX_SHOWN_VALUES).collect();
+        let mut near: Vec<(usize, &str)> = listed
+            .into_iter()
+            .filter(|option| is_close(&given, &option.to_lowercase()))
+            .map(|option| (strsim::damerau_levenshtein(&given, &option.to_lowercase()), option))
+            .collect();
+        near.sort_unstable();
+        near.dedup();
+        match near[..] {
+            [(_, only)] => Some(json!(only)),
+            [(first, nearest), (second, _), ..] if first < second => Some(json!(nearest)),
+            _ => None,
+        }
+    }
+
+    /// What stands for a missing value, and whether it can be nothing else.
+    pub(super) fn filler(&self, schema: &'a Value) -> (Value, bool) {
+        let mut left = MAX_FILLED;
+        self.filled(schema, 0, &mut left)
+    }
+
+    fn filled(&self, schema: &'a Value, depth: usize, left: &mut usize) -> (Value, bool) {
+        let views = self.views(schema);
+        if let Some(only) = views.iter().find_map(|view| view.get("const")).filter(|only| is_small(only)) {
+            return (only.clone(), true);
+        }
+        let said = |key: &str| views.iter().find_map(|view| view.get(key));
+        let example = said("examples").and_then(|all| all.get(0)).or_else(|| said("example"));
+        let shown = said("default").filter(|value| !value.is_null()).or(example);
+        if let Some(value) = shown.or_else(|| options(&views).next()).filter(|value| is_small(value)) {
+            return (value.clone(), false);
+        }
+        let placeholder = || {
+            let kind = views.iter().copied().map(kind).find(|kind| kind != "any");
+            (json!(format!("<{}>", clip(kind.as_deref().unwrap_or("any"), 120))), false)
+        };
+        *left = left.saturating_sub(1);
+        if *left == 0 || depth >= MAX_FILLED_DEPTH {
+            return placeholder();
+        }
+        let needed: Vec<&str> = views.iter().flat_map(|view| required(view)).collect();
+        if self.may_be(&views, "object") && !needed.is_empty() {
+            let mut exact = true;
+            let mut out = Map::new();
+            for name in needed {
+                let part = views.iter().find_map(|view| properties(view)?.get(name));
+                let (value, only) =
+                    part.map_or((json!("<value>"), false), |part| self.filled(part, depth + 1, left));
+                exact &= only;
+                out.insert(name.into(), value);
+            }
+            return (Value::Object(out), exact);
+        }
+        if self.allows(&views, "array") {
+            let least = said("minItems").and_then(Value::as_u64).unwrap_or(1).clamp(1, MAX_ITEMS);
+            let items = (0..).take(usize::try_from(least).unwrap_or(1));
+            let items: Option<Vec<Value>> = items
+                .map(|at| {
+                    let item = views.iter().find_map(|view| self.item_schema(view, at))?;
+                    Some(self.filled(item, depth + 1, left).0)
+                })
+                .collect();
+            return items.map_or_else(placeholder, |items| (Value::Array(items), false));
+        }
+        // Of several shapes the first that has an inside.
+        let inside = branches(&views)
+            .map(|branch| self.filled(branch, depth + 1, left).0)
+            .find(|filled| filled.is_object() || filled.is_array());
+        inside.map_or_else(placeholder, |inside| (inside, false))
+    }
+}

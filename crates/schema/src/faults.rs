@@ -1,0 +1,199 @@
+//! Why params do not fit, in words that help to write them again.
+
+use jsonschema::{ValidationError, error::ValidationErrorKind as Kind};
+use serde_json::{Map, Value, json};
+
+use nonet_base::text::clip;
+
+use super::{
+    Inner, Misfit,
+    limits::Cost,
+    repair::{Last, Repair, values},
+    signature::{kind, properties, required},
+};
+
+/// How many faults of one params object are told.
+const MAX_FAULTS: usize = 8;
+/// The longest message about one fault, in characters.
+pub(super) const MAX_MESSAGE: usize = 240;
+/// How much of a value is repeated, in characters.
+const MAX_VALUE: usize = 80;
+/// How much may be looked at to find every fault: subschemas times values in the params, and times
+/// bytes of the params. For each fault of each alternative the validator keeps a copy of the part in
+/// question, and a kilobyte beside it.
+const MAX_LOOKS: u64 = 100_000;
+const MAX_COPIES: u64 = 64_000_000;
+
+impl Inner {
+    /// What is wrong with `given`, which has no reading.
+    pub(super) fn misfit(&self, given: &Value) -> Misfit {
+        let Value::Object(fields) = given else {
+            let found = clip(&given.to_string(), MAX_VALUE);
+            let (example, _) = self.example_of(Map::new());
+            let faults = vec![format!("params: {found} is not an object")];
+            return Misfit { faults, example, example_fits: false };
+        };
+        // What can be repaired is not what is in the way.
+        let repaired = Repair::new(&self.raw, Last::None).params(fields, &mut Vec::new());
+        let (example, example_fits) = self.example_of(repaired.clone());
+        Misfit { faults: self.faults(&Value::Object(repaired)), example, example_fits }
+    }
+
+    /// The same for params that have two readings.
+    pub(super) fn ambiguous(
+        &self,
+        given: &Value,
+        one: &Map<String, Value>,
+        other: &Map<String, Value>,
+    ) -> Misfit {
+        let shown = |params: &Map<String, Value>| clip(&json!(params).to_string(), MAX_VALUE);
+        let fault = format!(
+            "params: they can be read in more than one way: as {} or as {}",
+            shown(one),
+            shown(other)
+        );
+        let mut misfit = self.misfit(given);
+        misfit.faults.insert(0, fault);
+        misfit.faults.truncate(MAX_FAULTS);
+        // Offering one of the two would be the guess.
+        misfit.example_fits = false;
+        misfit
+    }
+
+    /// What can be kept of `fields`, with placeholders, and whether that fits as it stands.
+    pub(super) fn example_of(&self, fields: Map<String, Value>) -> (Map<String, Value>, bool) {
+        let repair = Repair::new(&self.raw, Last::None);
+        let own = properties(&self.raw);
+        let part = |name: &str| own.and_then(|own| own.get(name));
+        let filler = |name: &str| part(name).map_or((json!("<value>"), false), |part| repair.filler(part)).0;
+        let mut made_up = false;
+        let pruned = repair.pruned(&self.raw, &Value::Object(fields), &mut made_up, 0);
+        let mut example = match pruned {
+            Some(Value::Object(example)) => example,
+            _ => {
+                made_up = true;
+                required(&self.raw).map(|name| (name.to_string(), filler(name))).collect()
+            }
+        };
+        // The validator knows more than the repairs do: patterns, formats.
+        let whole = Value::Object(example.clone());
+        if let Some(validator) = self.cheap(&whole) {
+            for error in validator.iter_errors(&whole) {
+                let path = error.instance_path().to_string();
+                let placeholder = error.instance().as_str().is_some_and(|text| text.starts_with('<'));
+                let Some(name) =
+                    path.split('/').nth(1).map(|name| name.replace("~1", "/").replace("~0", "~"))
+                else {
+                    continue;
+                };
+                if placeholder {
+                    continue;
+                }
+                if required(&self.raw).any(|needed| needed == name) {
+                    example.insert(name.clone(), filler(&name));
+                    made_up = true;
+                } else {
+                    made_up |= part(&name).is_some();
+                    example.shift_remove(&name);
+                }
+            }
+        }
+        let fits = !made_up && self.fits(&Value::Object(example.clone()));
+        (example, fits)
+    }
+
+    /// The validator, if finding every fault of `value` with it costs little.
+    fn cheap(&self, value: &Value) -> Option<&jsonschema::Validator> {
+        let compiled = self.ready()?;
+        let Cost::Simple(subschemas) = compiled.cost else { return None };
+        let times = |size: usize| subschemas.saturating_mul(u64::try_from(size).unwrap_or(u64::MAX));
+        let little = times(values(value)) <= MAX_LOOKS && times(value.to_string().len()) <= MAX_COPIES;
+        little.then_some(&compiled.validator)
+    }
+
+    fn faults(&self, value: &Value) -> Vec<String> {
+        let mut faults = Vec::new();
+        match self.cheap(value) {
+            Some(validator) => {
+                for error in validator.iter_errors(value) {
+                    self.tell(&error, &mut faults, 0);
+                }
+            }
+            None => self.tell_plainly(value, &mut faults),
+        }
+        let mut told: Vec<String> = Vec::new();
+        for fault in faults {
+            if told.len() < MAX_FAULTS && !told.contains(&fault) {
+                told.push(fault);
+            }
+        }
+        if told.is_empty() {
+            told.push("params: they do not fit the schema".into());
+        }
+        told
+    }
+
+    /// One fault; of alternatives that all fail, the faults of the one that was meant.
+    fn tell(&self, error: &ValidationError<'_>, out: &mut Vec<String>, depth: usize) {
+        if out.len() >= 2 * MAX_FAULTS {
+            return;
+        }
+        let path = error.instance_path().to_string();
+        let value = clip(&error.instance().to_string(), MAX_VALUE);
+        let message = match error.kind() {
+            Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
+                let mut meant = context.iter().filter(|branch| meant(branch, &path));
+                if let (Some(only), None, true) = (meant.next(), meant.next(), depth < 8) {
+                    for inner in only {
+                        self.tell(inner, out, depth + 1);
+                    }
+                    return;
+                }
+                let branches = self.raw.pointer(error.schema_path().as_str()).and_then(Value::as_array);
+                let kinds: Vec<String> = branches.into_iter().flatten().map(kind).collect();
+                match &kinds[..] {
+                    [] => error.masked_with(value).to_string(),
+                    _ => format!("{value} fits none of {}", clip(&kinds.join("|"), MAX_VALUE)),
+                }
+            }
+            _ => error.masked_with(value).to_string(),
+        };
+        out.push(clip(&format!("params{}: {message}", clip(&path, MAX_VALUE)), MAX_MESSAGE));
+    }
+
+    /// Faults of the fields on top, where the validator is not asked for them.
+    fn tell_plainly(&self, value: &Value, out: &mut Vec<String>) {
+        let Some(fields) = value.as_object() else { return };
+        let repair = Repair::new(&self.raw, Last::None);
+        for name in required(&self.raw).filter(|name| !fields.contains_key(*name)) {
+            out.push(clip(&format!("params: \"{name}\" is a required property"), MAX_MESSAGE));
+        }
+        let own = properties(&self.raw);
+        for (key, field) in fields {
+            match own.and_then(|own| own.get(key)) {
+                Some(schema) if !repair.fits(schema, field, 0) => {
+                    let found = clip(&field.to_string(), MAX_VALUE);
+                    let text = format!("params/{}: {found} is no {}", clip(key, MAX_VALUE), kind(schema));
+                    out.push(clip(&text, MAX_MESSAGE));
+                }
+                None if self.raw.get("additionalProperties") == Some(&Value::Bool(false)) => {
+                    out.push(format!("params: the tool does not take `{}`", clip(key, MAX_VALUE)));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether an alternative is the one that was meant: the value has its type, and its marks.
+fn meant(faults: &[ValidationError<'_>], path: &str) -> bool {
+    !faults.iter().any(|fault| {
+        let at = fault.instance_path().to_string();
+        let below = at.strip_prefix(path).unwrap_or(&at);
+        match fault.kind() {
+            Kind::Type { .. } => below.is_empty(),
+            Kind::Constant { .. } | Kind::Enum { .. } => below.matches('/').count() <= 1,
+            _ => false,
+        }
+    })
+}

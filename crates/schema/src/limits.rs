@@ -1,0 +1,341 @@
+//! What a server's schema may cost before it is compiled.
+//!
+//! Servers are not trusted: a schema can be written so that checking one small value takes forever.
+//! This part looks at the text of a schema alone. It refuses what can never be bounded, and says of
+//! the rest whether checking is surely cheap or has to be watched.
+
+use std::collections::{BTreeSet, HashMap};
+
+use jsonschema::Draft;
+use serde_json::Value;
+
+/// The longest schema, in bytes of its text, about.
+const MAX_BYTES: usize = 1_000_000;
+/// How deep a schema may nest.
+const MAX_NESTING: usize = 100;
+/// How many subschemas may judge one and the same value.
+const MAX_IN_PLACE: u64 = 10_000;
+/// How many of them may stand behind each other.
+const MAX_CHAIN: u64 = 100;
+/// How many subschemas a simple schema has, each counted as often as it is reached.
+const SIMPLE_TOTAL: u64 = 2_000;
+/// How many subschemas may stand behind each other, references followed into properties and items.
+/// Looking at one takes a little of the stack.
+const MAX_PATH: u64 = 1_000;
+/// How many different patterns with a counted repetition a schema may have: each compiles to as
+/// much as the limit on one pattern allows.
+const MAX_COUNTED: usize = 64;
+/// How often a simple pattern repeats something.
+const SIMPLE_REPEATS: u64 = 1_000;
+
+/// What checking a value costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cost {
+    /// At most so many subschemas for each part of the value.
+    Simple(u64),
+    /// Not known beforehand.
+    Open,
+}
+
+/// Keywords with one schema for the same value, with a list of them, and with a map of them.
+const SAME_ONE: [&str; 4] = ["not", "if", "then", "else"];
+const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+const SAME_MAP: [&str; 2] = ["dependentSchemas", "dependencies"];
+/// The same for parts of the value.
+const PART_ONE: [&str; 8] = [
+    "items",
+    "additionalItems",
+    "contains",
+    "additionalProperties",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "propertyNames",
+    "contentSchema",
+];
+const PART_LIST: [&str; 2] = ["prefixItems", "items"];
+const PART_MAP: [&str; 2] = ["properties", "patternProperties"];
+
+/// What checking against `schema` (`it`, in what is told) costs, or why it must not be tried.
+pub(super) fn examine(schema: &Value) -> Result<Cost, String> {
+    let mut bytes = 0;
+    measure(schema, 0, &mut bytes)?;
+    if any_below(schema, &|part| part.get("$ref").is_some_and(Value::is_string)) {
+        // A reference in there would not start from the root, as all do here.
+        let id = if draft(schema) == Draft::Draft4 { "id" } else { "$id" };
+        let own = |part: &Value| {
+            part.get(id).and_then(Value::as_str).is_some_and(|id| !id.starts_with('#'))
+                && !std::ptr::eq(part, schema)
+        };
+        if any_below(schema, &own) {
+            return Err("it has references, and a part with an `$id` of its own".into());
+        }
+    }
+    let mut survey = Survey::new(schema);
+    let found = survey.all(schema, 0)?;
+    let open = survey.open || found.count > SIMPLE_TOTAL || found.longest > MAX_CHAIN;
+    Ok(if open { Cost::Open } else { Cost::Simple(found.count) })
+}
+
+/// The dialect a schema is written in. MCP makes 2020-12 the default; a dialect that nobody knows is
+/// most likely a name for that one.
+pub(super) fn draft(schema: &Value) -> Draft {
+    match schema.get("$schema").and_then(Value::as_str).map(Draft::from_schema_uri) {
+        None | Some(Draft::Unknown) => Draft::Draft202012,
+        Some(known) => known,
+    }
+}
+
+fn any_below(value: &Value, wanted: &dyn Fn(&Value) -> bool) -> bool {
+    match value {
+        Value::Object(fields) => wanted(value) || fields.values().any(|field| any_below(field, wanted)),
+        Value::Array(items) => items.iter().any(|item| any_below(item, wanted)),
+        _ => false,
+    }
+}
+
+/// Adds up the length of the text, without writing it.
+fn measure(value: &Value, depth: usize, bytes: &mut usize) -> Result<(), String> {
+    if depth > MAX_NESTING {
+        return Err(format!("the schema nests deeper than {MAX_NESTING} levels"));
+    }
+    *bytes += 4;
+    match value {
+        Value::String(text) => *bytes += text.len(),
+        Value::Array(items) => {
+            for item in items {
+                measure(item, depth + 1, bytes)?;
+            }
+        }
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                *bytes += key.len() + 4;
+                measure(field, depth + 1, bytes)?;
+            }
+        }
+        _ => {}
+    }
+    if *bytes > MAX_BYTES {
+        return Err(format!("the schema is longer than {MAX_BYTES} bytes"));
+    }
+    Ok(())
+}
+
+/// The part of `root` that a reference inside of it names: `#`, `#/a/b`, or `#anchor`.
+pub(super) fn local<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let own =
+        ["$id", "id"].iter().find_map(|key| root.get(*key)?.as_str()).map(|id| id.trim_end_matches('#'));
+    let fragment = match (reference.split_once('#'), own) {
+        (Some(("", fragment)), _) => fragment,
+        (Some((document, fragment)), Some(own)) if document == own => fragment,
+        (None, Some(own)) if reference == own => "",
+        _ => return None,
+    };
+    let fragment = decoded(fragment)?;
+    if fragment.is_empty() || fragment.starts_with('/') {
+        return root.pointer(&fragment);
+    }
+    anchored(root, &fragment)
+}
+
+/// Undoes `%20` and the like.
+fn decoded(text: &str) -> Option<String> {
+    if !text.contains('%') {
+        return Some(text.to_string());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        if *first == b'%' {
+            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &after[2..];
+        } else {
+            bytes.push(*first);
+            rest = after;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn anchored<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(fields) => {
+            let is = |key: &str, prefix: &str| {
+                fields.get(key).and_then(Value::as_str).and_then(|id| id.strip_prefix(prefix)) == Some(name)
+            };
+            if is("$anchor", "") || is("$id", "#") || is("id", "#") {
+                return Some(value);
+            }
+            fields.values().find_map(|field| anchored(field, name))
+        }
+        Value::Array(items) => items.iter().find_map(|item| anchored(item, name)),
+        _ => None,
+    }
+}
+
+/// What stands behind one subschema, itself counted. A number that is too large stays at its maximum.
+#[derive(Clone, Copy)]
+struct Found {
+    /// How many, each as often as it is reached.
+    count: u64,
+    /// The most of them behind each other.
+    longest: u64,
+}
+
+impl Found {
+    const ONE: Self = Self { count: 1, longest: 1 };
+
+    fn add(&mut self, below: Self) {
+        self.count = self.count.saturating_add(below.count);
+        self.longest = self.longest.max(below.longest.saturating_add(1));
+    }
+}
+
+/// Subschemas by address; `None` while one is looked at.
+type Seen = HashMap<*const Value, Option<Found>>;
+
+struct Survey<'a> {
+    root: &'a Value,
+    /// What judges the same value.
+    same: Seen,
+    /// That, and what judges parts of it.
+    all: Seen,
+    counted: BTreeSet<&'a str>,
+    open: bool,
+}
+
+impl<'a> Survey<'a> {
+    fn new(root: &'a Value) -> Self {
+        Self { root, same: Seen::new(), all: Seen::new(), counted: BTreeSet::new(), open: false }
+    }
+
+    fn all(&mut self, schema: &'a Value, depth: u64) -> Result<Found, String> {
+        let Value::Object(fields) = schema else { return Ok(Found::ONE) };
+        let place = std::ptr::from_ref(schema);
+        match self.all.get(&place) {
+            Some(Some(known)) => return Ok(*known),
+            // Recursive by way of a part of the value (`same` has refused the other way).
+            Some(None) => {
+                self.open = true;
+                return Ok(Found::ONE);
+            }
+            None => {}
+        }
+        if depth > MAX_PATH {
+            return Err("its references make too long a chain".into());
+        }
+        self.all.insert(place, None);
+        self.same(schema, 0)?;
+        let mut found = Found::ONE;
+        for child in self.neighbours(schema)?.into_iter().chain(parts(schema)) {
+            found.add(self.all(child, depth + 1)?);
+        }
+        let keys = fields.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
+        for pattern in keys.map(|(key, _)| key.as_str()).chain(fields.get("pattern").and_then(Value::as_str))
+        {
+            self.pattern(pattern)?;
+        }
+        // These look again at what their neighbours looked at.
+        self.open |= fields.contains_key("unevaluatedProperties") || fields.contains_key("unevaluatedItems");
+        self.all.insert(place, Some(found));
+        Ok(found)
+    }
+
+    fn same(&mut self, schema: &'a Value, depth: u64) -> Result<Found, String> {
+        if !schema.is_object() {
+            return Ok(Found::ONE);
+        }
+        let place = std::ptr::from_ref(schema);
+        match self.same.get(&place) {
+            Some(Some(known)) => return Ok(*known),
+            Some(None) => return Err("a reference leads back to itself without going into the value".into()),
+            None => {}
+        }
+        let too_long = || format!("more than {MAX_CHAIN} of its subschemas stand behind each other");
+        if depth > MAX_CHAIN {
+            return Err(too_long());
+        }
+        self.same.insert(place, None);
+        let mut found = Found::ONE;
+        for child in self.neighbours(schema)? {
+            found.add(self.same(child, depth + 1)?);
+        }
+        if found.longest > MAX_CHAIN {
+            return Err(too_long());
+        }
+        if found.count > MAX_IN_PLACE {
+            return Err(format!("it unfolds to more than {MAX_IN_PLACE} subschemas for one value"));
+        }
+        self.same.insert(place, Some(found));
+        Ok(found)
+    }
+
+    /// The subschemas that judge the same value, references followed.
+    fn neighbours(&mut self, schema: &'a Value) -> Result<Vec<&'a Value>, String> {
+        for unbounded in ["$dynamicRef", "$recursiveRef"] {
+            if schema.get(unbounded).is_some() {
+                return Err(format!("it uses `{unbounded}`"));
+            }
+        }
+        let mut found: Vec<&Value> = SAME_ONE.iter().filter_map(|key| schema.get(*key)).collect();
+        found.extend(SAME_LIST.iter().filter_map(|key| schema.get(*key)?.as_array()).flatten());
+        let maps = SAME_MAP.iter().filter_map(|key| schema.get(*key)?.as_object());
+        found.extend(maps.flat_map(|map| map.values()));
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            // Which of several parts has an anchor is not for this survey to say.
+            self.open |= !(reference == "#" || reference.starts_with("#/"));
+            match local(self.root, reference) {
+                Some(target) => found.push(target),
+                None => {
+                    let reference = nonet_base::text::clip(reference, 100);
+                    return Err(format!("its reference `{reference}` leads out of it, and is not fetched"));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes what a pattern costs.
+    fn pattern(&mut self, pattern: &'a str) -> Result<(), String> {
+        let repeats = repeats(pattern);
+        if repeats > 1 && self.counted.insert(pattern) && self.counted.len() > MAX_COUNTED {
+            return Err(format!("it has more than {MAX_COUNTED} patterns with counted repetitions"));
+        }
+        self.open |= repeats > SIMPLE_REPEATS || backtracks(pattern);
+        Ok(())
+    }
+}
+
+/// The subschemas that judge parts of the value.
+fn parts(schema: &Value) -> Vec<&Value> {
+    let mut found: Vec<&Value> =
+        PART_ONE.iter().filter_map(|key| schema.get(*key)).filter(|part| part.is_object()).collect();
+    found.extend(PART_LIST.iter().filter_map(|key| schema.get(*key)?.as_array()).flatten());
+    let maps = PART_MAP.iter().filter_map(|key| schema.get(*key)?.as_object());
+    found.extend(maps.flat_map(|map| map.values()));
+    found
+}
+
+/// How often a pattern repeats something, about: `{2,5}` is five, and repetitions of groups multiply
+/// what others add up to.
+fn repeats(pattern: &str) -> u64 {
+    let (mut groups, mut others) = (1_u64, 0_u64);
+    for (at, _) in pattern.match_indices('{') {
+        let counts = pattern[at + 1..].split_once('}').map(|(counts, _)| counts).unwrap_or_default();
+        let Some(most) = counts.rsplit(',').find_map(|count| count.parse::<u64>().ok()) else { continue };
+        if pattern[..at].ends_with(')') {
+            groups = groups.saturating_mul(most.max(1));
+        } else {
+            others = others.saturating_add(most);
+        }
+    }
+    groups.saturating_mul(others.max(1))
+}
+
+/// Whether a pattern may need the engine that can take exponential time: look-around, back
+/// references. A plain group is none of these.
+fn backtracks(pattern: &str) -> bool {
+    let group = pattern.match_indices("(?").any(|(at, _)| !pattern[at + 2..].starts_with(':'));
+    let escapes = pattern.as_bytes().windows(2);
+    group || escapes.into_iter().any(|pair| pair[0] == b'\\' && matches!(pair[1], b'1'..=b'9' | b'k'))
+}

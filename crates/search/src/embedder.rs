@@ -1,0 +1,430 @@
+//! The embedder: a handle to the one thread that owns the model, with what was embedded before remembered.
+//!
+//! Loading happens on the thread, so starting takes no time and cannot fail; a failed load is kept as the reason why
+//! there are no vectors. Queries go before documents. Knows texts and vectors; has not heard of an index.
+
+use std::{
+    collections::{HashMap, HashSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use nonet_base::memory;
+
+use super::{
+    Passage, Settings,
+    cache::{Cache, Key},
+    model::{Kind, Model, Source},
+    vectors,
+};
+
+/// Texts that wait for the thread, of each kind; more senders wait for a place.
+const QUEUE: usize = 64;
+/// Queries whose vectors are remembered.
+const REMEMBERED_QUERIES: usize = 256;
+/// Documents whose vectors are remembered; beyond, only those of the last list are.
+const REMEMBERED_DOCUMENTS: usize = 50_000;
+/// New vectors after which the file is written, so that a stop loses little.
+const SAVE_EVERY: usize = 64;
+
+/// What embeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    /// `onnxruntime 1.24.1`, or `tract`.
+    pub name: String,
+    /// Which library and where it was found, or why there is none.
+    pub detail: String,
+}
+
+/// Why there is no vector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EmbedError {
+    /// There is no embedder in this process, for this reason; trying again will not help.
+    #[error("search by meaning is not available: {0}")]
+    Unavailable(Arc<str>),
+    /// This text could not be embedded.
+    #[error("the text could not be embedded: {0}")]
+    Failed(Arc<str>),
+}
+
+/// A handle to the thread that embeds. Clones share it; it ends with the last of them.
+#[derive(Clone)]
+pub struct Embedder {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    queries: mpsc::Sender<Job>,
+    documents: mpsc::Sender<Job>,
+    /// None until the model's files were read; then its cache, if there is a folder for it.
+    cache: watch::Receiver<Option<Option<Cache>>>,
+    /// None until the model is loaded, or cannot be.
+    state: watch::Receiver<Option<Result<Backend, EmbedError>>>,
+    memory: Mutex<Memory>,
+}
+
+/// One text for the thread.
+struct Job {
+    text: String,
+    kind: Kind,
+    answer: oneshot::Sender<Result<Arc<[f32]>, EmbedError>>,
+}
+
+#[derive(Default)]
+struct Memory {
+    /// The one used last stands last.
+    queries: Vec<(String, Arc<[f32]>)>,
+    documents: HashMap<Key, Arc<[f32]>>,
+    /// The cache could not be written; that was said once.
+    unwritable: bool,
+}
+
+impl Embedder {
+    /// Starts the thread and returns at once; see [`Embedder::ready`].
+    pub fn start(settings: &Settings) -> Embedder {
+        let (queries, queries_in) = mpsc::channel(QUEUE);
+        let (documents, documents_in) = mpsc::channel(QUEUE);
+        let (tell_cache, cache) = watch::channel(None);
+        let (tell_state, state) = watch::channel(None);
+        let settings = settings.clone();
+        let work = {
+            let tell_state = tell_state.clone();
+            move || match load(&settings, &tell_cache) {
+                Ok(model) => {
+                    // Loading unpacks the weights several times over.
+                    memory::give_back();
+                    tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
+                    serve(model, queries_in, documents_in);
+                }
+                Err(reason) => {
+                    tracing::warn!(%reason, "search by meaning is not available, keywords answer");
+                    tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
+                }
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("embedder".to_owned()).spawn(work) {
+            let reason = format!("no thread for it: {error}");
+            tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
+        }
+        let memory = Mutex::default();
+        Embedder { shared: Arc::new(Shared { queries, documents, cache, state, memory }) }
+    }
+
+    /// Waits until the model is loaded, and says what runs it.
+    pub async fn ready(&self) -> Result<Backend, EmbedError> {
+        let mut state = self.shared.state.clone();
+        match state.wait_for(Option::is_some).await {
+            Ok(state) => state.clone().unwrap_or_else(|| Err(stopped())),
+            Err(_) => Err(stopped()),
+        }
+    }
+
+    /// The vectors of requests, of length 1, each from its first 96 tokens, in the order of the texts. A request that was
+    /// embedded lately is not embedded again.
+    pub async fn embed_queries(&self, texts: &[String]) -> Result<Vec<Arc<[f32]>>, EmbedError> {
+        let vector = async |text: &String| {
+            if let Some(vector) = self.memory().query(text) {
+                return Ok(vector);
+            }
+            let vector = self.run(Kind::Query, text).await?;
+            self.memory().remember_query(text, &vector);
+            Ok(vector)
+        };
+        // All at once, so that the thread never waits for the next one.
+        futures::future::try_join_all(texts.iter().map(vector)).await
+    }
+
+    /// A vector for each passage, of length 1, each text of it from its first 96 tokens, in the order of the passages; none
+    /// for one that cannot be embedded. Only passages that neither memory nor disk knows are embedded. `progress` is told
+    /// how many of how many are done: at once for those that are known, then one by one. Dropping the future stops the
+    /// work; what was done is kept.
+    pub async fn embed_documents(
+        &self,
+        passages: &[Passage],
+        progress: impl Fn(usize, usize) + Send + Sync + 'static,
+    ) -> Result<Vec<Option<Arc<[f32]>>>, EmbedError> {
+        let cache = self.cache().await;
+        let mut known = self.known(passages, cache.as_ref()).await;
+        // Passages that stand in the list twice are done together.
+        let mut times: HashMap<Key, usize> = HashMap::new();
+        passages.iter().for_each(|passage| *times.entry(passage.key).or_default() += 1);
+        let mut done = times.iter().filter(|(key, _)| known.contains_key(*key)).map(|(_, times)| times).sum();
+        progress(done, passages.len());
+
+        let mut unsaved = Vec::new();
+        let mut refused: HashSet<Key> = HashSet::new();
+        let mut unavailable = None;
+        for passage in passages {
+            let key = passage.key;
+            if known.contains_key(&key) || refused.contains(&key) {
+                continue;
+            }
+            match self.embed_passage(passage).await {
+                Ok(vector) => {
+                    self.memory().documents.insert(key, vector.clone());
+                    unsaved.push((key, vector.clone()));
+                    known.insert(key, vector);
+                }
+                Err(EmbedError::Failed(reason)) => {
+                    // The others must not pay for one odd text.
+                    if refused.is_empty() {
+                        tracing::warn!(%reason, "a tool's text cannot be embedded, its words are searched alone");
+                    }
+                    refused.insert(key);
+                }
+                Err(error) => {
+                    unavailable = Some(error);
+                    break;
+                }
+            }
+            done += times.get(&key).copied().unwrap_or(1);
+            progress(done, passages.len());
+            if unsaved.len() >= SAVE_EVERY {
+                self.save(cache.as_ref(), std::mem::take(&mut unsaved)).await;
+            }
+        }
+        self.save(cache.as_ref(), unsaved).await;
+        if let Some(error) = unavailable {
+            return Err(error);
+        }
+        self.memory().forget_others(&known);
+        Ok(passages.iter().map(|passage| known.get(&passage.key).cloned()).collect())
+    }
+
+    /// The vectors of those passages that are known already, from memory alone.
+    pub fn known_documents(&self, passages: &[Passage]) -> Vec<Option<Arc<[f32]>>> {
+        let memory = self.memory();
+        passages.iter().map(|passage| memory.documents.get(&passage.key).cloned()).collect()
+    }
+
+    /// The sum of the vectors of a passage's texts by weight, made to have length 1.
+    async fn embed_passage(&self, passage: &Passage) -> Result<Arc<[f32]>, EmbedError> {
+        let texts = passage.texts.iter().map(|(text, _)| self.run(Kind::Document, text));
+        let vectors = futures::future::try_join_all(texts).await?;
+        if let [only] = &vectors[..] {
+            return Ok(only.clone());
+        }
+        let weighted = vectors.iter().zip(&passage.texts).map(|(vector, (_, weight))| (&**vector, *weight));
+        Ok(vectors::sum(weighted).into())
+    }
+
+    async fn run(&self, kind: Kind, text: &str) -> Result<Arc<[f32]>, EmbedError> {
+        self.ready().await?;
+        let queue = match kind {
+            Kind::Query => &self.shared.queries,
+            Kind::Document => &self.shared.documents,
+        };
+        let (answer, answered) = oneshot::channel();
+        let job = Job { text: text.to_owned(), kind, answer };
+        queue.send(job).await.map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())?
+    }
+
+    /// The cache of this model; none if there is no folder for it, or no model.
+    async fn cache(&self) -> Option<Cache> {
+        let mut cache = self.shared.cache.clone();
+        cache.wait_for(Option::is_some).await.ok().and_then(|cache| cache.clone().flatten())
+    }
+
+    /// What memory and disk know.
+    async fn known(&self, passages: &[Passage], cache: Option<&Cache>) -> HashMap<Key, Arc<[f32]>> {
+        let mut known = HashMap::new();
+        let mut missing = HashSet::new();
+        for (passage, vector) in passages.iter().zip(self.known_documents(passages)) {
+            match vector {
+                Some(vector) => drop(known.insert(passage.key, vector)),
+                None => drop(missing.insert(passage.key)),
+            }
+        }
+        let Some(cache) = cache.cloned().filter(|_| !missing.is_empty()) else { return known };
+        let file = cache.path().to_owned();
+        match tokio::task::spawn_blocking(move || cache.read(&missing)).await {
+            Ok(Ok(found)) => {
+                self.memory().documents.extend(found.iter().map(|(key, vector)| (*key, vector.clone())));
+                known.extend(found);
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(file = %file.display(), %error, "the vector cache cannot be read")
+            }
+            Err(error) => tracing::error!(%error, "reading the vector cache failed"),
+        }
+        known
+    }
+
+    async fn save(&self, cache: Option<&Cache>, new: Vec<(Key, Arc<[f32]>)>) {
+        let Some(cache) = cache.cloned().filter(|_| !new.is_empty()) else { return };
+        let (file, shared) = (cache.path().to_owned(), self.shared.clone());
+        let in_use = move |key: &Key| lock(&shared.memory).documents.contains_key(key);
+        let saved = tokio::task::spawn_blocking(move || cache.append(&new, &in_use)).await;
+        if let Ok(Err(error)) = saved
+            && !std::mem::replace(&mut self.memory().unwritable, true)
+        {
+            tracing::warn!(file = %file.display(), %error, "vectors are not kept for the next start");
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        lock(&self.shared.memory)
+    }
+}
+
+/// What it holds stays usable when a thread panicked over it: each change is one insertion.
+fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Memory {
+    fn query(&mut self, text: &str) -> Option<Arc<[f32]>> {
+        let at = self.queries.iter().position(|(known, _)| known == text)?;
+        let entry = self.queries.remove(at);
+        let vector = entry.1.clone();
+        self.queries.push(entry);
+        Some(vector)
+    }
+
+    fn remember_query(&mut self, text: &str, vector: &Arc<[f32]>) {
+        self.queries.retain(|(known, _)| known != text);
+        if self.queries.len() >= REMEMBERED_QUERIES {
+            self.queries.remove(0);
+        }
+        self.queries.push((text.to_owned(), vector.clone()));
+    }
+
+    fn forget_others(&mut self, used: &HashMap<Key, Arc<[f32]>>) {
+        if self.documents.len() > REMEMBERED_DOCUMENTS {
+            self.documents.retain(|key, _| used.contains_key(key));
+        }
+    }
+}
+
+/// Reads the model's files, tells where its vectors are kept, then makes it ready to run.
+fn load(settings: &Settings, tell_cache: &watch::Sender<Option<Option<Cache>>>) -> Result<Model, String> {
+    let source = Source::open(settings.model.as_deref())?;
+    let fingerprint = source.fingerprint()?;
+    let folder = settings.cache_folder();
+    let cache = folder.map(|folder| Cache::new(&folder, &fingerprint));
+    cache.iter().for_each(Cache::tidy);
+    tell_cache.send_replace(Some(cache));
+    guarded(|| Model::load(&source, settings.onnxruntime.as_deref()))
+}
+
+/// Answers until every handle is gone. One text at a time: what batches gain, their padding eats.
+fn serve(mut model: Model, mut queries: mpsc::Receiver<Job>, mut documents: mpsc::Receiver<Job>) {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
+    let next = async |queries: &mut mpsc::Receiver<Job>, documents: &mut mpsc::Receiver<Job>| {
+        tokio::select! {
+            biased;
+            Some(job) = queries.recv() => Some(job),
+            Some(job) = documents.recv() => Some(job),
+            else => None,
+        }
+    };
+    while let Some(job) = runtime.block_on(next(&mut queries, &mut documents)) {
+        // Nobody waits for it any more.
+        if job.answer.is_closed() {
+            continue;
+        }
+        let vector = guarded(|| model.embed(&job.text, job.kind));
+        let answer = vector.map(Arc::from).map_err(|reason| EmbedError::Failed(reason.into()));
+        // An error means that the asker has gone meanwhile.
+        let _ = job.answer.send(answer);
+    }
+}
+
+/// A panic inside an engine becomes its reason, and the thread lives on.
+fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
+        let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(format!("the engine panicked: {}", said.unwrap_or_default()))
+    })
+}
+
+fn stopped() -> EmbedError {
+    EmbedError::Unavailable("the embedder has stopped".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_queries_are_remembered() {
+        let mut memory = Memory::default();
+        let vector: Arc<[f32]> = vec![1.0].into();
+        for number in 0..REMEMBERED_QUERIES {
+            memory.remember_query(&number.to_string(), &vector);
+        }
+        assert!(memory.query("0").is_some());
+        memory.remember_query("new", &vector);
+        assert!(memory.query("0").is_some(), "used a moment ago");
+        assert!(memory.query("1").is_none(), "not used for the longest time");
+        assert_eq!(memory.queries.len(), REMEMBERED_QUERIES);
+    }
+
+    #[tokio::test]
+    async fn a_failed_load_is_the_reason() {
+        let settings = Settings { model: Some("/nowhere".into()), ..Settings::default() };
+        let embedder = Embedder::start(&settings);
+        let reason = embedder.ready().await.expect_err("there is no such model").to_string();
+        assert!(reason.contains("/nowhere"), "{reason}");
+        assert_eq!(embedder.embed_queries(&["x".into()]).await.expect_err("not ready").to_string(), reason);
+        assert_eq!(
+            embedder
+                .embed_documents(&[Passage::new(vec![("x".into(), 1.0)])], |_, _| {})
+                .await
+                .expect_err("not ready")
+                .to_string(),
+            reason
+        );
+    }
+
+    /// Loads the model: the only test that does.
+    #[cfg(feature = "tract")]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn meaning_is_in_the_vectors_and_known_texts_are_not_embedded_again() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
+        let embedder = Embedder::start(&settings);
+        let texts = ["mail: send a message", "weather: forecast for a city", "mail: send a message"];
+        let texts = || {
+            texts.map(|text| Passage::new(vec![(text.to_owned(), 1.0), ("mail".to_owned(), 0.2)])).to_vec()
+        };
+        let vectors = embedder.embed_documents(&texts(), |_, _| {}).await.expect("the model is compiled in");
+        let vectors: Vec<Arc<[f32]>> = vectors.into_iter().flatten().collect();
+        let query = embedder
+            .embed_queries(&["will it rain tomorrow".into()])
+            .await
+            .expect("the model is compiled in");
+        let query = &query[0];
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        assert!(dot(query, &vectors[1]) > dot(query, &vectors[0]));
+        assert_eq!(vectors[0], vectors[2]);
+        assert!((dot(query, query) - 1.0).abs() < 1e-3);
+        assert!((dot(&vectors[0], &vectors[0]) - 1.0).abs() < 1e-3);
+
+        let again = Embedder::start(&settings);
+        let first_told = Arc::new(Mutex::new(None));
+        let told = first_told.clone();
+        let progress = move |done, total| {
+            let _ = told.lock().expect("no panic").get_or_insert((done, total));
+        };
+        let known = again.embed_documents(&texts(), progress).await.expect("known");
+        assert_eq!(known.into_iter().flatten().collect::<Vec<_>>(), vectors);
+        assert_eq!(*first_told.lock().expect("no panic"), Some((3, 3)));
+
+        // One new text is one text to embed.
+        let mut more = texts();
+        more.push(Passage::new(vec![("files: read a file".to_owned(), 1.0)]));
+        assert_eq!(again.known_documents(&more).iter().filter(|vector| vector.is_some()).count(), 3);
+        let told = first_told.clone();
+        let progress = move |done, total| *told.lock().expect("no panic") = Some((done, total));
+        let new = again.embed_documents(&more, progress).await.expect("the model is compiled in");
+        assert_eq!(new.len(), 4);
+        assert_eq!(*first_told.lock().expect("no panic"), Some((4, 4)));
+        assert!(again.known_documents(&more).iter().all(Option::is_some));
+    }
+}

@@ -1,0 +1,270 @@
+//! A model that keeps its weights as int8, rewritten so that ONNX Runtime also calculates in int8.
+//!
+//! Such a file unpacks each weight in front of its use (`Cast -> Mul -> Reshape -> MatMul`), which every engine can run,
+//! in float32. ONNX Runtime has one operator for the four, `MatMulNBits`, that reads the int8 weights as they are and
+//! quantises the other side block by block: a short text takes a third of the time, and the memory of the unpacked weights
+//! is saved. Each row and block has a scale of its own, so that a vector does not depend on the rest of a batch.
+//! Knows ONNX; has not heard of sessions or texts.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+
+use super::onnx::{Attribute, FLOAT, Graph, INT, INT8, Message, Model, Node, Opset, Tensor, UINT8};
+
+/// ONNX Runtime's own operators.
+const CONTRIB: &str = "com.microsoft";
+/// What `MatMulNBits` calculates in: 4 is int8 (its documentation, attribute `accuracy_level`).
+const IN_INT8: i64 = 4;
+/// It takes unsigned numbers around this one.
+const ZERO_POINT: u8 = 128;
+
+/// The model with its int8 weights used as such; none if it has none in this form, or cannot be read.
+pub(super) fn rewritten(model: Bytes) -> Option<Vec<u8>> {
+    let length = model.len();
+    let mut model = Model::decode(model).ok()?;
+    // What is not declared above would be lost.
+    if model.encoded_len() != length {
+        return None;
+    }
+    let graph = model.graph.as_mut()?;
+    if rewrite(graph) == 0 {
+        return None;
+    }
+    if !model.opset_import.iter().any(|opset| opset.domain.as_deref() == Some(CONTRIB)) {
+        model.opset_import.push(Opset { domain: Some(CONTRIB.to_owned()), version: Some(1) });
+    }
+    Some(model.encode_to_vec())
+}
+
+/// Replaces each `MatMul` with an unpacked weight, and says how many.
+fn rewrite(graph: &mut Graph) -> usize {
+    // A graph inside a node may read anything of this one.
+    if graph.node.iter().flat_map(|node| &node.attribute).any(|attribute| attribute.g.is_some()) {
+        return 0;
+    }
+    let made_by: HashMap<&str, usize> = graph
+        .node
+        .iter()
+        .enumerate()
+        .flat_map(|(at, node)| node.output.iter().map(move |output| (output.as_str(), at)))
+        .collect();
+    let constants: HashMap<&str, &Tensor> =
+        graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
+    // The node that makes this input, if it is of this kind.
+    let source = |name: &str, kind: &str| {
+        made_by.get(name).map(|&at| &graph.node[at]).filter(|node| node.op_type() == kind)
+    };
+    let weight_of = |matmul: &Node| -> Option<Packed> {
+        let reshape = source(matmul.input.get(1)?, "Reshape")?;
+        let product = source(reshape.input.first()?, "Mul")?;
+        let cast = source(product.input.first()?, "Cast")?;
+        Packed::new(
+            constants.get(cast.input.first()?.as_str())?,
+            constants.get(product.input.get(1)?.as_str())?,
+        )
+    };
+
+    let mut new = Vec::new();
+    for (at, node) in graph.node.iter().enumerate().filter(|(_, node)| node.op_type() == "MatMul") {
+        if let (Some(weight), Some(left)) = (weight_of(node), node.input.first()) {
+            new.push((at, weight.node(node, left), weight));
+        }
+    }
+    let count = new.len();
+    for (at, node, weight) in new {
+        let [weights, scales] = [1, 2].map(|input| node.input[input].clone());
+        graph.initializer.push(Tensor {
+            dims: vec![weight.columns as i64, weight.blocks as i64, weight.block as i64],
+            data_type: Some(UINT8),
+            name: Some(weights),
+            raw_data: Some(weight.values.into()),
+            ..Tensor::default()
+        });
+        graph.initializer.push(Tensor {
+            dims: vec![(weight.columns * weight.blocks) as i64],
+            data_type: Some(FLOAT),
+            name: Some(scales),
+            raw_data: Some(weight.scales.into()),
+            ..Tensor::default()
+        });
+        graph.node[at] = node;
+    }
+    drop_unused(graph);
+    count
+}
+
+/// Takes out what nothing reads any more, from the end to the beginning.
+fn drop_unused(graph: &mut Graph) {
+    let mut used: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
+    let mut kept = Vec::with_capacity(graph.node.len());
+    for node in std::mem::take(&mut graph.node).into_iter().rev() {
+        if node.output.iter().any(|output| used.contains(output)) {
+            used.extend(node.input.iter().cloned());
+            kept.push(node);
+        }
+    }
+    kept.reverse();
+    graph.node = kept;
+    graph.initializer.retain(|tensor| used.contains(tensor.name()));
+}
+
+/// A weight as `MatMulNBits` takes it: `[columns, blocks, block]` with a scale for each block.
+struct Packed {
+    columns: usize,
+    blocks: usize,
+    block: usize,
+    values: Vec<u8>,
+    scales: Vec<u8>,
+}
+
+impl Packed {
+    /// From int8 `[blocks, block, columns]` and float32 `[blocks, 1, columns]`; none for any other form.
+    fn new(values: &Tensor, scales: &Tensor) -> Option<Packed> {
+        let shape = |tensor: &Tensor| -> Option<[usize; 3]> {
+            let dims: Vec<usize> = tensor.dims.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
+            dims.try_into().ok()
+        };
+        let [blocks, block, columns] = shape(values)?;
+        let fits = values.data_type == Some(INT8)
+            && scales.data_type == Some(FLOAT)
+            && shape(scales)? == [blocks, 1, columns]
+            // The operator's own condition.
+            && block.is_power_of_two()
+            && (16..=256).contains(&block);
+        let raw = values.raw_data.as_deref().filter(|raw| raw.len() == blocks * block * columns)?;
+        let raw_scales = scales.raw_data.as_deref().filter(|raw| raw.len() == 4 * blocks * columns)?;
+        if !fits {
+            return None;
+        }
+        let mut packed = vec![0; raw.len()];
+        for (row, line) in raw.chunks_exact(columns).enumerate() {
+            for (column, &value) in line.iter().enumerate() {
+                packed[column * blocks * block + row] = value.wrapping_add(ZERO_POINT);
+            }
+        }
+        let mut packed_scales = vec![0; raw_scales.len()];
+        for (at, scale) in raw_scales.chunks_exact(4).enumerate() {
+            let to = 4 * (at % columns * blocks + at / columns);
+            packed_scales[to..to + 4].copy_from_slice(scale);
+        }
+        Some(Packed { columns, blocks, block, values: packed, scales: packed_scales })
+    }
+
+    /// The node that takes the place of a `MatMul`.
+    fn node(&self, matmul: &Node, left: &str) -> Node {
+        let output = matmul.output.first().cloned().unwrap_or_default();
+        let number = |name: &str, value: i64| Attribute {
+            name: Some(name.to_owned()),
+            i: Some(value),
+            kind: Some(INT),
+            ..Attribute::default()
+        };
+        Node {
+            input: vec![left.to_owned(), format!("{output}.packed"), format!("{output}.scales")],
+            output: vec![output],
+            name: matmul.name.clone(),
+            op_type: Some("MatMulNBits".to_owned()),
+            attribute: vec![
+                number("K", (self.blocks * self.block) as i64),
+                number("N", self.columns as i64),
+                number("bits", 8),
+                number("block_size", self.block as i64),
+                number("accuracy_level", IN_INT8),
+            ],
+            domain: Some(CONTRIB.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::onnx::ValueInfo, *};
+
+    fn tensor(name: &str, kind: i32, dims: &[i64], raw: Vec<u8>) -> Tensor {
+        Tensor {
+            dims: dims.to_vec(),
+            data_type: Some(kind),
+            name: Some(name.to_owned()),
+            raw_data: Some(raw.into()),
+            ..Tensor::default()
+        }
+    }
+
+    fn node(kind: &str, input: &[&str], output: &str) -> Node {
+        Node {
+            input: input.iter().map(|&name| name.to_owned()).collect(),
+            output: vec![output.to_owned()],
+            op_type: Some(kind.to_owned()),
+            ..Node::default()
+        }
+    }
+
+    /// `y = x * w`, w of 32 rows in two blocks and 2 columns, unpacked as the shipped model unpacks its own.
+    fn graph() -> Graph {
+        let values: Vec<u8> = (0..64i8).map(|n| (n - 30) as u8).collect();
+        let scales = [0.5f32, 1.0, 2.0, 4.0].iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        Graph {
+            node: vec![
+                node("Cast", &["w.i8"], "w.cast"),
+                node("Mul", &["w.cast", "w.scale"], "w.grouped"),
+                node("Reshape", &["w.grouped", "shape"], "w"),
+                node("MatMul", &["x", "w"], "y"),
+                node("MatMul", &["y", "x"], "z"),
+            ],
+            initializer: vec![
+                tensor("w.i8", INT8, &[2, 16, 2], values),
+                tensor("w.scale", FLOAT, &[2, 1, 2], scales),
+            ],
+            output: vec![ValueInfo { name: Some("z".to_owned()), value_type: None }],
+            ..Graph::default()
+        }
+    }
+
+    #[test]
+    fn unpacked_weights_become_one_operator() {
+        let mut graph = graph();
+        assert_eq!(rewrite(&mut graph), 1);
+        let kinds: Vec<&str> = graph.node.iter().map(Node::op_type).collect();
+        assert_eq!(kinds, ["MatMulNBits", "MatMul"]);
+        assert_eq!(graph.node[0].input, ["x", "y.packed", "y.scales"]);
+        let names: Vec<&str> = graph.initializer.iter().map(Tensor::name).collect();
+        assert_eq!(names, ["y.packed", "y.scales"]);
+        // Column 0 first: rows 0 to 15 with scale 0.5, rows 16 to 31 with scale 2, then column 1.
+        let packed = graph.initializer[0].raw_data.as_deref().unwrap_or_default();
+        let weight = |column: usize, row: usize| i16::from(packed[column * 32 + row]) - 128;
+        assert_eq!((weight(0, 0), weight(0, 1), weight(1, 0), weight(1, 31)), (-30, -28, -29, 33));
+        let scales = graph.initializer[1].raw_data.as_deref().unwrap_or_default();
+        let scales: Vec<f32> =
+            scales.chunks(4).map(|s| f32::from_le_bytes(s.try_into().expect("four bytes"))).collect();
+        assert_eq!(scales, [0.5, 2.0, 1.0, 4.0]);
+    }
+
+    #[test]
+    fn any_other_form_is_left_alone() {
+        let check = |change: &dyn Fn(&mut Graph)| {
+            let mut other = graph();
+            change(&mut other);
+            let before = other.clone();
+            assert_eq!(rewrite(&mut other), 0);
+            assert_eq!(other.initializer, before.initializer);
+        };
+        check(&|graph| graph.initializer[0].data_type = Some(UINT8));
+        check(&|graph| graph.initializer[0].raw_data = Some(vec![0; 3].into()));
+        check(&|graph| graph.initializer[1].dims = vec![2, 2]);
+        check(&|graph| graph.initializer[0].dims = vec![-2, 16, 2]);
+        check(&|graph| graph.node[1].op_type = Some("Add".to_owned()));
+        check(&|graph| graph.node[4].attribute = vec![Attribute { g: Some(vec![]), ..Attribute::default() }]);
+        assert_eq!(rewritten(Bytes::from_static(b"not a model")), None);
+        assert_eq!(rewritten(Bytes::new()), None);
+    }
+
+    #[test]
+    fn the_shipped_model_has_that_form() {
+        let new = rewritten(Bytes::from_static(nonet_model::GRAPH)).expect("int8 weights");
+        let new = Model::decode(new.as_slice()).expect("a model").graph.expect("a graph");
+        let count = |kind: &str| new.node.iter().filter(|node| node.op_type() == kind).count();
+        // Six layers of four products with weights; what is left are the two of attention.
+        assert_eq!((count("MatMulNBits"), count("MatMul")), (24, 12));
+    }
+}

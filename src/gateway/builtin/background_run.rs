@@ -1,0 +1,211 @@
+//! `gateway.background_run`: launches a call in the background and follows it.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use serde_json::{Value, json};
+
+use super::{Access, OwnTool, read};
+use crate::{
+    aliases::Aliases,
+    catalog::{GATEWAY, Tool},
+    fault::{Code, Fault},
+    gateway::{
+        Gateway, Known,
+        call::{Request, background_call, text_result},
+        faults::error_of,
+        interrupt::Interrupt,
+        session::{AsTask, Caller},
+    },
+    jobs::{Ended, How, Job},
+    results::is_error,
+};
+
+/// How long `wait` waits if the caller does not say, and at most, in seconds.
+const WAIT_S: u64 = 60;
+const MAX_WAIT_S: u64 = 3_600;
+/// How long before the soft deadline a wait ends.
+const WAIT_MARGIN: Duration = Duration::from_secs(2);
+/// How long a cancelled task may take to end.
+const CANCEL_WAIT: Duration = Duration::from_secs(2);
+/// How many tasks a list shows.
+const LISTED: usize = 50;
+
+pub(super) const TOOL: OwnTool = OwnTool {
+    name: "background_run",
+    title: "Run a call in the background",
+    description: "Runs one tool call in the background and follows it. Five modes: launch {name, params} starts a call and gives its task_id (a call that ends within 2 s answers at once); status {task_id}; wait {task_id, wait: true, timeout} waits up to timeout seconds for the result; cancel {task_id, cancel: true}; list {list_tasks: true}.",
+    properties: || {
+        json!({
+            "name": { "type": "string", "description": "Tool to launch" },
+            "params": { "type": "object", "description": "Its params" },
+            "task_id": { "type": "string", "description": "Task to look at, wait for or cancel" },
+            "wait": { "type": "boolean", "description": "Wait for the task's result" },
+            "timeout": { "type": "integer", "minimum": 1, "maximum": 3600, "description": "Seconds to wait, 60 if absent" },
+            "cancel": { "type": "boolean", "description": "Cancel the task" },
+            "list_tasks": { "type": "boolean", "description": "List all tasks" },
+        })
+    },
+    required: &[],
+    access: Access::Reversible,
+    aliases: Aliases(&[
+        ("name", &["tool", "toolname"]),
+        ("params", &["arguments", "args", "parameters", "input", "toolinput"]),
+        ("task_id", &["id", "task", "job", "jobid"]),
+        ("list_tasks", &["list"]),
+    ]),
+    run: |gateway, caller, params| async move { run(gateway, caller, read(params)?).await }.boxed(),
+};
+
+#[derive(Default, serde::Deserialize)]
+struct BackgroundArguments {
+    name: Option<String>,
+    #[serde(default)]
+    params: Value,
+    task_id: Option<String>,
+    #[serde(default)]
+    wait: bool,
+    timeout: Option<u64>,
+    #[serde(default)]
+    cancel: bool,
+    #[serde(default)]
+    list_tasks: bool,
+}
+
+async fn run(
+    gateway: &Arc<Gateway>,
+    caller: &Caller,
+    arguments: BackgroundArguments,
+) -> Result<Value, Fault> {
+    if arguments.list_tasks {
+        return Ok(list(gateway, caller).await);
+    }
+    if let Some(id) = &arguments.task_id {
+        return match gateway.jobs.get(id, &caller.owner()) {
+            Some(job) => task(gateway, caller, &job, &arguments).await,
+            None => earlier_task(gateway, caller, id, &arguments).await,
+        };
+    }
+    match arguments.name {
+        Some(name) => launch(gateway, caller, name, arguments.params).await,
+        None => Err(Fault::new(
+            Code::InvalidParams,
+            "Give {name, params} to launch, {task_id} to look at a task, or {list_tasks: true}.",
+        )
+        .next("execute_tool", list_tasks())),
+    }
+}
+
+async fn list(gateway: &Gateway, caller: &Caller) -> Value {
+    let jobs = gateway.jobs.list(&caller.owner());
+    let mut shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
+    let earlier = gateway.earlier_tasks(caller, LISTED - shown.len()).await;
+    let total = jobs.len() + earlier.len();
+    shown.extend(earlier.iter().map(Known::summary));
+    text_result(json!({ "tasks": shown, "total": total }).to_string())
+}
+
+async fn launch(
+    gateway: &Arc<Gateway>,
+    caller: &Caller,
+    name: String,
+    params: Value,
+) -> Result<Value, Fault> {
+    let is_own = |tool: &Tool| &*tool.server == GATEWAY && &*tool.name == TOOL.name;
+    if gateway.gate(&caller.session).tool(&name).is_ok_and(|tool| is_own(&tool)) {
+        let message = "A background call launches a tool, not another launch.";
+        return Err(Fault::new(Code::InvalidParams, message));
+    }
+    let request = Request { name, params, background: true, ..Request::default() };
+    // Nobody waits for a launch, so nobody can be asked in the middle of it.
+    let caller = Caller { unasked: true, as_task: AsTask::Never, ..caller.clone() };
+    match gateway.execute(&caller, request).await {
+        Ok(result) => Ok(result),
+        Err(Interrupt::Fault(fault)) => Err(*fault),
+        // This caller takes no tasks, and the request is not verbatim.
+        Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
+            Err(Fault::new(Code::Internal, "The call was not launched; make it with execute_tool."))
+        }
+    }
+}
+
+/// A task of this run.
+async fn task(
+    gateway: &Gateway,
+    caller: &Caller,
+    job: &Job,
+    arguments: &BackgroundArguments,
+) -> Result<Value, Fault> {
+    if arguments.cancel {
+        job.cancel.cancel();
+        job.wait(CANCEL_WAIT).await;
+    } else if arguments.wait {
+        let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
+        // The wait itself must not outlive the soft deadline and become a task.
+        let deadline = caller.limits.soft_deadline;
+        let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
+        tokio::select! {
+            _ = job.wait(limit.min(most)) => {}
+            () = caller.cancel.cancelled() => {}
+        }
+    }
+    let mut answer = job.summary();
+    match job.ended() {
+        Some(Ended { how: How::Cancelled, .. }) => {
+            // The calls of a run_parallel that ended before it was cancelled.
+            if arguments.wait
+                && let Ok(result) = gateway.task_result(caller, &job.id).await
+                && !is_error(&result)
+            {
+                caller.session.delivered(&job.id);
+                return Ok(result);
+            }
+        }
+        // The result as the call itself would have given it.
+        Some(_) if arguments.wait => {
+            let result = gateway.task_result(caller, &job.id).await?;
+            caller.session.delivered(&job.id);
+            return Ok(result);
+        }
+        ended => {
+            if ended.is_some_and(|ended| ended.how == How::Failed) {
+                answer["error"] = error_of(&gateway.task_result(caller, &job.id).await?);
+            }
+            answer["next_step"] = wait_for(&job.id);
+        }
+    }
+    Ok(text_result(answer.to_string()))
+}
+
+/// A task of an earlier run, or an ended task that had to leave the table of jobs.
+async fn earlier_task(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: &str,
+    arguments: &BackgroundArguments,
+) -> Result<Value, Fault> {
+    let Some(task) = gateway.known_task(caller, id).await else {
+        let message = format!("There is no task `{id}`: it is too old, or the id is wrong.");
+        return Err(Fault::new(Code::NotFound, message).next("execute_tool", list_tasks()));
+    };
+    let ended = task.how.is_some() && !task.lost;
+    if arguments.wait && ended {
+        return gateway.task_result(caller, id).await;
+    }
+    let mut answer = task.summary();
+    if ended {
+        answer["next_step"] = wait_for(id);
+    }
+    if ended && task.how == Some(How::Failed) {
+        answer["error"] = error_of(&gateway.task_result(caller, id).await?);
+    }
+    Ok(text_result(answer.to_string()))
+}
+
+fn wait_for(id: &str) -> Value {
+    background_call(json!({ "task_id": id, "wait": true }))
+}
+
+fn list_tasks() -> Value {
+    json!({ "name": "gateway.background_run", "params": { "list_tasks": true } })
+}

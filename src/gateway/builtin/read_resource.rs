@@ -1,0 +1,63 @@
+//! `gateway.read_resource`: a server's resource as a result.
+
+use futures::FutureExt;
+use rmcp::model::ErrorCode;
+use serde_json::{Value, json};
+
+use super::{Access, OwnTool, read};
+use crate::{
+    aliases::Aliases,
+    fault::{Code, Fault},
+    gateway::{Gateway, session::Caller},
+    text::clip,
+};
+
+pub(super) const TOOL: OwnTool = OwnTool {
+    name: "read_resource",
+    title: "Read a resource",
+    description: "Reads a resource of a server by its URI: one that a result links to (resource_link), or any other that a server has.",
+    properties: || json!({ "uri": { "type": "string", "description": "URI of the resource, as the link gives it" } }),
+    required: &["uri"],
+    access: Access::ReadOnly,
+    aliases: Aliases(&[("uri", &["url", "resource", "resourceuri", "link"])]),
+    run: |gateway, caller, params| {
+        async move {
+            let arguments: ResourceArguments = read(params)?;
+            as_result(gateway, caller, arguments.uri.trim()).await
+        }
+        .boxed()
+    },
+};
+
+#[derive(serde::Deserialize)]
+struct ResourceArguments {
+    uri: String,
+}
+
+async fn as_result(gateway: &Gateway, caller: &Caller, uri: &str) -> Result<Value, Fault> {
+    let mut resource = gateway.read_resource(caller, uri).await.map_err(|error| {
+        let code = match error.code {
+            ErrorCode::RESOURCE_NOT_FOUND | ErrorCode::INVALID_PARAMS => Code::NotFound,
+            _ => Code::UpstreamError,
+        };
+        Fault::new(code, format!("`{}` cannot be read: {}.", clip(uri, 200), error.message))
+    })?;
+    let contents = match resource.get_mut("contents").map(Value::take) {
+        Some(Value::Array(contents)) => contents,
+        _ => Vec::new(),
+    };
+    Ok(json!({ "content": contents.into_iter().map(block).collect::<Vec<_>>() }))
+}
+
+/// Text as a text block, a picture or sound as its own block, anything else as an embedded resource.
+fn block(content: Value) -> Value {
+    let kind = content.get("mimeType").and_then(Value::as_str).unwrap_or_default();
+    let media = kind.split_once('/').map_or("", |(media, _)| media);
+    match (content.get("text"), content.get("blob")) {
+        (Some(text), _) => json!({ "type": "text", "text": text }),
+        (None, Some(data)) if matches!(media, "image" | "audio") => {
+            json!({ "type": media, "data": data, "mimeType": kind })
+        }
+        _ => json!({ "type": "resource", "resource": content }),
+    }
+}

@@ -1,0 +1,271 @@
+//! What `run_parallel` answers: at its end, and while it runs.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::ActionResult;
+use crate::{
+    clock::millis,
+    gateway::{Gateway, call::text_result, faults::error_of, session::Caller},
+    results::{self, json_len, value_of},
+    text::clip,
+    workflow::{Plan, PlannedCall},
+};
+
+/// How much is shown of a result that other calls use, in characters; a result of so many bytes is shown whole.
+const PASSED_ON: usize = 500;
+/// Results up to this size, in bytes, are shown while other calls still run, and so many bytes of all.
+const PARTIAL_BYTES: usize = 2_000;
+const PARTIAL_TOTAL: usize = 10_000;
+/// The least share of the budget that one result has: a preview needs it.
+const LEAST_SHARE: usize = 1_000;
+
+/// One call in a report.
+#[derive(Clone, Debug, Default, Serialize)]
+struct ActionReport {
+    id: String,
+    name: String,
+    success: bool,
+    /// The MIME types of the pictures and sound that follow the report.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    media: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    repaired: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elapsed_ms: Option<u64>,
+}
+
+impl ActionReport {
+    fn new(call: &PlannedCall, one: &ActionResult) -> Self {
+        Self { id: call.id.clone(), name: one.name.clone(), success: one.succeeded(), ..Self::default() }
+    }
+}
+
+/// The whole answer.
+#[derive(Serialize)]
+struct ParallelReport {
+    results: Vec<ActionReport>,
+    total: usize,
+    succeeded: usize,
+    failed: usize,
+    elapsed_ms: u64,
+}
+
+/// A large result that is only named.
+#[derive(Default, Serialize)]
+struct Truncated {
+    truncated: bool,
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    reference: Option<String>,
+    bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    begins: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_kept: Option<String>,
+}
+
+impl Gateway {
+    /// The answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget: small results
+    /// are given whole, and what they leave is divided among the large ones. A result that only other calls use is kept and
+    /// given in short.
+    pub(super) async fn report(
+        &self,
+        caller: &Caller,
+        plan: &Plan,
+        ended: Vec<ActionResult>,
+        elapsed: Duration,
+    ) -> Value {
+        let sizes: Vec<usize> =
+            ended.iter().map(|one| if one.succeeded() { json_len(&one.result) } else { 0 }).collect();
+        let budget = caller.limits.max_result_bytes;
+        let share = fair_share(&sizes, budget);
+        let (total, succeeded) = (ended.len(), ended.iter().filter(|one| one.succeeded()).count());
+        let (mut left, mut results, mut media) = (budget, Vec::with_capacity(total), Vec::new());
+        for (at, (mut one, size)) in ended.into_iter().zip(sizes).enumerate() {
+            let call = &plan.calls()[at];
+            let mut entry = ActionReport::new(call, &one);
+            entry.elapsed_ms = Some(one.elapsed_ms);
+            entry.repaired = std::mem::take(&mut one.repaired);
+            if entry.success {
+                let own = results::take_media(&mut one.result);
+                if !own.is_empty() {
+                    entry.media = own.iter().map(|block| block["mimeType"].clone()).collect();
+                    let note = format!("From the action `{}` ({}):", entry.id, entry.name);
+                    media.push(json!({ "type": "text", "text": note }));
+                    media.extend(own);
+                }
+                let passed_on = plan.is_used(at) && call.select.is_none() && size > PASSED_ON;
+                let shown = match passed_on {
+                    true => self.in_short(caller, &one.result, size).await,
+                    false => self.compact(caller, one.result, share).await,
+                };
+                let only_media = shown == "" && !entry.media.is_empty();
+                entry.result = (!only_media).then(|| within(shown, left, size));
+            } else {
+                entry.error = Some(error_of(&one.result));
+            }
+            left = left.saturating_sub(json_len(&json!(entry)));
+            results.push(entry);
+        }
+        let failed = total - succeeded;
+        let report = ParallelReport { results, total, succeeded, failed, elapsed_ms: millis(elapsed) };
+        let mut blocks = vec![json!({ "type": "text", "text": json!(report).to_string() })];
+        blocks.append(&mut media);
+        json!({ "content": blocks })
+    }
+
+    /// The beginning of a result that other calls took what they needed from, and the reference to the rest.
+    async fn in_short(&self, caller: &Caller, result: &Arc<Value>, bytes: usize) -> Value {
+        let begins = Some(clip(&results::text_of_value(result), PASSED_ON));
+        let (reference, not_kept) = match self.keep_whole(caller, Value::clone(result)).await {
+            Ok(reference) => (Some(reference), None),
+            Err(why) => (None, Some(why)),
+        };
+        json!(Truncated { truncated: true, reference, bytes, begins, not_kept })
+    }
+
+    /// A result inside a larger answer: its value where that says everything, else its blocks. Here all
+    /// of it is text that a model reads, so all of it is held to the budget.
+    async fn compact(&self, caller: &Caller, result: Arc<Value>, budget: usize) -> Value {
+        let blocks = result.get("content").and_then(Value::as_array);
+        let texts_only =
+            blocks.is_none_or(|blocks| blocks.iter().all(|block| block.get("type") == Some(&json!("text"))));
+        if texts_only {
+            let value = value_of(&result);
+            if json_len(&value) <= budget {
+                return value;
+            }
+            let text = text_result(match value {
+                Value::String(text) => text,
+                value => value.to_string(),
+            });
+            let size = json_len(&text);
+            return self.fit(caller, text, size, budget).await;
+        }
+        let size = json_len(&result);
+        let mut whole = self.fit(caller, Arc::unwrap_or_clone(result), size, budget).await;
+        if let Some(fields) = whole.as_object_mut() {
+            fields.remove("resultType");
+        }
+        whole
+    }
+}
+
+/// A result as shown, or only its reference where it is a preview that does not fit any more: as text inside of text it
+/// takes more room than by itself.
+fn within(shown: Value, left: usize, bytes: usize) -> Value {
+    let reference = shown["content"].as_array().and_then(|blocks| reference_in(blocks.last()?));
+    match reference {
+        Some(reference) if json_len(&shown) > left => {
+            let reference = Some(reference);
+            json!(Truncated { truncated: true, reference, bytes, ..Truncated::default() })
+        }
+        _ => shown,
+    }
+}
+
+/// The reference in the note of a shortened result.
+fn reference_in(note: &Value) -> Option<String> {
+    let note: Value = serde_json::from_str(note["text"].as_str()?).ok()?;
+    Some(note["ref"].as_str()?.into())
+}
+
+/// The most bytes that one of several results may have, so that all together stay within `budget`: what small results leave
+/// is divided among the others.
+fn fair_share(sizes: &[usize], budget: usize) -> usize {
+    let mut sorted = sizes.to_vec();
+    sorted.sort_unstable();
+    let mut left = budget;
+    for (at, size) in sorted.iter().enumerate() {
+        let share = left / (sorted.len() - at);
+        if *size > share {
+            return share.max(LEAST_SHARE);
+        }
+        left -= size;
+    }
+    budget
+}
+
+/// How far a plan has come: each call that has ended as the report shows it, but of a large result only that it is there.
+#[derive(Clone, Debug)]
+pub(crate) struct SoFar {
+    ended: Arc<Mutex<Vec<Option<ActionReport>>>>,
+    plan: Arc<Plan>,
+}
+
+/// The same as answers show it.
+#[derive(Serialize)]
+struct PlanProgress {
+    ended: usize,
+    total: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    results: Vec<ActionReport>,
+}
+
+impl SoFar {
+    pub fn new(plan: &Arc<Plan>) -> Self {
+        Self { ended: Arc::new(Mutex::new(vec![None; plan.calls().len()])), plan: plan.clone() }
+    }
+
+    pub(super) fn end(&self, at: usize, one: &ActionResult) {
+        let mut entry = ActionReport::new(&self.plan.calls()[at], one);
+        let small = |value: &Value| json_len(value) <= PARTIAL_BYTES;
+        if !entry.success {
+            let error = error_of(&one.result);
+            entry.error = Some(if small(&error) { error } else { json!({ "code": error["code"] }) });
+        } else if small(&one.result) {
+            entry.result = Some(value_of(&one.result));
+        }
+        self.ended.lock()[at] = Some(entry);
+    }
+
+    /// How many calls have ended.
+    pub fn counts(&self) -> Value {
+        self.progress(0)
+    }
+
+    /// The same with the calls that have ended, as far as they are small.
+    pub(super) fn report(&self) -> Value {
+        self.progress(PARTIAL_TOTAL)
+    }
+
+    fn progress(&self, budget: usize) -> Value {
+        let all = self.ended.lock().clone();
+        let (ended, total) = (all.iter().flatten().count(), all.len());
+        let mut left = budget;
+        let results = all
+            .into_iter()
+            .flatten()
+            .filter(|entry| match left.checked_sub(json_len(&json!(entry))) {
+                Some(rest) => {
+                    left = rest;
+                    true
+                }
+                None => false,
+            })
+            .collect();
+        json!(PlanProgress { ended, total, results })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_results_leave_their_share_to_large_ones() {
+        let check = |sizes: &[usize], expected| assert_eq!(fair_share(sizes, 10_000), expected, "{sizes:?}");
+        check(&[], 10_000);
+        check(&[10, 20, 9_000], 10_000);
+        check(&[20_000], 10_000);
+        check(&[1_000, 20_000, 20_000], 4_500);
+        check(&[20_000; 50], 1_000);
+    }
+}

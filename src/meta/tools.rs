@@ -1,0 +1,322 @@
+//! The nine: what each one says of itself, the other names of its arguments, and what it runs.
+
+use std::{sync::LazyLock, time::Duration};
+
+use futures::FutureExt;
+use serde_json::{Map, Value, json};
+
+use super::{
+    arguments::{self, CALL},
+    read::{Definition, Hint, MetaTool, object},
+};
+use crate::{
+    aliases::Aliases,
+    fault::{Code, Fault},
+    gateway::call::{Request, text_result},
+    schema::Schema,
+};
+
+/// The nine, in the order of `tools/list`.
+pub(super) static META: LazyLock<[MetaTool; 9]> = LazyLock::new(|| {
+    [
+        search_tools(),
+        get_tool(),
+        execute_tool(),
+        list_categories(),
+        browse_category(),
+        run_parallel(),
+        use_skill(),
+        call_app(),
+        ask_user(),
+    ]
+    .map(MetaTool::from)
+});
+
+/// The keys of `execute_tool`, and of an action of `run_parallel`. Other keys beside `name` may be params.
+const EXECUTE_KEYS: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
+const ACTION_KEYS: [&str; 6] = ["id", "name", "params", "after", "timeout_ms", "select"];
+
+/// The schema of an action of `run_parallel`.
+static ACTION: LazyLock<Schema> = LazyLock::new(|| Schema::new(action_schema()));
+
+fn text(about: &str) -> Value {
+    json!({ "type": "string", "description": about })
+}
+
+fn answer(value: Value) -> Value {
+    text_result(value.to_string())
+}
+
+fn search_tools() -> Definition {
+    Definition {
+        name: "search_tools",
+        description: "Find the right tool by meaning, in plain words, among all tools of the user's MCP servers: files, git and code hosts, web, databases, mail, calendars, time, memory and every product connected here. None of them is listed elsewhere, so search whenever a step needs something outside of this chat, before saying that it cannot be done. Search once per step and name the product: \"create a github issue\", not the whole task. Gives names to run with execute_tool, with signature and risk. Try other words if confidence is low.",
+        properties: json!({
+            "query": text("What the tool should do; English works best"),
+            "category": text("Only this server or group"),
+            "limit": { "type": "integer", "minimum": 1, "maximum": 50, "default": 5 },
+            "detail": { "type": "string", "enum": ["name", "signature", "full"], "default": "signature" },
+            "max_risk": { "type": "string", "enum": ["low", "medium", "high"] },
+        }),
+        required: &[],
+        hints: &[Hint::ReadOnly, Hint::AlwaysLoad],
+        aliases: Aliases(&[
+            ("query", &["q", "search", "text", "task", "searchquery", "keywords", "question", "prompt"]),
+            ("category", &["server", "servername", "group"]),
+            ("limit", &["maxresults", "topk", "count"]),
+            ("detail", &["details"]),
+            ("max_risk", &["risk"]),
+        ]),
+        run: |call| async move { Ok(answer(call.gateway.search(call.caller, call.read()?).await?)) }.boxed(),
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct DescribeArguments {
+    name: Option<String>,
+    names: Option<Vec<String>>,
+}
+
+fn get_tool() -> Definition {
+    Definition {
+        name: "get_tool",
+        description: "Read everything about a tool found by search: whole description, exact input schema, risk, and a call to copy. Needed only when the signature is not enough.",
+        properties: json!({
+            "name": text("Tool name such as files.read_file"),
+            "names": { "type": "array", "items": { "type": "string" }, "maxItems": 5 },
+        }),
+        required: &[],
+        hints: &[Hint::ReadOnly],
+        aliases: Aliases(&[("name", &["tool", "toolname"]), ("names", &["tools", "toolnames"])]),
+        run: |call| {
+            async move {
+                let wanted: DescribeArguments = call.read()?;
+                let many = wanted.names.is_some();
+                let names: Vec<String> = wanted.names.into_iter().flatten().chain(wanted.name).collect();
+                if names.is_empty() {
+                    let message = "Give the `name` of a tool, or up to five `names`.";
+                    return Err(Fault::new(Code::InvalidParams, message).into());
+                }
+                Ok(answer(call.gateway.describe(call.caller, &names, many).await?))
+            }
+            .boxed()
+        },
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct ExecuteArguments {
+    name: String,
+    #[serde(default)]
+    params: Value,
+    timeout_ms: Option<u64>,
+    #[serde(default)]
+    background: bool,
+    select: Option<String>,
+}
+
+fn execute_tool() -> Definition {
+    Definition {
+        name: "execute_tool",
+        description: "Run a tool of any connected server by the name that search_tools gave, with its params. Gives the server's own result. A call that takes long goes on in the background and gives a task_id; a result too large to show is kept and gives a ref. A failed call says what to do next.",
+        properties: json!({
+            "name": text("Tool name"),
+            "params": { "type": "object", "description": "The tool's own params", "default": {} },
+            "timeout_ms": { "type": "integer", "minimum": 1, "description": "Hard limit" },
+            "background": { "type": "boolean", "description": "Do not wait for the result", "default": false },
+            "select": text("jq filter on the result, to read only what is needed"),
+        }),
+        required: &["name"],
+        hints: &[Hint::AlwaysLoad, Hint::MayBeTask],
+        aliases: CALL,
+        run: |call| {
+            async move {
+                let given = Value::Object(std::mem::take(&mut call.arguments));
+                call.arguments = match call.call_of_tool(&EXECUTE_KEYS, &call.tool.schema, given) {
+                    Value::Object(fields) => fields,
+                    _ => Map::new(),
+                };
+                let wanted: ExecuteArguments = call.read_named()?;
+                let request = Request {
+                    name: wanted.name,
+                    params: wanted.params,
+                    timeout: wanted.timeout_ms.map(|ms| Duration::from_millis(ms.max(1))),
+                    background: wanted.background,
+                    select: wanted.select,
+                    verbatim: false,
+                };
+                call.gateway.execute(call.caller, request).await
+            }
+            .boxed()
+        },
+    }
+}
+
+fn list_categories() -> Definition {
+    Definition {
+        name: "list_categories",
+        description: "See what is connected: every server and group of tools with its description, size and state.",
+        properties: json!({}),
+        required: &[],
+        hints: &[Hint::ReadOnly],
+        aliases: Aliases::NONE,
+        run: |call| {
+            async move {
+                call.rename();
+                Ok(answer(call.gate().categories()))
+            }
+            .boxed()
+        },
+    }
+}
+
+fn browse_category() -> Definition {
+    Definition {
+        name: "browse_category",
+        description: "Page through all tools of one server or group, by name, when a search does not find what must be there.",
+        properties: json!({
+            "category": text("Server or group"),
+            "page": { "type": "integer", "minimum": 1, "default": 1 },
+            "page_size": { "type": "integer", "minimum": 1, "maximum": 100, "default": 20 },
+            "prefix": text("Only names that begin so"),
+        }),
+        required: &["category"],
+        hints: &[Hint::ReadOnly],
+        aliases: Aliases(&[
+            ("category", &["server", "servername", "group", "name"]),
+            ("page_size", &["limit", "perpage", "size"]),
+        ]),
+        run: |call| async move { Ok(answer(call.gate().browse(&call.read()?)?)) }.boxed(),
+    }
+}
+
+fn action_schema() -> Value {
+    object(
+        json!({
+            "id": text("Name for {{id...}}; its number if absent"),
+            "name": text("Tool name"),
+            "params": { "type": "object" },
+            "after": { "type": "array", "items": { "type": "string" } },
+            "timeout_ms": { "type": "integer", "minimum": 1 },
+            "select": text("jq filter on its result"),
+        }),
+        &["name"],
+    )
+}
+
+fn run_parallel() -> Definition {
+    Definition {
+        name: "run_parallel",
+        description: "Run several tools in one go: independent ones at the same time, dependent ones as a graph. {{id.path}} in params puts an earlier action's result in without reading it; `after` only waits. One failure does not touch the others.",
+        properties: json!({
+            "actions": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 50,
+                "items": action_schema(),
+            },
+            "max_concurrency": { "type": "integer", "minimum": 1, "maximum": 50 },
+            "fail_fast": { "type": "boolean", "default": false },
+        }),
+        required: &["actions"],
+        hints: &[Hint::MayBeTask],
+        aliases: Aliases(&[
+            ("actions", &["tasks", "calls", "toolcalls", "steps"]),
+            ("max_concurrency", &["concurrency", "maxparallel"]),
+            ("fail_fast", &["stoponerror"]),
+        ]),
+        run: |call| {
+            async move {
+                call.rename();
+                if let Some(actions) = call.arguments.get_mut("actions").map(Value::take) {
+                    let (actions, changes) = arguments::actions(actions);
+                    call.changes.extend(changes);
+                    let actions = match actions {
+                        Value::Array(list) => list
+                            .into_iter()
+                            .map(|one| call.call_of_tool(&ACTION_KEYS, &ACTION, one))
+                            .collect(),
+                        other => other,
+                    };
+                    call.arguments.insert("actions".into(), actions);
+                }
+                call.gateway.run_parallel(call.caller, call.read_named()?).await
+            }
+            .boxed()
+        },
+    }
+}
+
+fn use_skill() -> Definition {
+    Definition {
+        name: "use_skill",
+        description: "Get step-by-step instructions for a kind of task: the user's skills and the prompts of the servers. Without command: the list, or the best matches for query. Follow the text that a skill gives.",
+        properties: json!({
+            "command": text("Skill name, such as release-notes or server/prompt"),
+            "query": text("What you want to do"),
+            "file": text("A file beside the skill"),
+            "arguments": { "description": "What the skill or prompt takes: text or an object" },
+        }),
+        required: &[],
+        hints: &[Hint::ReadOnly],
+        aliases: Aliases(&[
+            ("command", &["skill", "name", "skillname"]),
+            ("query", &["q", "search", "text", "task"]),
+            ("file", &["path", "filename"]),
+            ("arguments", &["args", "input", "params", "parameters"]),
+        ]),
+        run: |call| async move { call.gateway.use_skill(call.caller, call.read()?).await }.boxed(),
+    }
+}
+
+fn call_app() -> Definition {
+    Definition {
+        name: "call_app",
+        description: "Run an app: a workflow of tool calls that the user has set up. Without app_id: the list.",
+        properties: json!({
+            "app_id": text("App"),
+            "input": { "description": "What the app takes: text or an object" },
+            "timeout": { "type": "integer", "minimum": 1, "maximum": 3600, "default": 120, "description": "Seconds" },
+        }),
+        required: &[],
+        hints: &[Hint::MayBeTask],
+        aliases: Aliases(&[
+            ("app_id", &["app", "name", "appname", "id"]),
+            ("input", &["prompt", "arguments", "args", "inputs", "params", "parameters"]),
+        ]),
+        run: |call| async move { call.gateway.call_app(call.caller, call.read()?).await }.boxed(),
+    }
+}
+
+fn ask_user() -> Definition {
+    Definition {
+        name: "ask_user",
+        description: "Ask the user a question, a choice, a form, or to approve or edit content, and get the answer. If the status is needs_user, ask in the chat and call again with token and answer. Never ask for passwords or keys.",
+        properties: json!({
+            "question": text("The question"),
+            "content": text("Text to approve or edit"),
+            "choices": { "type": "array", "items": { "type": "string" } },
+            "allow_multiple": { "type": "boolean" },
+            "form": { "type": "object", "description": "Flat JSON Schema of the fields" },
+            "default": { "description": "Answer if the user gives none" },
+            "timeout": { "type": "integer", "minimum": 1, "default": 300, "description": "Seconds" },
+            "token": text("From needs_user"),
+            "answer": { "description": "What the user said, with token" },
+        }),
+        required: &[],
+        hints: &[],
+        aliases: Aliases(&[
+            ("question", &["message", "prompt", "text"]),
+            ("content", &["draft"]),
+            ("choices", &["options"]),
+            ("allow_multiple", &["multiple", "multiselect"]),
+            ("form", &["schema", "requestedschema"]),
+            ("default", &["defaultanswer"]),
+            ("answer", &["decision", "response", "reply"]),
+        ]),
+        run: |call| {
+            async move { Ok(answer(call.gateway.questions.ask_user(call.caller, call.read()?).await?)) }
+                .boxed()
+        },
+    }
+}

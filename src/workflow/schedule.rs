@@ -1,0 +1,166 @@
+//! One run of a plan: what may start, and what is held back.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::Plan;
+
+/// How a plan is run.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// How many calls run at a time; at least one does.
+    pub concurrency: usize,
+    /// Whether the first failure keeps the rest from starting.
+    pub fail_fast: bool,
+    /// The lane of each call. Of the calls in one lane only one runs at a time; calls without a lane run freely.
+    pub lanes: Vec<Option<Arc<str>>>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The run begins.
+    Begin,
+    /// A call that was started has ended.
+    Ended {
+        /// Its position.
+        at: usize,
+        /// Whether it has a result that is not an error.
+        success: bool,
+    },
+    /// The run is cancelled. Its driver cancels the running calls, and still reports their ends.
+    Cancelled,
+}
+
+/// What the driver has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Start a call.
+    Start(usize),
+    /// Report that a call is not run.
+    HoldBack(usize, Reason),
+    /// Withdraw the calls that were started and not yet sent.
+    Halt,
+    /// Every call has ended or was held back.
+    Finished,
+}
+
+/// Why a call is not run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The run was cancelled.
+    #[error("cancelled")]
+    Cancelled,
+    /// A failure keeps the rest from starting.
+    #[error("another call failed and `fail_fast` is set")]
+    FailFast,
+    /// A call that it needs, named by its id, failed or was not run.
+    #[error("`{0}`, which it needs, failed")]
+    NeedFailed(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Running,
+    Succeeded,
+    Failed,
+}
+
+/// The state of one run.
+#[derive(Debug)]
+pub struct Schedule<'a> {
+    plan: &'a Plan,
+    pace: Pace,
+    phases: Vec<Phase>,
+    cancelled: bool,
+    halted: bool,
+    finished: bool,
+}
+
+impl<'a> Schedule<'a> {
+    /// A run that has not begun.
+    pub fn new(plan: &'a Plan, pace: Pace) -> Self {
+        let phases = vec![Phase::Waiting; plan.calls().len()];
+        Self { plan, pace, phases, cancelled: false, halted: false, finished: false }
+    }
+
+    /// Takes an event in; answers with what is to be done, in order.
+    pub fn step(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            Event::Begin => {}
+            Event::Cancelled => self.cancelled = true,
+            Event::Ended { at, success } => {
+                if self.phases.get(at) != Some(&Phase::Running) {
+                    return effects;
+                }
+                self.phases[at] = if success { Phase::Succeeded } else { Phase::Failed };
+                let harmful = !success && !self.plan.calls()[at].optional;
+                if harmful && self.pace.fail_fast && !self.halted {
+                    self.halted = true;
+                    effects.push(Effect::Halt);
+                }
+            }
+        }
+        // A call that is held back may be the need of one before it.
+        while self.hold_back(&mut effects) {}
+        self.start(&mut effects);
+        let over = self.phases.iter().all(|phase| matches!(phase, Phase::Succeeded | Phase::Failed));
+        if over && !self.finished {
+            self.finished = true;
+            effects.push(Effect::Finished);
+        }
+        effects
+    }
+
+    fn hold_back(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let before = effects.len();
+        for at in 0..self.phases.len() {
+            if self.phases[at] == Phase::Waiting
+                && let Some(reason) = self.reason(at)
+            {
+                self.phases[at] = Phase::Failed;
+                effects.push(Effect::HoldBack(at, reason));
+            }
+        }
+        effects.len() > before
+    }
+
+    fn reason(&self, at: usize) -> Option<Reason> {
+        if self.cancelled {
+            return Some(Reason::Cancelled);
+        }
+        if self.halted {
+            return Some(Reason::FailFast);
+        }
+        let calls = self.plan.calls();
+        let failed = |need: &&usize| self.phases[**need] == Phase::Failed && !calls[**need].optional;
+        let need = self.plan.needs(at).iter().find(failed)?;
+        Some(Reason::NeedFailed(calls[*need].id.clone()))
+    }
+
+    fn start(&mut self, effects: &mut Vec<Effect>) {
+        let all = |phase: Phase| -> Vec<usize> {
+            (0..self.phases.len()).filter(|at| self.phases[*at] == phase).collect()
+        };
+        let (running, waiting) = (all(Phase::Running), all(Phase::Waiting));
+        let mut room = self.pace.concurrency.max(1).saturating_sub(running.len());
+        let lane = |at: usize| self.pace.lanes.get(at).cloned().flatten();
+        let mut busy: BTreeSet<Arc<str>> = running.into_iter().filter_map(lane).collect();
+        for at in waiting {
+            let over = |need: &usize| matches!(self.phases[*need], Phase::Succeeded | Phase::Failed);
+            let lane = lane(at);
+            let free = lane.as_ref().is_none_or(|lane| !busy.contains(lane));
+            if room > 0 && free && self.plan.needs(at).iter().all(over) {
+                room -= 1;
+                busy.extend(lane);
+                effects.push(Effect::Start(at));
+            }
+        }
+        for effect in effects.iter() {
+            if let Effect::Start(at) = effect {
+                self.phases[*at] = Phase::Running;
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn plan(calls: Value) -> Result<Plan, Flaw> {
+    Plan::new(serde_json::from_value(calls).unwrap(), &["input"])
+}
+
+/// Calls `a`, `b`, ... of which each needs the ones named in its text; `?` makes a call optional.
+fn calls(needs: &[&str]) -> Plan {
+    let letter = |at: usize| char::from(b'a' + u8::try_from(at).unwrap()).to_string();
+    let calls = needs.iter().enumerate().map(|(at, needs)| PlannedCall {
+        id: letter(at),
+        after: needs.chars().filter(|c| *c != '?').map(String::from).collect(),
+        optional: needs.contains('?'),
+        ..PlannedCall::default()
+    });
+    Plan::new(calls.collect(), &[]).unwrap()
+}
+
+fn pace(concurrency: usize) -> Pace {
+    Pace { concurrency, fail_fast: false, lanes: Vec::new() }
+}
+
+/// Plays a script: `begin`, `cancel`, `a+` (succeeded) and `a-` (failed), each with the effects that it has to lead to: `>a`
+/// (start), `a:why` (held back: `c`ancelled, `f`ail_fast, the id of the need), `halt`, `end`.
+#[track_caller]
+fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
+    let plan = calls(needs);
+    let place = |id: &str| plan.calls().iter().position(|call| id.starts_with(&call.id)).unwrap();
+    let id = |at: usize| plan.calls()[at].id.as_str();
+    let mut schedule = Schedule::new(&plan, pace);
+    for (event, expected) in script {
+        let effects = schedule.step(match *event {
+            "begin" => Event::Begin,
+            "cancel" => Event::Cancelled,
+            ended => Event::Ended { at: place(ended), success: ended.ends_with('+') },
+        });
+        let told: Vec<String> = effects
+            .iter()
+            .map(|effect| match effect {
+                Effect::Start(at) => format!(">{}", id(*at)),
+                Effect::HoldBack(at, Reason::Cancelled) => format!("{}:cancelled", id(*at)),
+                Effect::HoldBack(at, Reason::FailFast) => format!("{}:fail_fast", id(*at)),
+                Effect::HoldBack(at, Reason::NeedFailed(need)) => format!("{}:{need}", id(*at)),
+                Effect::Halt => "halt".into(),
+                Effect::Finished => "end".into(),
+            })
+            .collect();
+        assert_eq!(told.join(" "), *expected, "{needs:?}: {event}");
+    }
+}
+
+#[test]
+fn flawed_calls_are_not_a_plan() {
+    let check = |calls: Value, expected: &str| {
+        assert_eq!(plan(calls.clone()).unwrap_err().to_string(), expected, "{calls}");
+    };
+    check(
+        json!([{"id": "a", "name": "x"}, {"id": "a", "name": "y"}]),
+        "Two actions have the id `a`; give each its own.",
+    );
+    check(
+        json!([{"name": "x", "params": {"p": "{{9.y}}"}}, {"id": "b", "name": "y"}]),
+        "The action `1` refers to `9`, which is none of the actions (1, b).",
+    );
+    check(
+        json!([{"id": "a", "name": "x", "after": ["input"]}]),
+        "The action `a` refers to `input`, which is none of the actions (a).",
+    );
+    check(json!([{"id": "a", "name": "x", "after": ["a"]}]), "Circular dependency of actions: a -> a.");
+    check(
+        json!([
+            {"id": "a", "name": "x", "after": ["b"]},
+            {"id": "b", "name": "y", "params": {"p": "{{c.z}}"}},
+            {"id": "c", "name": "z", "params": ["{{b}}"]},
+        ]),
+        "Circular dependency of actions: b -> c -> b.",
+    );
+}
+
+#[test]
+fn every_flaw_is_found_at_once() {
+    let node = |id, after: &[&'static str]| Node { id, after: after.to_vec(), params: None };
+    let (all, flaws) = needs(&[node("a", &["x", "b"]), node("b", &["a", "y"]), node("a", &[])], &["y"]);
+    assert_eq!(all.iter().map(|needs| needs.len()).collect::<Vec<_>>(), [1, 1, 0]);
+    let places: Vec<&str> = flaws
+        .iter()
+        .map(|flaw| match flaw {
+            Flaw::SameId { first: 0, second: 2, .. } => "same",
+            Flaw::UnknownId { at: 0, name, .. } if name == "x" => "unknown x",
+            // Only templates take what is given.
+            Flaw::UnknownId { at: 1, name, .. } if name == "y" => "unknown y",
+            Flaw::Cycle { calls, .. } if *calls == [0, 1] => "cycle",
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(places, ["same", "unknown x", "unknown y", "cycle"]);
+}
+
+#[test]
+fn needs_come_from_after_and_from_templates() {
+    let plan = plan(json!([
+        {"name": "x"},
+        {"id": "b", "name": "y", "params": {"p": "{{1.z}} {{input.q}} {{ref:r.s}}"}},
+        {"name": "z", "after": ["b"]},
+    ]))
+    .unwrap();
+    let needs: Vec<Vec<usize>> = (0..3).map(|at| plan.needs(at).iter().copied().collect()).collect();
+    assert_eq!(needs, [vec![], vec![0], vec![1]]);
+    assert_eq!((0..3).map(|at| plan.is_used(at)).collect::<Vec<_>>(), [true, false, false]);
+}
+
+#[test]
+fn calls_start_when_all_their_needs_have_ended() {
+    check(&[], pace(8), &[("begin", "end"), ("cancel", "")]);
+    check(&["", "", ""], pace(8), &[("begin", ">a >b >c"), ("b+", ""), ("a+", ""), ("c+", "end")]);
+    check(&["b", "c", ""], pace(8), &[("begin", ">c"), ("c+", ">b"), ("b+", ">a"), ("a+", "end")]);
+    check(&["", "", "ab"], pace(8), &[("begin", ">a >b"), ("b+", ""), ("a+", ">c"), ("c+", "end")]);
+    // An end that nobody waits for changes nothing.
+    check(&["", "a"], pace(8), &[("begin", ">a"), ("b+", ""), ("a+", ">b"), ("a+", ""), ("b+", "end")]);
+}
+
+#[test]
+fn so_many_run_at_a_time() {
+    let four = ["", "", "", ""];
+    check(&four, pace(1), &[("begin", ">a"), ("a+", ">b"), ("b-", ">c"), ("c+", ">d"), ("d+", "end")]);
+    check(&four, pace(2), &[("begin", ">a >b"), ("b+", ">c"), ("a+", ">d"), ("c+", ""), ("d+", "end")]);
+    check(&four, pace(3), &[("begin", ">a >b >c"), ("a+", ">d")]);
+    check(&four, pace(4), &[("begin", ">a >b >c >d")]);
+    check(&four, pace(0), &[("begin", ">a")]);
+}
+
+#[test]
+fn one_runs_at_a_time_in_a_lane() {
+    let lane = |name: &str| (name != "-").then(|| Arc::from(name));
+    let lanes = ["x", "x", "-", "y", "x"].map(lane).to_vec();
+    let pace = |concurrency| Pace { lanes: lanes.clone(), ..pace(concurrency) };
+    let five = ["", "", "", "", ""];
+    check(&five, pace(8), &[("begin", ">a >c >d"), ("c+", ""), ("a-", ">b"), ("b+", ">e"), ("d+", "")]);
+    // A call that waits for its lane takes no other call's place.
+    check(&five, pace(2), &[("begin", ">a >c"), ("c+", ">d"), ("d+", ""), ("a+", ">b")]);
+}
+
+#[test]
+fn a_failure_holds_its_dependants_back_and_nothing_else() {
+    check(&["", "a", "b", ""], pace(8), &[("begin", ">a >d"), ("a-", "b:a c:b"), ("d+", "end")]);
+    // Dependants that come first in the list too, and as soon as one of several needs has failed.
+    check(&["b", "c", ""], pace(8), &[("begin", ">c"), ("c-", "b:c a:b end")]);
+    check(&["", "", "ab"], pace(8), &[("begin", ">a >b"), ("b-", "c:b"), ("a+", "end")]);
+}
+
+#[test]
+fn an_optional_call_may_fail() {
+    let hasty = Pace { fail_fast: true, ..pace(1) };
+    check(&["?", "a", ""], hasty.clone(), &[("begin", ">a"), ("a-", ">b"), ("b+", ">c"), ("c+", "end")]);
+    // Held back itself, it does not hold its dependants back either.
+    check(&["", "?a", "b"], pace(8), &[("begin", ">a"), ("a-", "b:a >c"), ("c+", "end")]);
+}
+
+#[test]
+fn fail_fast_starts_nothing_after_a_failure() {
+    let hasty = |concurrency| Pace { fail_fast: true, ..pace(concurrency) };
+    check(&["", "", "a"], hasty(1), &[("begin", ">a"), ("a-", "halt b:fail_fast c:fail_fast end")]);
+    check(&["", "", "b"], hasty(8), &[("begin", ">a >b"), ("a-", "halt c:fail_fast"), ("b-", "end")]);
+}
+
+#[test]
+fn a_cancelled_run_starts_nothing_and_ends_with_what_is_running() {
+    check(&["", "a"], pace(1), &[("cancel", "a:cancelled b:cancelled end")]);
+    check(
+        &["", "", "a"],
+        Pace { fail_fast: true, ..pace(1) },
+        &[("begin", ">a"), ("cancel", "b:cancelled c:cancelled"), ("a-", "halt end"), ("cancel", "")],
+    );
+}
