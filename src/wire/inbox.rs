@@ -223,6 +223,9 @@ mod tests {
         assert!(refusals[0].contains("\"id\":\"a\",\"error\":{\"code\":-32600"), "{refusals:?}");
         let (ready, _) = take(format!("{{\"id\":7,\"result\":{}{}}}", "[".repeat(200), "]".repeat(200)));
         assert!(ready[0].contains("nested deeper than 127 levels"), "{ready:?}");
+        let (_, refusals) =
+            take(format!("{{\"method\":\"x\",\"params\":{}{},\"id\":7}}", "[".repeat(200), "]".repeat(200)));
+        assert!(refusals[0].contains("\"id\":7,\"error\""), "{refusals:?}");
         assert_eq!(take(format!("{{\"method\":\"x\",\"params\":\"{}\"}}", mib(2))), (vec![], vec![]));
     }
 

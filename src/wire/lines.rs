@@ -8,8 +8,8 @@ use tokio::{
     sync::Mutex,
 };
 
-/// How much of the end of a line that is too long is kept, in bytes: enough to find the id of its message.
-const TAIL: usize = 512;
+use super::message::TAIL;
+
 /// From this length on, in bytes, a line takes its memory with it.
 const LARGE: usize = 1 << 20;
 /// How much is read at a time, in bytes.

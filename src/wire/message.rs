@@ -15,6 +15,9 @@ use super::{
 /// The `_meta` key of the protocol version that each request of the stateless era carries (2026-07-28).
 pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
+/// How much of the end of a message is searched for its id, in bytes.
+pub(super) const TAIL: usize = 512;
+
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -65,7 +68,11 @@ impl Message {
         let head = Head::found(&bytes, &members);
         match bound(&head).check(bytes.len(), scanned) {
             Ok(()) => Ok(Self { bytes, members }),
-            Err(fault) => Err(Refused { head, fault, bytes }),
+            Err(fault) => {
+                // The scan ended at the flaw, and the id may be behind it.
+                let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]);
+                Err(Refused { head: head.with_tail(&tail), fault, bytes })
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     inside::{Inside, eventually, serve_script},
     setup::{Setup, json_of},
-    web::{Site, http},
+    web::http,
 };
 
 const MIB: usize = 1 << 20;
@@ -60,7 +60,8 @@ fn text(bytes: usize) -> String {
 #[tokio::test]
 async fn a_notification_that_is_too_long_is_skipped() {
     for way in WAYS {
-        let tools = json!([{ "name": "log", "on": { "log": text(3 * MIB), "text": "done" } }, { "name": "echo" }]);
+        let tools =
+            json!([{ "name": "log", "on": { "log": text(3 * MIB), "text": "done" } }, { "name": "echo" }]);
         let inside = open(way, tools).await;
         for _ in 0..3 {
             let result = inside.execute("big.log", json!({})).await;
@@ -75,7 +76,8 @@ async fn a_request_that_is_too_long_is_refused() {
     for way in WAYS {
         let messages = json!([{ "role": "user", "content": { "type": "text", "text": text(2 * MIB) } }]);
         let ask = json!({ "messages": messages, "maxTokens": 1 });
-        let inside = open(way, json!([{ "name": "ask", "on": { "sampling": ask } }, { "name": "echo" }])).await;
+        let inside =
+            open(way, json!([{ "name": "ask", "on": { "sampling": ask } }, { "name": "echo" }])).await;
         let answer = json_of(&inside.execute("big.ask", json!({})).await);
         assert_eq!(answer["error"]["code"], -32600, "{way:?}: {answer}");
         let said = answer["error"]["message"].as_str().unwrap_or_default();
@@ -89,9 +91,11 @@ async fn a_message_that_is_nested_too_deeply_or_holds_too_much_is_skipped() {
     let deep = format!("{}{}", "[".repeat(300_000), "]".repeat(300_000));
     let many = format!("[{}0]", "0,".repeat(400_000));
     for (way, params) in WAYS.into_iter().flat_map(|way| [(way, &deep), (way, &many)]) {
-        let message = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{params}}}");
+        let message =
+            format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{params}}}");
         let noise = if way == Way::Stdio { message } else { format!("data: {message}\n") };
-        let tools = json!([{ "name": "noise", "on": { "noise": noise, "text": "done" } }, { "name": "echo" }]);
+        let tools =
+            json!([{ "name": "noise", "on": { "noise": noise, "text": "done" } }, { "name": "echo" }]);
         let inside = open(way, tools).await;
         let result = inside.execute("big.noise", json!({})).await;
         assert_eq!(result["content"][0]["text"], "done", "{way:?}");
@@ -102,7 +106,8 @@ async fn a_message_that_is_nested_too_deeply_or_holds_too_much_is_skipped() {
 #[tokio::test]
 async fn a_result_may_be_longer_than_anything_else() {
     for way in WAYS {
-        let inside = open(way, json!([{ "name": "text", "on": { "size": 12 * MIB } }, { "name": "echo" }])).await;
+        let inside =
+            open(way, json!([{ "name": "text", "on": { "size": 12 * MIB } }, { "name": "echo" }])).await;
         let result = inside.execute("big.text", json!({})).await;
         assert_eq!(result["content"][0]["text"].as_str().map(str::len), Some(12 * MIB), "{way:?}");
         is_well(&inside, way).await;
@@ -160,7 +165,7 @@ fn a_request_of_a_client_that_is_too_large_is_refused_and_the_next_is_not() {
 
 #[test]
 fn a_body_that_is_too_large_is_refused() {
-    let site = Site::start(Setup::new());
+    let site = Setup::new().serve();
     let body = |query: &str| {
         format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{{\"name\":\"search_tools\",\"arguments\":{{\"query\":{query}}}}}}}"
