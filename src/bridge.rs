@@ -1,10 +1,9 @@
-//! A client on stdin and stdout here, and a gateway that others use too over there: `nonet connect`, and `nonet` itself where
-//! `[gateway] shared` is set.
+//! A client on stdin and stdout of this process, joined to a gateway that others use too: `nonet connect`, and `nonet` itself
+//! where `[gateway] shared` is set.
 //!
-//! Messages pass as they are, byte for byte, both ways. What is remembered of them is what it takes to come back when the
-//! other side was lost (it crashed, or was started anew): which requests await an answer, how the client shook hands, and what
-//! it wants to hear of. The client then gets an error for what was under way, and goes on with the new one as if nothing had
-//! happened.
+//! Messages pass both ways byte for byte. The bridge remembers what it takes to reconnect when the gateway was lost (it crashed
+//! or was restarted): the requests in flight, the client's handshake, and what the client has subscribed to. The client gets an
+//! error for what was in flight, and goes on with the new gateway in the same session.
 
 mod http;
 mod ledger;
@@ -20,7 +19,7 @@ use anyhow::Context;
 use bytes::Bytes;
 pub use http::Target;
 use ledger::{Ledger, cancel};
-pub use running::{Running, Unanswered};
+pub use running::{RunningGateway, Unanswered};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     sync::mpsc,
@@ -30,13 +29,13 @@ use tokio::{
 
 #[cfg(unix)]
 use crate::shared::{Hello, Place};
-use crate::wire::{Fault, Head, Line, LineReader, Message, OF_CLIENT};
+use crate::wire::{Head, Line, LineReader, Message, MessageFault, OF_CLIENT};
 
 /// How many messages wait on their way, each way.
 const QUEUE: usize = 64;
 /// How long answers that are still awaited may take when the client has left.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long the other side may take to shake hands anew.
+/// How long a new gateway may take to answer the repeated handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 /// A link that held this long was a good one.
 const HELD: Duration = Duration::from_secs(10);
@@ -57,7 +56,7 @@ pub enum Far {
 }
 
 /// Lines to the other side and back. It is lost when no more come back.
-struct Link {
+struct LineLink {
     to: mpsc::Sender<Bytes>,
     from: mpsc::Receiver<Back>,
     /// What moves them; ends with the link.
@@ -73,14 +72,14 @@ enum Back {
 }
 
 impl Far {
-    async fn open(&self) -> anyhow::Result<Link> {
+    async fn open(&self) -> anyhow::Result<LineLink> {
         match self {
             #[cfg(unix)]
             Far::Shared(place, hello) => {
                 let (reader, writer) = place.join(hello).await?;
-                Ok(Link::over_lines(reader, writer))
+                Ok(LineLink::over_lines(reader, writer))
             }
-            Far::Http(target) => Link::over_http(target.clone(), http::PATIENCE),
+            Far::Http(target) => LineLink::over_http(target.clone(), http::PATIENCE),
         }
     }
 
@@ -93,7 +92,7 @@ impl Far {
     }
 }
 
-impl Link {
+impl LineLink {
     #[cfg(unix)]
     fn over_lines(reader: crate::shared::Reader, writer: crate::shared::Writer) -> Self {
         let (to, to_send) = mpsc::channel(QUEUE);
@@ -154,7 +153,7 @@ async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc
 }
 
 /// Which side ended.
-enum Passed {
+enum LinkEnd {
     ClientLeft,
     Lost,
 }
@@ -220,24 +219,24 @@ impl Bridge {
     async fn keep_passing<R: AsyncRead + Unpin>(
         &mut self,
         client: &mut LineReader<R>,
-    ) -> anyhow::Result<Link> {
+    ) -> anyhow::Result<LineLink> {
         let mut link = self.far.open().await?;
         let mut opened = Instant::now();
         let mut losses = 0;
         loop {
-            if let Passed::ClientLeft = self.pass(client, &mut link).await? {
+            if let LinkEnd::ClientLeft = self.pass(client, &mut link).await? {
                 return Ok(link);
             }
             self.give_up_awaited()?;
             loop {
                 let good = std::mem::take(&mut self.ledger.answered) || opened.elapsed() > HELD;
                 losses = if good { 1 } else { losses + 1 };
-                anyhow::ensure!(losses < MAX_LOSSES, "{} is lost again and again", self.far.name());
-                tracing::warn!("{} was lost; connecting anew", self.far.name());
+                anyhow::ensure!(losses < MAX_LOSSES, "{} is lost repeatedly", self.far.name());
+                tracing::warn!("{} was lost; reconnecting", self.far.name());
                 tokio::time::sleep(PAUSE * 2_u32.pow(losses - 1)).await;
                 link = self.far.open().await?;
                 opened = Instant::now();
-                if self.shake_hands_anew(&mut link).await? {
+                if self.repeat_handshake(&mut link).await? {
                     break;
                 }
             }
@@ -248,12 +247,12 @@ impl Bridge {
     async fn pass<R: AsyncRead + Unpin>(
         &mut self,
         client: &mut LineReader<R>,
-        link: &mut Link,
-    ) -> anyhow::Result<Passed> {
+        link: &mut LineLink,
+    ) -> anyhow::Result<LinkEnd> {
         loop {
             tokio::select! {
                 line = client.next(), if self.held.is_empty() => match line {
-                    None => return Ok(Passed::ClientLeft),
+                    None => return Ok(LinkEnd::ClientLeft),
                     Some(Line::Whole(mut line)) => {
                         line.extend_from_slice(b"\n");
                         self.held.extend(self.ledger.sent(line.freeze()));
@@ -269,12 +268,12 @@ impl Bridge {
                         while let Some(back) = link.from.recv().await {
                             self.take(back)?;
                         }
-                        return Ok(Passed::Lost);
+                        return Ok(LinkEnd::Lost);
                     }
                 },
                 back = link.from.recv() => match back {
                     Some(back) => self.take(back)?,
-                    None => return Ok(Passed::Lost),
+                    None => return Ok(LinkEnd::Lost),
                 },
             }
         }
@@ -297,7 +296,7 @@ impl Bridge {
     /// Answers a request that is too long, once its end has come.
     fn refuse(&mut self, tail: &str) -> anyhow::Result<()> {
         let Some(head) = self.too_long.take().map(|head| head.with_tail(tail)) else { return Ok(()) };
-        let fault = Fault::TooLong(OF_CLIENT.bytes);
+        let fault = MessageFault::TooLong(OF_CLIENT.bytes);
         let (code, message) = fault.of_request();
         match (head.asks(), head.id) {
             (_, None) => Ok(()),
@@ -311,8 +310,8 @@ impl Bridge {
         }
     }
 
-    /// Answers what was under way when the link was lost, and takes back what the gateway asked. Requests that were not sent
-    /// yet stay.
+    /// Answers the requests that were in flight when the link was lost, and takes back what the gateway asked. Requests that
+    /// were not sent yet stay.
     fn give_up_awaited(&mut self) -> anyhow::Result<()> {
         self.ledger.losses += 1;
         for id in std::mem::take(&mut self.ledger.asked).into_keys() {
@@ -325,7 +324,7 @@ impl Bridge {
         let lost: Vec<String> = self.ledger.awaited.difference(&held).cloned().collect();
         self.ledger.awaited.retain(|id| held.contains(id));
         let message = format!(
-            "{} ended while this was under way; whether it was done is not known. Nonet connects anew by itself: look, and call again.",
+            "{} ended while this request was in flight; it may or may not have been carried out. Nonet reconnects by itself: check, then call again.",
             self.far.name()
         );
         lost.iter().try_for_each(|id| self.write(error(id, LOST, &message)))
@@ -341,8 +340,8 @@ impl Bridge {
         }
     }
 
-    /// Does the client's handshake again on a new link, as far as it had come. `false` if that one is lost as well.
-    async fn shake_hands_anew(&mut self, link: &mut Link) -> anyhow::Result<bool> {
+    /// Repeats the client's handshake on a new link, as far as it had come. `false` if the new link is lost as well.
+    async fn repeat_handshake(&mut self, link: &mut LineLink) -> anyhow::Result<bool> {
         let Some((line, id, answered)) = self.ledger.initialize.clone() else { return Ok(true) };
         self.held.retain(|held| *held != line);
         if !answered {
@@ -355,7 +354,7 @@ impl Bridge {
         let deadline = Instant::now() + HANDSHAKE_LIMIT;
         loop {
             let back = tokio::time::timeout_at(deadline, link.from.recv()).await;
-            let back = back.with_context(|| format!("{} does not shake hands", self.far.name()))?;
+            let back = back.with_context(|| format!("{} does not answer the handshake", self.far.name()))?;
             match back {
                 None => return Ok(false),
                 Some(Back::Line(line)) if answers(&line, &id) => {
@@ -369,7 +368,7 @@ impl Bridge {
             }
         }
         let Some(initialized) = self.ledger.initialized.clone() else { return Ok(true) };
-        for line in std::iter::once(initialized).chain(self.ledger.wishes_anew()) {
+        for line in std::iter::once(initialized).chain(self.ledger.subscriptions()) {
             if link.to.send(line).await.is_err() {
                 return Ok(false);
             }
@@ -378,8 +377,8 @@ impl Bridge {
     }
 
     /// Hands on the answers that are still awaited when the client has left.
-    async fn drain(&mut self, link: Link) {
-        let Link { to, mut from, mut tasks } = link;
+    async fn drain(&mut self, link: LineLink) {
+        let LineLink { to, mut from, mut tasks } = link;
         let answers = async {
             while !self.ledger.awaited.is_empty() {
                 match from.recv().await {

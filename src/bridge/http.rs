@@ -1,7 +1,7 @@
 //! The way to a gateway behind a URL: streamable HTTP, both eras.
 //!
-//! Each message is a POST. What the gateway says comes in the answers, and in the session era on a stream of its own. A
-//! stream that breaks off is resumed where the gateway can do it.
+//! Each message is a POST. Answers carry what the gateway sends; the session era has a stream by GET besides. A stream that
+//! breaks off is resumed where the gateway supports that.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -19,13 +19,13 @@ use super::{Back, LOST, as_line, error};
 use crate::{
     text::clip,
     wire::{
-        ANSWER, Data, Event, Head, Message,
-        http::{Endpoint, HttpFault, Reply, SessionHeaders, stateless_headers},
+        ANSWER, Data, Head, Message, StreamEvent,
+        http::{Endpoint, HttpFault, HttpReply, SessionHeaders, stateless_headers},
         web,
     },
 };
 
-/// How long a gateway that cannot be reached is tried: it may just be starting anew.
+/// How long a gateway that cannot be reached is tried: it may just be restarting.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -201,7 +201,7 @@ impl HttpLink {
     }
 
     /// Hands on the answer to a message; `id` is that of a request.
-    async fn answer(&self, reply: Reply, id: Option<&str>, shakes_hands: bool) {
+    async fn answer(&self, reply: HttpReply, id: Option<&str>, shakes_hands: bool) {
         if reply.is_events() {
             return self.stream(reply, id, shakes_hands).await;
         }
@@ -215,7 +215,7 @@ impl HttpLink {
         let (Some(id), Some(answer)) = (id, &answer) else {
             return match status.is_success() {
                 true if body.is_empty() && id.is_some() => {
-                    self.fail(id, "the gateway took the request and answered nothing").await;
+                    self.fail(id, "the gateway accepted the request and sent no answer").await;
                 }
                 true if body.is_empty() => {}
                 true if answer.is_some() || body.trim_ascii().starts_with(b"[") => {
@@ -250,8 +250,8 @@ impl HttpLink {
     }
 
     /// Hands on the messages of a stream until it holds the answer to `id`; resumes it where it breaks off before.
-    async fn stream(&self, reply: Reply, id: Option<&str>, shakes_hands: bool) {
-        let mut seen = Seen::default();
+    async fn stream(&self, reply: HttpReply, id: Option<&str>, shakes_hands: bool) {
+        let mut seen = StreamPosition::default();
         let mut reply = Some(reply);
         for _ in 0..=RESUMES {
             if let Some(reply) = reply.take()
@@ -262,14 +262,19 @@ impl HttpLink {
             let Some(last) = &seen.last else { break };
             sleep(seen.pause()).await;
             let again = self.endpoint.stream(&self.target.url, self.headers(), Some(last)).await;
-            reply = again.ok().filter(Reply::is_events);
+            reply = again.ok().filter(HttpReply::is_events);
         }
-        self.fail(id, "the gateway broke off before its answer; whether the call was done is not known")
-            .await;
+        self.fail(id, "the gateway's answer broke off; the call may or may not have been carried out").await;
     }
 
     /// Hands on the messages of a stream. Whether the answer to `id` was among them.
-    async fn events(&self, reply: Reply, id: Option<&str>, seen: &mut Seen, shakes_hands: bool) -> bool {
+    async fn events(
+        &self,
+        reply: HttpReply,
+        id: Option<&str>,
+        seen: &mut StreamPosition,
+        shakes_hands: bool,
+    ) -> bool {
         let mut events = reply.events(MAX_ANSWER);
         while let Some(event) = events.next(|_| 0).await {
             seen.note(&event);
@@ -300,9 +305,9 @@ impl HttpLink {
         false
     }
 
-    /// The stream of the session era on which the gateway speaks of its own accord, until the session ends.
+    /// Hands on the messages of the session's own stream (session era), until the session ends.
     async fn listen(&self) {
-        let mut seen = Seen::default();
+        let mut seen = StreamPosition::default();
         loop {
             let opened = self.endpoint.stream(&self.target.url, self.headers(), seen.last.as_deref()).await;
             match opened {
@@ -353,13 +358,13 @@ impl HttpLink {
 
 /// How far a stream has come.
 #[derive(Debug, Default)]
-struct Seen {
+struct StreamPosition {
     last: Option<String>,
     retry: Option<Duration>,
 }
 
-impl Seen {
-    fn note(&mut self, event: &Event) {
+impl StreamPosition {
+    fn note(&mut self, event: &StreamEvent) {
         if event.id.is_some() {
             self.last.clone_from(&event.id);
         }

@@ -1,4 +1,4 @@
-//! What a bridge remembers of its client's messages, so that it can come back when the other side was lost.
+//! What a bridge remembers of its client's messages, so that it can reconnect when the gateway was lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::wire::Message;
 
-/// What is remembered of the messages of one client.
+/// The state of one client that outlives a gateway.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Ids of requests that await an answer.
@@ -23,9 +23,8 @@ pub(super) struct Ledger {
     pub initialize: Option<(Bytes, String, bool)>,
     /// The end of it.
     pub initialized: Option<Bytes>,
-    /// The requests of the session that a new gateway has to hear too: the level of the log, and each resource that is
-    /// followed.
-    wishes: BTreeMap<String, Bytes>,
+    /// The requests of the session that a new gateway has to get too: the log level, and each subscription to a resource.
+    wanted: BTreeMap<String, Bytes>,
     /// Ids of those that were sent again; the client has its answer.
     repeated: BTreeSet<String>,
 }
@@ -41,7 +40,7 @@ impl Ledger {
             }
             (Some(method), Some(id)) => {
                 if message.version().is_none() {
-                    self.note_wish(method, message.about(), &line);
+                    self.note_wanted(method, message.about(), &line);
                 }
                 self.awaited.insert(id);
             }
@@ -60,20 +59,20 @@ impl Ledger {
         Some(line)
     }
 
-    fn note_wish(&mut self, method: &str, about: Option<String>, line: &Bytes) {
+    fn note_wanted(&mut self, method: &str, about: Option<String>, line: &Bytes) {
         match (method, about) {
-            ("logging/setLevel", _) => drop(self.wishes.insert(method.into(), line.clone())),
-            ("resources/subscribe", Some(uri)) => drop(self.wishes.insert(uri, line.clone())),
-            ("resources/unsubscribe", Some(uri)) => drop(self.wishes.remove(&uri)),
+            ("logging/setLevel", _) => drop(self.wanted.insert(method.into(), line.clone())),
+            ("resources/subscribe", Some(uri)) => drop(self.wanted.insert(uri, line.clone())),
+            ("resources/unsubscribe", Some(uri)) => drop(self.wanted.remove(&uri)),
             _ => {}
         }
     }
 
-    /// What a new gateway has to hear too, under ids of its own.
-    pub fn wishes_anew(&mut self) -> Vec<Bytes> {
+    /// The requests that a new gateway has to get too, under ids of the bridge.
+    pub fn subscriptions(&mut self) -> Vec<Bytes> {
         let ids = (0..).map(|n| json!(format!("nonet-again-{n}")).to_string());
         let lines: Vec<(String, Bytes)> = ids
-            .zip(self.wishes.values())
+            .zip(self.wanted.values())
             .filter_map(|(id, line)| Some((id.clone(), Message::of(line.clone())?.with_id(&id)?)))
             .collect();
         self.repeated = lines.iter().map(|(id, _)| id.clone()).collect();
@@ -86,7 +85,7 @@ impl Ledger {
         match (message.method().as_deref(), message.id_text()) {
             (None, Some(id)) if self.repeated.remove(&id) => {
                 if message.result().is_none() {
-                    tracing::warn!(answer = %String::from_utf8_lossy(&line), "the new gateway does not do what the client wished");
+                    tracing::warn!(answer = %String::from_utf8_lossy(&line), "the new gateway refused a subscription of the client");
                 }
                 return None;
             }
@@ -128,7 +127,7 @@ impl Ledger {
     }
 }
 
-/// Tells the client that a question is not open any more.
+/// Takes a question to the client back.
 pub(super) fn cancel(id: &str) -> Bytes {
     let id: Value = serde_json::from_str(id).unwrap_or_default();
     let params = json!({ "requestId": id, "reason": "the gateway that asked has ended" });
@@ -193,7 +192,7 @@ mod tests {
         send(5, "resources/unsubscribe", json!({ "uri": "note://a" }));
         send(6, "tools/call", json!({ "name": "x" }));
         let again: Vec<Value> =
-            ledger.wishes_anew().iter().filter_map(|line| serde_json::from_slice(line).ok()).collect();
+            ledger.subscriptions().iter().filter_map(|line| serde_json::from_slice(line).ok()).collect();
         let told: Vec<_> = again.iter().map(|line| (&line["method"], &line["params"])).collect();
         assert_eq!(
             told,

@@ -17,7 +17,7 @@ use super::{
     usable,
 };
 use crate::{
-    bridge::{Running, Unanswered},
+    bridge::{RunningGateway, Unanswered},
     catalog::GATEWAY,
     config::{ConfigFault, Loaded},
     fault::Code,
@@ -98,7 +98,7 @@ pub(super) async fn run(
     let asked = Asked::of(command)?;
     if let Some(url) = &asked.way.url {
         let target = connect::target(url, &asked.way.header, profile.as_deref())?;
-        return match inquire(Running::at(target, CLIENT)?, &asked.inquiry).await {
+        return match inquire(RunningGateway::at(target, CLIENT)?, &asked.inquiry).await {
             Ok(answer) => asked.show(answer),
             Err(other) => told(other, asked.json),
         };
@@ -162,7 +162,7 @@ fn tell_faults(loaded: &Loaded) {
 
 /// The gateway that serves the clients of this machine, if one runs for this configuration.
 #[cfg(unix)]
-pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Running> {
+pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<RunningGateway> {
     use crate::shared::{Hello, Place};
     let place = match Place::of(file) {
         Ok(place) => place,
@@ -172,7 +172,7 @@ pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Runn
         }
     };
     let hello = Hello { profile };
-    match tokio::time::timeout(GREETING, Running::shared(&place, &hello, CLIENT)).await {
+    match tokio::time::timeout(GREETING, RunningGateway::shared(&place, &hello, CLIENT)).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => {
             show::complain(format_args!("the gateway that runs is not asked: {}", show::causes(&error)));
@@ -186,12 +186,12 @@ pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Runn
 }
 
 #[cfg(not(unix))]
-pub(super) async fn running(_file: &Path, _profile: Option<String>) -> Option<Running> {
+pub(super) async fn running(_file: &Path, _profile: Option<String>) -> Option<RunningGateway> {
     None
 }
 
 /// Asks a gateway that runs.
-pub(super) async fn inquire(mut running: Running, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
+pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
     let answer = tokio::select! {
         answer = running.request(METHOD, json!(inquiry)) => answer,
         code = stopped() => {

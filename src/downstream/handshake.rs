@@ -1,4 +1,4 @@
-//! The beginning of a conversation over byte streams, or over an event stream: which era the server speaks.
+//! The handshake over byte streams or an event stream: which era the server speaks.
 //!
 //! Own code because rmcp's automatic mode gives the probe ten seconds and then starts over on the
 //! same stream, which a server behind a slow launcher does not survive. Here `server/discover` is
@@ -21,7 +21,7 @@ use crate::wire::Message;
 const DISCOVER: &str = "nonet-discover";
 const INITIALIZE: &str = "nonet-initialize";
 
-/// Why there is no conversation.
+/// Why the handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The stream ended.
@@ -30,12 +30,12 @@ pub enum HandshakeError {
     /// It answered, but not with a handshake.
     #[error("it refused the handshake: {0}")]
     Refused(String),
-    /// It did not take a message of the handshake.
+    /// A message of the handshake was not sent.
     #[error("{0}")]
     NotTaken(#[from] SseError),
 }
 
-/// A transport that the handshake is made over.
+/// A transport to a server that is greeted.
 pub trait Greeted {
     /// Sends one message.
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError>;
@@ -96,7 +96,7 @@ pub async fn greet(
         let Some(id) = message.id() else { continue };
         let read = |part: Option<&[u8]>| part.and_then(|part| serde_json::from_slice::<Value>(part).ok());
         match (id.to_string().as_str(), read(message.result())) {
-            (DISCOVER, Some(result)) if speaks_modern(&result) => {
+            (DISCOVER, Some(result)) if is_stateless(&result) => {
                 return Ok((Era::Modern, peer_info(&result, &ProtocolVersion::V_2026_07_28)));
             }
             (DISCOVER, _) => {
@@ -150,7 +150,7 @@ fn discover(client: &ClientConfig) -> Value {
 }
 
 fn initialize(client: &ClientConfig) -> Value {
-    // The newest revision that has a handshake; the modern one would be refused by strict servers.
+    // The newest revision that has a handshake; strict servers refuse the stateless one.
     json!({
         "jsonrpc": "2.0",
         "id": INITIALIZE,
@@ -163,7 +163,7 @@ fn initialize(client: &ClientConfig) -> Value {
     })
 }
 
-fn speaks_modern(result: &Value) -> bool {
+fn is_stateless(result: &Value) -> bool {
     let versions = result.get("supportedVersions").and_then(Value::as_array);
     versions.into_iter().flatten().any(|v| v.as_str() == Some(ProtocolVersion::V_2026_07_28.as_str()))
 }

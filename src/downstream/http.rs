@@ -39,8 +39,8 @@ use super::{
     wishes::{About, Asker},
 };
 use crate::wire::{
-    Awaited, Body, Bound, EventReader, Inbox, Kind, Message, OF_SERVER, PAGE,
-    http::{Endpoint, HttpFault, Reply, Signer, said},
+    BodyStream, EventReader, Expectations, Inbox, Message, MessageKind, OF_SERVER, PAGE, SizeLimit,
+    http::{Endpoint, HttpFault, HttpReply, Signer, said},
     judge,
     rmcp::{TransportFault, discover_refused, transport_fault},
 };
@@ -171,10 +171,10 @@ pub struct VerbatimClient {
 
 /// The event streams of our requests, and what servers ask on them: a question belongs to the call on whose stream it comes.
 #[derive(Clone, Default)]
-struct Streams(Arc<Mutex<Questions>>);
+struct Streams(Arc<Mutex<OpenRequests>>);
 
 #[derive(Default)]
-struct Questions {
+struct OpenRequests {
     /// Our requests that are not answered: what is expected of the answers, and their clients.
     open: HashMap<RequestId, (Expected, Option<Asker>)>,
     /// Requests of the server that are on their way, by the ids that it gave them.
@@ -213,8 +213,8 @@ impl Streams {
     }
 }
 
-impl Awaited for Streams {
-    fn bound(&self, id: &RequestId) -> Option<Bound> {
+impl Expectations for Streams {
+    fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
         self.expected(id).map(Expected::bound)
     }
 }
@@ -263,7 +263,8 @@ fn wrapped(message: &Message, streams: &Streams) -> Bytes {
 
 /// The message of a JSON answer as rmcp is to have it: a verbatim result goes past its types.
 fn read(message: &Message, expected: Expected) -> Result<ServerJsonRpcMessage, serde_json::Error> {
-    let (Some(result), Some(id), Kind::Result) = (message.result(), message.id(), message.kind()) else {
+    let (Some(result), Some(id), MessageKind::Result) = (message.result(), message.id(), message.kind())
+    else {
         return serde_json::from_slice(message.bytes());
     };
     if expected == Expected::Typed {
@@ -279,7 +280,7 @@ fn read(message: &Message, expected: Expected) -> Result<ServerJsonRpcMessage, s
 
 /// The events of one stream, as rmcp is to have them.
 struct Incoming {
-    events: EventReader<Body>,
+    events: EventReader<BodyStream>,
     inbox: Inbox,
     /// The request of ours that the stream answers.
     of: Option<RequestId>,
@@ -317,7 +318,7 @@ impl Incoming {
     fn event(&self, message: Option<&Message>) -> Sse {
         let streams = &self.client.streams;
         if let (Some(message), Some(of)) = (message, &self.of)
-            && message.kind() == Kind::Request
+            && message.kind() == MessageKind::Request
             && let Some(id) = message.id()
         {
             streams.ask(of, id);
@@ -329,7 +330,7 @@ impl Incoming {
 
 /// Requests whose answers are JSON, or nothing.
 impl VerbatimClient {
-    fn incoming(&self, reply: Reply, of: Option<RequestId>, back: (Arc<str>, HeaderMap)) -> Incoming {
+    fn incoming(&self, reply: HttpReply, of: Option<RequestId>, back: (Arc<str>, HeaderMap)) -> Incoming {
         let inbox = Inbox::new(self.server.clone(), "an event");
         Incoming { events: reply.events(OF_SERVER.bytes), inbox, of, client: self.clone(), back }
     }
@@ -337,7 +338,7 @@ impl VerbatimClient {
     /// Reads an answer that is not a stream.
     async fn answer(
         &self,
-        reply: Reply,
+        reply: HttpReply,
         message: &ClientJsonRpcMessage,
         in_session: bool,
     ) -> Result<StreamableHttpPostResponse, HttpFault> {
@@ -373,7 +374,7 @@ impl VerbatimClient {
         let refused = status.is_client_error() || status.is_server_error();
         let answer = Message::within(body.clone(), |_| bound);
         match answer {
-            Ok(answer) if !refused || answer.kind() == Kind::Error => {
+            Ok(answer) if !refused || answer.kind() == MessageKind::Error => {
                 let read = read(&answer, expected).map_err(|_| unreadable("the answer is not JSON-RPC"))?;
                 Ok(StreamableHttpPostResponse::Json(read, session))
             }

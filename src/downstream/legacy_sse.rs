@@ -19,7 +19,7 @@ use super::{stdio::to_json, tap::Tap};
 use crate::{
     text::clip,
     wire::{
-        Body, Data, Event, EventReader, Inbox, Message, OF_SERVER,
+        BodyStream, Data, EventReader, Inbox, Message, OF_SERVER, StreamEvent,
         http::{Endpoint, HttpFault, Signer, address},
         judge,
     },
@@ -38,7 +38,7 @@ pub enum SseError {
 
 /// One connection: the stream that is read, and the address that is written to.
 pub struct Events {
-    events: EventReader<Body>,
+    events: EventReader<BodyStream>,
     inbox: Inbox,
     post: Arc<Post>,
     pub tap: Tap,
@@ -80,7 +80,7 @@ impl Events {
         let mut events = reply.events(OF_SERVER.bytes);
         let named = loop {
             let ended = || SseError::Wrong("its event stream ended before it named an `endpoint`".into());
-            if let Event { kind, data: Data::Whole(named), .. } =
+            if let StreamEvent { kind, data: Data::Whole(named), .. } =
                 events.next(|_| 0).await.ok_or_else(ended)?
                 && kind == "endpoint"
             {

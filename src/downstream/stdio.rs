@@ -75,15 +75,15 @@ impl Lines {
 
 /// A call as it is written. rmcp would turn its arguments into a tree of values first, once for each layer.
 #[derive(Serialize)]
-struct Call<'a> {
+struct SentCall<'a> {
     jsonrpc: &'static str,
     id: &'a RequestId,
     method: &'static str,
-    params: CallParams<'a>,
+    params: SentParams<'a>,
 }
 
 #[derive(Serialize)]
-struct CallParams<'a> {
+struct SentParams<'a> {
     #[serde(rename = "_meta", skip_serializing_if = "Map::is_empty")]
     meta: &'a Map<String, Value>,
     name: &'a str,
@@ -104,18 +104,18 @@ pub fn to_json(message: &TxJsonRpcMessage<RoleClient>) -> serde_json::Result<Vec
 }
 
 /// A request as a call that can be written at once.
-fn as_call(request: &JsonRpcRequest<ClientRequest>) -> Option<Call<'_>> {
+fn as_call(request: &JsonRpcRequest<ClientRequest>) -> Option<SentCall<'_>> {
     let ClientRequest::CallToolRequest(call) = &request.request else { return None };
     let params = &call.params;
     if params.meta.is_some() || params.input_responses.is_some() || params.request_state.is_some() {
         return None;
     }
-    let params = CallParams {
+    let params = SentParams {
         meta: &request.request.get_meta().0,
         name: &params.name,
         arguments: params.arguments.as_ref(),
     };
-    Some(Call { jsonrpc: "2.0", id: &request.id, method: "tools/call", params })
+    Some(SentCall { jsonrpc: "2.0", id: &request.id, method: "tools/call", params })
 }
 
 impl Transport<RoleClient> for Lines {

@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::wishes::Askers;
-use crate::wire::{ANSWER, Awaited, Bound, Kind, Message, PAGE};
+use crate::wire::{ANSWER, Expectations, Message, MessageKind, PAGE, SizeLimit};
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
 /// an outgoing request. Remembers the last one.
@@ -63,8 +63,8 @@ impl ProgressSink {
     }
 }
 
-/// What the client of a call can do; stands in the `_meta` of the request in the stateless era, where rmcp puts what Nonet can
-/// do. Put into the extensions of an outgoing request.
+/// The capabilities of a call's client: they go into the `_meta` of the request in the stateless era, where rmcp puts
+/// Nonet's own. Put into the extensions of an outgoing request.
 #[derive(Clone, Debug)]
 pub struct Declared(pub Arc<Map<String, Value>>);
 
@@ -116,13 +116,13 @@ impl Expected {
     }
 
     /// How large the answer may be.
-    pub fn bound(self) -> Bound {
+    pub fn bound(self) -> SizeLimit {
         if self == Self::Result { ANSWER } else { PAGE }
     }
 }
 
-impl Awaited for Tap {
-    fn bound(&self, id: &RequestId) -> Option<Bound> {
+impl Expectations for Tap {
+    fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
         self.awaited.get(id).map(|expected| expected.bound())
     }
 }
@@ -191,7 +191,7 @@ impl Tap {
         let typed = || serde_json::from_slice(message.bytes()).map_err(|error| error.to_string());
         let params = || message.params().and_then(|params| serde_json::from_slice(params).ok());
         let id = match message.kind() {
-            Kind::Notification => {
+            MessageKind::Notification => {
                 match message.method().as_deref() {
                     Some("notifications/progress") => {
                         self.progress(params().unwrap_or_default());
@@ -202,8 +202,8 @@ impl Tap {
                 }
                 return typed().map(Some);
             }
-            Kind::Request => return typed().map(Some),
-            Kind::Result | Kind::Error | Kind::Other => message.id(),
+            MessageKind::Request => return typed().map(Some),
+            MessageKind::Result | MessageKind::Error | MessageKind::Other => message.id(),
         };
         let Some(id) = id else { return typed().map(Some) };
         let verbatim = self.answered(&id).is_some_and(|expected| expected != Expected::Typed);

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     gateway::Gateway,
     wire::{
-        Fault, Message, OF_CLIENT, Refused,
+        Message, MessageFault, OF_CLIENT, Refused,
         rmcp::{is_unreadable_body, without_carrier},
     },
 };
@@ -57,7 +57,7 @@ pub struct Serving {
     pub page: Option<String>,
 }
 
-/// Serves any number of clients until `stop` ends. `ready` is told the address, once it is bound.
+/// Serves any number of clients until `stop` ends. `ready` gets the address once it is bound.
 pub async fn serve_http(
     gateway: Arc<Gateway>,
     options: HttpOptions,
@@ -69,7 +69,7 @@ pub async fn serve_http(
         .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
     let address = listener.local_addr()?;
     let ending = CancellationToken::new();
-    // For the user of this machine alone.
+    // Only for the user of this machine.
     let shown = gateway.config().gateway.page && address.ip().is_loopback();
     let token = shown.then(|| uuid::Uuid::new_v4().simple().to_string());
     let link = token.as_ref().map(|token| page::link(address, token));
@@ -240,7 +240,7 @@ async fn within_bounds(request: Request) -> Result<Request, Response> {
     let body = match Limited::new(body, OF_CLIENT.bytes).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
-            let fault = Fault::TooLong(OF_CLIENT.bytes);
+            let fault = MessageFault::TooLong(OF_CLIENT.bytes);
             return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, None, fault.of_request()));
         }
         Err(error) => {

@@ -21,7 +21,9 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::tasks;
-use crate::wire::{Fault, Head, Kind, Line, LineReader, LineWriter, Message, OF_CLIENT, Refused};
+use crate::wire::{
+    Head, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, OF_CLIENT, Refused,
+};
 
 /// The JSON-RPC error code of an answer that cannot be used.
 const UNUSABLE: i32 = -32603;
@@ -84,7 +86,7 @@ where
                         OF_CLIENT.bytes
                     );
                     match head.id {
-                        Some(_) => Unread::of(head, Fault::TooLong(OF_CLIENT.bytes)),
+                        Some(_) => Unreadable::of(head, MessageFault::TooLong(OF_CLIENT.bytes)),
                         None => {
                             self.open = Some(head);
                             continue;
@@ -92,15 +94,15 @@ where
                     }
                 }
                 Line::TooLongEnd(tail) => match self.open.take().map(|head| head.with_tail(&tail)) {
-                    Some(head) => Unread::of(head, Fault::TooLong(OF_CLIENT.bytes)),
+                    Some(head) => Unreadable::of(head, MessageFault::TooLong(OF_CLIENT.bytes)),
                     None => continue,
                 },
             };
             match unread {
-                Unread::Request(refusal) => self.writer.write_soon(refusal.into()),
+                Unreadable::Request(refusal) => self.writer.write_soon(refusal.into()),
                 // Whoever asked the client must not wait for what was skipped.
-                Unread::Answer(answer) => return Some(*answer),
-                Unread::Noise => {}
+                Unreadable::Answer(answer) => return Some(*answer),
+                Unreadable::Noise => {}
             }
         }
     }
@@ -112,7 +114,7 @@ where
 }
 
 /// What becomes of a message that was not read.
-enum Unread {
+enum Unreadable {
     /// It gets this answer.
     Request(Bytes),
     /// It answers a question of ours, which fails like this.
@@ -121,15 +123,17 @@ enum Unread {
     Noise,
 }
 
-impl Unread {
-    fn of(head: Head, fault: Fault) -> Self {
+impl Unreadable {
+    fn of(head: Head, fault: MessageFault) -> Self {
         let (code, message) = fault.of_request();
         match (head.kind, head.id) {
-            (Kind::Notification, _) | (_, None) => Self::Noise,
-            (Kind::Result | Kind::Error, Some(id)) => {
+            (MessageKind::Notification, _) | (_, None) => Self::Noise,
+            (MessageKind::Result | MessageKind::Error, Some(id)) => {
                 Self::answered(serde_json::from_str(&id).ok(), format!("the client's answer is {fault}"))
             }
-            (Kind::Request | Kind::Other, Some(id)) => Self::Request(Message::failure(&id, code, &message)),
+            (MessageKind::Request | MessageKind::Other, Some(id)) => {
+                Self::Request(Message::failure(&id, code, &message))
+            }
         }
     }
 
@@ -154,7 +158,7 @@ struct CallParams {
 }
 
 /// Reads one message.
-fn read(line: Bytes) -> Result<RxJsonRpcMessage<RoleServer>, Unread> {
+fn read(line: Bytes) -> Result<RxJsonRpcMessage<RoleServer>, Unreadable> {
     let message = match Message::within(line, |_| OF_CLIENT) {
         Ok(message) => message,
         Err(Refused { head, fault, bytes }) if fault.is_syntax() => {
@@ -163,42 +167,45 @@ fn read(line: Bytes) -> Result<RxJsonRpcMessage<RoleServer>, Unread> {
                 // Almost JSON. Whoever sends it waits for an answer.
                 (Some(id), _) => {
                     let (code, message) = fault.of_request();
-                    Unread::Request(Message::failure(&id, code, &message))
+                    Unreadable::Request(Message::failure(&id, code, &message))
                 }
                 (None, Some(b'{' | b'[')) => unreadable(&bytes),
                 // Two who answer each other's noise never end.
                 (None, _) if serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() => {
                     tracing::debug!("a line on stdin is not JSON");
-                    Unread::Noise
+                    Unreadable::Noise
                 }
                 (None, _) => unreadable(&bytes),
             });
         }
-        Err(Refused { head, fault, .. }) => return Err(Unread::of(head, fault)),
+        Err(Refused { head, fault, .. }) => return Err(Unreadable::of(head, fault)),
     };
     if let Some(call) = call(&message) {
         return Ok(call);
     }
     serde_json::from_slice(message.bytes()).map_err(|error| {
-        if matches!(message.kind(), Kind::Result | Kind::Error) {
-            return Unread::answered(message.id(), format!("the client's answer cannot be read: {error}"));
+        if matches!(message.kind(), MessageKind::Result | MessageKind::Error) {
+            return Unreadable::answered(
+                message.id(),
+                format!("the client's answer cannot be read: {error}"),
+            );
         }
         let id = message.id_text().unwrap_or_else(|| "null".into());
         let (code, what) = match error.is_data() {
             true => (-32600, "Invalid Request"),
             false => (-32700, "Parse error"),
         };
-        Unread::Request(Message::failure(&id, code, &format!("{what}: {error}")))
+        Unreadable::Request(Message::failure(&id, code, &format!("{what}: {error}")))
     })
 }
 
 /// The answer to a line that is not a JSON object.
-fn unreadable(line: &[u8]) -> Unread {
+fn unreadable(line: &[u8]) -> Unreadable {
     let (code, what) = match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
         Ok(_) => (-32600, "Invalid Request: not a JSON-RPC message".into()),
         Err(error) => (-32700, format!("Parse error: {error}")),
     };
-    Unread::Request(Message::failure("null", code, &what))
+    Unreadable::Request(Message::failure("null", code, &what))
 }
 
 /// A `tools/call`, if that is what the message is and nothing in it is out of the ordinary.

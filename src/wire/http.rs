@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{
     message::Message,
     rmcp::scope_of,
-    sse::{Body, EventReader},
+    sse::{BodyStream, EventReader},
     web,
 };
 use crate::text::clip;
@@ -149,7 +149,7 @@ impl Endpoint {
         url: impl reqwest::IntoUrl,
         mut headers: HeaderMap,
         message: Bytes,
-    ) -> Result<Reply, HttpFault> {
+    ) -> Result<HttpReply, HttpFault> {
         let in_session = headers.contains_key(SESSION);
         headers.insert(header::ACCEPT, BOTH);
         headers.insert(header::CONTENT_TYPE, JSON);
@@ -166,7 +166,7 @@ impl Endpoint {
         url: impl reqwest::IntoUrl,
         mut headers: HeaderMap,
         last_event: Option<&str>,
-    ) -> Result<Reply, HttpFault> {
+    ) -> Result<HttpReply, HttpFault> {
         headers.insert(header::ACCEPT, BOTH);
         put(&mut headers, LAST_EVENT, last_event);
         self.send(self.client.get(url).headers(headers)).await
@@ -182,8 +182,8 @@ impl Endpoint {
     }
 
     /// Sends a request with the account's token, and once more where the token was refused and there is another.
-    async fn send(&self, request: RequestBuilder) -> Result<Reply, HttpFault> {
-        let Some(signer) = &self.signer else { return Ok(Reply::new(request.send().await?)) };
+    async fn send(&self, request: RequestBuilder) -> Result<HttpReply, HttpFault> {
+        let Some(signer) = &self.signer else { return Ok(HttpReply::new(request.send().await?)) };
         let mut token = signer.clone().token().await?;
         let mut renewed = false;
         loop {
@@ -192,7 +192,7 @@ impl Endpoint {
                 None => request,
             });
             let signed = signed.ok_or_else(|| HttpFault::Wrong("the request cannot be repeated".into()))?;
-            let reply = Reply::new(signed.send().await?);
+            let reply = HttpReply::new(signed.send().await?);
             if reply.status != StatusCode::UNAUTHORIZED || std::mem::replace(&mut renewed, true) {
                 return Ok(reply);
             }
@@ -205,13 +205,13 @@ impl Endpoint {
 }
 
 /// An answer whose body is not read yet.
-pub struct Reply {
+pub struct HttpReply {
     /// Its status.
     pub status: StatusCode,
     response: Response,
 }
 
-impl Reply {
+impl HttpReply {
     fn new(response: Response) -> Self {
         Self { status: response.status(), response }
     }
@@ -236,7 +236,7 @@ impl Reply {
     }
 
     /// Its events; `limit` is how long the data of one may be that says no more of itself, in bytes.
-    pub fn events(self, limit: usize) -> EventReader<Body> {
+    pub fn events(self, limit: usize) -> EventReader<BodyStream> {
         EventReader::of(self.response, limit)
     }
 

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use rmcp::model::RequestId;
 
 use super::{
-    ANSWER, Bound, Fault, OF_SERVER,
-    message::{Head, Kind, Message, Refused},
+    ANSWER, MessageFault, OF_SERVER, SizeLimit,
+    message::{Head, Message, MessageKind, Refused},
     scan::elements,
-    sse::{Data, Event},
+    sse::{Data, StreamEvent},
 };
 use crate::text::clip;
 
@@ -26,19 +26,19 @@ const SHOWN: usize = 200;
 const UNUSABLE: i32 = -32603;
 
 /// What is known of the requests whose answers are awaited.
-pub trait Awaited {
+pub trait Expectations {
     /// How large the answer to a request may be; none if no answer to it is awaited.
-    fn bound(&self, id: &RequestId) -> Option<Bound>;
+    fn bound(&self, id: &RequestId) -> Option<SizeLimit>;
 }
 
 /// How large a message may be that begins like this.
-fn bound(head: &Head, awaited: &impl Awaited) -> Bound {
+fn bound(head: &Head, awaited: &impl Expectations) -> SizeLimit {
     match (&head.id, head.kind) {
         // What is in it is judged for itself.
         _ if head.is_batch => ANSWER,
-        // Its request is told at the end.
-        (None, Kind::Result | Kind::Error) => ANSWER,
-        (Some(id), Kind::Result | Kind::Error | Kind::Other) => {
+        // The id of its request is at the end.
+        (None, MessageKind::Result | MessageKind::Error) => ANSWER,
+        (Some(id), MessageKind::Result | MessageKind::Error | MessageKind::Other) => {
             serde_json::from_str(id).ok().and_then(|id| awaited.bound(&id)).unwrap_or(OF_SERVER)
         }
         _ => OF_SERVER,
@@ -46,7 +46,7 @@ fn bound(head: &Head, awaited: &impl Awaited) -> Bound {
 }
 
 /// How many bytes a message may have that begins like this: what [`super::LineReader::next_within`] asks.
-pub fn judge(beginning: &[u8], awaited: &impl Awaited) -> usize {
+pub fn judge(beginning: &[u8], awaited: &impl Expectations) -> usize {
     bound(&Head::of(beginning), awaited).bytes
 }
 
@@ -58,7 +58,7 @@ pub struct Inbox {
     ready: VecDeque<Message>,
     refusals: Vec<Bytes>,
     /// A message that is too long, until its end says whose it is.
-    open: Option<(Head, Fault)>,
+    open: Option<(Head, MessageFault)>,
     logged: u64,
 }
 
@@ -80,7 +80,7 @@ impl Inbox {
     }
 
     /// Takes a text that should be one message, or a batch of them.
-    pub fn take(&mut self, text: Bytes, awaited: &impl Awaited) {
+    pub fn take(&mut self, text: Bytes, awaited: &impl Expectations) {
         if text.trim_ascii_start().first() != Some(&b'[') {
             return self.take_one(text, awaited);
         }
@@ -91,7 +91,7 @@ impl Inbox {
     }
 
     /// Takes the messages of an event.
-    pub fn take_event(&mut self, event: Event, awaited: &impl Awaited) {
+    pub fn take_event(&mut self, event: StreamEvent, awaited: &impl Expectations) {
         match event.data {
             Data::Whole(data) if event.is_message() => self.take(data, awaited),
             Data::TooLong(beginning, tail) => {
@@ -103,10 +103,10 @@ impl Inbox {
         }
     }
 
-    fn take_one(&mut self, text: Bytes, awaited: &impl Awaited) {
+    fn take_one(&mut self, text: Bytes, awaited: &impl Expectations) {
         match Message::within(text, |head| bound(head, awaited)) {
             Ok(message) => self.ready.push_back(message),
-            Err(Refused { head, fault, bytes }) if fault.is_syntax() && head.kind == Kind::Other => {
+            Err(Refused { head, fault, bytes }) if fault.is_syntax() && head.kind == MessageKind::Other => {
                 self.note("no JSON-RPC message; skipped", &bytes);
             }
             Err(Refused { head, fault, bytes }) => {
@@ -117,9 +117,9 @@ impl Inbox {
     }
 
     /// Takes the beginning of a message that is too long. Its request fails, if it can be told from there.
-    pub fn too_long(&mut self, beginning: &[u8], awaited: &impl Awaited) {
+    pub fn too_long(&mut self, beginning: &[u8], awaited: &impl Expectations) {
         let head = Head::of(beginning);
-        let fault = Fault::TooLong(bound(&head, awaited).bytes);
+        let fault = MessageFault::TooLong(bound(&head, awaited).bytes);
         self.note(&format!("{fault}; skipped"), beginning);
         match head.id {
             Some(_) => self.refuse(head, fault),
@@ -135,15 +135,15 @@ impl Inbox {
     }
 
     /// Lets nobody wait for a message that was skipped: neither whoever asked for it, nor the server that asks.
-    fn refuse(&mut self, head: Head, fault: Fault) {
+    fn refuse(&mut self, head: Head, fault: MessageFault) {
         let Some(id) = head.id else { return };
         match head.kind {
-            Kind::Notification => {}
-            Kind::Request => {
+            MessageKind::Notification => {}
+            MessageKind::Request => {
                 let (code, what) = fault.of_request();
                 self.refusals.push(Message::failure(&id, code, &what));
             }
-            Kind::Result | Kind::Error | Kind::Other => {
+            MessageKind::Result | MessageKind::Error | MessageKind::Other => {
                 let what = format!("the answer is {fault}; it was dropped");
                 self.ready.extend(Message::of(Message::failure(&id, UNUSABLE, &what)));
             }
@@ -169,8 +169,8 @@ mod tests {
 
     struct Some7;
 
-    impl Awaited for Some7 {
-        fn bound(&self, id: &RequestId) -> Option<Bound> {
+    impl Expectations for Some7 {
+        fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
             match id.to_string().as_str() {
                 "7" => Some(ANSWER),
                 "8" => Some(PAGE),

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ANSWER, Bound, Fault,
-    scan::{Flaw, Members},
+    ANSWER, MessageFault, SizeLimit,
+    scan::{JsonFlaw, MemberRanges},
 };
 
 /// The `_meta` key of the protocol version that each request of the stateless era carries (2026-07-28).
@@ -20,7 +20,7 @@ pub(super) const TAIL: usize = 512;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     Request,
     Notification,
     /// The answer to a request: its result.
@@ -35,7 +35,7 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub struct Message {
     bytes: Bytes,
-    members: Members,
+    members: MemberRanges,
 }
 
 /// What is read of a message's params. Of any type, so that one that is wrong hides no other.
@@ -57,14 +57,14 @@ impl Message {
     }
 
     /// Reads a message of at most `values` values.
-    pub fn read(bytes: Bytes, values: usize) -> Result<Self, Flaw> {
-        let (members, found) = Members::find(&bytes, values);
+    pub fn read(bytes: Bytes, values: usize) -> Result<Self, JsonFlaw> {
+        let (members, found) = MemberRanges::find(&bytes, values);
         found.map(|_| Self { bytes, members })
     }
 
     /// Reads a message within a bound, which may depend on what the message is.
-    pub fn within(bytes: Bytes, bound: impl FnOnce(&Head) -> Bound) -> Result<Self, Refused> {
-        let (members, scanned) = Members::find(&bytes, ANSWER.values);
+    pub fn within(bytes: Bytes, bound: impl FnOnce(&Head) -> SizeLimit) -> Result<Self, Refused> {
+        let (members, scanned) = MemberRanges::find(&bytes, ANSWER.values);
         let head = Head::found(&bytes, &members);
         match bound(&head).check(bytes.len(), scanned) {
             Ok(()) => Ok(Self { bytes, members }),
@@ -91,7 +91,7 @@ impl Message {
         &self.bytes
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MessageKind {
         kind(&self.members)
     }
 
@@ -153,7 +153,7 @@ impl Message {
 
     /// Whether it is the answer to the request with this id.
     pub fn answers(&self, id: &str) -> bool {
-        matches!(self.kind(), Kind::Result | Kind::Error | Kind::Other)
+        matches!(self.kind(), MessageKind::Result | MessageKind::Error | MessageKind::Other)
             && self.id_text().as_deref() == Some(id)
     }
 
@@ -200,17 +200,17 @@ impl Message {
 #[derive(Debug)]
 pub struct Refused {
     pub head: Head,
-    pub fault: Fault,
+    pub fault: MessageFault,
     pub bytes: Bytes,
 }
 
-fn kind(members: &Members) -> Kind {
+fn kind(members: &MemberRanges) -> MessageKind {
     match (&members.method, &members.id, &members.result, &members.error) {
-        (Some(_), Some(_), ..) => Kind::Request,
-        (Some(_), None, ..) => Kind::Notification,
-        (None, _, Some(_), _) => Kind::Result,
-        (None, _, None, Some(_)) => Kind::Error,
-        _ => Kind::Other,
+        (Some(_), Some(_), ..) => MessageKind::Request,
+        (Some(_), None, ..) => MessageKind::Notification,
+        (None, _, Some(_), _) => MessageKind::Result,
+        (None, _, None, Some(_)) => MessageKind::Error,
+        _ => MessageKind::Other,
     }
 }
 
@@ -228,7 +228,7 @@ fn text<'a>(bytes: &'a [u8], at: &std::ops::Range<usize>) -> Option<Cow<'a, str>
 pub struct Head {
     /// As far as it is known: params and results are told from each other, but requests not from notifications where the id
     /// may still come.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The id, as JSON: a number or a text.
     pub id: Option<String>,
     pub method: Option<String>,
@@ -238,12 +238,12 @@ pub struct Head {
 impl Head {
     /// What the beginning of a message says, or as much of it as there is.
     pub fn of(bytes: &[u8]) -> Self {
-        Self::found(bytes, &Members::find(bytes, usize::MAX).0)
+        Self::found(bytes, &MemberRanges::find(bytes, usize::MAX).0)
     }
 
-    fn found(bytes: &[u8], members: &Members) -> Self {
+    fn found(bytes: &[u8], members: &MemberRanges) -> Self {
         let kind = match (kind(members), &members.params) {
-            (Kind::Other, Some(_)) => Kind::Notification,
+            (MessageKind::Other, Some(_)) => MessageKind::Notification,
             (kind, _) => kind,
         };
         // One that ends with the bytes may go on.
@@ -257,15 +257,15 @@ impl Head {
     /// The same with the id that the end of the message says, where the beginning did not.
     pub fn with_tail(mut self, tail: &str) -> Self {
         self.id = self.id.or_else(|| id_at_end(tail).map(|id| id.to_string()));
-        if self.id.is_some() && self.kind == Kind::Notification {
-            self.kind = Kind::Request;
+        if self.id.is_some() && self.kind == MessageKind::Notification {
+            self.kind = MessageKind::Request;
         }
         self
     }
 
     /// Whether it is a request or a notification.
     pub fn asks(&self) -> bool {
-        matches!(self.kind, Kind::Request | Kind::Notification)
+        matches!(self.kind, MessageKind::Request | MessageKind::Notification)
     }
 }
 
@@ -295,12 +295,12 @@ mod tests {
 
     #[test]
     fn messages_are_told_apart() {
-        let check = |text: &str, kind: Kind| assert_eq!(of(text).kind(), kind, "{text}");
-        check(r#"{"id":1,"method":"ping"}"#, Kind::Request);
-        check(r#"{"method":"ping","params":{"id":1}}"#, Kind::Notification);
-        check(r#"{"id":1,"result":{}}"#, Kind::Result);
-        check(r#"{"id":1,"error":{}}"#, Kind::Error);
-        check(r#"{"id":1}"#, Kind::Other);
+        let check = |text: &str, kind: MessageKind| assert_eq!(of(text).kind(), kind, "{text}");
+        check(r#"{"id":1,"method":"ping"}"#, MessageKind::Request);
+        check(r#"{"method":"ping","params":{"id":1}}"#, MessageKind::Notification);
+        check(r#"{"id":1,"result":{}}"#, MessageKind::Result);
+        check(r#"{"id":1,"error":{}}"#, MessageKind::Error);
+        check(r#"{"id":1}"#, MessageKind::Other);
         assert!(Message::of("[1]").is_none() && Message::of("hello").is_none());
     }
 
@@ -359,12 +359,13 @@ mod tests {
 
     #[test]
     fn the_kind_is_known_from_a_beginning() {
-        let check = |text: &str, kind: Kind| assert_eq!(Head::of(text.as_bytes()).kind, kind, "{text}");
-        check("{\"method\":\"x\",\"params\":{\"a\":\"xxx", Kind::Notification);
-        check("{\"params\":{\"a\":\"xxx", Kind::Notification);
-        check("{\"id\":1,\"method\":\"x\",\"params\":{\"a\":\"xxx", Kind::Request);
-        check("{\"result\":{\"a\":\"xxx", Kind::Result);
-        check("xxx", Kind::Other);
-        assert_eq!(Head::of(b"{\"params\":[").with_tail("],\"id\":7}").kind, Kind::Request);
+        let check =
+            |text: &str, kind: MessageKind| assert_eq!(Head::of(text.as_bytes()).kind, kind, "{text}");
+        check("{\"method\":\"x\",\"params\":{\"a\":\"xxx", MessageKind::Notification);
+        check("{\"params\":{\"a\":\"xxx", MessageKind::Notification);
+        check("{\"id\":1,\"method\":\"x\",\"params\":{\"a\":\"xxx", MessageKind::Request);
+        check("{\"result\":{\"a\":\"xxx", MessageKind::Result);
+        check("xxx", MessageKind::Other);
+        assert_eq!(Head::of(b"{\"params\":[").with_tail("],\"id\":7}").kind, MessageKind::Request);
     }
 }

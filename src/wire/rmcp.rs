@@ -38,7 +38,7 @@ pub fn carry(result: Value) -> MetaObject {
 /// An event of rmcp's server, which writes each as one frame, with a verbatim result taken out of its carrier.
 pub fn without_carrier(event: Bytes) -> Bytes {
     #[derive(Deserialize)]
-    struct Carried<'a> {
+    struct CarriedAnswer<'a> {
         #[serde(borrow)]
         id: &'a RawValue,
         #[serde(borrow)]
@@ -61,8 +61,8 @@ pub fn without_carrier(event: Bytes) -> Bytes {
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let data = line.strip_prefix("data:").map(str::trim);
-        match data.and_then(|data| serde_json::from_str::<Carried<'_>>(data).ok()) {
-            Some(Carried { id, result: Carrier { meta: Meta { verbatim } } }) => {
+        match data.and_then(|data| serde_json::from_str::<CarriedAnswer<'_>>(data).ok()) {
+            Some(CarriedAnswer { id, result: Carrier { meta: Meta { verbatim } } }) => {
                 out.push_str(&format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{verbatim}}}\n"));
             }
             None => out.push_str(line),

@@ -10,7 +10,7 @@ pub const MAX_DEPTH: usize = 127;
 
 /// Why bytes are not taken for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Flaw {
+pub enum JsonFlaw {
     /// They are not one JSON object.
     #[error("not a JSON object")]
     NotAnObject,
@@ -30,7 +30,7 @@ pub enum Flaw {
 
 /// Where the members of a JSON-RPC message are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Members {
+pub struct MemberRanges {
     pub jsonrpc: Option<Range<usize>>,
     pub id: Option<Range<usize>>,
     pub method: Option<Range<usize>>,
@@ -39,21 +39,21 @@ pub struct Members {
     pub error: Option<Range<usize>>,
 }
 
-impl Members {
+impl MemberRanges {
     /// Finds the members of an object of at most `most` values, and counts its values. What was found before a flaw stays; a
     /// value that the bytes cut off ends with them.
-    pub fn find(bytes: &[u8], most: usize) -> (Self, Result<usize, Flaw>) {
+    pub fn find(bytes: &[u8], most: usize) -> (Self, Result<usize, JsonFlaw>) {
         let mut members = Self::default();
         let found = members.fill(bytes, most);
         (members, found)
     }
 
-    fn fill(&mut self, bytes: &[u8], most: usize) -> Result<usize, Flaw> {
+    fn fill(&mut self, bytes: &[u8], most: usize) -> Result<usize, JsonFlaw> {
         let mut budget = Budget { left: most, most };
         let mut at = skip_space(bytes, 0);
         match bytes.get(at) {
             Some(b'{') => at = skip_space(bytes, at + 1),
-            _ => return Err(Flaw::NotAnObject),
+            _ => return Err(JsonFlaw::NotAnObject),
         }
         if bytes.get(at) != Some(&b'}') {
             loop {
@@ -65,20 +65,20 @@ impl Members {
                 if let Some((slot, name)) = self.slot(name)
                     && slot.replace(at..end).is_some()
                 {
-                    return Err(Flaw::Repeated(name));
+                    return Err(JsonFlaw::Repeated(name));
                 }
                 ended?;
                 at = skip_space(bytes, end);
                 match bytes.get(at) {
                     Some(b',') => at = skip_space(bytes, at + 1),
                     Some(b'}') => break,
-                    _ => return Err(Flaw::NotAnObject),
+                    _ => return Err(JsonFlaw::NotAnObject),
                 }
             }
         }
         match skip_space(bytes, at + 1) == bytes.len() {
             true => Ok(most - budget.left),
-            false => Err(Flaw::NotAnObject),
+            false => Err(JsonFlaw::NotAnObject),
         }
     }
 
@@ -126,11 +126,11 @@ struct Budget {
 impl Budget {
     /// Where the value ends that begins at `at`, inside of `depth` others: before white space and the comma or bracket that
     /// follows it. Where there is a flaw, the end of what was seen.
-    fn value_end(&mut self, bytes: &[u8], mut at: usize, mut depth: usize) -> (usize, Result<(), Flaw>) {
+    fn value_end(&mut self, bytes: &[u8], mut at: usize, mut depth: usize) -> (usize, Result<(), JsonFlaw>) {
         let outside = depth;
         let mut end = at;
         loop {
-            let Some(&byte) = bytes.get(at) else { return (bytes.len(), Err(Flaw::CutOff)) };
+            let Some(&byte) = bytes.get(at) else { return (bytes.len(), Err(JsonFlaw::CutOff)) };
             match byte {
                 b'"' => match string_end(bytes, at) {
                     Ok(after) => at = after,
@@ -140,11 +140,11 @@ impl Budget {
                 b'{' | b'[' => {
                     depth += 1;
                     if depth > MAX_DEPTH {
-                        return (at, Err(Flaw::TooDeep));
+                        return (at, Err(JsonFlaw::TooDeep));
                     }
                     // What it holds: an empty one counts as one too.
                     if !self.take() {
-                        return (at, Err(Flaw::TooManyValues(self.most)));
+                        return (at, Err(JsonFlaw::TooManyValues(self.most)));
                     }
                     at += 1;
                 }
@@ -154,7 +154,7 @@ impl Budget {
                 }
                 b',' => {
                     if !self.take() {
-                        return (at, Err(Flaw::TooManyValues(self.most)));
+                        return (at, Err(JsonFlaw::TooManyValues(self.most)));
                     }
                     at += 1;
                 }
@@ -168,7 +168,7 @@ impl Budget {
         }
         match self.take() {
             true => (end, Ok(())),
-            false => (end, Err(Flaw::TooManyValues(self.most))),
+            false => (end, Err(JsonFlaw::TooManyValues(self.most))),
         }
     }
 
@@ -185,20 +185,20 @@ fn skip_space(bytes: &[u8], at: usize) -> usize {
 }
 
 /// Goes past one byte that has to be there.
-fn expect(bytes: &[u8], at: usize, wanted: u8) -> Result<usize, Flaw> {
+fn expect(bytes: &[u8], at: usize, wanted: u8) -> Result<usize, JsonFlaw> {
     match bytes.get(at) {
         Some(byte) if *byte == wanted => Ok(at + 1),
-        Some(_) => Err(Flaw::NotAnObject),
-        None => Err(Flaw::CutOff),
+        Some(_) => Err(JsonFlaw::NotAnObject),
+        None => Err(JsonFlaw::CutOff),
     }
 }
 
 /// Where the string ends that begins at `at`.
-fn string_end(bytes: &[u8], at: usize) -> Result<usize, Flaw> {
+fn string_end(bytes: &[u8], at: usize) -> Result<usize, JsonFlaw> {
     let mut at = at + 1;
     loop {
-        let rest = bytes.get(at..).ok_or(Flaw::CutOff)?;
-        let next = memchr::memchr2(b'"', b'\\', rest).ok_or(Flaw::CutOff)?;
+        let rest = bytes.get(at..).ok_or(JsonFlaw::CutOff)?;
+        let next = memchr::memchr2(b'"', b'\\', rest).ok_or(JsonFlaw::CutOff)?;
         at += next + 1;
         if rest[next] == b'"' {
             return Ok(at);
@@ -214,8 +214,8 @@ mod tests {
 
     use super::*;
 
-    fn find(text: &str) -> (Members, Result<(), Flaw>) {
-        let (members, found) = Members::find(text.as_bytes(), 1_000);
+    fn find(text: &str) -> (MemberRanges, Result<(), JsonFlaw>) {
+        let (members, found) = MemberRanges::find(text.as_bytes(), 1_000);
         (members, found.map(drop))
     }
 
@@ -232,27 +232,27 @@ mod tests {
         assert_eq!(at(text, &members.result), Some("{\"id\":5, \"a\":\"}\\\"{\"}"));
         assert_eq!(at(text, &members.id), Some("7"));
         assert_eq!((members.method, members.error), (None, None));
-        assert_eq!(Members::find(b"{\"a\":[1,2,{}],\"b\":{\"c\":0}}", 100).1, Ok(7));
+        assert_eq!(MemberRanges::find(b"{\"a\":[1,2,{}],\"b\":{\"c\":0}}", 100).1, Ok(7));
         let escaped = "{\"m\\u0065thod\":\"x\"}";
         assert_eq!(at(escaped, &find(escaped).0.method), Some("\"x\""));
     }
 
     #[test]
     fn flaws_are_found_before_anything_is_built() {
-        let check = |text: &str, flaw: Flaw| assert_eq!(find(text).1, Err(flaw), "{text}");
-        check("hello", Flaw::NotAnObject);
-        check("[1]", Flaw::NotAnObject);
-        check("{} x", Flaw::NotAnObject);
-        check("{\"a\":1]", Flaw::NotAnObject);
-        check("{a:1}", Flaw::NotAnObject);
-        check("{\"id\":1", Flaw::CutOff);
-        check("{\"id\":\"", Flaw::CutOff);
-        check("{\"id\"", Flaw::CutOff);
-        check("{\"id\":1,\"id\":2}", Flaw::Repeated("id"));
-        check(&format!("{{\"a\":[{}]}}", "1,".repeat(1_001)), Flaw::TooManyValues(1_000));
-        check(&format!("{{\"a\":{}", "[".repeat(1_000_000)), Flaw::TooDeep);
+        let check = |text: &str, flaw: JsonFlaw| assert_eq!(find(text).1, Err(flaw), "{text}");
+        check("hello", JsonFlaw::NotAnObject);
+        check("[1]", JsonFlaw::NotAnObject);
+        check("{} x", JsonFlaw::NotAnObject);
+        check("{\"a\":1]", JsonFlaw::NotAnObject);
+        check("{a:1}", JsonFlaw::NotAnObject);
+        check("{\"id\":1", JsonFlaw::CutOff);
+        check("{\"id\":\"", JsonFlaw::CutOff);
+        check("{\"id\"", JsonFlaw::CutOff);
+        check("{\"id\":1,\"id\":2}", JsonFlaw::Repeated("id"));
+        check(&format!("{{\"a\":[{}]}}", "1,".repeat(1_001)), JsonFlaw::TooManyValues(1_000));
+        check(&format!("{{\"a\":{}", "[".repeat(1_000_000)), JsonFlaw::TooDeep);
         let deep = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
-        check(&deep(MAX_DEPTH), Flaw::TooDeep);
+        check(&deep(MAX_DEPTH), JsonFlaw::TooDeep);
         assert_eq!(find(&deep(MAX_DEPTH - 1)).1, Ok(()));
         assert!(serde_json::from_str::<Value>(&deep(MAX_DEPTH - 1)).is_ok(), "it reads all that passes");
         assert!(serde_json::from_str::<Value>(&deep(MAX_DEPTH)).is_err(), "and no more");
@@ -262,7 +262,7 @@ mod tests {
     fn what_comes_before_the_cut_is_known() {
         let text = "{\"id\":12,\"result\":{\"text\":\"abc";
         let (members, found) = find(text);
-        assert_eq!(found, Err(Flaw::CutOff));
+        assert_eq!(found, Err(JsonFlaw::CutOff));
         assert_eq!((at(text, &members.id), at(text, &members.result)), (Some("12"), Some("{\"text\":\"abc")));
     }
 
@@ -302,7 +302,7 @@ mod tests {
             let message = serde_json::json!({ "x": result, "params": params, "id": 1, "result": result });
             let text = if pretty { serde_json::to_string_pretty(&message) } else { serde_json::to_string(&message) };
             let text = text.expect("it is JSON");
-            let (members, found) = Members::find(text.as_bytes(), usize::MAX);
+            let (members, found) = MemberRanges::find(text.as_bytes(), usize::MAX);
             prop_assert!(found.is_ok());
             let read = |at: Option<Range<usize>>| serde_json::from_str::<Value>(&text[at.expect("it is there")]);
             prop_assert_eq!(read(members.params).expect("JSON"), params);
@@ -311,7 +311,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_fail(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\ ai1".to_vec()), 0..40)) {
-            let (members, _) = Members::find(&bytes, 10);
+            let (members, _) = MemberRanges::find(&bytes, 10);
             for at in [members.id, members.method, members.params].into_iter().flatten() {
                 prop_assert!(bytes.get(at).is_some());
             }

@@ -1,4 +1,4 @@
-//! Event streams, read by lines: a broken event costs itself alone, and one that is too long is skipped.
+//! Event streams, read by lines: a broken event costs only itself, and an event that is too long is skipped.
 //!
 //! Own code because `sse_stream` ends the stream at both.
 
@@ -12,11 +12,11 @@ use tokio_util::io::StreamReader;
 use super::lines::{Line, LineReader};
 
 /// The bytes of an HTTP answer.
-pub type Body = StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>;
+pub type BodyStream = StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>;
 
 /// One event of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct StreamEvent {
     /// Empty where the event does not say.
     pub kind: String,
     pub id: Option<String>,
@@ -35,7 +35,7 @@ pub enum Data {
     TooLong(Bytes, String),
 }
 
-impl Event {
+impl StreamEvent {
     /// Whether it is of the kind that holds messages.
     pub fn is_message(&self) -> bool {
         matches!(self.kind.as_str(), "" | "message")
@@ -47,7 +47,7 @@ pub struct EventReader<R> {
     lines: LineReader<R>,
     /// How long the data of an event may be that says no more of itself, in bytes.
     limit: usize,
-    event: Event,
+    event: StreamEvent,
     data: Option<BytesMut>,
     /// How long the data may be after all, once `judge` was asked.
     raised: Option<usize>,
@@ -55,7 +55,7 @@ pub struct EventReader<R> {
     skipping: Option<(Bytes, String)>,
 }
 
-impl EventReader<Body> {
+impl EventReader<BodyStream> {
     /// Reads the events of an HTTP answer.
     pub fn of(response: reqwest::Response, limit: usize) -> Self {
         let bytes = response.bytes_stream().map(|chunk| chunk.map_err(io::Error::other)).boxed();
@@ -66,13 +66,13 @@ impl EventReader<Body> {
 impl<R: AsyncRead + Unpin> EventReader<R> {
     pub fn new(from: R, limit: usize) -> Self {
         let lines = LineReader::new(from, limit);
-        Self { lines, limit, event: Event::default(), data: None, raised: None, skipping: None }
+        Self { lines, limit, event: StreamEvent::default(), data: None, raised: None, skipping: None }
     }
 
     /// The next event, `None` at the end of the stream or if it breaks; an event that is not whole does not count. `judge`
     /// says of the beginning of data that reaches the limit how long it may be after all. Nothing is lost if the future is
     /// dropped before it is done.
-    pub async fn next(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<Event> {
+    pub async fn next(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<StreamEvent> {
         loop {
             let of_line = |line: &[u8]| match line.strip_prefix(b"data:") {
                 Some(data) if self.data.is_none() => judge(data),
@@ -132,7 +132,7 @@ impl<R: AsyncRead + Unpin> EventReader<R> {
         self.skipping.get_or_insert((beginning.freeze(), String::new()));
     }
 
-    fn end(&mut self) -> Option<Event> {
+    fn end(&mut self) -> Option<StreamEvent> {
         let mut event = std::mem::take(&mut self.event);
         self.raised = None;
         event.data = match (self.skipping.take(), self.data.take()) {
@@ -140,7 +140,7 @@ impl<R: AsyncRead + Unpin> EventReader<R> {
             (None, Some(data)) => Data::Whole(data.freeze()),
             (None, None) => Data::None,
         };
-        (event != Event::default()).then_some(event)
+        (event != StreamEvent::default()).then_some(event)
     }
 }
 
@@ -148,7 +148,7 @@ impl<R: AsyncRead + Unpin> EventReader<R> {
 mod tests {
     use super::*;
 
-    async fn read_all(text: &[u8], limit: usize, longer: usize) -> Vec<Event> {
+    async fn read_all(text: &[u8], limit: usize, longer: usize) -> Vec<StreamEvent> {
         let mut events = EventReader::new(text, limit);
         let mut all = Vec::new();
         while let Some(event) = events.next(|_| longer).await {
@@ -171,7 +171,7 @@ mod tests {
         let all = read_all(text, 1_000, 0).await;
         let event = |kind: &str, id: Option<&str>, retry, data| {
             let (kind, id) = (kind.into(), id.map(String::from));
-            Event { kind, id, retry, data }
+            StreamEvent { kind, id, retry, data }
         };
         assert_eq!(
             all,
