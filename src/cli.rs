@@ -37,7 +37,7 @@ use crate::{
     keyring::{self, Keyring},
     search::{self, Rule, eval::Measure},
     select, serve,
-    store::{self, Counts, Kept, Limits},
+    store::{self, Forgotten},
 };
 
 /// A command did what it should.
@@ -369,17 +369,12 @@ async fn stop_signal() {
 /// Empties the store: outcomes, kept results and tasks. A gateway that is running goes on with what it has read.
 fn forget() -> anyhow::Result<u8> {
     let folder = store::folder().context("there is no home folder, so nothing was kept")?;
-    let store = store::Store::open(&folder)?;
-    let outcomes = store.outcomes()?.len();
-    store.forget_outcomes()?;
-    let kept = Kept::open(&folder, Limits { bytes: u64::MAX, age: Duration::MAX })?;
-    let Counts { entries, bytes } = kept.counts()?;
-    kept.forget()?;
+    let Forgotten { outcomes, kept } = store::forget(&folder)?;
     say!(
         "forgot {}, and what was kept of calls ({}, {}), in {}",
         show::count(outcomes as u64, "outcome"),
-        show::count(entries, "result"),
-        show::count(bytes, "byte"),
+        show::count(kept.entries, "result"),
+        show::count(kept.bytes, "byte"),
         folder.display()
     );
     Ok(OK)

@@ -16,30 +16,29 @@ mod gate;
 mod graph;
 pub mod inquiry;
 mod interrupt;
-mod keep;
 pub mod last_seen;
 mod learn;
 mod lists;
+mod mailbox;
 mod prompts_resources;
 mod publish;
 mod questions;
 mod reload;
-mod run;
+pub mod run;
 mod see_also;
 mod servers;
 pub mod session;
 mod sessions;
 mod skills;
 mod snapshot;
-mod tools_list;
 mod unmatched;
 mod world;
 
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, LazyLock, atomic::AtomicBool},
-    time::{Duration, SystemTime},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -50,15 +49,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::{Catalog, GATEWAY},
+    clock::Clock,
     config::Config,
     downstream::{Around, Connection, Dial, Update, guard::Guard},
     jobs::Jobs,
+    kept::KeptResults,
+    learning::Learning,
     metrics::Metrics,
     oauth::Vault,
-    results::json_len,
     search::{Embedder, Graph, Index},
     select::Selector,
     shell,
+    store::{Retention, SqliteStore, Store},
 };
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
@@ -68,7 +70,6 @@ pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
-pub use keep::Known;
 use prompts_resources::Links;
 pub use prompts_resources::Page;
 pub use questions::AskArguments;
@@ -139,7 +140,6 @@ pub struct Gateway {
     pub jobs: Arc<Jobs>,
     /// Calls as they end.
     pub calls: Feed,
-    selector: Selector,
     embedding: Mutex<Option<AbortHandle>>,
     /// The newest graph of a large catalogue, and whether one is being built.
     graph: ArcSwapOption<Graph>,
@@ -149,19 +149,17 @@ pub struct Gateway {
     embedder: Mutex<Option<Embedder>>,
     without_embedder: bool,
     cache: Option<PathBuf>,
-    state: Option<PathBuf>,
-    learning: learn::LearningCell,
-    kept: keep::KeptCell,
+    learning: Learning,
+    /// Results that outlive their calls.
+    pub kept: KeptResults,
     links: Links,
     /// Skills and apps, as searches name them.
-    guides: ArcSwapOption<see_also::Guides>,
+    guides: see_also::Guides,
     /// How much of the last lists is there.
     recalled: watch::Sender<Recalled>,
     updates: Mutex<Option<mpsc::Sender<Update>>>,
     unmatched: unmatched::Told,
     life: Life,
-    /// When it began, on the clock.
-    since: SystemTime,
 }
 
 impl Gateway {
@@ -173,19 +171,21 @@ impl Gateway {
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         };
+        let (life, clock) = (Life::default(), Clock::default());
+        let retention =
+            Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
+        let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         let own = builtin::listing();
         let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
         let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
         let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
-        let life = Life::default();
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
             sessions: Sessions::default(),
             questions: Questions::default(),
             metrics: Metrics::default(),
-            jobs: Arc::default(),
             calls: Feed::default(),
-            selector,
             embedding: Mutex::default(),
             graph: ArcSwapOption::empty(),
             improving: AtomicBool::new(false),
@@ -194,16 +194,15 @@ impl Gateway {
             embedder: Mutex::default(),
             without_embedder: options.without_embedder,
             cache: options.cache,
-            state: options.state,
-            learning: learn::LearningCell::new(),
-            kept: keep::KeptCell::new(),
+            learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
+            kept: KeptResults::new(store, jobs.clone(), selector),
+            jobs,
             links: Links::default(),
-            guides: ArcSwapOption::empty(),
+            guides: see_also::Guides::default(),
             recalled: watch::Sender::new(Recalled::Idle),
             updates: Mutex::default(),
             unmatched: unmatched::Told::default(),
             life,
-            since: SystemTime::now(),
         })
     }
 
@@ -282,13 +281,6 @@ impl Gateway {
     /// The connection for a caller's requests to a server.
     fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         self.servers.connection_for(&self.gate(&caller.session), caller, server)
-    }
-
-    /// The bytes of JSON that the definitions of all servers' tools take, and those of the nine.
-    pub fn saving(&self) -> (usize, usize) {
-        static NINE: LazyLock<usize> =
-            LazyLock::new(|| crate::meta::definitions().iter().map(json_len).sum());
-        (self.snapshot().bytes(), *NINE)
     }
 
     /// How many sessions are open, and how many notices wait for them.

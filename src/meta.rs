@@ -7,13 +7,17 @@ mod arguments;
 mod instructions;
 mod read;
 mod tools;
+mod tools_list;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value};
 
-pub use self::instructions::instructions;
+pub use self::{
+    instructions::instructions,
+    tools_list::{list_can_change, listed_tools, mirrored_schema},
+};
 use self::{
     read::{MetaCall, MetaTool},
     tools::META,
@@ -21,6 +25,7 @@ use self::{
 use crate::{
     gateway::{Gateway, Interrupt, call::Request, session::Caller},
     jobs::Job,
+    results::json_len,
 };
 
 /// The meta-tools, in the order of `tools/list`.
@@ -40,6 +45,12 @@ pub enum Answer {
 /// The nine definitions, as `tools/list` gives them.
 pub fn definitions() -> Vec<Value> {
     META.iter().map(|tool| tool.definition.clone()).collect()
+}
+
+/// The bytes of JSON that the definitions of all servers' tools take, and those of the nine.
+pub fn saving(gateway: &Gateway) -> (usize, usize) {
+    static NINE: LazyLock<usize> = LazyLock::new(|| definitions().iter().map(json_len).sum());
+    (gateway.snapshot().bytes(), *NINE)
 }
 
 /// Answers a `tools/call`.
@@ -79,7 +90,7 @@ pub async fn call(
     };
     // Nobody reads an answer to a cancelled request.
     if !caller.cancel.is_cancelled() && !verbatim {
-        caller.session.attach_notices(&mut result, notices);
+        caller.session.mailbox.attach(&mut result, notices);
     }
     Answer::Result(result)
 }

@@ -61,6 +61,7 @@ use crate::{
     downstream::LogLevel,
     gateway::{
         Gateway, inquiry,
+        run::ended_job,
         session::{AsTask, Caller, Session},
     },
     meta::{self, Answer},
@@ -299,7 +300,7 @@ impl ServerHandler for Handler {
             .enable_completions()
             .enable_logging()
             .build();
-        if self.gateway.gate(&self.session).list_can_change()
+        if meta::list_can_change(&self.gateway.gate(&self.session))
             && let Some(tools) = capabilities.tools.as_mut()
         {
             tools.list_changed = Some(true);
@@ -342,10 +343,10 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         self.gateway.recalled_lists().await;
-        let tools = self.gateway.gate(&self.session).listed_tools(&self.who(&context).limits);
+        let tools = meta::listed_tools(&self.gateway.gate(&self.session), &self.who(&context).limits);
         let mut list = json!({ "tools": tools });
         if is_modern(&context) {
-            let constant = !self.gateway.gate(&self.session).list_can_change();
+            let constant = !meta::list_can_change(&self.gateway.gate(&self.session));
             list["resultType"] = json!("complete");
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
@@ -354,7 +355,7 @@ impl ServerHandler for Handler {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let schema = self.gateway.gate(&self.session).mirrored_schema(name)?;
+        let schema = meta::mirrored_schema(&self.gateway.gate(&self.session), name)?;
         Some(Tool::new(name.to_string(), "", schema))
     }
 
@@ -386,7 +387,7 @@ impl ServerHandler for Handler {
         let answer = match (answer, caller) {
             // A client that wants a task gets one, also for what has ended already.
             (Answer::Result(result), Some(caller)) => {
-                match self.gateway.ended_job(&caller, &name, result.clone()).await {
+                match ended_job(&self.gateway.jobs, &caller, &name, result.clone()).await {
                     Some(job) => Answer::Task(job),
                     None => Answer::Result(result),
                 }
@@ -583,7 +584,7 @@ impl ServerHandler for Handler {
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
         let mut accepted = SubscriptionFilter::new();
-        if self.gateway.gate(&self.session).list_can_change() {
+        if meta::list_can_change(&self.gateway.gate(&self.session)) {
             accepted.tools_list_changed = requested.tools_list_changed;
         }
         accepted.prompts_list_changed = requested.prompts_list_changed;

@@ -10,6 +10,7 @@ use crate::{
     config::{ConfigFault, Loaded, Unusable},
     downstream::State,
     gateway::Gateway,
+    meta,
     results::json_len,
 };
 
@@ -71,7 +72,7 @@ pub async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow::Result
     };
     let mut status = gateway.status(&crate::gateway::session::Caller::default());
     let failed = gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. }));
-    let (whole, nine) = gateway.saving();
+    let (whole, nine) = meta::saving(&gateway);
     let warnings = warnings(&gateway);
     let unmatched = gateway.unmatched();
     gateway.stop().await;

@@ -24,7 +24,7 @@ use crate::{
     catalog::Tool,
     downstream::{ELICIT, Requests},
     fault::{Code, Fault},
-    jobs::Owner,
+    jobs::JobOwner,
     name,
     text::{clip, hex},
 };
@@ -50,7 +50,7 @@ const FOR_SESSION: &str = "allow_for_session";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
-    owner: Owner,
+    owner: JobOwner,
     params: String,
 }
 

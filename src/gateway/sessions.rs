@@ -39,7 +39,7 @@ impl Sessions {
 
     /// How many sessions are open, and how many notices wait for them.
     pub fn counts(&self) -> (usize, usize) {
-        self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.waiting_notices()))
+        self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.mailbox.waiting()))
     }
 
     /// The sessions with a known client: number, client name, profile.

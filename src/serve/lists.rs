@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::Handler;
 use crate::{
     gateway::{Gateway, Indexing, session::Session},
+    meta,
     passed::Passed,
 };
 
@@ -62,7 +63,7 @@ impl Lists {
             }
             let passed = snapshot.catalog.passed().clone();
             let changed = Changed {
-                tools: self.gateway.gate(&self.session.upgrade()?).list_can_change(),
+                tools: meta::list_can_change(&self.gateway.gate(&self.session.upgrade()?)),
                 prompts: !passed.same_prompts(&self.passed),
                 resources: !passed.same_resources(&self.passed),
             };

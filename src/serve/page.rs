@@ -29,6 +29,7 @@ use super::access;
 use crate::{
     config::BearerToken,
     gateway::{Gateway, SearchArguments, session::Caller},
+    meta,
     metrics::{CONTENT_TYPE, Now, ServerNow},
 };
 
@@ -131,9 +132,9 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
         let now = ServerNow { state: connection.state().as_str(), calls_running: connection.in_flight() };
         (name.clone(), now)
     });
-    let saving = gateway.saving();
+    let saving = meta::saving(&gateway);
     let (sessions, notices_waiting) = gateway.session_counts();
-    let kept = gateway.kept_counts().await.unwrap_or_default();
+    let kept = gateway.kept.counts().await.unwrap_or_default();
     let text = gateway.metrics.render(Now {
         servers: servers.collect(),
         tasks_running: gateway.jobs.running(),
@@ -178,7 +179,7 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
             }
         }
     }
-    let saving = gateway.saving();
+    let saving = meta::saving(&gateway);
     state["saving"] = json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1 });
     state["config"] = json!(gateway.config().file);
     let clients = gateway.clients().into_iter();
@@ -187,7 +188,7 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     );
     state["clients"] = json!(clients.take(100).collect::<Vec<_>>());
     state["tasks"] = json!(gateway.jobs.all().iter().take(100).map(|job| job.summary()).collect::<Vec<_>>());
-    if let Some(kept) = gateway.kept_counts().await {
+    if let Some(kept) = gateway.kept.counts().await {
         state["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
     }
     answer(StatusCode::OK, &state)

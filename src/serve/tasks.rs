@@ -13,8 +13,9 @@ use rmcp::{
 use serde_json::{Value, json};
 
 use crate::{
-    gateway::{Gateway, Known, session::Caller},
-    jobs::{How, Job},
+    clock::millis,
+    gateway::{Gateway, session::Caller},
+    jobs::{Job, TaskState, TaskSummary},
 };
 
 /// How often a client is asked to look, in milliseconds.
@@ -33,16 +34,16 @@ pub(super) fn capability() -> Value {
     json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } })
 }
 
-fn times(task: &Known) -> (String, String) {
+fn times(task: &TaskSummary) -> (String, String) {
     let at =
         |after: u64| humantime::format_rfc3339_millis(task.since + Duration::from_millis(after)).to_string();
     (at(0), at(task.elapsed_ms))
 }
 
 /// What is said of a task beside its status.
-fn message(task: &Known) -> Option<String> {
-    if task.lost {
-        return Some("The gateway that ran it ended before it did.".into());
+fn message(task: &TaskSummary) -> Option<String> {
+    if let Some(message) = task.message {
+        return Some(message.into());
     }
     let progress = task.progress.as_ref()?;
     match (progress.get("message").and_then(Value::as_str), progress.get("ended"), progress.get("total")) {
@@ -53,19 +54,19 @@ fn message(task: &Known) -> Option<String> {
 }
 
 fn ttl_ms(gateway: &Gateway) -> u64 {
-    u64::try_from(gateway.config().gateway.keep_results_for.as_millis()).unwrap_or(u64::MAX)
+    millis(gateway.config().gateway.keep_results_for)
 }
 
 /// A task as the extension has it. A result that is the server's own error is a result.
-fn modern(gateway: &Gateway, known: &Known) -> Task {
-    let status = match known.how {
-        None => TaskStatus::Working,
-        Some(How::Cancelled) => TaskStatus::Cancelled,
-        Some(_) if known.lost => TaskStatus::Failed,
-        Some(_) => TaskStatus::Completed,
+fn modern(gateway: &Gateway, known: &TaskSummary) -> Task {
+    let status = match known.state {
+        TaskState::Running => TaskStatus::Working,
+        TaskState::Completed | TaskState::Failed => TaskStatus::Completed,
+        TaskState::Cancelled => TaskStatus::Cancelled,
+        TaskState::Lost => TaskStatus::Failed,
     };
     let (created, updated) = times(known);
-    let task = Task::new(&known.id, status, created, updated)
+    let task = Task::new(&known.task_id, status, created, updated)
         .with_ttl_ms(ttl_ms(gateway))
         .with_poll_interval_ms(POLL_MS);
     match message(known) {
@@ -76,20 +77,26 @@ fn modern(gateway: &Gateway, known: &Known) -> Task {
 
 /// The answer to a call that goes on as a task of the extension.
 pub(super) fn created(gateway: &Gateway, job: Arc<Job>) -> CreateTaskResult {
-    CreateTaskResult::new(modern(gateway, &Known::from(job)))
+    CreateTaskResult::new(modern(gateway, &job.summary()))
 }
 
 /// The same for a client of 2025-11-25.
 pub(super) fn started(gateway: &Gateway, job: Arc<Job>) -> Value {
-    legacy(gateway, &Known::from(job))
+    legacy(gateway, &job.summary())
 }
 
 /// A task as 2025-11-25 has it.
-fn legacy(gateway: &Gateway, known: &Known) -> Value {
+fn legacy(gateway: &Gateway, known: &TaskSummary) -> Value {
     let (created, updated) = times(known);
+    let status = match known.state {
+        TaskState::Running => "working",
+        TaskState::Completed => "completed",
+        TaskState::Failed | TaskState::Lost => "failed",
+        TaskState::Cancelled => "cancelled",
+    };
     let mut task = json!({
-        "taskId": known.id,
-        "status": known.how.map_or("working", How::as_str),
+        "taskId": known.task_id,
+        "status": status,
         "createdAt": created,
         "lastUpdatedAt": updated,
         "ttl": ttl_ms(gateway),
@@ -101,8 +108,8 @@ fn legacy(gateway: &Gateway, known: &Known) -> Value {
     task
 }
 
-async fn known(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Known, ErrorData> {
-    let known = gateway.known_task(caller, id).await;
+async fn known(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
+    let known = gateway.jobs.find(id, &caller.owner()).await;
     known.ok_or_else(|| ErrorData::invalid_params(format!("there is no task `{id}`"), None))
 }
 
@@ -128,10 +135,10 @@ pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
 }
 
 /// `tasks/cancel` of either. Cancelling what has ended changes nothing.
-pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Known, ErrorData> {
+pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
     let known_task = known(gateway, caller, id).await?;
     match known_task.job {
-        Some(job) if known_task.how.is_none() => {
+        Some(job) if known_task.state == TaskState::Running => {
             job.cancel.cancel();
             job.wait(Duration::from_secs(2)).await;
             known(gateway, caller, id).await
@@ -142,7 +149,7 @@ pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Resu
 
 /// The result of a task that has ended.
 async fn result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
-    let result = gateway.task_result(caller, id).await;
+    let result = gateway.kept.of_task(&caller.owner(), id, caller.limits.max_result_bytes).await;
     result.map_err(|fault| ErrorData::internal_error(fault.to_string(), None))
 }
 
@@ -161,7 +168,7 @@ pub(super) async fn legacy_request(
             let (caller, id) = (caller(), &request.params.task_id);
             match known(gateway, &caller, id).await {
                 // As 2025-11-25 has it.
-                Ok(known) if known.how.is_some() => {
+                Ok(known) if known.state != TaskState::Running => {
                     Err(ErrorData::invalid_params(format!("the task `{id}` has ended already"), None))
                 }
                 Ok(_) => cancel(gateway, &caller, id).await.map(|known| custom(legacy(gateway, &known))),
