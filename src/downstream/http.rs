@@ -245,18 +245,14 @@ fn listed_tools(result: &mut ServerResult) -> Option<Value> {
 fn wrapped(message: &Message, streams: &Streams) -> Bytes {
     let wrapped = || {
         let (result, expected) = (message.result()?, streams.expected(&message.id()?)?);
-        let carrier = match expected {
-            Expected::Typed => return None,
-            Expected::Tools => {
-                serde_json::from_slice(result).ok().and_then(carrier_of_tools).map(|list| list.to_string())
-            }
-            Expected::Page | Expected::Result => None,
-        };
-        let carrier = match carrier {
-            Some(carrier) => carrier.into_bytes(),
-            None => [b"{\"", WRAP.as_bytes(), b"\":", result, b"}"].concat(),
-        };
-        message.with_result(&carrier)
+        if expected == Expected::Typed {
+            return None;
+        }
+        let list = (expected == Expected::Tools).then(|| serde_json::from_slice(result).ok()).flatten();
+        match list.and_then(carrier_of_tools) {
+            Some(carrier) => message.with_result(&[carrier.to_string().as_bytes()]),
+            None => message.with_result(&[b"{\"", WRAP.as_bytes(), b"\":", result, b"}"]),
+        }
     };
     wrapped().unwrap_or_else(|| message.bytes().clone())
 }
@@ -323,7 +319,10 @@ impl Incoming {
         {
             streams.ask(of, id);
         }
-        let data = message.map(|message| String::from_utf8_lossy(&wrapped(message, streams)).into_owned());
+        let data = message.map(|message| {
+            String::from_utf8(wrapped(message, streams).into())
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        });
         Sse { data, event: None, id: None, retry: None }
     }
 }

@@ -1,6 +1,6 @@
 //! One JSON-RPC message: its bytes, and where its members are in them. Nothing of it is parsed before somebody asks.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use bytes::{Bytes, BytesMut};
 use rmcp::model::RequestId;
@@ -134,20 +134,20 @@ impl Message {
     /// The same message under another id, which is JSON.
     pub fn with_id(&self, id: &str) -> Option<Bytes> {
         let at = self.members.id.clone()?;
-        Some(self.with(at.start, at.end, id.as_bytes()))
+        Some(self.with(at, &[id.as_bytes()]))
     }
 
-    /// The same message with another result.
-    pub fn with_result(&self, result: &[u8]) -> Option<Bytes> {
-        let at = self.members.result.clone()?;
-        Some(self.with(at.start, at.end, result))
+    /// The same message with another result, which is given in parts.
+    pub fn with_result(&self, result: &[&[u8]]) -> Option<Bytes> {
+        Some(self.with(self.members.result.clone()?, result))
     }
 
-    fn with(&self, from: usize, to: usize, part: &[u8]) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(self.bytes.len() + part.len());
-        bytes.extend_from_slice(&self.bytes[..from]);
-        bytes.extend_from_slice(part);
-        bytes.extend_from_slice(&self.bytes[to..]);
+    fn with(&self, at: Range<usize>, parts: &[&[u8]]) -> Bytes {
+        let grown: usize = parts.iter().map(|part| part.len()).sum();
+        let mut bytes = BytesMut::with_capacity(self.bytes.len() - at.len() + grown);
+        bytes.extend_from_slice(&self.bytes[..at.start]);
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        bytes.extend_from_slice(&self.bytes[at.end..]);
         bytes.freeze()
     }
 
@@ -215,7 +215,7 @@ fn kind(members: &MemberRanges) -> MessageKind {
 }
 
 /// A string of JSON.
-fn text<'a>(bytes: &'a [u8], at: &std::ops::Range<usize>) -> Option<Cow<'a, str>> {
+fn text<'a>(bytes: &'a [u8], at: &Range<usize>) -> Option<Cow<'a, str>> {
     let quoted = &bytes[at.clone()];
     match quoted {
         [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => std::str::from_utf8(inner).ok().map(Cow::from),
@@ -332,7 +332,7 @@ mod tests {
     fn members_are_replaced_and_the_rest_stays_byte_for_byte() {
         let message = of("{ \"id\" : 1, \"result\":{\"a\" : 1.0} }");
         assert_eq!(message.with_id("\"x\"").unwrap(), "{ \"id\" : \"x\", \"result\":{\"a\" : 1.0} }");
-        assert_eq!(message.with_result(b"[]").unwrap(), "{ \"id\" : 1, \"result\":[] }");
+        assert_eq!(message.with_result(&[b"[", b"]"]).unwrap(), "{ \"id\" : 1, \"result\":[] }");
     }
 
     #[test]
