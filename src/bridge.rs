@@ -28,7 +28,7 @@ use tokio::{
 };
 
 #[cfg(unix)]
-use crate::shared::{Hello, Place};
+use crate::shared::{Hello, SharedPlace};
 use crate::wire::{Head, Line, LineReader, Message, MessageFault, OF_CLIENT};
 
 /// How many messages wait on their way, each way.
@@ -50,7 +50,7 @@ const LOST: i32 = -32000;
 pub enum Far {
     /// The shared gateway of this machine, which is started if it is not there.
     #[cfg(unix)]
-    Shared(Place, Hello),
+    Shared(SharedPlace, Hello),
     /// A gateway behind a URL, over streamable HTTP.
     Http(Target),
 }
@@ -94,7 +94,7 @@ impl Far {
 
 impl LineLink {
     #[cfg(unix)]
-    fn over_lines(reader: crate::shared::Reader, writer: crate::shared::Writer) -> Self {
+    fn over_lines(reader: crate::shared::SocketReader, writer: crate::shared::SocketWriter) -> Self {
         let (to, to_send) = mpsc::channel(QUEUE);
         let (received, from) = mpsc::channel(QUEUE);
         let mut tasks = JoinSet::new();

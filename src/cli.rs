@@ -31,7 +31,7 @@ use serde_json::json;
 use self::args::{Cli, Command};
 use crate::{
     config::{self, Loaded, Sources},
-    downstream::guard,
+    downstream::process_guard,
     fault::Code,
     gateway::{Gateway, Options},
     keyring::{self, Keyring},
@@ -59,7 +59,7 @@ pub fn main() -> ExitCode {
     }
     let cli = args::read();
     if matches!(cli.command, Some(Command::Guard)) {
-        guard::run(std::io::stdin());
+        process_guard::run(std::io::stdin());
         return ExitCode::SUCCESS;
     }
     if let Some(Command::Select { filter }) = &cli.command {
@@ -330,7 +330,7 @@ fn share(gateway: &Arc<Gateway>, file: &Path) {
     tokio::spawn(async move {
         let mut told = false;
         loop {
-            match crate::shared::Place::of(&file).and_then(|place| place.try_own()) {
+            match crate::shared::SharedPlace::of(&file).and_then(|place| place.try_own()) {
                 Ok(Some(owner)) => return serve::accept_shared(gateway, owner).await,
                 Ok(None) if std::mem::replace(&mut told, true) => {}
                 Ok(None) => {

@@ -31,6 +31,7 @@ pub mod session;
 mod sessions;
 mod skills;
 mod snapshot;
+pub mod status;
 mod unmatched;
 mod world;
 
@@ -51,7 +52,7 @@ use crate::{
     catalog::{Catalog, GATEWAY},
     clock::Clock,
     config::Config,
-    downstream::{Around, Connection, Dial, Update, guard::Guard},
+    downstream::{Connection, ConnectionContext, Dial, Update, process_guard::ProcessGuard},
     jobs::Jobs,
     kept::KeptResults,
     learning::Learning,
@@ -70,7 +71,6 @@ pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
-use prompts_resources::Links;
 pub use prompts_resources::Page;
 pub use questions::AskArguments;
 use questions::Questions;
@@ -152,13 +152,11 @@ pub struct Gateway {
     learning: Learning,
     /// Results that outlive their calls.
     pub kept: KeptResults,
-    links: Links,
     /// Skills and apps, as searches name them.
     guides: see_also::Guides,
     /// How much of the last lists is there.
     recalled: watch::Sender<Recalled>,
     updates: Mutex<Option<mpsc::Sender<Update>>>,
-    unmatched: unmatched::Told,
     life: Life,
 }
 
@@ -166,8 +164,8 @@ impl Gateway {
     /// A gateway with nothing started: it answers at once, with its own tools alone.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
-        let around = Around {
-            guard: Guard::new(options.executable),
+        let around = ConnectionContext {
+            guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         };
@@ -197,11 +195,9 @@ impl Gateway {
             learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
-            links: Links::default(),
             guides: see_also::Guides::default(),
             recalled: watch::Sender::new(Recalled::Idle),
             updates: Mutex::default(),
-            unmatched: unmatched::Told::default(),
             life,
         })
     }

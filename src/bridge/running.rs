@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{Back, LineLink, Target, answers};
 #[cfg(unix)]
-use crate::shared::{Hello, Place};
+use crate::shared::{Hello, SharedPlace};
 use crate::wire::VERSION_KEY;
 
 const VERSION: &str = "2026-07-28";
@@ -48,7 +48,11 @@ impl RunningGateway {
     /// The gateway that serves the clients of this machine at a place; none if none runs. `client` is what the caller
     /// calls itself.
     #[cfg(unix)]
-    pub async fn shared(place: &Place, hello: &Hello, client: &'static str) -> anyhow::Result<Option<Self>> {
+    pub async fn shared(
+        place: &SharedPlace,
+        hello: &Hello,
+        client: &'static str,
+    ) -> anyhow::Result<Option<Self>> {
         let found = place.find(hello).await?;
         Ok(found.map(|(reader, writer)| Self {
             link: LineLink::over_lines(reader, writer),

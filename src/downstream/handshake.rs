@@ -36,14 +36,14 @@ pub enum HandshakeError {
 }
 
 /// A transport to a server that is greeted.
-pub trait Greeted {
+pub trait HandshakeTransport {
     /// Sends one message.
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError>;
     /// The next message, `None` at the end.
     async fn read(&mut self) -> Option<Message>;
 }
 
-impl Greeted for Lines {
+impl HandshakeTransport for Lines {
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
         Lines::write(self, serde_json::to_vec(message)).await.map_err(|_| HandshakeError::Closed)
     }
@@ -53,7 +53,7 @@ impl Greeted for Lines {
     }
 }
 
-impl Greeted for Events {
+impl HandshakeTransport for Events {
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
         Ok(self.post(serde_json::to_vec(message)).await?)
     }
@@ -66,13 +66,13 @@ impl Greeted for Events {
 /// Greets the server. `known` is the era that it spoke last time; `silence` is how long it may say
 /// nothing before it is also sent `initialize`.
 pub async fn greet(
-    wire: &mut impl Greeted,
+    wire: &mut impl HandshakeTransport,
     known: Option<Era>,
     client: &ClientConfig,
     silence: Duration,
 ) -> Result<(Era, ServerPeerInfo), HandshakeError> {
     let mut initialized = false;
-    let mut discovering = known != Some(Era::Legacy);
+    let mut discovering = known != Some(Era::Session);
     let silence = Instant::now() + silence;
     if discovering {
         wire.write(&discover(client)).await?;
@@ -97,7 +97,7 @@ pub async fn greet(
         let read = |part: Option<&[u8]>| part.and_then(|part| serde_json::from_slice::<Value>(part).ok());
         match (id.to_string().as_str(), read(message.result())) {
             (DISCOVER, Some(result)) if is_stateless(&result) => {
-                return Ok((Era::Modern, peer_info(&result, &ProtocolVersion::V_2026_07_28)));
+                return Ok((Era::Stateless, peer_info(&result, &ProtocolVersion::V_2026_07_28)));
             }
             (DISCOVER, _) => {
                 // Refused, or only older revisions: a server of the session era.
@@ -113,7 +113,7 @@ pub async fn greet(
                     .map_err(|_| HandshakeError::Refused("no protocolVersion in its answer".into()))?;
                 let info = peer_info(&result, &version);
                 wire.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
-                return Ok((Era::Legacy, info));
+                return Ok((Era::Session, info));
             }
             (INITIALIZE, None) if !discovering => {
                 let error = read(message.error()).unwrap_or_default();
@@ -127,7 +127,7 @@ pub async fn greet(
 }
 
 /// A server of the session era may ping before it is initialized; anything else has to wait.
-async fn answer_ping(wire: &mut impl Greeted, message: &Message) -> Result<(), HandshakeError> {
+async fn answer_ping(wire: &mut impl HandshakeTransport, message: &Message) -> Result<(), HandshakeError> {
     if message.method().as_deref() == Some("ping")
         && let Some(id) = message.id()
     {

@@ -34,9 +34,9 @@ use sse_stream::Sse;
 use tokio_util::sync::DropGuard;
 
 use super::{
+    server_requests::{ClientChannel, RelatedCall},
     stdio::to_json,
     tap::{Expected, Tap},
-    wishes::{About, Asker},
 };
 use crate::wire::{
     BodyStream, EventReader, Expectations, Inbox, Message, MessageKind, OF_SERVER, PAGE, SizeLimit,
@@ -90,7 +90,7 @@ impl Transport<RoleClient> for HttpTransport {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let id = match &mut message {
             JsonRpcMessage::Request(request) => {
-                let asker = request.request.extensions_mut().remove::<Asker>();
+                let asker = request.request.extensions_mut().remove::<ClientChannel>();
                 self.streams.open(request.id.clone(), Expected::of(&request.request), asker);
                 Some(request.id.clone())
             }
@@ -176,13 +176,13 @@ struct Streams(Arc<Mutex<OpenRequests>>);
 #[derive(Default)]
 struct OpenRequests {
     /// Our requests that are not answered: what is expected of the answers, and their clients.
-    open: HashMap<RequestId, (Expected, Option<Asker>)>,
+    open: HashMap<RequestId, (Expected, Option<ClientChannel>)>,
     /// Requests of the server that are on their way, by the ids that it gave them.
-    asked: HashMap<RequestId, About>,
+    asked: HashMap<RequestId, RelatedCall>,
 }
 
 impl Streams {
-    fn open(&self, ours: RequestId, expected: Expected, asker: Option<Asker>) {
+    fn open(&self, ours: RequestId, expected: Expected, asker: Option<ClientChannel>) {
         self.0.lock().open.insert(ours, (expected, asker));
     }
 
@@ -198,8 +198,8 @@ impl Streams {
     fn ask(&self, ours: &RequestId, theirs: RequestId) {
         let mut all = self.0.lock();
         let about = match all.open.get(ours) {
-            Some((_, Some(asker))) => About::Call(asker.clone()),
-            _ => About::Over,
+            Some((_, Some(asker))) => RelatedCall::Call(asker.clone()),
+            _ => RelatedCall::Over,
         };
         // Each is taken out as it is read. A server whose requests are not read is at fault.
         if all.asked.len() >= MOST_ASKED {
@@ -208,7 +208,7 @@ impl Streams {
         all.asked.insert(theirs, about);
     }
 
-    fn about(&self, theirs: &RequestId) -> Option<About> {
+    fn about(&self, theirs: &RequestId) -> Option<RelatedCall> {
         self.0.lock().asked.remove(theirs)
     }
 }

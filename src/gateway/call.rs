@@ -26,7 +26,7 @@ use crate::{
     fault::{Code, Fault, NextStep},
     jobs::Progress,
     kept::settle_memory,
-    metrics::Call,
+    metrics::CallRecord,
     policy::Verdict,
     results::{Whole, is_error, json_len},
     schema::Schema,
@@ -315,7 +315,7 @@ impl Gateway {
     pub(super) fn record(&self, caller: &Caller, tool: &Tool, begun: &Begun, bytes_out: usize, made: &Made) {
         let bytes_in = begun.bytes_in;
         let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
-        let call = Call {
+        let call = CallRecord {
             server: &tool.server,
             tool: &tool.name,
             outcome: made.outcome,
@@ -514,7 +514,7 @@ fn still_starting(name: &str, servers: &str) -> Fault {
 /// What the server asked of the client in vain. That a client has no roots concerns nobody: servers ask for them on the off
 /// chance.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
-    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
     methods.retain(|method| {
         let of_interest = *method != "roots/list";
         if !of_interest {

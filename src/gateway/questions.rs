@@ -1,6 +1,6 @@
 //! Asking the user: `ask_user`, approvals, and the questions that wait for an answer.
 //!
-//! A client with forms gets a form, over the same way as servers' own questions (`Asker`). Without forms the answer is
+//! A client with forms gets a form, over the same way as servers' own questions (`ClientChannel`). Without forms the answer is
 //! `needs_user` with the question laid out for the chat and a token: the model asks the user and comes back with the token
 //! and the answer.
 
@@ -22,7 +22,7 @@ use super::{interrupt::Interrupt, session::Caller};
 use crate::{
     answers::{self, Decision},
     catalog::Tool,
-    downstream::{ELICIT, Requests},
+    downstream::{ELICITATION, InputRequests},
     fault::{Code, Fault},
     jobs::JobOwner,
     name,
@@ -203,7 +203,7 @@ impl Questions {
             params["mode"] = json!("form");
         }
         let requests =
-            Requests::from_iter([(ASK.to_string(), json!({ "method": ELICIT, "params": params }))]);
+            InputRequests::from_iter([(ASK.to_string(), json!({ "method": ELICITATION, "params": params }))]);
         let patience = wanted.min(patience(caller));
         let asked = tokio::select! {
             asked = tokio::time::timeout(patience, asker.put(requests)) => asked,

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{mailbox::Mailbox, prompts_resources::Links};
 use crate::{
     config::{ClientLimits, ServerSettings},
-    downstream::{Asker, Connection, ELICIT},
+    downstream::{ClientChannel, Connection, ELICITATION},
     jobs::JobOwner,
     learning::RecentSearches,
     trace::{self, Span},
@@ -129,9 +129,9 @@ pub enum AsTask {
 
 impl Caller {
     /// The way to the caller's user by a form, if there is one.
-    pub(super) fn forms(&self) -> Option<&Asker> {
+    pub(super) fn forms(&self) -> Option<&ClientChannel> {
         let form = json!({});
-        self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICIT, &form))
+        self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICITATION, &form))
     }
 
     /// Whose the jobs of this caller are.
@@ -172,7 +172,7 @@ pub struct Caller {
     /// Whether it is a client of the user of this machine, over stdio or the socket of the shared gateway.
     pub local: bool,
     /// How it can be asked while the request is open, by servers and by Nonet itself.
-    pub asker: Option<Asker>,
+    pub asker: Option<ClientChannel>,
     /// Whether Nonet asks nothing of its own by it: nobody waits, or much runs at the same time.
     pub unasked: bool,
     /// `_meta` that is passed on to servers.
