@@ -22,6 +22,7 @@ mod learn;
 mod lists;
 mod prompts_resources;
 mod publish;
+mod publisher;
 mod questions;
 mod reload;
 mod run;
@@ -38,25 +39,22 @@ mod world;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, LazyLock, atomic::AtomicBool},
+    sync::{Arc, LazyLock},
     time::{Duration, SystemTime},
 };
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
+use arc_swap::ArcSwapOption;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{Catalog, GATEWAY},
     config::Config,
     downstream::{Around, Connection, Dial, Update, guard::Guard},
     jobs::Jobs,
     metrics::Metrics,
     oauth::Vault,
     results::json_len,
-    search::{Embedder, Graph, Index},
+    search::Embedder,
     select::Selector,
     shell,
 };
@@ -71,6 +69,7 @@ pub use interrupt::Interrupt;
 pub use keep::Known;
 use prompts_resources::Links;
 pub use prompts_resources::Page;
+use publisher::Publisher;
 pub use questions::AskArguments;
 use questions::Questions;
 use servers::{Life, Servers};
@@ -94,19 +93,6 @@ pub struct Indexing {
     pub finished: bool,
     /// Whether there are no vectors because the embedder failed.
     pub failed: bool,
-}
-
-/// How much of the last known lists is in the snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recalled {
-    /// Nobody has asked for them, or they are kept nowhere.
-    Idle,
-    /// They are being read.
-    Reading,
-    /// They are in the catalogue.
-    Listed,
-    /// They are in the index as well, by their words.
-    Indexed,
 }
 
 /// What a gateway is started with beside its configuration.
@@ -140,24 +126,14 @@ pub struct Gateway {
     /// Calls as they end.
     pub calls: Feed,
     selector: Selector,
-    embedding: Mutex<Option<AbortHandle>>,
-    /// The newest graph of a large catalogue, and whether one is being built.
-    graph: ArcSwapOption<Graph>,
-    improving: AtomicBool,
-    snapshot: ArcSwap<Snapshot>,
-    indexing: watch::Sender<Indexing>,
-    embedder: Mutex<Option<Embedder>>,
-    without_embedder: bool,
-    cache: Option<PathBuf>,
+    /// What is known of the servers: the catalogue and its index.
+    publisher: Arc<Publisher>,
     state: Option<PathBuf>,
     learning: learn::LearningCell,
     kept: keep::KeptCell,
     links: Links,
     /// Skills and apps, as searches name them.
     guides: ArcSwapOption<see_also::Guides>,
-    /// How much of the last lists is there.
-    recalled: watch::Sender<Recalled>,
-    updates: Mutex<Option<mpsc::Sender<Update>>>,
     unmatched: unmatched::Told,
     life: Life,
     /// When it began, on the clock.
@@ -173,11 +149,8 @@ impl Gateway {
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         };
-        let own = builtin::listing();
-        let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
-        let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
-        let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
         let life = Life::default();
+        let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
             sessions: Sessions::default(),
@@ -186,21 +159,12 @@ impl Gateway {
             jobs: Arc::default(),
             calls: Feed::default(),
             selector,
-            embedding: Mutex::default(),
-            graph: ArcSwapOption::empty(),
-            improving: AtomicBool::new(false),
-            snapshot: ArcSwap::from_pointee(snapshot),
-            indexing: watch::Sender::new(Indexing::default()),
-            embedder: Mutex::default(),
-            without_embedder: options.without_embedder,
-            cache: options.cache,
+            publisher,
             state: options.state,
             learning: learn::LearningCell::new(),
             kept: keep::KeptCell::new(),
             links: Links::default(),
             guides: ArcSwapOption::empty(),
-            recalled: watch::Sender::new(Recalled::Idle),
-            updates: Mutex::default(),
             unmatched: unmatched::Told::default(),
             life,
             since: SystemTime::now(),
@@ -209,31 +173,21 @@ impl Gateway {
 
     /// Begins to read the last known lists and returns at once. A second call does nothing.
     pub fn recall(self: &Arc<Self>) {
-        let mut updates = self.updates.lock();
-        if updates.is_some() {
-            return;
-        }
-        let (sender, receiver) = mpsc::channel(256);
-        *updates = Some(sender);
-        if self.cache.is_some() {
-            self.recalled.send_replace(Recalled::Reading);
-        }
+        let Some(updates) = self.publisher.take_updates() else { return };
         let gateway = self.clone();
-        self.life.tasks.spawn(async move { gateway.publish(receiver).await });
+        self.life.tasks.spawn(async move { gateway.publish(updates).await });
     }
 
     /// Starts every server and the embedder, all at the same time, and returns at once. A second
     /// call does nothing.
     pub fn connect(self: &Arc<Self>) {
         self.recall();
-        let Some(updates) = self.updates.lock().clone() else { return };
+        let Some(updates) = self.publisher.updates() else { return };
         if self.life.stop.is_cancelled() {
             return;
         }
-        if !self.without_embedder {
-            self.embedder.lock().get_or_insert_with(|| Embedder::start(&self.config().embedder));
-        }
-        if self.servers.start(&updates) && !self.without_embedder {
+        self.publisher.start_embedder(&self.config().embedder);
+        if self.servers.start(&updates) && !self.publisher.is_without_embedder() {
             let gateway = self.clone();
             self.life.tasks.spawn(async move { gateway.recalled().await });
         }
@@ -251,12 +205,12 @@ impl Gateway {
 
     /// The catalogue and the index as they are now.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
+        self.publisher.snapshot()
     }
 
     /// How far indexing has come, to wait on.
     pub fn indexing(&self) -> watch::Receiver<Indexing> {
-        self.indexing.subscribe()
+        self.publisher.indexing()
     }
 
     /// What an operation of a session goes by. An operation takes it once.
@@ -308,7 +262,7 @@ impl Gateway {
 
     /// The embedder, once it was started.
     pub fn embedder(&self) -> Option<Embedder> {
-        self.embedder.lock().clone()
+        self.publisher.embedder()
     }
 
     /// A new session under a profile.
@@ -329,17 +283,12 @@ impl Gateway {
 
     /// Waits until the last known lists are in the catalogue, if they are being read: milliseconds.
     pub async fn recalled_lists(&self) {
-        if *self.recalled.borrow() == Recalled::Reading {
-            let _ = self.recalled.subscribe().wait_for(|now| *now != Recalled::Reading).await;
-        }
+        self.publisher.listed().await;
     }
 
     /// Waits until the last known lists can be searched by their words, if they are being read.
     pub async fn searchable(&self) {
-        let there = |now: &Recalled| matches!(now, Recalled::Idle | Recalled::Indexed);
-        if !there(&self.recalled.borrow()) {
-            let _ = self.recalled.subscribe().wait_for(there).await;
-        }
+        self.publisher.searchable().await;
     }
 
     /// Waits until what the servers have listed so far is in the catalogue.
@@ -348,7 +297,7 @@ impl Gateway {
         if !*self.servers.started().borrow() {
             return self.searchable().await;
         }
-        let updates = self.updates.lock().clone();
+        let updates = self.publisher.updates();
         if let Some(updates) = updates {
             let (tell, told) = oneshot::channel();
             if updates.send(Update::Barrier(tell)).await.is_ok() {

@@ -167,7 +167,7 @@ impl Profile {
 
 /// What happens when certain tools are called: `[policies.NAME]`. A tool is meant if its name matches one of `tools`, where
 /// they are given, and its risk is at least `risk`, where that is given.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRule {
     /// Patterns on full names (`server.tool`).

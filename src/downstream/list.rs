@@ -1,6 +1,6 @@
 //! What a server lists, page by page, and how it tells of changes.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use rmcp::{
     RoleClient,
@@ -82,6 +82,7 @@ pub(super) async fn list(
     })
     .await;
     let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
+    let tools = tools.into_iter().map(Arc::new).collect();
     Ok(Listing { tools, prompts, resources, templates, about: about.unwrap_or_default() })
 }
 

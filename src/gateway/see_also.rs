@@ -59,7 +59,7 @@ impl Gateway {
         let (config, snapshot) = (gate.config(), &gate.snapshot);
         let nothing = config.gateway.skills.is_empty()
             && config.apps.is_empty()
-            && snapshot.catalog.servers().values().all(|entry| entry.prompts.is_empty());
+            && snapshot.catalog.servers().values().all(|entry| entry.listing.prompts.is_empty());
         if nothing || words.is_empty() {
             return Vec::new();
         }
