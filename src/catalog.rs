@@ -17,7 +17,7 @@ use crate::{
     config::{Expose, Policy, PolicyRule, Risk, ServerSettings},
     fault::{Code, Fault},
     name::{self, Wire},
-    passed::{Offer, Passed},
+    prompts_resources::{PromptsResources, ServerOffer},
     prose,
     schema::Schema,
     search::Document,
@@ -201,7 +201,7 @@ pub struct Catalog {
     by_fold: HashMap<Arc<str>, Vec<Arc<str>>>,
     by_bare: HashMap<Arc<str>, Vec<Arc<str>>>,
     servers: BTreeMap<Arc<str>, Arc<ServerEntry>>,
-    passed: Arc<Passed>,
+    passed: Arc<PromptsResources>,
     /// What it was made of.
     parts: BTreeMap<Arc<str>, Part>,
     policies: BTreeMap<String, PolicyRule>,
@@ -350,9 +350,9 @@ impl Catalog {
     }
 
     /// The prompts and resources of all servers; those of this catalogue where they are the same.
-    fn passed_of(&self, parts: &BTreeMap<Arc<str>, Part>) -> Arc<Passed> {
+    fn passed_of(&self, parts: &BTreeMap<Arc<str>, Part>) -> Arc<PromptsResources> {
         let offers = || {
-            parts.iter().map(|(server, Part { source: Source { listing, .. }, entry, .. })| Offer {
+            parts.iter().map(|(server, Part { source: Source { listing, .. }, entry, .. })| ServerOffer {
                 server,
                 verbatim: entry.verbatim,
                 prompts: &listing.prompts,
@@ -367,7 +367,7 @@ impl Catalog {
                 && (Arc::ptr_eq(&a.listing, &b.listing) || a.listing.offers_the_same(&b.listing))
         };
         let is_same = self.parts.len() == parts.len() && self.parts.values().zip(parts.values()).all(same);
-        if is_same { self.passed.clone() } else { Arc::new(Passed::new(offers())) }
+        if is_same { self.passed.clone() } else { Arc::new(PromptsResources::new(offers())) }
     }
 
     /// Gives verbatim tools their own names. The first by server name keeps a name; none takes one that leads elsewhere.
@@ -416,7 +416,7 @@ impl Catalog {
     }
 
     /// Prompts and resources of every server.
-    pub fn passed(&self) -> &Arc<Passed> {
+    pub fn passed(&self) -> &Arc<PromptsResources> {
         &self.passed
     }
 

@@ -2,35 +2,30 @@
 //!
 //! The codes are a closed list. A fault says what happened, where, and the call to make next.
 
+use std::time::Duration;
+
 use rmcp::model::ErrorData;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The closed list of fault codes.
+use crate::clock::millis;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// No tool has that name.
     UnknownTool,
-    /// Several tools have that name.
     AmbiguousTool,
-    /// The arguments do not fit the schema.
     InvalidParams,
-    /// The tool's server has not finished starting.
     ServerStarting,
-    /// The tool's server is not connected, or went away during the call.
     ServerDown,
-    /// The tool's server wants a sign-in first.
     AuthRequired,
     /// A rule does not let this caller use the tool.
     Forbidden,
     /// The user has to agree first.
     NeedsApproval,
-    /// Too many calls.
     RateLimited,
     /// The server did not answer within the hard limit.
     Timeout,
-    /// The call was cancelled.
     Cancelled,
     /// The server answered the call with a protocol error.
     UpstreamError,
@@ -41,7 +36,6 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code as it stands in the answer.
     pub fn as_str(self) -> &'static str {
         match self {
             Code::UnknownTool => "unknown_tool",
@@ -61,8 +55,8 @@ impl Code {
         }
     }
 
-    /// The call that helps with any fault of this kind, if one does. Who cancels a call knows what to do next, and what the
-    /// caller got wrong the message says.
+    /// The call that helps with every fault of this kind, if there is one. A client that cancels knows what to do next, and
+    /// the message of a caller's mistake says what to change.
     fn next_step(self) -> Option<NextStep> {
         match self {
             Code::UnknownTool
@@ -71,7 +65,7 @@ impl Code {
             | Code::NotFound
             | Code::Forbidden
             | Code::Cancelled => None,
-            _ => Some(NextStep::new("execute_tool", json!({ "name": "gateway.status", "params": {} }))),
+            _ => Some(NextStep::own("status", json!({}))),
         }
     }
 
@@ -84,32 +78,32 @@ impl Code {
 /// A call of a meta-tool that can be made as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NextStep {
-    /// The meta-tool.
+    /// A meta-tool.
     pub tool: &'static str,
-    /// Its arguments.
     pub arguments: Value,
 }
 
 impl NextStep {
-    /// A call of `tool` with `arguments`.
     pub fn new(tool: &'static str, arguments: Value) -> Self {
         Self { tool, arguments }
+    }
+
+    /// A call of `gateway.<tool>`, one of Nonet's own tools.
+    pub fn own(tool: &str, params: Value) -> Self {
+        Self::new("execute_tool", json!({ "name": format!("gateway.{tool}"), "params": params }))
     }
 }
 
 /// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fault {
-    /// Which kind of fault.
     pub code: Code,
     /// What happened, where, and what to do, in a sentence or two.
     pub message: String,
-    /// Whether the same call may succeed later.
     pub retryable: bool,
     /// When to try again, in milliseconds from now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// A call that helps, ready to be made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_step: Option<Box<NextStep>>,
     /// Names that may have been meant, best first.
@@ -124,7 +118,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault with the code's own answer to "may it be tried again".
+    /// A fault that may be retried if faults of its code may.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -138,9 +132,13 @@ impl Fault {
         }
     }
 
+    pub fn next(self, tool: &'static str, arguments: Value) -> Self {
+        self.then(NextStep::new(tool, arguments))
+    }
+
     /// Adds the call to make next.
-    pub fn next(mut self, tool: &'static str, arguments: Value) -> Self {
-        self.next_step = Some(Box::new(NextStep::new(tool, arguments)));
+    pub fn then(mut self, step: NextStep) -> Self {
+        self.next_step = Some(Box::new(step));
         self
     }
 
@@ -150,21 +148,18 @@ impl Fault {
         self
     }
 
-    /// Adds when to try again.
-    pub fn retry_after(mut self, wait: std::time::Duration) -> Self {
+    pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retryable = true;
-        self.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        self.retry_after_ms = Some(millis(wait));
         self
     }
 
-    /// Adds details.
     pub fn details(mut self, details: Value) -> Self {
         self.details = Some(Box::new(details));
         self
     }
 
-    /// The fault as the object `{error: ...}`. One that names no call to make next names the one that helps with faults
-    /// of its kind, if there is one.
+    /// The fault as the object `{error: ...}`, with the call that helps with faults of its kind unless the fault has its own.
     pub fn to_value(&self) -> Value {
         let mut error = json!(self);
         if self.next_step.is_none()

@@ -16,47 +16,44 @@ mod gate;
 mod graph;
 pub mod inquiry;
 mod interrupt;
-mod keep;
 pub mod last_seen;
 mod learn;
 mod lists;
+mod mailbox;
 mod prompts_resources;
 mod publish;
 mod publisher;
 mod questions;
 mod reload;
-mod run;
+pub mod run;
 mod see_also;
 mod servers;
 pub mod session;
 mod sessions;
 mod skills;
 mod snapshot;
-mod tools_list;
+pub mod status;
 mod unmatched;
 mod world;
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, LazyLock},
-    time::{Duration, SystemTime},
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwapOption;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    clock::Clock,
     config::Config,
-    downstream::{Around, Connection, Dial, Update, guard::Guard},
+    downstream::{Connection, ConnectionContext, Dial, Update, process_guard::ProcessGuard},
     jobs::Jobs,
+    kept::KeptResults,
+    learning::Learning,
     metrics::Metrics,
     oauth::Vault,
-    results::json_len,
     search::Embedder,
     select::Selector,
     shell,
+    store::{Retention, SqliteStore, Store},
 };
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
@@ -66,8 +63,6 @@ pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
-pub use keep::Known;
-use prompts_resources::Links;
 pub use prompts_resources::Page;
 use publisher::Publisher;
 pub use questions::AskArguments;
@@ -125,49 +120,43 @@ pub struct Gateway {
     pub jobs: Arc<Jobs>,
     /// Calls as they end.
     pub calls: Feed,
-    selector: Selector,
     /// What is known of the servers: the catalogue and its index.
     publisher: Arc<Publisher>,
-    state: Option<PathBuf>,
-    learning: learn::LearningCell,
-    kept: keep::KeptCell,
-    links: Links,
+    learning: Learning,
+    /// Results that outlive their calls.
+    pub kept: KeptResults,
     /// Skills and apps, as searches name them.
-    guides: ArcSwapOption<see_also::Guides>,
-    unmatched: unmatched::Told,
+    guides: see_also::Guides,
     life: Life,
-    /// When it began, on the clock.
-    since: SystemTime,
 }
 
 impl Gateway {
     /// A gateway with nothing started: it answers at once, with its own tools alone.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
-        let around = Around {
-            guard: Guard::new(options.executable),
+        let around = ConnectionContext {
+            guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         };
-        let life = Life::default();
+        let (life, clock) = (Life::default(), Clock::default());
+        let retention =
+            Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
+        let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
             sessions: Sessions::default(),
             questions: Questions::default(),
             metrics: Metrics::default(),
-            jobs: Arc::default(),
             calls: Feed::default(),
-            selector,
             publisher,
-            state: options.state,
-            learning: learn::LearningCell::new(),
-            kept: keep::KeptCell::new(),
-            links: Links::default(),
-            guides: ArcSwapOption::empty(),
-            unmatched: unmatched::Told::default(),
+            learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
+            kept: KeptResults::new(store, jobs.clone(), selector),
+            jobs,
+            guides: see_also::Guides::default(),
             life,
-            since: SystemTime::now(),
         })
     }
 
@@ -236,13 +225,6 @@ impl Gateway {
     /// The connection for a caller's requests to a server.
     fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         self.servers.connection_for(&self.gate(&caller.session), caller, server)
-    }
-
-    /// The bytes of JSON that the definitions of all servers' tools take, and those of the nine.
-    pub fn saving(&self) -> (usize, usize) {
-        static NINE: LazyLock<usize> =
-            LazyLock::new(|| crate::meta::definitions().iter().map(json_len).sum());
-        (self.snapshot().bytes(), *NINE)
     }
 
     /// How many sessions are open, and how many notices wait for them.

@@ -7,13 +7,17 @@ mod arguments;
 mod instructions;
 mod read;
 mod tools;
+mod tools_list;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value};
 
-pub use self::instructions::instructions;
+pub use self::{
+    instructions::instructions,
+    tools_list::{list_can_change, listed_tools, mirrored_schema},
+};
 use self::{
     read::{MetaCall, MetaTool},
     tools::META,
@@ -21,6 +25,7 @@ use self::{
 use crate::{
     gateway::{Gateway, Interrupt, call::Request, session::Caller},
     jobs::Job,
+    results::json_len,
 };
 
 /// The meta-tools, in the order of `tools/list`.
@@ -42,6 +47,12 @@ pub fn definitions() -> Vec<Value> {
     META.iter().map(|tool| tool.definition.clone()).collect()
 }
 
+/// The bytes of JSON that the definitions of all servers' tools take, and those of the nine.
+pub fn saving(gateway: &Gateway) -> (usize, usize) {
+    static NINE: LazyLock<usize> = LazyLock::new(|| definitions().iter().map(json_len).sum());
+    (gateway.snapshot().bytes(), *NINE)
+}
+
 /// Answers a `tools/call`.
 pub async fn call(
     gateway: &Arc<Gateway>,
@@ -51,11 +62,15 @@ pub async fn call(
 ) -> Answer {
     gateway.recalled_lists().await;
     let find = |name: &str| META.iter().find(|tool| tool.name == name);
-    let tool = find(name);
-    let verbatim = tool.is_none() && gateway.gate(&caller.session).is_verbatim(name);
-    let tool: Option<&'static MetaTool> = match tool {
-        None if !verbatim => gateway.gate(&caller.session).meta_tool(name).and_then(find),
-        known => known,
+    let (tool, verbatim): (Option<&'static MetaTool>, bool) = match find(name) {
+        Some(tool) => (Some(tool), false),
+        None => {
+            let gate = gateway.gate(&caller.session);
+            match gate.is_verbatim(name) {
+                true => (None, true),
+                false => (gate.meta_tool(name).and_then(find), false),
+            }
+        }
     };
     let mut notices = Vec::new();
     let outcome = match tool {
@@ -79,7 +94,7 @@ pub async fn call(
     };
     // Nobody reads an answer to a cancelled request.
     if !caller.cancel.is_cancelled() && !verbatim {
-        caller.session.attach_notices(&mut result, notices);
+        caller.session.mailbox.attach(&mut result, notices);
     }
     Answer::Result(result)
 }

@@ -1,4 +1,4 @@
-//! `nonet status`: the gateway that runs; without one, what is known of the servers.
+//! `nonet status`: the running gateway, else the last lists of the servers.
 
 use std::{path::Path, time::Duration};
 
@@ -16,12 +16,16 @@ use super::{
 use crate::{
     bridge::Running,
     fault::Code,
-    gateway::inquiry::{CLIENT, Inquiry},
+    gateway::{
+        NEEDS_CONFIG,
+        inquiry::{CLIENT, Inquiry},
+        status::ServerStatus,
+    },
 };
 
 /// How often a status that is followed is asked for.
 const EVERY: Duration = Duration::from_secs(1);
-/// Members that change all the time: they alone are no news.
+/// Members that change constantly: their changes are not news.
 const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
 
 /// How the status is wanted.
@@ -37,7 +41,7 @@ pub(super) async fn run(
     profile: Option<String>,
     wanted: StatusArgs,
 ) -> anyhow::Result<u8> {
-    // Listens all the time: a signal that arrives between two waits would be lost.
+    // Always listening: a signal between two waits would be lost.
     tokio::select! {
         biased;
         code = stopped() => Ok(code),
@@ -100,7 +104,7 @@ async fn ask_for_it(
             show::answer(Err(fault), manner, show::whole)?
         })),
         Err(Other::Unanswered(error)) if error.is_unknown_method() => {
-            let message = "a gateway of another version runs, which cannot be asked: restart it";
+            let message = "the running gateway has another version: restart it";
             show::refuse(Code::UpstreamError, message, wanted.json);
             Ok(Err(FAILED))
         }
@@ -108,7 +112,7 @@ async fn ask_for_it(
     }
 }
 
-/// What is known of the servers of a configuration without starting any; none if it cannot be used.
+/// Returns the last lists of a configuration's servers without starting any; none if the configuration is unusable.
 fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Value>> {
     let Some(loaded) = usable(file, profile, as_json)? else { return Ok(None) };
     let left_out = loaded.config.left_out.clone();
@@ -117,21 +121,24 @@ fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Resu
     let gateway = super::gateway(loaded, false);
     let counts = gateway.last_counts();
     let servers = gateway.last_seen().into_iter().map(|(name, seen)| {
-        let mut server = json!({ "name": &*name });
-        if let (Some(age), Some(count)) = (seen.listed, counts.get(&name)) {
-            server["tools"] = json!(count);
-            server["listed_s"] = json!(age.as_secs());
+        let listed = seen.listed.zip(counts.get(&name));
+        let (failed_s, last_error) = seen.failed.map(|(age, error)| (age.as_secs(), error)).unzip();
+        ServerStatus {
+            tools: listed.map(|(_, count)| *count),
+            listed_s: listed.map(|(age, _)| age.as_secs()),
+            last_error,
+            failed_s,
+            name,
+            ..ServerStatus::default()
         }
-        if let Some((age, error)) = seen.failed {
-            server["last_error"] = json!(error);
-            server["failed_s"] = json!(age.as_secs());
-        }
-        server
     });
-    let needing = left_out.iter().map(
-        |(name, left_out)| json!({ "name": name, "state": "needs_config", "last_error": left_out.why() }),
-    );
-    let servers: Vec<Value> = servers.chain(needing).collect();
+    let needing = left_out.iter().map(|(name, left_out)| ServerStatus {
+        name: name.as_str().into(),
+        state: NEEDS_CONFIG,
+        last_error: Some(left_out.why()),
+        ..ServerStatus::default()
+    });
+    let servers: Vec<ServerStatus> = servers.chain(needing).collect();
     let file = std::path::absolute(file).unwrap_or_else(|_| file.into());
     Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))
 }
@@ -182,10 +189,8 @@ fn print(status: &Value, verbose: bool) {
         }
         say!("{table}");
     } else {
-        say!("No gateway runs for {}.", text(status, "file"));
-        say!(
-            "(One that a client has started for itself, without `shared = true`, cannot be seen from here.)\n"
-        );
+        say!("No gateway is running for {}.", text(status, "file"));
+        say!("(A client's own gateway, without `shared = true`, is not visible from here.)\n");
         let mut table = show::plain_table(&["SERVER", "TOOLS", "LISTED"]);
         for server in servers() {
             let listed = server["listed_s"].as_u64();
@@ -208,7 +213,7 @@ fn print(status: &Value, verbose: bool) {
     servers().for_each(|server| say_trouble(server, verbose));
 }
 
-/// Says what is wrong with a server of a status, if something is.
+/// Prints the failure of a server in a status, if any.
 pub(super) fn say_trouble(server: &Value, verbose: bool) {
     let name = text(server, "name");
     match (text(server, "login"), text(server, "last_error")) {
@@ -216,7 +221,7 @@ pub(super) fn say_trouble(server: &Value, verbose: bool) {
         // A fault of the configuration says what to do.
         ("", error) if server["state"] == "needs_config" => say!("{name}: {error}"),
         ("", error) => say!("{name}: {}", show::failure(error, verbose)),
-        (login, _) => say!("{name}: wants a sign-in: run `{login}`"),
+        (login, _) => say!("{name}: needs a sign-in: run `{login}`"),
     }
 }
 

@@ -23,9 +23,10 @@ use crate::{
     catalog::{GATEWAY, Tool},
     clock::unix_ms,
     downstream::{CallError, Control, ProgressSink},
-    fault::{Code, Fault},
+    fault::{Code, Fault, NextStep},
     jobs::Progress,
-    metrics::Call,
+    kept::settle_memory,
+    metrics::CallRecord,
     policy::Verdict,
     results::{Whole, is_error, json_len},
     schema::Schema,
@@ -106,7 +107,7 @@ impl Gateway {
         let prepared = async {
             let found = self.find_tool(caller, &request.name).await;
             let found = found.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
-            let filled = self.fill_references(caller, &request.params).await?;
+            let filled = self.kept.fill(&caller.owner(), &request.params).await?;
             self.prepare_tool(caller, found, request.params, filled).await
         };
         let prepared = match prepared.await {
@@ -129,8 +130,12 @@ impl Gateway {
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, token) = (self.clone(), cancel.clone());
         let (timeout, select) = (request.timeout, request.select);
-        let run =
-            Run { began: begun.at, progress, background: request.background, ..Run::new(label, cancel) };
+        let run = Run {
+            began: begun.at.into(),
+            progress,
+            background: request.background,
+            ..Run::new(label, cancel)
+        };
         let went_on = run.went_on.clone();
         let refused = Arc::new(OnceLock::new());
         let refusal = refused.clone();
@@ -150,7 +155,7 @@ impl Gateway {
                 }
                 return result;
             }
-            let mut result = gateway.fit(&own, result, size, own.limits.max_result_bytes).await;
+            let mut result = gateway.kept.fit(&own.owner(), result, size, own.limits.max_result_bytes).await;
             if request.verbatim {
                 // Told with the next answer of Nonet's own.
                 notes.into_iter().for_each(|note| own.session.notify(note));
@@ -164,7 +169,7 @@ impl Gateway {
             }
             result
         };
-        let result = self.run(caller, run, work).await?;
+        let result = run.wait(&self.jobs, caller, work).await?;
         match refused.get() {
             Some(error) if request.verbatim => Err(Interrupt::Refused(error.clone())),
             _ => Ok(result),
@@ -310,7 +315,7 @@ impl Gateway {
     pub(super) fn record(&self, caller: &Caller, tool: &Tool, begun: &Begun, bytes_out: usize, made: &Made) {
         let bytes_in = begun.bytes_in;
         let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
-        let call = Call {
+        let call = CallRecord {
             server: &tool.server,
             tool: &tool.name,
             outcome: made.outcome,
@@ -334,7 +339,7 @@ impl Gateway {
                 "server_us": micros(made.in_server),
             })
         });
-        self.settle_memory(bytes_out);
+        settle_memory(bytes_out);
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,
@@ -432,21 +437,18 @@ impl Gateway {
         filter: Option<&str>,
     ) -> (Value, usize) {
         let Some(filter) = filter.filter(|_| !is_error(&result)) else { return (result, size) };
-        let filtered = match self.select(filter, Whole::of(&result)).await {
+        let filtered = match self.kept.select(filter, Whole::of(&result)).await {
             Ok(value) => text_result(match value {
                 Value::String(text) => text,
                 value => value.to_string(),
             }),
             // The call was made; what it gave must not be lost over a bad filter.
-            Err(error) => match self.keep_whole(caller, result).await {
+            Err(error) => match self.kept.keep(&caller.owner(), Arc::new(result)).await {
                 Ok(reference) => Fault::new(
                     Code::InvalidParams,
                     format!("The call succeeded, but {error}. Its result is kept as `{reference}`."),
                 )
-                .next(
-                    "execute_tool",
-                    json!({ "name": "gateway.fetch_result", "params": { "ref": reference } }),
-                ),
+                .then(NextStep::own("fetch_result", json!({ "ref": reference }))),
                 Err(why) => Fault::new(
                     Code::InvalidParams,
                     format!("The call succeeded, but {error}, and its result was not kept: {why}."),
@@ -462,16 +464,6 @@ impl Gateway {
 /// A time in whole microseconds.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// The arguments of `execute_tool` that wait for a task.
-pub(super) fn wait_for(id: &str) -> Value {
-    json!({ "name": "gateway.background_run", "params": { "task_id": id, "wait": true } })
-}
-
-/// A call of `gateway.background_run` that can be made as it stands.
-pub(super) fn background_call(params: Value) -> Value {
-    json!({ "tool": "execute_tool", "arguments": { "name": "gateway.background_run", "params": params } })
 }
 
 /// A `CallToolResult` of one text block.
@@ -522,7 +514,7 @@ fn still_starting(name: &str, servers: &str) -> Fault {
 /// What the server asked of the client in vain. That a client has no roots concerns nobody: servers ask for them on the off
 /// chance.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
-    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
     methods.retain(|method| {
         let of_interest = *method != "roots/list";
         if !of_interest {

@@ -161,6 +161,15 @@ impl Gate {
         self.tool(tool).is_ok_and(|tool| tool.schema.names(param))
     }
 
+    /// Whether `name` is the own name of a verbatim tool: its calls are answered as its server answers.
+    pub fn is_verbatim(&self, name: &str) -> bool {
+        self.verbatim_tool(name).is_some_and(|tool| tool.verbatim && self.allows(tool))
+    }
+
+    pub(crate) fn verbatim_tool(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.catalog().by_own_name(name).or_else(|| self.catalog().by_wire(name))
+    }
+
     /// The servers that start for the first time and have no known list.
     pub(super) fn unlisted(&self) -> Vec<Arc<str>> {
         let unlisted = self.world.connections.iter().filter(|(server, connection)| {

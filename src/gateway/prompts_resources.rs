@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Gateway, gate::Gate, session::Caller};
 use crate::{
-    downstream::{CallError, Connection, Control, Following, LogLevel},
-    passed::{Entry, Leads, Passed, named_uri},
+    downstream::{CallError, Connection, Control, LogLevel, ResourceSubscription},
+    prompts_resources::{OfferedItem, PromptsResources, UriTarget, named_uri},
 };
 
 /// How many links of results are remembered for a session, to know whose they are when they are read.
@@ -67,7 +67,7 @@ pub struct Page {
 
 impl Gateway {
     /// Waits a moment for what servers list that start for the first time, unless `found` says that this is not needed.
-    async fn listed(&self, caller: &Caller, found: impl Fn(&Passed) -> bool) {
+    async fn listed(&self, caller: &Caller, found: impl Fn(&PromptsResources) -> bool) {
         self.recalled_lists().await;
         let enough = || {
             let gate = self.gate(&caller.session);
@@ -93,7 +93,7 @@ impl Gateway {
 
     fn shown<'a>(
         gate: &Gate,
-        entries: impl Iterator<Item = &'a Entry>,
+        entries: impl Iterator<Item = &'a OfferedItem>,
         cursor: Option<&str>,
     ) -> Result<Page, ErrorData> {
         let from = match cursor {
@@ -177,24 +177,28 @@ impl Gateway {
     /// The server of a resource, and its URI there.
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
         let gate = self.gate(&caller.session);
-        let linked = self.links(caller).of(uri);
+        let linked = self.sessions.links(caller).of(uri);
         let seen = |server: &str| gate.sees(server);
-        match gate.catalog().passed().place(uri, &seen, linked) {
-            Leads::To(server, own) => Ok((server, own)),
-            Leads::Ambiguous(uris) => Err(ErrorData::invalid_params(
+        match gate.catalog().passed().resolve_uri(uri, &seen, linked) {
+            UriTarget::Server(server, own) => Ok((server, own)),
+            UriTarget::Ambiguous(uris) => Err(ErrorData::invalid_params(
                 format!("several servers have `{uri}`; read it by one of: {}", uris.join(", ")),
                 Some(json!({ "uri": uri, "uris": uris })),
             )),
-            Leads::Nowhere => Err(not_found(uri, "no server lists it, nor has given a link to it")),
+            UriTarget::Unknown => Err(not_found(uri, "no server lists it, nor has given a link to it")),
         }
     }
 
     /// Follows a resource for a caller until what is returned is dropped.
-    pub async fn follow_resource(&self, caller: &Caller, uri: &str) -> Result<Following, ErrorData> {
+    pub async fn follow_resource(
+        &self,
+        caller: &Caller,
+        uri: &str,
+    ) -> Result<ResourceSubscription, ErrorData> {
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
         let (connection, ..) = self.way(caller, &server)?;
-        connection.follow_resource(own).await.map_err(|error| told(&server, error))
+        connection.subscribe(own).await.map_err(|error| told(&server, error))
     }
 
     /// A server's answer to `completion/complete`, verbatim.
@@ -257,11 +261,6 @@ impl Gateway {
         self.servers.want_log(session, level, |id| self.sessions.has(id));
     }
 
-    /// What is remembered of links: for the session, or for all requests that belong to none.
-    fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
-        if caller.lasting { &caller.session.links } else { &self.links }
-    }
-
     /// Remembers whose the links in content blocks are, so that they can be read. The blocks stay as they are.
     pub(super) fn note_links<'a>(
         &self,
@@ -276,7 +275,7 @@ impl Gateway {
                 _ => None,
             };
             if let Some(uri) = link.and_then(|link| link.get("uri")?.as_str()) {
-                self.links(caller).note(uri, server);
+                self.sessions.links(caller).note(uri, server);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Asking the user: `ask_user`, approvals, and the questions that wait for an answer.
 //!
-//! A client with forms gets a form, over the same way as servers' own questions (`Asker`). Without forms the answer is
+//! A client with forms gets a form, over the same way as servers' own questions (`ClientChannel`). Without forms the answer is
 //! `needs_user` with the question laid out for the chat and a token: the model asks the user and comes back with the token
 //! and the answer.
 
@@ -22,9 +22,9 @@ use super::{interrupt::Interrupt, session::Caller};
 use crate::{
     answers::{self, Decision},
     catalog::Tool,
-    downstream::{ELICIT, Requests},
+    downstream::{ELICITATION, InputRequests},
     fault::{Code, Fault},
-    jobs::Owner,
+    jobs::JobOwner,
     name,
     text::{clip, hex},
 };
@@ -50,7 +50,7 @@ const FOR_SESSION: &str = "allow_for_session";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
-    owner: Owner,
+    owner: JobOwner,
     params: String,
 }
 
@@ -203,7 +203,7 @@ impl Questions {
             params["mode"] = json!("form");
         }
         let requests =
-            Requests::from_iter([(ASK.to_string(), json!({ "method": ELICIT, "params": params }))]);
+            InputRequests::from_iter([(ASK.to_string(), json!({ "method": ELICITATION, "params": params }))]);
         let patience = wanted.min(patience(caller));
         let asked = tokio::select! {
             asked = tokio::time::timeout(patience, asker.put(requests)) => asked,

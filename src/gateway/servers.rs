@@ -14,11 +14,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     gate::Gate,
     session::Caller,
+    unmatched::Told,
     world::{Changes, Transition, World},
 };
 use crate::{
     config::{Config, ServerScope, ServerSettings},
-    downstream::{Around, Connection, Dial, LogLevel, State, Update},
+    downstream::{Connection, ConnectionContext, Dial, LogLevel, State, Update},
 };
 
 /// How long servers may take to stop, all together.
@@ -64,13 +65,15 @@ impl Life {
 /// The configured servers and the connections to them.
 pub(super) struct Servers {
     world: ArcSwap<World>,
-    around: Arc<Around>,
+    around: Arc<ConnectionContext>,
     /// Whether the servers were started.
     started: watch::Sender<bool>,
     /// Changes with each configuration.
     reloads: watch::Sender<()>,
     /// The level of servers' logs that each session wants.
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
+    /// Rules without a tool that people know of.
+    pub unmatched: Told,
     life: Life,
     /// When the gateway began.
     pub since: Instant,
@@ -78,7 +81,12 @@ pub(super) struct Servers {
 
 impl Servers {
     /// The servers of a configuration, none of them started. `dials` are ways to reach servers other than their transports.
-    pub fn new(config: Config, around: Around, mut dials: BTreeMap<String, Box<Dial>>, life: Life) -> Self {
+    pub fn new(
+        config: Config,
+        around: ConnectionContext,
+        mut dials: BTreeMap<String, Box<Dial>>,
+        life: Life,
+    ) -> Self {
         let around = Arc::new(around);
         let Transition { world, .. } = World::new(config, None, |name, settings| {
             let dial = dials.remove(&*name);
@@ -90,6 +98,7 @@ impl Servers {
             started: watch::Sender::new(false),
             reloads: watch::Sender::new(()),
             log_levels: Mutex::default(),
+            unmatched: Told::default(),
             life,
             since: Instant::now(),
         }
@@ -149,6 +158,7 @@ impl Servers {
             World::new(config, Some(&before), |name, settings| self.connection(name, settings));
         self.world.store(Arc::new(world));
         self.reloads.send_replace(());
+        self.unmatched.changed();
         if let Some(updates) = updates {
             for connection in &fresh {
                 self.supervise(connection, updates);

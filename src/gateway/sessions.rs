@@ -5,29 +5,42 @@ use std::sync::{Arc, Weak};
 use dashmap::DashMap;
 use serde_json::Value;
 
-use super::session::Session;
+use super::{
+    prompts_resources::Links,
+    session::{Caller, Session},
+};
 
-/// The open sessions, by number.
+/// The open sessions.
 #[derive(Debug, Default)]
-pub(super) struct Sessions(DashMap<u64, Weak<Session>>);
+pub(super) struct Sessions {
+    /// By number.
+    open: DashMap<u64, Weak<Session>>,
+    /// The links that requests without a session were given.
+    links: Links,
+}
 
 impl Sessions {
     /// A new session under a profile. It ends with its last `Arc`.
     pub fn open(&self, profile: Option<String>) -> Arc<Session> {
         let session = Session::new(profile);
-        self.0.retain(|_, session| session.strong_count() > 0);
-        self.0.insert(session.id, Arc::downgrade(&session));
+        self.open.retain(|_, session| session.strong_count() > 0);
+        self.open.insert(session.id, Arc::downgrade(&session));
         session
     }
 
     /// The open sessions.
     pub fn all(&self) -> impl Iterator<Item = Arc<Session>> {
-        self.0.iter().filter_map(|session| session.upgrade())
+        self.open.iter().filter_map(|session| session.upgrade())
+    }
+
+    /// The links that a caller was given: its session's, or those of all requests without a session.
+    pub fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
+        if caller.lasting { &caller.session.links } else { &self.links }
     }
 
     /// Whether a session is open.
     pub fn has(&self, id: u64) -> bool {
-        self.0.get(&id).is_some_and(|session| session.strong_count() > 0)
+        self.open.get(&id).is_some_and(|session| session.strong_count() > 0)
     }
 
     /// Notifies every session without a profile: only those see all servers.
@@ -39,7 +52,7 @@ impl Sessions {
 
     /// How many sessions are open, and how many notices wait for them.
     pub fn counts(&self) -> (usize, usize) {
-        self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.waiting_notices()))
+        self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.mailbox.waiting()))
     }
 
     /// The sessions with a known client: number, client name, profile.

@@ -99,7 +99,7 @@ impl Snapshot {
     }
 
     /// The bytes of the definitions of servers' tools as JSON, counted once for a catalogue.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         *self.bytes.get_or_init(|| self.of_servers().map(|tool| json_len(&tool.definition)).sum())
     }
 

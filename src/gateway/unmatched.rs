@@ -71,7 +71,7 @@ impl Gateway {
         let (gateway, listed) = (self.clone(), listed.clone());
         // A large catalogue takes a while.
         self.life.tasks.spawn_blocking(move || {
-            let mut told = gateway.unmatched.0.lock();
+            let mut told = gateway.servers.unmatched.0.lock();
             let snapshot = gateway.snapshot();
             let rules = find(&gateway.config(), &snapshot.catalog, &|server| listed.contains(server));
             let rules: BTreeSet<Unmatched> = rules.into_iter().collect();

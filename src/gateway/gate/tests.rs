@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     catalog::{Catalog, Listing, Source},
     config,
-    downstream::{Around, guard::Guard},
+    downstream::{ConnectionContext, process_guard::ProcessGuard},
     gateway::builtin,
     search::Index,
 };
@@ -14,7 +14,11 @@ use crate::{
 /// The gate of a session under a profile, before any server has started. Each server lists the tools that `lists` names.
 fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     let config = config::parse(toml, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
-    let around = Arc::new(Around { guard: Guard::new(None), vault: None, login: "nonet login".into() });
+    let around = Arc::new(ConnectionContext {
+        guard: ProcessGuard::new(None),
+        vault: None,
+        login: "nonet login".into(),
+    });
     let world = World::new(config, None, |name, settings| {
         Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
     })

@@ -34,11 +34,13 @@ const REQUESTS: [&str; 8] = [
     "delete it",
 ];
 
-/// What happens to one server: it leaves, or it lists these tools with these texts.
+type Text = &'static str;
+
+/// What happens to one server: it leaves, or it lists tools with texts, an `about` and settings.
 #[derive(Clone, Debug)]
 struct Change {
-    server: &'static str,
-    listed: Option<(Vec<(&'static str, &'static str)>, &'static str, &'static str)>,
+    server: Text,
+    listed: Option<(Vec<(Text, Text)>, Text, Text)>,
 }
 
 fn change() -> impl Strategy<Value = Change> {

@@ -1,0 +1,237 @@
+//! The lists of a server, page by page, and the announcements of their changes.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use rmcp::{
+    RoleClient,
+    model::{
+        ClientRequest, ErrorCode, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
+        ListToolsRequest, PaginatedRequestParams, ServerNotification, ServerPeerInfo, ServerResult,
+        SubscriptionFilter,
+    },
+    service::{Peer, ServiceError, Subscription},
+};
+use serde_json::Value;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
+
+use super::{deepest, subscriptions::Subscriptions};
+use crate::catalog::Listing;
+
+/// The most pages and entries of a list that are read; the rest is not shown.
+const MAX_PAGES: usize = 200;
+const MAX_ENTRIES: usize = 10_000;
+/// The longest time for one page of a list.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause before a change stream that ended is opened again, and before one that was refused.
+const RELISTEN: Duration = Duration::from_secs(5);
+const LISTEN_AGAIN: Duration = Duration::from_secs(60);
+
+/// Makes the request for one page.
+type PageRequest = dyn Fn(Option<PaginatedRequestParams>) -> ClientRequest + Sync;
+
+/// Reads all pages of the tools, prompts, resources and resource templates.
+pub(super) async fn list(
+    peer: &Peer<RoleClient>,
+    info: &ServerPeerInfo,
+    server: &str,
+) -> Result<Listing, String> {
+    let tools = pages(peer, server, "tools", |cursor| {
+        let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
+        ClientRequest::ListToolsRequest(ListToolsRequest { params, ..ListToolsRequest::default() })
+    })
+    .await;
+    let tools = match tools {
+        // A server with only prompts need not know the method.
+        Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
+        other => other.map_err(|error| error.to_string())?,
+    };
+    // A failure of the other lists is logged and costs only that list.
+    let more = async |there: bool, field: &str, request: &PageRequest| {
+        if !there {
+            return Vec::new();
+        }
+        let page = |cursor: Option<String>| {
+            request(cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor))))
+        };
+        match pages(peer, server, field, page).await {
+            Ok(listed) => listed,
+            // Many servers with resources do not know the separate method for templates.
+            Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
+            Err(error) => {
+                tracing::warn!(server, field, "the list could not be read: {error}");
+                Vec::new()
+            }
+        }
+    };
+    let (has_prompts, has_resources) =
+        (info.capabilities.prompts.is_some(), info.capabilities.resources.is_some());
+    let prompts = more(has_prompts, "prompts", &|params| {
+        ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
+    })
+    .await;
+    let resources = more(has_resources, "resources", &|params| {
+        ClientRequest::ListResourcesRequest(ListResourcesRequest {
+            params,
+            ..ListResourcesRequest::default()
+        })
+    })
+    .await;
+    let templates = more(has_resources, "resourceTemplates", &|params| {
+        let request = ListResourceTemplatesRequest { params, ..ListResourceTemplatesRequest::default() };
+        ClientRequest::ListResourceTemplatesRequest(request)
+    })
+    .await;
+    let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
+    let tools = tools.into_iter().map(Arc::new).collect();
+    Ok(Listing { tools, prompts, resources, templates, about: about.unwrap_or_default() })
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error("{1}")]
+    Rpc(ErrorCode, String),
+    #[error("{0}")]
+    Other(String),
+}
+
+async fn pages(
+    peer: &Peer<RoleClient>,
+    server: &str,
+    field: &str,
+    request: impl Fn(Option<String>) -> ClientRequest,
+) -> Result<Vec<Value>, ListError> {
+    let mut all: Vec<Value> = Vec::new();
+    let mut seen = HashSet::new();
+    let mut cursor = None;
+    for _ in 0..MAX_PAGES {
+        let answer = timeout(PAGE_TIMEOUT, peer.send_request(request(cursor.take())))
+            .await
+            .map_err(|_| ListError::Other(format!("no answer within {PAGE_TIMEOUT:?}")))?;
+        let mut page = match answer {
+            Ok(ServerResult::CustomResult(page)) => page.0,
+            Ok(_) => return Err(ListError::Other("the answer is not a list".into())),
+            Err(ServiceError::McpError(error)) => {
+                return Err(ListError::Rpc(error.code, error.message.into_owned()));
+            }
+            Err(error) => return Err(ListError::Other(deepest(&error))),
+        };
+        match page.get_mut(field).map(Value::take) {
+            Some(Value::Array(entries)) => all.extend(entries),
+            _ => return Err(ListError::Other(format!("the answer has no `{field}`"))),
+        }
+        if all.len() >= MAX_ENTRIES {
+            tracing::warn!(
+                server,
+                field,
+                limit = MAX_ENTRIES,
+                "the list is longer than the limit and was cut"
+            );
+            all.truncate(MAX_ENTRIES);
+            return Ok(all);
+        }
+        match page.get("nextCursor").and_then(Value::as_str) {
+            None | Some("") => return Ok(all),
+            Some(next) if seen.insert(next.to_string()) => cursor = Some(next.to_string()),
+            Some(_) => {
+                tracing::warn!(server, field, "the pages of the list form a cycle; the list ends there");
+                return Ok(all);
+            }
+        }
+    }
+    tracing::warn!(server, field, limit = MAX_PAGES, "the list has more pages than the limit and was cut");
+    Ok(all)
+}
+
+/// The stream on which a server of the stateless era announces changes.
+#[derive(Default)]
+pub(super) enum ChangeStream {
+    /// Not open yet.
+    #[default]
+    Wanted,
+    Open(Box<Subscription>),
+    /// Ended, or refused; opened again at that time.
+    Lost(Instant),
+    /// The server announces nothing.
+    Silent,
+}
+
+impl ChangeStream {
+    /// Waits for the next announced change of a list; for ever if the server announces nothing. A stream that ends while
+    /// the server lives (a proxy's idle limit) is opened again and counts as a change, since one may have been missed.
+    /// `relisten` asks for another stream, for other resources. Nothing is lost if the future is dropped and made again.
+    pub(super) async fn next(
+        &mut self,
+        peer: &Peer<RoleClient>,
+        info: &ServerPeerInfo,
+        subscriptions: &Subscriptions,
+        relisten: &Notify,
+    ) {
+        loop {
+            match self {
+                Self::Wanted => *self = Self::open(peer, info, subscriptions.uris()).await,
+                Self::Open(stream) => {
+                    let news = tokio::select! {
+                        // Changes that are already in the stream count before the stream is replaced.
+                        biased;
+                        news = stream.next() => news,
+                        () = relisten.notified() => {
+                            *self = Self::Wanted;
+                            continue;
+                        }
+                    };
+                    match news {
+                        Ok(Some(ServerNotification::ResourceUpdatedNotification(update))) => {
+                            subscriptions.updated(update.params.uri);
+                        }
+                        Ok(Some(_)) => return,
+                        _ => *self = Self::Lost(Instant::now() + RELISTEN),
+                    }
+                }
+                Self::Lost(until) => {
+                    tokio::time::sleep_until(*until).await;
+                    *self = Self::open(peer, info, subscriptions.uris()).await;
+                    if matches!(self, Self::Open(_)) {
+                        return;
+                    }
+                }
+                Self::Silent => {
+                    relisten.notified().await;
+                    *self = Self::Wanted;
+                }
+            }
+        }
+    }
+
+    /// Opens a stream of the lists that the server can announce, and of the resources with subscriptions.
+    async fn open(peer: &Peer<RoleClient>, info: &ServerPeerInfo, uris: Vec<String>) -> Self {
+        let capabilities = &info.capabilities;
+        let announces = [
+            capabilities.tools.as_ref().and_then(|tools| tools.list_changed),
+            capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed),
+            capabilities.resources.as_ref().and_then(|resources| resources.list_changed),
+        ];
+        if !announces.contains(&Some(true)) && uris.is_empty() {
+            return Self::Silent;
+        }
+        let mut filter = SubscriptionFilter::builder()
+            .tools_list_changed()
+            .prompts_list_changed()
+            .resources_list_changed()
+            .build();
+        filter.resource_subscriptions = (!uris.is_empty()).then_some(uris);
+        match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
+            Ok(Ok(stream)) => Self::Open(Box::new(stream)),
+            Ok(Err(ServiceError::McpError(error))) if error.code == ErrorCode::METHOD_NOT_FOUND => {
+                Self::Silent
+            }
+            refused => {
+                let error = refused.map(|refused| refused.err().map(|error| deepest(&error)));
+                tracing::debug!(?error, "no subscription to changes");
+                Self::Lost(Instant::now() + LISTEN_AGAIN)
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The request that only Nonet's own command line makes ([`METHOD`](crate::gateway::inquiry::METHOD)).
+
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{CustomRequest, CustomResult},
+    service::RequestContext,
+};
+use serde_json::json;
+
+use super::NonetServer;
+use crate::gateway::inquiry::Inquiry;
+
+impl NonetServer {
+    /// Answers the command line under the profile of its session: `{answer}` or `{fault}`.
+    pub(super) async fn inquire(
+        &self,
+        request: CustomRequest,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let inquiry: Inquiry = serde_json::from_value(request.params.unwrap_or_default())
+            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+        // What the servers have listed so far may be on its way into the catalogue.
+        self.gateway.published().await;
+        let answer = match self.gateway.inquire(self.who(context), inquiry).await {
+            Ok(answer) => json!({ "resultType": "complete", "answer": answer }),
+            Err(fault) => json!({ "resultType": "complete", "fault": fault.to_value()["error"] }),
+        };
+        Ok(CustomResult::new(answer))
+    }
+}

@@ -1,0 +1,74 @@
+//! Which lists changed since a session was told last.
+
+use std::sync::{Arc, Weak};
+
+use rmcp::{
+    RoleServer,
+    service::{Peer, ServiceError},
+};
+use tokio::sync::watch;
+
+use super::NonetServer;
+use crate::{
+    gateway::{Gateway, Indexing, session::Session},
+    meta,
+    prompts_resources::PromptsResources,
+};
+
+/// Tells a client of the session era which lists are not what they were.
+pub(super) async fn tell_changed(peer: &Peer<RoleServer>, changed: &Changed) -> Result<(), ServiceError> {
+    if changed.tools {
+        peer.notify_tool_list_changed().await?;
+    }
+    if changed.prompts {
+        peer.notify_prompt_list_changed().await?;
+    }
+    if changed.resources {
+        peer.notify_resource_list_changed().await?;
+    }
+    Ok(())
+}
+
+/// What a session was told of the lists, to know what it has yet to be told.
+pub(super) struct Lists {
+    gateway: Arc<Gateway>,
+    session: Weak<Session>,
+    indexing: watch::Receiver<Indexing>,
+    generation: u64,
+    passed: Arc<PromptsResources>,
+}
+
+/// Which lists are not what they were.
+pub(super) struct Changed {
+    pub tools: bool,
+    pub prompts: bool,
+    pub resources: bool,
+}
+
+impl Lists {
+    pub fn new(handler: &NonetServer) -> Self {
+        let gateway = handler.gateway.clone();
+        let (indexing, snapshot) = (gateway.indexing(), gateway.snapshot());
+        let (generation, passed) = (snapshot.generation, snapshot.catalog.passed().clone());
+        Self { gateway, session: Arc::downgrade(&handler.session), indexing, generation, passed }
+    }
+
+    /// Waits for the next change; none when the gateway or the session ends.
+    pub async fn changed(&mut self) -> Option<Changed> {
+        loop {
+            self.indexing.changed().await.ok()?;
+            let snapshot = self.gateway.snapshot();
+            if std::mem::replace(&mut self.generation, snapshot.generation) == snapshot.generation {
+                continue;
+            }
+            let passed = snapshot.catalog.passed().clone();
+            let changed = Changed {
+                tools: meta::list_can_change(&self.gateway.gate(&self.session.upgrade()?)),
+                prompts: !passed.same_prompts(&self.passed),
+                resources: !passed.same_resources(&self.passed),
+            };
+            self.passed = passed;
+            return Some(changed);
+        }
+    }
+}

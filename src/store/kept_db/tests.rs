@@ -1,0 +1,696 @@
+//! What `kept.db` keeps, for how long, and what a killed gateway leaves in it.
+
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Write},
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::LazyLock,
+    thread,
+    time::Duration,
+};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{
+    super::tests::{dead_process, folder, names},
+    chunks::{CHUNK, ChunkWriter},
+    *,
+};
+use crate::clock::Clock;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const ROOMY: Retention = Retention { bytes: 1 << 30, age: HOUR };
+
+fn open(folder: &TempDir, retention: Retention) -> KeptDb {
+    KeptDb::open(folder.path(), retention, here()).expect("opens")
+}
+
+fn in_memory(retention: Retention) -> KeptDb {
+    KeptDb::in_memory(retention, here()).expect("opens")
+}
+
+/// This process, for the whole time of the tests.
+fn here() -> Holder {
+    static HERE: LazyLock<Holder> = LazyLock::new(|| Holder::new(Clock::default()));
+    HERE.clone()
+}
+
+/// A gateway that holds its leases as another process.
+fn open_as(process: u32, folder: &TempDir) -> KeptDb {
+    KeptDb::open(folder.path(), ROOMY, Holder { process, ..here() }).expect("opens")
+}
+
+fn now_ms() -> u64 {
+    here().clock.unix_ms()
+}
+
+/// The value of an entry, parsed.
+fn value_of(kept: &KeptDb, id: &str, owner: &str) -> Option<Value> {
+    let text = kept.text(id, owner).expect("readable")?;
+    serde_json::from_str(&text).ok()
+}
+
+/// A value whose compact JSON is that long.
+fn value(bytes: usize) -> Value {
+    Value::String("x".repeat(bytes - 2))
+}
+
+fn put(kept: &KeptDb, id: &str, bytes: usize) {
+    assert_eq!(kept.put_result(id, "", &value(bytes)).expect("written"), bytes as u64);
+}
+
+/// A job of this process.
+fn job(id: &str, state: JobState) -> JobRow {
+    let (owner, label) = (String::new(), "server.tool".into());
+    JobRow { id: id.into(), owner, label, state, started_ms: now_ms(), leased: true }
+}
+
+fn done(ended_ms: u64) -> JobState {
+    JobState::Done { ended_ms, failed: false }
+}
+
+/// The ids of everything that is kept, those first that ended first.
+fn ids(kept: &KeptDb) -> Vec<String> {
+    let all = "SELECT id FROM entries ORDER BY number";
+    let read =
+        |connection: &mut Connection| connection.prepare(all)?.query_map([], |row| row.get(0))?.collect();
+    kept.read(read).expect("readable")
+}
+
+fn sql_of(kept: &KeptDb, statements: &str) {
+    kept.database.with(|connection| connection.execute_batch(statements)).expect(statements);
+}
+
+/// The number that a query gives.
+fn number(kept: &KeptDb, query: &str) -> i64 {
+    kept.database.with(|connection| connection.query_row(query, [], |row| row.get(0))).expect(query)
+}
+
+fn is_whole(kept: &KeptDb) -> bool {
+    let check = |connection: &mut Connection| {
+        connection.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0))
+    };
+    kept.database.with(check).expect("checked") == "ok"
+}
+
+#[test]
+fn what_was_put_survives_a_reopen() {
+    let folder = folder();
+    let result =
+        json!({"content": [{"type": "text", "text": "查询天气 \"now\"\n🦀"}], "n": [0, -1, 1.5, null, true]});
+    let ended = JobRow {
+        owner: "work".into(),
+        state: JobState::Done { ended_ms: now_ms(), failed: true },
+        ..job("job-1", JobState::Working)
+    };
+    let cancelled = job("job-2", JobState::Cancelled { ended_ms: now_ms() });
+    let working = job("job-3", JobState::Working);
+    let length = result.to_string().len() as u64;
+    {
+        let kept = open(&folder, ROOMY);
+        assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
+        assert_eq!(kept.put_result("r-1", "", &result).expect("written"), length);
+        assert_eq!(kept.put_job(&ended, Some(&result)).expect("written"), length);
+        assert_eq!(kept.put_job(&cancelled, None).expect("written"), 0);
+        assert_eq!(kept.put_job(&working, None).expect("written"), 0);
+    }
+    assert_eq!(names(&folder), ["kept.db", "kept.lock"]);
+    let kept = open(&folder, ROOMY);
+    assert_eq!(value_of(&kept, "r-1", "").as_ref(), Some(&result));
+    assert_eq!(kept.text("r-1", "").expect("readable"), Some(result.to_string()));
+    assert_eq!(value_of(&kept, "job-1", "work").as_ref(), Some(&result));
+    assert_eq!(value_of(&kept, "job-2", ""), None);
+    assert_eq!(value_of(&kept, "job-4", ""), None);
+    assert_eq!(kept.job("job-1", "work").expect("readable"), Some(ended));
+    assert_eq!(kept.job("job-2", "").expect("readable"), Some(cancelled));
+    assert_eq!(kept.job("job-3", "").expect("readable"), Some(working));
+    assert_eq!(kept.job("r-1", "").expect("readable"), None);
+    assert_eq!(kept.counts().expect("readable"), KeptCounts { entries: 4, bytes: 2 * length });
+}
+
+#[test]
+fn values_of_any_length_are_cut_and_joined() {
+    let kept = in_memory(ROOMY);
+    let check = |bytes: usize, chunks: i64| {
+        put(&kept, "r-1", bytes);
+        assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), chunks, "{bytes}");
+        assert_eq!(number(&kept, "SELECT max(length(data)) FROM chunks"), bytes.min(CHUNK) as i64);
+        let text = kept.text("r-1", "").expect("readable").expect("there");
+        let expected = value(bytes).to_string();
+        assert!(text == expected && text.capacity() == bytes, "{bytes}");
+        assert!(value_of(&kept, "r-1", "") == Some(value(bytes)), "{bytes}");
+    };
+    check(2, 1);
+    check(CHUNK - 1, 1);
+    check(CHUNK, 1);
+    check(CHUNK + 1, 2);
+    check(2 * CHUNK, 2);
+    check(5_000_000, 5);
+}
+
+#[test]
+fn bytes_in_any_pieces_become_chunks() {
+    let kept = in_memory(ROOMY);
+    let check = |pieces: &[usize], expected: &[i64]| {
+        let all: Vec<u8> = (0..pieces.iter().sum()).map(|n: usize| (n % 251) as u8).collect();
+        let written = kept.database.write(|transaction| {
+            remove(transaction, 1)?;
+            let mut chunks = ChunkWriter::new(transaction, 1);
+            let mut rest = all.as_slice();
+            for piece in pieces {
+                let (now, later) = rest.split_at(*piece);
+                chunks.write_all(now).expect("written");
+                rest = later;
+            }
+            chunks.finish()
+        });
+        assert_eq!(written.expect("written"), all.len() as u64);
+        let lengths = |connection: &mut Connection| {
+            let lengths = "SELECT length(data) FROM chunks ORDER BY n";
+            connection.prepare(lengths)?.query_map([], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()
+        };
+        assert_eq!(kept.database.with(lengths).expect("readable"), expected, "{pieces:?}");
+        let joined = kept.database.write(|transaction| chunks::read(transaction, 1, all.len() as i64));
+        assert!(joined.expect("readable") == Some(all), "{pieces:?}");
+    };
+    const LONG: i64 = CHUNK as i64;
+    check(&[], &[]);
+    check(&[0], &[]);
+    check(&[1], &[1]);
+    check(&[CHUNK], &[LONG]);
+    check(&[CHUNK - 1, 1], &[LONG]);
+    check(&[CHUNK, 0, 1], &[LONG, 1]);
+    check(&[CHUNK - 1, 2], &[LONG, 1]);
+    check(&[3 * CHUNK + 7], &[LONG, LONG, LONG, 7]);
+}
+
+#[test]
+fn a_character_may_lie_on_a_border() {
+    let kept = in_memory(ROOMY);
+    for before in 1..=5 {
+        // Four bytes each, of which the border takes one more or less each time.
+        let text = format!("{}{}", "x".repeat(CHUNK - before), "🦀".repeat(3));
+        kept.put_result("r-1", "", &json!(text)).expect("written");
+        assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), 2);
+        assert!(value_of(&kept, "r-1", "") == Some(json!(text)), "{before}");
+    }
+}
+
+#[test]
+fn an_entry_takes_the_place_of_one_with_its_id() {
+    let kept = in_memory(ROOMY);
+    put(&kept, "r-1", 3 * CHUNK);
+    put(&kept, "r-2", 10);
+    put(&kept, "r-1", 20);
+    assert_eq!(ids(&kept), ["r-2", "r-1"]);
+    assert_eq!(kept.counts().expect("readable"), KeptCounts { entries: 2, bytes: 30 });
+    assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), 2);
+}
+
+#[test]
+fn a_job_that_ended_does_not_run_again() {
+    let kept = in_memory(ROOMY);
+    let ended = job("job-1", done(now_ms()));
+    kept.put_job(&ended, Some(&json!("x"))).expect("written");
+    // The note of its start was slower.
+    kept.put_job(&JobRow { state: JobState::Working, ..ended.clone() }, None).expect("written");
+    assert_eq!(kept.job("job-1", "").expect("readable"), Some(ended));
+    assert_eq!(value_of(&kept, "job-1", ""), Some(json!("x")));
+}
+
+#[test]
+fn the_oldest_go_until_the_rest_fits() {
+    let retention = Retention { bytes: 1_000, age: HOUR };
+    let kept = in_memory(retention);
+    let working = job("job-0", JobState::Working);
+    kept.put_job(&working, None).expect("written");
+    let later = job("job-1", JobState::Working);
+    kept.put_job(&later, None).expect("written");
+    for id in ["r-1", "r-2", "r-3"] {
+        put(&kept, id, 300);
+    }
+    assert_eq!(ids(&kept), ["job-0", "job-1", "r-1", "r-2", "r-3"]);
+    put(&kept, "r-4", 100);
+    assert_eq!(kept.counts().expect("readable").bytes, 1_000);
+    put(&kept, "r-5", 2);
+    assert_eq!(ids(&kept), ["job-0", "job-1", "r-2", "r-3", "r-4", "r-5"]);
+    // A job is as old as its end.
+    kept.put_job(&JobRow { state: done(now_ms()), ..later }, Some(&value(301))).expect("written");
+    assert_eq!(ids(&kept), ["job-0", "r-3", "r-4", "r-5", "job-1"]);
+    // The newest stays, however large it is; the running ones too.
+    put(&kept, "r-6", 5_000);
+    assert_eq!(ids(&kept), ["job-0", "r-6"]);
+    put(&kept, "r-7", 2);
+    assert_eq!(ids(&kept), ["job-0", "r-7"]);
+}
+
+#[test]
+fn small_ones_are_counted_too() {
+    let kept = in_memory(ROOMY);
+    kept.put_job(&job("job-1", JobState::Working), None).expect("written");
+    sql_of(
+        &kept,
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)
+         INSERT INTO entries (id, state, started_ms, ended_ms, bytes)
+         SELECT 'r-' || n, 'done', 9e12, 9e12, 0 FROM numbers",
+    );
+    put(&kept, "new", 2);
+    let kept = ids(&kept);
+    assert_eq!((kept.len(), &*kept[0], &*kept[1], &*kept[9_999]), (10_000, "job-1", "r-3", "new"));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_too_old_goes_unless_the_clock_is_wrong() {
+    let folder = folder();
+    let now = now_ms();
+    let hours = |ago: i64| now.saturating_add_signed(-ago * 3_600_000);
+    let kept = open(&folder, Retention { age: 2 * HOUR, ..ROOMY });
+    for (id, state) in [
+        ("now", done(now)),
+        ("old", JobState::Cancelled { ended_ms: hours(1) }),
+        ("future", done(hours(-100))),
+        ("running", JobState::Working),
+    ] {
+        kept.put_job(&JobRow { started_ms: hours(50), ..job(id, state) }, None).expect("written");
+    }
+    // Too old already when it is put: it stays until something else is.
+    kept.put_job(&job("late", done(hours(3))), Some(&json!(1))).expect("written");
+    assert_eq!(ids(&kept), ["now", "old", "future", "running", "late"]);
+    put(&kept, "r-1", 10);
+    assert_eq!(ids(&kept), ["now", "old", "future", "running", "r-1"]);
+    drop(kept);
+    // And when it is opened. The running one is not of this process.
+    let kept = open(&folder, ROOMY);
+    drop(kept);
+    let other = open_as(1, &folder);
+    other
+        .put_job(&JobRow { started_ms: hours(50), ..job("other", JobState::Working) }, None)
+        .expect("written");
+    drop(other);
+    assert_eq!(ids(&open(&folder, Retention { age: HOUR / 2, ..ROOMY })), ["now", "future", "r-1", "other"]);
+}
+
+#[test]
+fn jobs_of_dead_gateways_are_told_and_then_go() {
+    let folder = folder();
+    let dead = open_as(dead_process(), &folder);
+    let lost = job("lost", JobState::Working);
+    dead.put_job(&lost, None).expect("written");
+    let old = JobRow { id: "old".into(), started_ms: now_ms() - 2 * 3_600_000, ..lost.clone() };
+    dead.put_job(&old, None).expect("written");
+    put(&dead, "r-1", 10);
+    assert_eq!(ids(&dead), ["lost", "old", "r-1"]);
+    drop(dead);
+    let kept = open(&folder, ROOMY);
+    assert_eq!(ids(&kept), ["lost", "r-1"]);
+    assert_eq!(kept.job("lost", "").expect("readable"), Some(JobRow { leased: false, ..lost }));
+}
+
+#[test]
+fn an_entry_is_shown_to_its_owner_only() {
+    let kept = in_memory(ROOMY);
+    let owners = ["", "work", "home"];
+    for owner in owners {
+        kept.put_result(&format!("r-{owner}"), owner, &json!(owner)).expect("written");
+        let job = JobRow { owner: owner.into(), ..job(&format!("job-{owner}"), done(now_ms())) };
+        kept.put_job(&job, Some(&json!(owner))).expect("written");
+    }
+    for owner in owners {
+        let (result, job) = (format!("r-{owner}"), format!("job-{owner}"));
+        for other in owners {
+            let value = (owner == other).then(|| json!(owner));
+            assert_eq!(value_of(&kept, &result, other), value);
+            assert_eq!(value_of(&kept, &job, other), value);
+            let found = kept.job(&job, other).expect("readable");
+            assert_eq!(found.map(|job| job.owner).as_deref(), (owner == other).then_some(owner));
+        }
+        let jobs = kept.jobs(owner, 10).expect("readable");
+        assert_eq!(jobs.into_iter().map(|job| job.id).collect::<Vec<_>>(), [job]);
+    }
+}
+
+#[test]
+fn jobs_are_listed_newest_first() {
+    let kept = in_memory(ROOMY);
+    put(&kept, "r-1", 10);
+    for (id, started_ms) in [("b", 2_000), ("c", 3_000), ("a", 1_000), ("d", 3_000)] {
+        kept.put_job(&JobRow { started_ms, ..job(id, JobState::Working) }, None).expect("written");
+    }
+    let listed =
+        |most| kept.jobs("", most).expect("readable").into_iter().map(|job| job.id).collect::<String>();
+    assert_eq!(
+        (listed(10), listed(usize::MAX), listed(2), listed(0)),
+        ("dcba".into(), "dcba".into(), "dc".into(), String::new())
+    );
+}
+
+#[test]
+fn what_is_forgotten_is_gone_from_the_disk() {
+    let folder = folder();
+    let kept = open(&folder, ROOMY);
+    let text = "xylophone lessons ".repeat(200_000);
+    kept.put_result("r-1", "", &json!(text)).expect("written");
+    kept.put_job(&job("job-1", JobState::Working), None).expect("written");
+    kept.forget().expect("forgotten");
+    assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
+    for name in names(&folder) {
+        let bytes = fs::read(folder.path().join(&name)).expect("readable");
+        assert!(!bytes.windows(8).any(|window| window == b"xylophon"), "{name}");
+        assert!(bytes.len() < 200_000, "{name}: {}", bytes.len());
+    }
+    // What a running job gives is kept none the less.
+    kept.put_job(&job("job-1", done(now_ms())), Some(&json!(1))).expect("written");
+    assert_eq!(value_of(&kept, "job-1", ""), Some(json!(1)));
+    assert_eq!(number(&kept, "PRAGMA auto_vacuum"), 2);
+}
+
+#[test]
+fn the_file_shrinks_when_something_goes() {
+    let folder = folder();
+    let length = || fs::metadata(folder.path().join("kept.db")).expect("there").len() >> 20;
+    let kept = open(&folder, ROOMY);
+    (0..30).for_each(|n| put(&kept, &format!("r-{n}"), CHUNK));
+    assert_eq!(number(&kept, "PRAGMA auto_vacuum"), 2);
+    drop(kept);
+    assert!((30..33).contains(&length()), "{}", length());
+    let kept = open(&folder, Retention { bytes: 8 << 20, age: HOUR });
+    assert_eq!(kept.counts().expect("readable").entries, 8);
+    assert!(length() < 10, "{}", length());
+    for n in 30..60 {
+        put(&kept, &format!("r-{n}"), CHUNK);
+        let used = number(
+            &kept,
+            "SELECT (page_count - freelist_count) * 16384 FROM pragma_page_count, pragma_freelist_count",
+        );
+        assert!(used < 9 << 20, "{used}");
+    }
+    drop(kept);
+    assert!(length() < 11, "{}", length());
+    let log = fs::metadata(folder.path().join("kept.db-wal"));
+    assert!(log.is_err(), "the last one to close leaves no log");
+}
+
+#[test]
+fn the_log_does_not_stay_as_long_as_the_longest_value() {
+    let folder = folder();
+    let kept = open(&folder, ROOMY);
+    let log = || fs::metadata(folder.path().join("kept.db-wal")).expect("there").len();
+    put(&kept, "r-1", 30 << 20);
+    put(&kept, "r-2", 10);
+    assert!(log() <= LONGEST_LOG as u64, "{}", log());
+}
+
+#[test]
+fn it_is_the_same_in_memory() {
+    let kept = in_memory(Retention { bytes: 10 << 20, age: HOUR });
+    assert_eq!(number(&kept, "PRAGMA auto_vacuum"), 2);
+    for n in 0..40 {
+        put(&kept, &format!("r-{n}"), CHUNK + 3);
+    }
+    assert_eq!(ids(&kept), (31..40).map(|n| format!("r-{n}")).collect::<Vec<_>>());
+    assert!(number(&kept, "PRAGMA page_count") < 800);
+    kept.put_job(&job("job-1", done(now_ms())), Some(&json!([1]))).expect("written");
+    assert_eq!(value_of(&kept, "job-1", ""), Some(json!([1])));
+    kept.forget().expect("forgotten");
+    assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
+    assert!(number(&kept, "PRAGMA page_count") < 20);
+}
+
+#[test]
+fn a_small_read_does_not_wait_for_a_large_write() {
+    let folder = folder();
+    let kept = open(&folder, ROOMY);
+    put(&kept, "r-1", 10);
+    kept.database
+        .write(|transaction| {
+            chunks::write(transaction, 1_000, &value(3 * CHUNK))?;
+            // The writer is in the middle of its transaction, and has its connection to itself.
+            assert_eq!(kept.text("r-1", "").expect("readable").map(|text| text.len()), Some(10));
+            assert_eq!(kept.counts().expect("readable").entries, 1);
+            Ok(())
+        })
+        .expect("written");
+}
+
+#[test]
+fn a_value_that_cannot_be_written_leaves_nothing() {
+    let kept = in_memory(ROOMY);
+    put(&kept, "r-1", 10);
+    sql_of(
+        &kept,
+        "CREATE TEMP TRIGGER full BEFORE INSERT ON chunks WHEN new.n = 2 BEGIN SELECT RAISE(ABORT, 'disk full'); END",
+    );
+    let error = kept.put_result("r-1", "", &value(3 * CHUNK)).expect_err("not written");
+    assert!(error.to_string().contains("disk full"), "{error}");
+    assert_eq!(value_of(&kept, "r-1", ""), Some(value(10)));
+    assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), 1);
+}
+
+#[test]
+fn what_cannot_be_read_is_not_there() {
+    let check = |damage: &str| {
+        let kept = in_memory(ROOMY);
+        kept.put_job(&job("job-1", done(now_ms())), Some(&value(CHUNK + 10))).expect("written");
+        sql_of(&kept, &format!("PRAGMA ignore_check_constraints = on; {damage}"));
+        assert_eq!(value_of(&kept, "job-1", ""), None, "{damage}");
+        kept.counts().expect("readable");
+        kept.jobs("", 10).expect("readable");
+        put(&kept, "r-1", 10);
+    };
+    check("DELETE FROM chunks WHERE n = 0");
+    check("DELETE FROM chunks");
+    check("UPDATE chunks SET data = x'22ff22' WHERE n = 1");
+    check("UPDATE chunks SET data = x'ffffffffffffffffffff' WHERE n = 1");
+    check("UPDATE entries SET bytes = 9223372036854775807");
+    check("UPDATE entries SET bytes = -1");
+    check("UPDATE chunks SET data = zeroblob(length(data))");
+    let kept = in_memory(ROOMY);
+    kept.put_job(&job("job-1", done(now_ms())), None).expect("written");
+    for damage in
+        ["state = 'asleep'", "started_ms = -1", "process = -1", "process = 1 << 40", "ended_ms = NULL"]
+    {
+        sql_of(&kept, &format!("PRAGMA ignore_check_constraints = on; UPDATE entries SET {damage}"));
+        assert_eq!(kept.job("job-1", "").expect("readable"), None, "{damage}");
+        assert_eq!(kept.jobs("", 10).expect("readable"), [], "{damage}");
+    }
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_begun_anew() {
+    let whole = {
+        let folder = folder();
+        let kept = open(&folder, ROOMY);
+        (0..3).for_each(|n| put(&kept, &format!("r-{n}"), CHUNK));
+        drop(kept);
+        fs::read(folder.path().join("kept.db")).expect("readable")
+    };
+    // The tables are in the first pages; what follows holds no more than the bytes of values.
+    let mut noise = whole.clone();
+    noise[100..4 * 16_384].fill(0xa7);
+    let cut = &whole[..whole.len() / 2];
+    for damage in [b"this is not a database".as_slice(), &[0xa7; 40_000], cut, &noise] {
+        let folder = folder();
+        for round in 1..=2_u8 {
+            let damage = [damage, &[round]].concat();
+            fs::write(folder.path().join("kept.db"), &damage).expect("writable");
+            let kept = open(&folder, ROOMY);
+            assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
+            put(&kept, "r-1", CHUNK);
+            drop(kept);
+            // One is enough: it may be large.
+            assert_eq!(names(&folder), ["kept.db", "kept.db.damaged-1", "kept.lock"]);
+            assert!(fs::read(folder.path().join("kept.db.damaged-1")).expect("readable") == damage);
+        }
+    }
+}
+
+#[test]
+fn a_newer_file_is_not_touched() {
+    let folder = folder();
+    open(&folder, ROOMY);
+    let newer = Connection::open(folder.path().join("kept.db")).expect("opens");
+    newer.pragma_update(None, "user_version", 7).expect("written");
+    drop(newer);
+    let error = KeptDb::open(folder.path(), ROOMY, here()).expect_err("newer");
+    assert!(matches!(error, StoreError::Newer { found: 7, known: 1, .. }), "{error}");
+    assert_eq!(names(&folder), ["kept.db", "kept.lock"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn only_the_owner_can_read_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    let parent = folder();
+    let folder = parent.path().join("made/when/needed");
+    let kept = KeptDb::open(&folder, ROOMY, here()).expect("opens");
+    put(&kept, "r-1", 10);
+    assert_eq!(mode(&folder), 0o700);
+    for name in ["kept.db", "kept.db-wal", "kept.db-shm", "kept.lock"] {
+        assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
+    }
+}
+
+#[test]
+fn the_other_file_may_be_in_use_when_this_one_is_damaged() {
+    let folder = folder();
+    let _outcomes = super::super::tests::open(&folder);
+    fs::write(folder.path().join("kept.db"), "this is not a database").expect("writable");
+    put(&open(&folder, ROOMY), "r-1", 10);
+    assert!(names(&folder).contains(&"kept.db.damaged-1".into()));
+}
+
+const CHILD: &str = "NONET_TEST_KEPT";
+/// From 1 KB to 3 MB.
+const SIZES: [usize; 6] = [1_000, 3 << 20, 20_000, 300_000, CHUNK, 5_000];
+
+/// The text of an entry of a child, known from its id.
+fn text_of(id: &str) -> String {
+    let number: usize = id.rsplit('-').next().and_then(|n| n.parse().ok()).expect("a number");
+    let letter = ["a", "b", "c", "d", "é", "🦀", "\\n"][number % 7];
+    format!("\"{id}{}\"", letter.repeat(SIZES[number % SIZES.len()] / letter.len()))
+}
+
+/// Run by the tests below in processes of their own: puts entries and tells their ids.
+#[test]
+#[ignore = "the child of other tests"]
+fn puts_until_it_is_killed() {
+    let Some(settings) = std::env::var(CHILD).ok() else { return };
+    let [folder, name, first, entries, bytes] = settings.split('|').collect::<Vec<_>>()[..] else {
+        panic!("{settings}");
+    };
+    let number = |text: &str| text.parse::<usize>().expect("a number");
+    let retention = Retention { bytes: number(bytes) as u64, age: HOUR };
+    let kept = KeptDb::open(&PathBuf::from(folder), retention, here()).expect("opens");
+    let mut output = io::stdout();
+    for n in number(first)..number(first) + number(entries) {
+        let id = format!("{name}-{n}");
+        let value = serde_json::from_str(&text_of(&id)).expect("JSON");
+        if n.is_multiple_of(2) {
+            kept.put_result(&id, "", &value).expect("written");
+        } else {
+            let started = job(&id, JobState::Working);
+            kept.put_job(&started, None).expect("written");
+            kept.put_job(&JobRow { state: done(now_ms()), ..started }, Some(&value)).expect("written");
+        }
+        writeln!(output, "put {id}").expect("told");
+    }
+}
+
+fn child(folder: &Path, name: &str, first: usize, entries: usize, bytes: u64) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command
+        .args(["store::kept_db::tests::puts_until_it_is_killed", "--exact", "--ignored", "--nocapture"])
+        .env(CHILD, format!("{}|{name}|{first}|{entries}|{bytes}", folder.display()))
+        .stdout(Stdio::piped());
+    command
+}
+
+/// The id in a line that a child has written, if the line is whole.
+fn told(line: &str) -> Option<String> {
+    Some(line.strip_suffix('\n')?.split_once("put ")?.1.to_owned())
+}
+
+/// Whether an entry is there; it is whole then.
+fn is_there(kept: &KeptDb, id: &str) -> bool {
+    let Some(text) = kept.text(id, "").expect("readable") else { return false };
+    assert!(text == text_of(id), "{id} has {} bytes", text.len());
+    if text.len() < 50_000 {
+        assert!(value_of(kept, id, "").is_some(), "{id} is not JSON");
+    }
+    true
+}
+
+#[test]
+fn two_gateways_put_at_once() {
+    let folder = folder();
+    let children: Vec<_> = ["one", "other"]
+        .map(|name| child(folder.path(), name, 0, 24, ROOMY.bytes).spawn().expect("starts"))
+        .into_iter()
+        .map(|child| child.wait_with_output().expect("ended"))
+        .collect();
+    assert!(children.iter().all(|child| child.status.success()));
+    let kept = open(&folder, ROOMY);
+    assert_eq!(kept.counts().expect("readable").entries, 48);
+    for n in 0..24 {
+        assert!(is_there(&kept, &format!("one-{n}")) && is_there(&kept, &format!("other-{n}")));
+    }
+    let jobs = kept.jobs("", 100).expect("readable");
+    assert_eq!(jobs.len(), 24);
+    assert!(jobs.iter().all(|job| matches!(job.state, JobState::Done { .. })));
+    assert!(is_whole(&kept));
+}
+
+#[test]
+fn many_gateways_start_at_the_same_moment() {
+    let folder = folder();
+    thread::scope(|scope| {
+        for n in 0..8 {
+            let folder = &folder;
+            scope.spawn(move || put(&open(folder, ROOMY), &format!("r-{n}"), 2 * CHUNK));
+        }
+    });
+    let kept = open(&folder, ROOMY);
+    assert_eq!(kept.counts().expect("readable").entries, 8);
+    assert_eq!(number(&kept, "PRAGMA auto_vacuum"), 2);
+    assert_eq!(number(&kept, "PRAGMA page_size"), 16_384);
+}
+
+#[test]
+fn a_killed_gateway_loses_nothing_that_it_has_told() {
+    // Enough for what a few children put, so that in half of the rounds old entries go and space is given back.
+    const TIGHT: u64 = 12 << 20;
+    let (mut spacious, mut tight) = (folder(), folder());
+    let mut in_all = 0;
+    for round in 0..100 {
+        // Else what is looked at grows with each round.
+        if round % 20 == 0 {
+            (spacious, tight) = (folder(), folder());
+        }
+        let (folder, bytes) = if round % 2 == 0 { (&spacious, ROOMY.bytes) } else { (&tight, TIGHT) };
+        let retention = Retention { bytes, age: HOUR };
+        let life = Duration::from_millis(20 + round * 17 % 60);
+        let mut child = child(folder.path(), &format!("round{round}"), round as usize, 1_000, bytes)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("starts");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut ids = Vec::new();
+        let mut line = String::new();
+        // Of every four one dies early, be it while it opens the file; the others after they have begun to put.
+        while round % 4 != 3 && ids.is_empty() && output.read_line(&mut line).expect("readable") > 0 {
+            ids.extend(told(&line));
+            line.clear();
+        }
+        let reader = thread::spawn(move || {
+            while output.read_line(&mut line).expect("readable") > 0 {
+                ids.extend(told(&line));
+                line.clear();
+            }
+            ids
+        });
+        thread::sleep(life);
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        let ids = reader.join().expect("read");
+        in_all += ids.len();
+
+        let kept = open(folder, retention);
+        assert!(is_whole(&kept), "round {round}");
+        let there: Vec<bool> = ids.iter().map(|id| is_there(&kept, id)).collect();
+        let gone = there.iter().position(|there| *there).unwrap_or(there.len());
+        // What went to make room went in its order, and not the last one told: it and one more fit.
+        assert!(there[gone..].iter().all(|there| *there), "round {round}: {ids:?} {there:?}");
+        assert!(bytes == TIGHT && gone < there.len().max(1) || gone == 0, "round {round}: {ids:?} {there:?}");
+        // A value without its entry would never go.
+        let lost = "SELECT count(*) FROM chunks WHERE entry NOT IN (SELECT number FROM entries)";
+        assert_eq!(number(&kept, lost), 0);
+        drop(kept);
+        assert_eq!(names(folder), ["kept.db", "kept.lock"]);
+    }
+    assert!(in_all >= 75, "{in_all} entries were told");
+    println!("{in_all} entries were told");
+}

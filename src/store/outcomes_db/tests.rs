@@ -1,0 +1,217 @@
+//! What `store.db` keeps, for how long, and what a killed gateway leaves in it.
+
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Write},
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
+};
+
+use rusqlite::Transaction;
+
+use super::{
+    super::tests::{NOW, documents, folder, names, numbered, open, outcome},
+    *,
+};
+
+#[test]
+fn what_was_put_survives_a_reopen() {
+    let folder = folder();
+    let kept = [
+        outcome("open an issue", "github.create_issue", 1.0, NOW),
+        outcome("查询天气 \"now\"", "天気.l'avis \"x\"", 2.75, 0),
+        outcome("weather", "weather.now", 16.0, NOW),
+    ];
+    let mut expected = kept.to_vec();
+    // The second one is from 1970: it went when the third was put.
+    expected.remove(1);
+    {
+        let store = open(&folder);
+        assert_eq!(store.outcomes().expect("readable"), []);
+        for outcome in &kept {
+            store.put_outcome(outcome).expect("written");
+            assert!(store.outcomes().expect("readable").contains(outcome));
+        }
+    }
+    assert_eq!(open(&folder).outcomes().expect("readable"), expected);
+    assert_eq!(names(&folder), ["store.db", "store.lock"]);
+}
+
+#[test]
+fn of_two_with_the_same_key_the_stronger_is_kept() {
+    let check = |first: (f32, u64), second: (f32, u64), expected: (f32, u64)| {
+        let folder = folder();
+        let store = open(&folder);
+        for (weight, at) in [first, second] {
+            store.put_outcome(&outcome("open issue", "a", weight, at)).expect("written");
+        }
+        let kept = store.outcomes().expect("readable");
+        assert_eq!(kept, [outcome("open issue", "a", expected.0, expected.1)]);
+    };
+    let month = outcomes::HALF_LIFE_S;
+    check((1.0, NOW), (2.0, NOW), (2.0, NOW));
+    check((2.0, NOW), (1.0, NOW), (2.0, NOW));
+    check((1.0, NOW), (1.0, NOW + 1), (1.0, NOW + 1));
+    check((3.0, NOW), (1.0, NOW + 2 * month), (1.0, NOW + 2 * month));
+    check((3.0, NOW), (1.0, NOW + month), (3.0, NOW));
+    // Written under a wrong clock, and repeated under the right one.
+    check((5.0, NOW + 100 * month), (1.0, NOW), (1.0, NOW));
+}
+
+#[test]
+fn old_outcomes_go_unless_the_clock_is_wrong() {
+    let folder = folder();
+    let store = open(&folder);
+    for (number, at) in [(1, NOW), (2, NOW + LIFETIME_S), (3, 0)] {
+        store.put_outcome(&Outcome { at, ..numbered(number) }).expect("written");
+    }
+    assert_eq!(documents(&store), ["server.tool1", "server.tool2", "server.tool3"]);
+    store.put_outcome(&Outcome { at: NOW + LIFETIME_S + 1, ..numbered(4) }).expect("written");
+    assert_eq!(documents(&store), ["server.tool2", "server.tool4"]);
+}
+
+#[test]
+fn the_store_has_the_bounds_of_the_table() {
+    let folder = folder();
+    let store = open(&folder);
+    // One transaction, because five thousand would take a while.
+    let fill = |transaction: &Transaction| {
+        let mut insert = transaction.prepare("INSERT INTO outcomes VALUES (?1, ?2, ?3, ?4)")?;
+        for number in 0..MOST_OUTCOMES {
+            let (document, words) = (format!("d{number:04}"), format!("[\"w{number}\"]"));
+            insert.execute(params![document, words, 2.0, NOW as i64])?;
+        }
+        Ok(())
+    };
+    store.database.write(fill).expect("written");
+    store.put_outcome(&outcome("x", "d0007", 1.5, NOW)).expect("written");
+    store.put_outcome(&outcome("y", "new", 1.0, NOW)).expect("written");
+    let kept = store.outcomes().expect("readable");
+    assert_eq!(kept.len(), MOST_OUTCOMES);
+    // First the row with the last of the equal words made room, then the weakest of the others.
+    let has = |document: &str| kept.iter().filter(|outcome| *outcome.document == *document).count();
+    assert_eq!((has("new"), has("d0007"), has("d0999")), (1, 1, 0));
+}
+
+#[test]
+fn the_store_has_the_bounds_of_a_document() {
+    let folder = folder();
+    let store = open(&folder);
+    store.put_outcome(&outcome("query", "other", 1.0, NOW - 1)).expect("written");
+    for number in 0..MOST_PER_DOCUMENT + 5 {
+        let outcome = outcome(&format!("query q{number}"), "busy", 1.0, NOW + number as u64);
+        store.put_outcome(&outcome).expect("written");
+    }
+    let kept = store.outcomes().expect("readable");
+    let busy: Vec<&Outcome> = kept.iter().filter(|outcome| *outcome.document == *"busy").collect();
+    assert_eq!(busy.len(), MOST_PER_DOCUMENT);
+    assert!(busy.iter().all(|outcome| outcome.at >= NOW + 5));
+    assert_eq!(kept.len(), MOST_PER_DOCUMENT + 1);
+}
+
+#[test]
+fn what_is_forgotten_is_gone_from_the_disk() {
+    let folder = folder();
+    let store = open(&folder);
+    store.put_outcome(&outcome("xylophone lessons", "music.book", 1.0, NOW)).expect("written");
+    store.forget().expect("forgotten");
+    assert_eq!(store.outcomes().expect("readable"), []);
+    for name in names(&folder) {
+        let bytes = fs::read(folder.path().join(&name)).expect("readable");
+        assert!(!bytes.windows(8).any(|window| window == b"xylophon"), "{name}");
+    }
+    store.put_outcome(&numbered(1)).expect("written");
+    assert_eq!(documents(&store), ["server.tool1"]);
+}
+
+#[test]
+fn two_gateways_lose_nothing() {
+    let folder = folder();
+    thread::scope(|scope| {
+        for half in [0, 200] {
+            let folder = &folder;
+            scope.spawn(move || {
+                let store = open(folder);
+                for number in half..half + 200 {
+                    store.put_outcome(&numbered(number)).expect("written");
+                }
+            });
+        }
+    });
+    assert_eq!(documents(&open(&folder)).len(), 400);
+}
+
+#[test]
+fn rows_that_are_no_outcomes_are_left_out() {
+    let folder = folder();
+    let store = open(&folder);
+    store.put_outcome(&numbered(1)).expect("written");
+    let bad = [
+        "('a', 'no json', 1.0, 1)",
+        "('b', '[]', 1.0, 1)",
+        "('c', '[\"z\",\"a\"]', 1.0, 1)",
+        "('d', '[1]', 1.0, 1)",
+        "('e', '[\"x\"]', 9e999, 1)",
+        "('f', '[\"x\"]', 1e30, 1)",
+        "('', '[\"x\"]', 1.0, 1)",
+        "(CAST(x'ff' AS TEXT), '[\"x\"]', 1.0, 1)",
+    ];
+    for row in bad {
+        let insert = format!("INSERT INTO outcomes VALUES {row}");
+        store.database.with(|connection| connection.execute_batch(&insert)).expect(row);
+    }
+    assert_eq!(documents(&store), ["server.tool1"]);
+}
+
+const CHILD: &str = "NONET_TEST_STORE";
+
+/// Run by the next test in a process of its own: writes until it is killed, and tells what it has written.
+#[test]
+#[ignore = "the child of another test"]
+fn writes_until_it_is_killed() {
+    let Some(folder) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let store = OutcomesDb::open(&folder).expect("opens");
+    let mut output = io::stdout();
+    for number in 0..MOST_OUTCOMES {
+        store.put_outcome(&numbered(number)).expect("written");
+        writeln!(output, "wrote {number}").expect("told");
+    }
+}
+
+#[test]
+fn a_killed_gateway_loses_nothing_that_it_has_told() {
+    // Also about when the log is moved into the file, which SQLite does every thousand pages.
+    for lines in [1, 2, 30, 250, 300, 350, 400, 900] {
+        let folder = folder();
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args([
+                "store::outcomes_db::tests::writes_until_it_is_killed",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(CHILD, folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut told = Vec::new();
+        for line in output.lines() {
+            let line = line.expect("readable");
+            let Some((_, number)) = line.split_once("wrote ") else { continue };
+            told.push(format!("server.tool{number}"));
+            if told.len() == lines {
+                child.kill().expect("killed");
+            }
+        }
+        child.wait().expect("ended");
+        assert!((lines..MOST_OUTCOMES).contains(&told.len()), "killed after {}", told.len());
+        let kept = documents(&open(&folder));
+        let lost: Vec<&String> = told.iter().filter(|document| !kept.contains(document)).collect();
+        assert!(lost.is_empty(), "lost {lost:?}");
+        // The one that was being written may be there as well.
+        assert!(kept.len() <= told.len() + 1);
+        assert_eq!(names(&folder), ["store.db", "store.lock"]);
+    }
+}
