@@ -1,6 +1,6 @@
 //! Faults of a call, as the model reads them: `{error: {code, message, retryable, ...}}`.
 //!
-//! The codes are a closed list. A fault says what happened, where, and the call to make next.
+//! The codes are a closed list. A fault says what happened, where, and which call to make next.
 
 use rmcp::model::ErrorData;
 use serde::Serialize;
@@ -18,13 +18,13 @@ pub enum Code {
     InvalidParams,
     /// The tool's server has not finished starting.
     ServerStarting,
-    /// The tool's server is not connected, or went away during the call.
+    /// The tool's server is not connected, or disconnected during the call.
     ServerDown,
-    /// The tool's server wants a sign-in first.
+    /// The tool's server needs a sign-in first.
     AuthRequired,
-    /// A rule does not let this caller use the tool.
+    /// A rule forbids this caller the tool.
     Forbidden,
-    /// The user has to agree first.
+    /// The user must approve the call first.
     NeedsApproval,
     /// Too many calls.
     RateLimited,
@@ -36,12 +36,12 @@ pub enum Code {
     UpstreamError,
     /// A category, skill, app, task, result or file that does not exist.
     NotFound,
-    /// A fault of Nonet itself.
+    /// An internal error of Nonet.
     Internal,
 }
 
 impl Code {
-    /// The code as it stands in the answer.
+    /// Returns the code as JSON spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Code::UnknownTool => "unknown_tool",
@@ -61,8 +61,8 @@ impl Code {
         }
     }
 
-    /// The call that helps with any fault of this kind, if one does. Who cancels a call knows what to do next, and what the
-    /// caller got wrong the message says.
+    /// Returns the call that helps with every fault of this kind, if there is one. A cancelled call needs
+    /// none, and the messages of argument faults already say what to do.
     fn next_step(self) -> Option<NextStep> {
         match self {
             Code::UnknownTool
@@ -81,7 +81,7 @@ impl Code {
     }
 }
 
-/// A call of a meta-tool that can be made as it stands.
+/// A ready-made meta-tool call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NextStep {
     /// The meta-tool.
@@ -91,7 +91,7 @@ pub struct NextStep {
 }
 
 impl NextStep {
-    /// A call of `tool` with `arguments`.
+    /// Creates a call of `tool` with `arguments`.
     pub fn new(tool: &'static str, arguments: Value) -> Self {
         Self { tool, arguments }
     }
@@ -100,22 +100,22 @@ impl NextStep {
 /// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fault {
-    /// Which kind of fault.
+    /// The kind of fault.
     pub code: Code,
     /// What happened, where, and what to do, in a sentence or two.
     pub message: String,
     /// Whether the same call may succeed later.
     pub retryable: bool,
-    /// When to try again, in milliseconds from now.
+    /// When to retry, in milliseconds from now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// A call that helps, ready to be made.
+    /// A ready-made call that helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_step: Option<Box<NextStep>>,
     /// Names that may have been meant, best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub did_you_mean: Vec<String>,
-    /// What else the model needs: the parameter list, the server's error data.
+    /// More for the model: the parameter list, the server's error data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<Value>>,
     /// The server's own JSON-RPC error, if it refused the call with one.
@@ -124,7 +124,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault with the code's own answer to "may it be tried again".
+    /// Creates a fault that is retryable if its code is.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -138,33 +138,33 @@ impl Fault {
         }
     }
 
-    /// Adds the call to make next.
+    /// Sets the next call to make.
     pub fn next(mut self, tool: &'static str, arguments: Value) -> Self {
         self.next_step = Some(Box::new(NextStep::new(tool, arguments)));
         self
     }
 
-    /// Adds names that may have been meant.
+    /// Sets names that may have been meant.
     pub fn suggest<S: ToString>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.did_you_mean = names.into_iter().map(|name| name.to_string()).collect();
         self
     }
 
-    /// Adds when to try again.
+    /// Sets when to retry.
     pub fn retry_after(mut self, wait: std::time::Duration) -> Self {
         self.retryable = true;
         self.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
-    /// Adds details.
+    /// Sets the details.
     pub fn details(mut self, details: Value) -> Self {
         self.details = Some(Box::new(details));
         self
     }
 
-    /// The fault as the object `{error: ...}`. One that names no call to make next names the one that helps with faults
-    /// of its kind, if there is one.
+    /// Returns the fault as `{error: ...}`. Without a next call of its own, the fault gets the one for its
+    /// code, if there is one.
     pub fn to_value(&self) -> Value {
         let mut error = json!(self);
         if self.next_step.is_none()
@@ -175,7 +175,7 @@ impl Fault {
         json!({ "error": error })
     }
 
-    /// The fault as a `CallToolResult` with `isError`.
+    /// Returns the fault as a `CallToolResult` with `isError`.
     pub fn to_result(&self) -> Value {
         json!({
             "content": [{ "type": "text", "text": self.to_value().to_string() }],

@@ -1,4 +1,4 @@
-//! The open sessions: who they are, and notices to all of them.
+//! The open sessions, and notices to all of them.
 
 use std::sync::{Arc, Weak};
 
@@ -7,12 +7,11 @@ use serde_json::Value;
 
 use super::session::Session;
 
-/// The open sessions, by number.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(DashMap<u64, Weak<Session>>);
 
 impl Sessions {
-    /// A new session under a profile. It ends with its last `Arc`.
+    /// Opens a session under a profile. It closes with its last `Arc`.
     pub fn open(&self, profile: Option<String>) -> Arc<Session> {
         let session = Session::new(profile);
         self.0.retain(|_, session| session.strong_count() > 0);
@@ -20,29 +19,27 @@ impl Sessions {
         session
     }
 
-    /// The open sessions.
     pub fn all(&self) -> impl Iterator<Item = Arc<Session>> {
         self.0.iter().filter_map(|session| session.upgrade())
     }
 
-    /// Whether a session is open.
     pub fn has(&self, id: u64) -> bool {
         self.0.get(&id).is_some_and(|session| session.strong_count() > 0)
     }
 
-    /// Notifies every session without a profile: only those see all servers.
+    /// Notifies all sessions without a profile: only these see all servers.
     pub fn notify_unrestricted(&self, notice: &Value) {
         for session in self.all().filter(|session| session.profile.is_none()) {
             session.notify(notice.clone());
         }
     }
 
-    /// How many sessions are open, and how many notices wait for them.
+    /// Counts the open sessions and the notices queued for them.
     pub fn counts(&self) -> (usize, usize) {
         self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.waiting_notices()))
     }
 
-    /// The sessions with a known client: number, client name, profile.
+    /// Returns number, client name and profile of each session with a known client.
     pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
         let known = |session: Arc<Session>| {
             Some((session.id, session.client()?.to_string(), session.profile.clone()))
