@@ -24,7 +24,7 @@ use super::{
 const MAX_STEPS: u32 = 100_000;
 /// The depth limit of a walk, including subschemas for the same value.
 pub(super) const MAX_DEPTH: usize = 64;
-/// The largest number below which all integers are exact as a double.
+/// The largest integer up to which all are exact as a double.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
 /// Counts the values in `value`, including itself.

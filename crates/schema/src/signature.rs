@@ -17,6 +17,7 @@ const MAX_KIND: usize = 160;
 const MAX_NESTING: usize = 8;
 const MAX_BRANCHES: usize = 8;
 
+/// One parameter of a tool, as shown to models.
 #[derive(Debug)]
 pub struct Parameter<'a> {
     /// The parameter's name.

@@ -4,23 +4,23 @@
 
 use std::{borrow::Borrow, collections::HashMap, hash::Hash};
 
-/// How fast a repeated term stops counting. With [`B`] what Trotman, Puurula & Burgess 2014, "Improvements to BM25 and
-/// Language Models Examined", found best for short texts; over six catalogues 0.3 points of nDCG above 1.2 and 0.75.
+/// How fast a repeated term saturates. With [`B`], the value that Trotman, Puurula & Burgess 2014,
+/// "Improvements to BM25 and Language Models Examined", found best for short texts; over six catalogues, 0.3
+/// points of nDCG above 1.2 and 0.75.
 const K1: f32 = 0.9;
-/// How much a long document is held against it, 0..1.
+/// The penalty for document length, 0..1.
 const B: f32 = 0.4;
 
-/// An immutable inverted index with BM25 scoring.
 pub(super) struct Bm25<K> {
     numbers: HashMap<K, u32>,
-    /// For each term: the documents that have it, ascending, with its weight there.
+    /// For each term: the documents with it, ascending, and its weight there.
     postings: Vec<Vec<(u32, f32)>>,
     /// For each document: `K1 * (1 - B + B * length / mean length)`.
     norms: Vec<f32>,
 }
 
 impl<K: Eq + Hash> Bm25<K> {
-    /// Indexes documents given as terms with a weight each; the weight counts as so many occurrences.
+    /// Indexes documents given as weighted terms; a weight counts as that many occurrences.
     pub(super) fn new(documents: impl IntoIterator<Item = Vec<(K, f32)>>) -> Bm25<K> {
         let mut numbers = HashMap::new();
         let mut postings: Vec<Vec<(u32, f32)>> = Vec::new();
@@ -47,7 +47,7 @@ impl<K: Eq + Hash> Bm25<K> {
         Bm25 { numbers, postings, norms: lengths.into_iter().map(norm).collect() }
     }
 
-    /// How much a term tells documents apart. Never negative; highest for a term that is nowhere.
+    /// Returns how well a term distinguishes documents. Never negative; highest for an unknown term.
     pub(super) fn idf<Q: Eq + Hash + ?Sized>(&self, term: &Q) -> f32
     where
         K: Borrow<Q>,
@@ -57,7 +57,7 @@ impl<K: Eq + Hash> Bm25<K> {
         (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
     }
 
-    /// Each document's score for weighted terms; the length of the answer is the number of documents.
+    /// Returns each document's score for weighted terms, one entry per document.
     pub(super) fn scores<'q, Q: Eq + Hash + ?Sized + 'q>(
         &self,
         query: impl IntoIterator<Item = (&'q Q, f32)>,
@@ -76,7 +76,6 @@ impl<K: Eq + Hash> Bm25<K> {
         scores
     }
 
-    /// Whether a document has a term.
     pub(super) fn has<Q: Eq + Hash + ?Sized>(&self, term: &Q, document: u32) -> bool
     where
         K: Borrow<Q>,
@@ -85,7 +84,7 @@ impl<K: Eq + Hash> Bm25<K> {
         list.is_some_and(|list| list.binary_search_by_key(&document, |&(at, _)| at).is_ok())
     }
 
-    /// What one term adds to a document's score.
+    /// Returns what one term adds to a document's score.
     pub(super) fn share<Q: Eq + Hash + ?Sized>(&self, term: &Q, weight: f32, document: u32) -> f32
     where
         K: Borrow<Q>,
@@ -100,7 +99,7 @@ impl<K: Eq + Hash> Bm25<K> {
         count * (K1 + 1.0) / (count + self.norms[document as usize])
     }
 
-    /// The share of the terms' weight, each counted by how telling it is, that a document has. 0..1.
+    /// Returns the share of the terms that a document contains, weighted by `idf`, 0..1.
     pub(super) fn coverage<'q, Q: Eq + Hash + ?Sized + 'q>(
         &self,
         query: impl IntoIterator<Item = &'q Q>,

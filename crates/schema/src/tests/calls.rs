@@ -268,7 +268,7 @@ fn wrapped() {
     check(
         "get_time",
         json!({"arguments": {}}),
-        Read(json!({}), &["`arguments`: the tool does not take it; {} was left out"]),
+        Read(json!({}), &["`arguments`: not a param of the tool; {} was left out"]),
     );
     check(
         "get_time",
@@ -311,7 +311,7 @@ fn laid_out_otherwise() {
     check(
         "fetch",
         json!({"url": "u"}),
-        Read(json!({"input": {"url": "u"}}), &["fields of `input` were given beside each other"]),
+        Read(json!({"input": {"url": "u"}}), &["fields of `input` were given at the top level"]),
     );
     check(
         "fetch",
@@ -319,7 +319,7 @@ fn laid_out_otherwise() {
         Read(
             json!({"input": {"url": "u", "maxBytes": 10}}),
             &[
-                "fields of `input` were given beside each other",
+                "fields of `input` were given at the top level",
                 "`input.max_bytes` was taken as `input.maxBytes`",
                 "`input.maxBytes`: text was taken as a number",
             ],
@@ -330,7 +330,7 @@ fn laid_out_otherwise() {
         json!({"arguments": {"url": "u"}}),
         Read(
             json!({"input": {"url": "u"}}),
-            &["params were wrapped in `arguments`", "fields of `input` were given beside each other"],
+            &["params were wrapped in `arguments`", "fields of `input` were given at the top level"],
         ),
     );
     check(
@@ -344,7 +344,7 @@ fn laid_out_otherwise() {
         json!({"from": "2026-01-01", "to": "2026-02-01", "format": "pdf"}),
         Read(
             json!({"format": "pdf", "range": {"from": "2026-01-01", "to": "2026-02-01"}}),
-            &["fields of `range` were given beside each other"],
+            &["fields of `range` were given at the top level"],
         ),
     );
     check(
@@ -994,7 +994,7 @@ fn behind_references_and_alternatives() {
     check(
         "create_task",
         json!({"title": "t", "due": "soon"}),
-        Refused("params/due: \"soon\" fits none of integer|null"),
+        Refused("params/due: \"soon\" does not fit any of integer|null"),
     );
     check("create_task", json!({"title": "t", "priority": "urgent"}), Refused("\"urgent\" is not one of"));
     // Text, or a list with one text.
@@ -1042,8 +1042,8 @@ fn with_more_than_the_tool_takes() {
         Read(
             json!({"file_path": "a"}),
             &[
-                "`extra`: the tool does not take it; null was left out",
-                "`options`: the tool does not take it; {} was left out",
+                "`extra`: not a param of the tool; null was left out",
+                "`options`: not a param of the tool; {} was left out",
             ],
         ),
     );
@@ -1052,7 +1052,7 @@ fn with_more_than_the_tool_takes() {
         json!({"query": "q", "filter": {"limit": 1, "after": null}}),
         Read(
             json!({"query": "q", "filter": {"limit": 1}}),
-            &["`filter.after`: the tool does not take it; null was left out"],
+            &["`filter.after`: not a param of the tool; null was left out"],
         ),
     );
     check("read_file", json!({"file_path": "a", "extra": ""}), Refused("'extra' was unexpected"));
