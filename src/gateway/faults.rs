@@ -151,7 +151,7 @@ pub(super) fn passed_on(tool: &Tool, params: &Map<String, Value>) -> Option<Stri
     let takes: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
     let takes = if takes.is_empty() { String::new() } else { format!(". It takes: {}", shown(&takes)) };
     Some(format!(
-        "`{}` knows no `{}`; {were} passed on{takes}",
+        "`{}` does not declare `{}`; {were} passed on{takes}",
         tool.name,
         shown(&unknown).replace(", ", "`, `")
     ))
