@@ -32,7 +32,7 @@ use tokio::{
 };
 
 #[cfg(unix)]
-use crate::shared::{Hello, Place};
+use crate::shared::{Hello, SharedPlace};
 use crate::{
     lines::{Line, LineReader, id_at_end, id_in},
     serve::MAX_MESSAGE,
@@ -57,7 +57,7 @@ const LOST: i32 = -32000;
 pub enum Far {
     /// The shared gateway of this machine, which is started if it is not there.
     #[cfg(unix)]
-    Shared(Place, Hello),
+    Shared(SharedPlace, Hello),
     /// A gateway behind a URL, over streamable HTTP.
     Http(Target),
 }
@@ -101,7 +101,7 @@ impl Far {
 
 impl Link {
     #[cfg(unix)]
-    fn over_lines(reader: crate::shared::Reader, writer: crate::shared::Writer) -> Self {
+    fn over_lines(reader: crate::shared::SocketReader, writer: crate::shared::SocketWriter) -> Self {
         let (to, to_send) = mpsc::channel(QUEUE);
         let (received, from) = mpsc::channel(QUEUE);
         let mut tasks = JoinSet::new();

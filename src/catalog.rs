@@ -17,7 +17,7 @@ use crate::{
     config::{Expose, Policy, PolicyRule, Risk, ServerSettings},
     fault::{Code, Fault},
     name::{self, Wire},
-    passed::{Offer, Passed},
+    prompts_resources::{PromptsResources, ServerOffer},
     prose,
     schema::Schema,
     search::Document,
@@ -159,7 +159,7 @@ pub struct Catalog {
     by_fold: HashMap<String, Vec<Arc<str>>>,
     by_bare: HashMap<String, Vec<Arc<str>>>,
     servers: BTreeMap<Arc<str>, ServerEntry>,
-    passed: Arc<Passed>,
+    passed: Arc<PromptsResources>,
 }
 
 impl Catalog {
@@ -204,14 +204,14 @@ impl Catalog {
     }
 
     fn index(tools: BTreeMap<Arc<str>, Tool>, servers: BTreeMap<Arc<str>, ServerEntry>) -> Self {
-        let offers = servers.iter().map(|(server, entry)| Offer {
+        let offers = servers.iter().map(|(server, entry)| ServerOffer {
             server,
             verbatim: entry.verbatim,
             prompts: &entry.prompts,
             resources: &entry.resources,
             templates: &entry.templates,
         });
-        let passed = Arc::new(Passed::new(offers));
+        let passed = Arc::new(PromptsResources::new(offers));
         let mut catalog = Self { servers, passed, ..Self::default() };
         for (full, tool) in tools {
             let tool = Arc::new(tool);
@@ -275,7 +275,7 @@ impl Catalog {
     }
 
     /// Prompts and resources of every server.
-    pub fn passed(&self) -> &Arc<Passed> {
+    pub fn passed(&self) -> &Arc<PromptsResources> {
         &self.passed
     }
 

@@ -31,13 +31,13 @@ use serde_json::json;
 use self::args::{Cli, Command};
 use crate::{
     config::{self, Loaded, Sources},
-    downstream::guard,
+    downstream::process_guard,
     fault::Code,
     gateway::{Gateway, Options},
     keyring::{self, Keyring},
     search::{self, Rule, eval::Measure},
     select, serve,
-    store::{self, Counts, Kept, Limits},
+    store::{self, Forgotten},
 };
 
 /// A command did what it should.
@@ -59,7 +59,7 @@ pub fn main() -> ExitCode {
     }
     let cli = args::read();
     if matches!(cli.command, Some(Command::Guard)) {
-        guard::run(std::io::stdin());
+        process_guard::run(std::io::stdin());
         return ExitCode::SUCCESS;
     }
     if let Some(Command::Select { filter }) = &cli.command {
@@ -330,7 +330,7 @@ fn share(gateway: &Arc<Gateway>, file: &Path) {
     tokio::spawn(async move {
         let mut told = false;
         loop {
-            match crate::shared::Place::of(&file).and_then(|place| place.try_own()) {
+            match crate::shared::SharedPlace::of(&file).and_then(|place| place.try_own()) {
                 Ok(Some(owner)) => return serve::accept_shared(gateway, owner).await,
                 Ok(None) if std::mem::replace(&mut told, true) => {}
                 Ok(None) => {
@@ -369,17 +369,12 @@ async fn stop_signal() {
 /// Empties the store: outcomes, kept results and tasks. A gateway that is running goes on with what it has read.
 fn forget() -> anyhow::Result<u8> {
     let folder = store::folder().context("there is no home folder, so nothing was kept")?;
-    let store = store::Store::open(&folder)?;
-    let outcomes = store.outcomes()?.len();
-    store.forget_outcomes()?;
-    let kept = Kept::open(&folder, Limits { bytes: u64::MAX, age: Duration::MAX })?;
-    let Counts { entries, bytes } = kept.counts()?;
-    kept.forget()?;
+    let Forgotten { outcomes, kept } = store::forget(&folder)?;
     say!(
         "forgot {}, and what was kept of calls ({}, {}), in {}",
         show::count(outcomes as u64, "outcome"),
-        show::count(entries, "result"),
-        show::count(bytes, "byte"),
+        show::count(kept.entries, "result"),
+        show::count(kept.bytes, "byte"),
         folder.display()
     );
     Ok(OK)

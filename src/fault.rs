@@ -2,35 +2,30 @@
 //!
 //! The codes are a closed list. A fault says what happened, where, and which call to make next.
 
+use std::time::Duration;
+
 use rmcp::model::ErrorData;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The closed list of fault codes.
+use crate::clock::millis;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// No tool has that name.
     UnknownTool,
-    /// Several tools have that name.
     AmbiguousTool,
-    /// The arguments do not fit the schema.
     InvalidParams,
-    /// The tool's server has not finished starting.
     ServerStarting,
-    /// The tool's server is not connected, or disconnected during the call.
     ServerDown,
-    /// The tool's server needs a sign-in first.
     AuthRequired,
     /// A rule forbids this caller the tool.
     Forbidden,
     /// The user must approve the call first.
     NeedsApproval,
-    /// Too many calls.
     RateLimited,
     /// The server did not answer within the hard limit.
     Timeout,
-    /// The call was cancelled.
     Cancelled,
     /// The server answered the call with a protocol error.
     UpstreamError,
@@ -41,7 +36,6 @@ pub enum Code {
 }
 
 impl Code {
-    /// Returns the code as JSON spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Code::UnknownTool => "unknown_tool",
@@ -61,8 +55,8 @@ impl Code {
         }
     }
 
-    /// Returns the call that helps with every fault of this kind, if there is one. A cancelled call needs
-    /// none, and the messages of argument faults already say what to do.
+    /// Returns the call that helps with every fault of this kind, if there is one. A cancelled call needs none,
+    /// and the messages of argument faults already say what to do.
     fn next_step(self) -> Option<NextStep> {
         match self {
             Code::UnknownTool
@@ -71,7 +65,7 @@ impl Code {
             | Code::NotFound
             | Code::Forbidden
             | Code::Cancelled => None,
-            _ => Some(NextStep::new("execute_tool", json!({ "name": "gateway.status", "params": {} }))),
+            _ => Some(NextStep::own("status", json!({}))),
         }
     }
 
@@ -84,32 +78,32 @@ impl Code {
 /// A ready-made meta-tool call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NextStep {
-    /// The meta-tool.
+    /// A meta-tool.
     pub tool: &'static str,
-    /// Its arguments.
     pub arguments: Value,
 }
 
 impl NextStep {
-    /// Creates a call of `tool` with `arguments`.
     pub fn new(tool: &'static str, arguments: Value) -> Self {
         Self { tool, arguments }
+    }
+
+    /// A call of `gateway.<tool>`, one of Nonet's own tools.
+    pub fn own(tool: &str, params: Value) -> Self {
+        Self::new("execute_tool", json!({ "name": format!("gateway.{tool}"), "params": params }))
     }
 }
 
 /// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fault {
-    /// The kind of fault.
     pub code: Code,
     /// What happened, where, and what to do, in a sentence or two.
     pub message: String,
-    /// Whether the same call may succeed later.
     pub retryable: bool,
     /// When to retry, in milliseconds from now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// A ready-made call that helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_step: Option<Box<NextStep>>,
     /// Names that may have been meant, best first.
@@ -138,9 +132,13 @@ impl Fault {
         }
     }
 
+    pub fn next(self, tool: &'static str, arguments: Value) -> Self {
+        self.then(NextStep::new(tool, arguments))
+    }
+
     /// Sets the next call to make.
-    pub fn next(mut self, tool: &'static str, arguments: Value) -> Self {
-        self.next_step = Some(Box::new(NextStep::new(tool, arguments)));
+    pub fn then(mut self, step: NextStep) -> Self {
+        self.next_step = Some(Box::new(step));
         self
     }
 
@@ -150,21 +148,18 @@ impl Fault {
         self
     }
 
-    /// Sets when to retry.
-    pub fn retry_after(mut self, wait: std::time::Duration) -> Self {
+    pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retryable = true;
-        self.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        self.retry_after_ms = Some(millis(wait));
         self
     }
 
-    /// Sets the details.
     pub fn details(mut self, details: Value) -> Self {
         self.details = Some(Box::new(details));
         self
     }
 
-    /// Returns the fault as `{error: ...}`. Without a next call of its own, the fault gets the one for its
-    /// code, if there is one.
+    /// Returns the fault as `{error: ...}`. Without a next step of its own, the fault gets the one for its code.
     pub fn to_value(&self) -> Value {
         let mut error = json!(self);
         if self.next_step.is_none()

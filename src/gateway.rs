@@ -16,21 +16,22 @@ mod gate;
 mod graph;
 pub mod inquiry;
 mod interrupt;
-mod keep;
 pub mod last_seen;
 mod learn;
 mod lists;
+mod mailbox;
 mod prompts_resources;
 mod publish;
 mod questions;
 mod reload;
-mod run;
+pub mod run;
 mod see_also;
 mod servers;
 pub mod session;
 mod sessions;
 mod skills;
 mod snapshot;
+pub mod status;
 mod unmatched;
 mod world;
 
@@ -38,7 +39,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -49,14 +50,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::{Catalog, GATEWAY},
+    clock::Clock,
     config::Config,
-    downstream::{Around, Connection, Dial, Update, guard::Guard},
+    downstream::{Connection, ConnectionContext, Dial, Update, process_guard::ProcessGuard},
     jobs::Jobs,
+    kept::KeptResults,
+    learning::Learning,
     metrics::Metrics,
     oauth::Vault,
     search::{Embedder, Graph, Index},
     select::Selector,
     shell,
+    store::{Retention, SqliteStore, Store},
 };
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
@@ -66,8 +71,6 @@ pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
-pub use keep::Known;
-use prompts_resources::Links;
 pub use prompts_resources::Page;
 pub use questions::AskArguments;
 use questions::Questions;
@@ -136,7 +139,6 @@ pub struct Gateway {
     pub jobs: Arc<Jobs>,
     /// Finished calls.
     pub calls: Feed,
-    selector: Selector,
     embedding: Mutex<Option<AbortHandle>>,
     /// The latest graph of a large catalogue, and whether one is being built.
     graph: ArcSwapOption<Graph>,
@@ -146,42 +148,40 @@ pub struct Gateway {
     embedder: Mutex<Option<Embedder>>,
     without_embedder: bool,
     cache: Option<PathBuf>,
-    state: Option<PathBuf>,
-    learning: learn::LearningCell,
-    kept: keep::KeptCell,
-    links: Links,
+    learning: Learning,
+    /// Results that outlive their calls.
+    pub kept: KeptResults,
     /// Skills and apps as search lists them.
-    guides: ArcSwapOption<see_also::Guides>,
+    guides: see_also::Guides,
     recalled: watch::Sender<Recalled>,
     updates: Mutex<Option<mpsc::Sender<Update>>>,
-    unmatched: unmatched::Reported,
     life: Life,
-    /// Start time, wall clock.
-    since: SystemTime,
 }
 
 impl Gateway {
     /// Creates a gateway without starting anything: it answers at once, with only its own tools.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
-        let around = Around {
-            guard: Guard::new(options.executable),
+        let around = ConnectionContext {
+            guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         };
+        let (life, clock) = (Life::default(), Clock::default());
+        let retention =
+            Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
+        let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         let own = builtin::listing();
         let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
         let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
         let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
-        let life = Life::default();
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
             sessions: Sessions::default(),
             questions: Questions::default(),
             metrics: Metrics::default(),
-            jobs: Arc::default(),
             calls: Feed::default(),
-            selector,
             embedding: Mutex::default(),
             graph: ArcSwapOption::empty(),
             improving: AtomicBool::new(false),
@@ -190,16 +190,13 @@ impl Gateway {
             embedder: Mutex::default(),
             without_embedder: options.without_embedder,
             cache: options.cache,
-            state: options.state,
-            learning: learn::LearningCell::new(),
-            kept: keep::KeptCell::new(),
-            links: Links::default(),
-            guides: ArcSwapOption::empty(),
+            learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
+            kept: KeptResults::new(store, jobs.clone(), selector),
+            jobs,
+            guides: see_also::Guides::default(),
             recalled: watch::Sender::new(Recalled::Idle),
             updates: Mutex::default(),
-            unmatched: unmatched::Reported::default(),
             life,
-            since: SystemTime::now(),
         })
     }
 

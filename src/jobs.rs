@@ -1,122 +1,101 @@
-//! Calls that go on in the background: a bounded table of running and finished jobs.
+//! Calls that go on in the background: a bounded table of running and finished jobs, and the store's jobs of earlier runs and
+//! other gateways.
 //!
-//! A job is a future that yields a JSON value. This room has not heard of tools, nor of where results are kept: whoever
-//! starts a job says what becomes of its result. Statuses are named as MCP names those of tasks.
+//! A job is a future that yields a `CallToolResult`. This room has not heard of tools. Clients see a job as a task, in MCP's
+//! words.
+
+mod summary;
+#[cfg(test)]
+mod tests;
 
 use std::{
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use dashmap::DashMap;
-use serde_json::{Value, json};
-use tokio::{sync::watch, task::JoinHandle};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// How many jobs are remembered. Above it the oldest finished ones are forgotten; if all run, a new
-/// one is refused.
-pub const MAX_JOBS: usize = 2000;
+pub use summary::{TaskState, TaskSummary, list_call, wait_call};
 
-/// How a job stands.
-#[derive(Clone, Debug)]
-pub enum Status {
-    /// It is running.
-    Working,
-    /// It ended.
-    Ended(Ended),
-}
+use crate::{
+    clock::{Clock, unix_ms},
+    fault::{Code, Fault},
+    results::is_error,
+    store::{JobRow, JobState, Store},
+};
+
+/// How many jobs the table holds. Above it the oldest finished ones leave; if all are running, a new one is refused.
+const MAX_JOBS: usize = 2_000;
+/// How many jobs of the store are read to find those of gateways that have ended.
+const MAX_EARLIER: usize = 1_000;
 
 /// How a job ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
-    /// With success, with an error, or before its time.
-    pub how: How,
-    /// After how long.
+pub struct JobEnd {
+    pub state: TaskState,
     pub took: Duration,
-    /// Its result, where it is not kept elsewhere.
+    /// Its result, unless the store has it.
     pub value: Option<Arc<Value>>,
 }
 
-/// In which way a job ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// It has a result that is no error.
-    Completed,
-    /// Its result is an error.
-    Failed,
-    /// It was cancelled before it ended.
-    Cancelled,
-}
-
-impl How {
-    /// The word for it in answers.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            How::Completed => "completed",
-            How::Failed => "failed",
-            How::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// Whose a job is: one client does not see another's, unless both are of the user of this machine and one knows the handle.
+/// Who owns a job. A client sees its own jobs only, with one exception: of two clients of this machine's user, one may use a
+/// handle of the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Owner {
+pub struct JobOwner {
     /// The session that started it; none where requests belong to no session.
     pub session: Option<u64>,
     /// The profile that it was started under.
     pub profile: Option<String>,
-    /// Whether its client is one of the user of this machine. Such a client may have been started anew since.
+    /// Whether its client is one of this machine's user. Such a client may have restarted since.
     pub local: bool,
 }
 
-impl Owner {
-    fn shows(&self, other: &Owner) -> bool {
+impl JobOwner {
+    /// The owner as the store knows it: the profile, or an empty string without one.
+    pub fn key(&self) -> &str {
+        self.profile.as_deref().unwrap_or_default()
+    }
+
+    fn shows(&self, other: &JobOwner) -> bool {
         let known = self.session.is_none() || self.session == other.session;
         self.profile == other.profile && (known || self.local && other.local)
     }
 }
 
-/// Says how far a job has come, if that is known.
+/// Reports how far a job has come, if that is known.
 pub type Progress = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 
 /// What a job is started with.
 pub struct Start {
     /// What it runs, for people.
     pub label: String,
-    /// Whose it is.
-    pub owner: Owner,
-    /// When it began.
+    pub owner: JobOwner,
     pub began: Instant,
-    /// Ends it.
     pub cancel: CancellationToken,
-    /// How far it has come.
     pub progress: Progress,
 }
 
-/// One job.
 pub struct Job {
-    /// Its handle.
     pub id: String,
-    /// What it runs, for people.
-    pub label: String,
-    /// Whose it is.
-    pub owner: Owner,
-    /// When it began.
-    pub began: Instant,
-    /// When it began, on the clock.
-    pub since: SystemTime,
-    /// Ends it.
     pub cancel: CancellationToken,
-    /// Until it ends.
+    label: String,
+    owner: JobOwner,
+    began: Instant,
+    since: SystemTime,
+    /// None once the job has ended.
     progress: Mutex<Option<Progress>>,
-    /// How many wait for its result.
+    /// How many calls wait for its result.
     waiting: AtomicUsize,
-    status: watch::Sender<Status>,
+    /// None while the job is running.
+    end: watch::Sender<Option<JobEnd>>,
 }
 
 impl fmt::Debug for Job {
@@ -126,61 +105,64 @@ impl fmt::Debug for Job {
 }
 
 impl Job {
-    /// How it stands.
-    pub fn status(&self) -> Status {
-        self.status.borrow().clone()
+    /// How the job ended, if it has.
+    pub fn end(&self) -> Option<JobEnd> {
+        self.end.borrow().clone()
     }
 
-    /// How it ended, if it has.
-    pub fn ended(&self) -> Option<Ended> {
-        match &*self.status.borrow() {
-            Status::Working => None,
-            Status::Ended(ended) => Some(ended.clone()),
-        }
-    }
-
-    /// How long it has run, or ran, in milliseconds.
-    pub fn elapsed_ms(&self) -> u64 {
-        let elapsed = match &*self.status.borrow() {
-            Status::Working => self.began.elapsed(),
-            Status::Ended(ended) => ended.took,
-        };
-        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Waits at most `limit` for its end. `None`: it is still running.
-    pub async fn wait(&self, limit: Duration) -> Option<Ended> {
+    /// Waits at most `limit` for the end. None: the job is still running.
+    pub async fn wait(&self, limit: Duration) -> Option<JobEnd> {
         let _waiting = Waiting::new(&self.waiting);
-        let mut status = self.status.subscribe();
-        let ended = status.wait_for(|status| matches!(status, Status::Ended(_)));
-        let _ = tokio::time::timeout(limit, ended).await;
-        self.ended()
+        let mut end = self.end.subscribe();
+        let _ = tokio::time::timeout(limit, end.wait_for(Option::is_some)).await;
+        self.end()
     }
 
-    /// Whether somebody waits for its result, and so learns of its end.
+    /// Whether a call waits for the result, and so learns of the end.
     pub fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// How far it has come, if that is known and it has not ended.
-    pub fn progress(&self) -> Option<Value> {
-        let progress = self.progress.lock().ok()?.clone();
-        progress?()
+    fn is_running(&self) -> bool {
+        self.end.borrow().is_none()
     }
 
-    /// The job as answers show it.
-    pub fn summary(&self) -> Value {
-        let ended = self.ended();
-        let state = ended.as_ref().map_or("running", |ended| ended.how.as_str());
-        let mut summary = json!({ "task_id": self.id, "state": state, "tool": self.label, "elapsed_ms": self.elapsed_ms() });
-        if let Some(progress) = self.progress() {
-            summary["progress"] = progress;
+    fn row(&self, state: JobState) -> JobRow {
+        JobRow {
+            id: self.id.clone(),
+            owner: self.owner.key().into(),
+            label: self.label.clone(),
+            state,
+            started_ms: unix_ms(self.since),
+            leased: true,
         }
-        summary
+    }
+
+    /// Ends the job with the outcome of its work. The job counts as ended only when its result is in the store, so that
+    /// whoever reads of the end finds the result.
+    async fn finish(&self, value: Value, store: &dyn Store, clock: &Clock) {
+        let took = self.began.elapsed();
+        let ended_ms = clock.unix_ms();
+        let (state, stored) = match is_error(&value) {
+            _ if self.cancel.is_cancelled() => (TaskState::Cancelled, JobState::Cancelled { ended_ms }),
+            true => (TaskState::Failed, JobState::Done { ended_ms, failed: true }),
+            false => (TaskState::Completed, JobState::Done { ended_ms, failed: false }),
+        };
+        // It may hold on to results.
+        *self.progress.lock() = None;
+        let value = Arc::new(value);
+        let value = match store.put_job(self.row(stored), Some(value.clone())).await {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::warn!(%error, job = %self.id, "the result of a task is kept in memory only");
+                Some(value)
+            }
+        };
+        self.end.send_replace(Some(JobEnd { state, took, value }));
     }
 }
 
-/// Counts somebody who waits.
+/// Counts a call that waits.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -196,33 +178,33 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// All jobs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Jobs {
+    store: Arc<dyn Store>,
+    clock: Clock,
     table: DashMap<String, Arc<Job>>,
+    most: usize,
 }
 
 /// The table is full of running jobs.
 #[derive(Debug, thiserror::Error)]
-#[error("{MAX_JOBS} calls are running in the background already")]
-pub struct Full;
+#[error("{0} calls are running in the background already")]
+pub struct Full(usize);
 
 impl Jobs {
-    /// Takes over work that is running in a task of its own; a panic in it becomes a result that says so. `begin` writes down
-    /// that there is such a job. Once it has ended, `keep` gets its result and gives it back if it could not be kept; only
-    /// then the job counts as ended, so that whoever reads of its end finds its result. Then `tell` is called.
-    pub fn adopt<B, K>(
+    /// An empty table over a store.
+    pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
+        Self { store, clock, table: DashMap::new(), most: MAX_JOBS }
+    }
+
+    /// Takes over work that runs in a task of its own. A panic in the work becomes a result that says so. Calls `announce`
+    /// once the job has ended.
+    pub fn adopt(
         &self,
         start: Start,
         running: JoinHandle<Value>,
-        begin: impl FnOnce(Arc<Job>) -> B + Send + 'static,
-        keep: impl FnOnce(Arc<Job>, How, Value) -> K + Send + 'static,
-        tell: impl FnOnce(&Job) + Send + 'static,
-    ) -> Result<Arc<Job>, Full>
-    where
-        B: Future<Output = ()> + Send + 'static,
-        K: Future<Output = Option<Value>> + Send + 'static,
-    {
+        announce: impl FnOnce(&Arc<Job>) + Send + 'static,
+    ) -> Result<Arc<Job>, Full> {
         if let Err(full) = self.make_room() {
             start.cancel.cancel();
             return Err(full);
@@ -232,94 +214,107 @@ impl Jobs {
             label: start.label,
             owner: start.owner,
             began: start.began,
-            since: SystemTime::now().checked_sub(start.began.elapsed()).unwrap_or_else(SystemTime::now),
+            since: self.clock.now() - start.began.elapsed(),
             cancel: start.cancel,
             progress: Mutex::new(Some(start.progress)),
             waiting: AtomicUsize::new(0),
-            status: watch::Sender::new(Status::Working),
+            end: watch::Sender::new(None),
         });
         self.table.insert(job.id.clone(), job.clone());
-        let own = job.clone();
+        let (own, store, clock) = (job.clone(), self.store.clone(), self.clock.clone());
         tokio::spawn(async move {
-            let ((), ended) = tokio::join!(begin(own.clone()), running);
+            let begun = store.put_job(own.row(JobState::Working), None);
+            let (begun, ended) = tokio::join!(begun, running);
+            if let Err(error) = begun {
+                tracing::warn!(%error, job = %own.id, "a task is not in the store");
+            }
             let value = ended.unwrap_or_else(|panic| {
                 tracing::error!(job = %own.id, %panic, "a background call panicked");
                 panicked()
             });
-            let took = own.began.elapsed();
-            let how = match value.get("isError") {
-                _ if own.cancel.is_cancelled() => How::Cancelled,
-                Some(Value::Bool(true)) => How::Failed,
-                _ => How::Completed,
-            };
-            // It may hold on to results.
-            if let Ok(mut progress) = own.progress.lock() {
-                *progress = None;
-            }
-            let value = keep(own.clone(), how, value).await.map(Arc::new);
-            own.status.send_replace(Status::Ended(Ended { how, took, value }));
-            tell(&own);
+            own.finish(value, &*store, &clock).await;
+            announce(&own);
         });
         Ok(job)
     }
 
     fn make_room(&self) -> Result<(), Full> {
-        if self.table.len() < MAX_JOBS {
+        if self.table.len() < self.most {
             return Ok(());
         }
-        let mut ended: Vec<(Instant, String)> = self
-            .table
-            .iter()
-            .filter(|job| matches!(*job.status.borrow(), Status::Ended(_)))
-            .map(|job| (job.began, job.id.clone()))
-            .collect();
-        ended.sort();
+        let ended = self.table.iter().filter(|job| !job.is_running());
+        let mut ended: Vec<(Instant, String)> = ended.map(|job| (job.began, job.id.clone())).collect();
         if ended.is_empty() {
-            return Err(Full);
+            return Err(Full(self.most));
         }
-        for (_, id) in ended.iter().take(MAX_JOBS / 10) {
+        ended.sort();
+        for (_, id) in ended.iter().take((self.most / 10).max(1)) {
             self.table.remove(id);
         }
         Ok(())
     }
 
-    /// The job with this handle, if `owner` may see it.
-    pub fn get(&self, id: &str, owner: &Owner) -> Option<Arc<Job>> {
+    /// The job with this handle, if it is in the table and `owner` may see it.
+    pub fn get(&self, id: &str, owner: &JobOwner) -> Option<Arc<Job>> {
         self.table.get(id).map(|job| job.clone()).filter(|job| job.owner.shows(owner))
     }
 
-    /// Whether there is a job with this handle, whosever it is.
+    /// Whether the table has a job with this handle, whoever owns it.
     pub fn knows(&self, id: &str) -> bool {
         self.table.contains_key(id)
     }
 
-    /// How many are running.
+    /// The task with this handle, if `owner` may see it: a job of the table, or one that the store has from an earlier run,
+    /// from another gateway, or because it left the table.
+    pub async fn find(&self, id: &str, owner: &JobOwner) -> Option<TaskSummary> {
+        if let Some(job) = self.get(id, owner) {
+            return Some(job.summary());
+        }
+        // A hidden job of the table is another client's.
+        if self.knows(id) {
+            return None;
+        }
+        let row = self.store.job(id, owner.key()).await.ok()??;
+        Some(TaskSummary::stored(row, self.clock.unix_ms()))
+    }
+
+    /// How many jobs are running.
     pub fn running(&self) -> usize {
-        self.table.iter().filter(|job| matches!(*job.status.borrow(), Status::Working)).count()
+        self.table.iter().filter(|job| job.is_running()).count()
     }
 
-    /// All jobs, newest first: for the user of the machine, not for clients.
+    /// All jobs of the table, newest first: for the user of the machine, not for clients.
     pub fn all(&self) -> Vec<Arc<Job>> {
-        let mut all: Vec<Arc<Job>> = self.table.iter().map(|job| job.clone()).collect();
-        all.sort_by(|a, b| b.began.cmp(&a.began).then(a.id.cmp(&b.id)));
-        all
+        self.newest_first(|_| true)
     }
 
-    /// The jobs of a session, newest first. Without a session there is no list: who knows a handle may use it, and nobody
+    /// The jobs of a session, newest first. None without a session: a client that knows a handle may use it, and no client
     /// learns of others.
-    pub fn list(&self, owner: &Owner) -> Vec<Arc<Job>> {
-        let seen = self.table.iter().filter(|job| job.owner == *owner && owner.session.is_some());
-        let mut all: Vec<Arc<Job>> = seen.map(|job| job.clone()).collect();
-        all.sort_by(|a, b| b.began.cmp(&a.began).then(a.id.cmp(&b.id)));
-        all
+    pub fn list(&self, owner: &JobOwner) -> Vec<Arc<Job>> {
+        self.newest_first(|job| job.owner == *owner && owner.session.is_some())
+    }
+
+    fn newest_first(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Arc<Job>> {
+        let mut jobs: Vec<Arc<Job>> =
+            self.table.iter().filter(|job| wanted(job)).map(|job| job.clone()).collect();
+        jobs.sort_by(|a, b| b.began.cmp(&a.began).then(a.id.cmp(&b.id)));
+        jobs
+    }
+
+    /// At most `limit` tasks of gateways that have ended, newest first; none without a session, as for [`Jobs::list`].
+    pub async fn earlier(&self, owner: &JobOwner, limit: usize) -> Vec<TaskSummary> {
+        if owner.session.is_none() {
+            return Vec::new();
+        }
+        let rows = self.store.jobs(owner.key(), MAX_EARLIER).await.unwrap_or_default();
+        let earlier = rows.into_iter().filter(|row| !row.leased).take(limit);
+        earlier.map(|row| TaskSummary::stored(row, self.clock.unix_ms())).collect()
     }
 }
 
 /// The result of work that panicked.
 pub fn panicked() -> Value {
-    crate::fault::Fault::new(
-        crate::fault::Code::Internal,
-        "Nonet itself failed during this call; the log has the reason. Other calls are not touched.",
-    )
-    .to_result()
+    let message =
+        "Nonet itself failed during this call; the log has the reason. Other calls are not affected.";
+    Fault::new(Code::Internal, message).to_result()
 }

@@ -6,30 +6,31 @@
 
 use std::{
     env,
-    sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, mpsc},
+    sync::{Arc, LazyLock, OnceLock, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use keyring_core::{CredentialStore, Entry};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 /// The service that every secret is kept under; its name is the user.
 pub const SERVICE: &str = "nonet";
-/// The variable that keeps Nonet away from the keyring, if it is `off`.
+/// The variable that switches the keyring off, with the value `off`.
 pub const SWITCH: &str = "NONET_KEYRING";
-/// How long a keyring is waited for where nobody may be there to answer it.
+/// The limit of an access where no user may be there to unlock the keyring.
 pub const UNATTENDED: Duration = Duration::from_secs(3);
-/// How long it is waited for where somebody has just typed a command.
+/// The limit of an access for a user who has just typed a command.
 pub const ATTENDED: Duration = Duration::from_secs(120);
 
 /// The longest text that an entry takes, in units of UTF-16. Windows has 2,560 bytes for it.
 const LONGEST: usize = if cfg!(windows) { 1_200 } else { usize::MAX };
-/// What an entry begins with whose text stands in other entries.
+/// The beginning of an entry whose text is in other entries.
 const PARTS: &str = "\u{1}parts ";
 
-/// Why there is no secret.
+/// Why a secret cannot be read or stored.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// There is no keyring, or it cannot be reached.
@@ -63,49 +64,50 @@ impl Error {
     }
 }
 
-/// The way to a keyring, for one task such as reading a configuration: its limit is for all accesses together.
+/// Access to a keyring for one task, such as reading a configuration. The limit is for all accesses together.
 #[derive(Clone)]
 pub struct Keyring {
-    shared: Arc<Shared>,
+    shared: Arc<KeyringState>,
     longest: usize,
 }
 
-struct Shared {
-    open: Box<Open>,
+struct KeyringState {
+    open: Box<OpenStore>,
     store: OnceLock<Arc<CredentialStore>>,
-    /// How long it may still be waited for, or why it is not asked any more.
+    /// The rest of the limit, or why the keyring is no longer asked.
     left: Mutex<Result<Duration, Error>>,
 }
 
-type Open = dyn Fn() -> keyring_core::Result<Arc<CredentialStore>> + Send + Sync;
+type OpenStore = dyn Fn() -> keyring_core::Result<Arc<CredentialStore>> + Send + Sync;
 
 impl Keyring {
-    /// The keyring of this system. It is not touched before the first secret is asked for.
+    /// Returns the keyring of this system, which the first access opens.
     pub fn system(limit: Duration) -> Self {
         Self::new(open, limit)
     }
 
-    /// Any other keyring.
+    /// Returns another keyring.
     pub fn new(
         open: impl Fn() -> keyring_core::Result<Arc<CredentialStore>> + Send + Sync + 'static,
         limit: Duration,
     ) -> Self {
-        let shared = Shared { open: Box::new(open), store: OnceLock::new(), left: Mutex::new(Ok(limit)) };
+        let shared =
+            KeyringState { open: Box::new(open), store: OnceLock::new(), left: Mutex::new(Ok(limit)) };
         Self { shared: Arc::new(shared), longest: LONGEST }
     }
 
-    /// The secret of that name.
+    /// Returns a secret.
     pub fn get(&self, name: &str) -> Result<String, Error> {
         self.run(name, read)
     }
 
-    /// Stores a secret, in the place of one that has the name already.
+    /// Stores a secret, or replaces the one of that name.
     pub fn set(&self, name: &str, value: &str) -> Result<(), Error> {
         let (value, longest) = (value.to_string(), self.longest);
         self.run(name, move |store, name| write(store, name, &value, longest))
     }
 
-    /// Takes a secret out.
+    /// Removes a secret.
     pub fn remove(&self, name: &str) -> Result<(), Error> {
         self.run(name, remove)
     }
@@ -115,7 +117,7 @@ impl Keyring {
         name: &str,
         work: impl FnOnce(&CredentialStore, &str) -> keyring_core::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let mut left = self.shared.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.shared.left.lock();
         let limit = left.clone()?;
         let (sender, answer) = mpsc::sync_channel(1);
         let (shared, name, begun) = (self.shared.clone(), name.to_string(), Instant::now());
@@ -136,7 +138,7 @@ impl Keyring {
         });
         let rest = limit.checked_sub(begun.elapsed()).ok_or_else(late);
         *left = match &result {
-            // Its user is asked once, not for each secret. macOS asks for each, and may be refused one alone.
+            // The user is asked once, not for each secret. macOS asks for each, and the user may refuse a single one.
             Err(error @ Error::Locked(_)) if cfg!(not(target_os = "macos")) => Err(error.clone()),
             _ => rest,
         };
@@ -144,7 +146,7 @@ impl Keyring {
     }
 }
 
-impl Shared {
+impl KeyringState {
     fn store(&self) -> Result<&Arc<CredentialStore>, Error> {
         if let Some(store) = self.store.get() {
             return Ok(store);
@@ -154,10 +156,10 @@ impl Shared {
     }
 }
 
-/// Told when a keyring has answered after all that was no longer waited for: its user has unlocked it.
+/// Signals an answer of a keyring after the limit: the user has unlocked it.
 static LATE: LazyLock<Notify> = LazyLock::new(Notify::new);
 
-/// Waits until a keyring answers that was given up.
+/// Waits for the late answer of a keyring.
 pub async fn answered_late() {
     LATE.notified().await;
 }
@@ -237,14 +239,14 @@ fn remove(store: &CredentialStore, name: &str) -> keyring_core::Result<()> {
     Ok(())
 }
 
-/// The names of the entries that hold the parts of a text, if it is one in parts.
+/// Returns the names of the entries with the parts of a text, if the text is in parts.
 fn parts(text: &str, name: &str) -> Option<Vec<String>> {
     let (count, tag) = text.strip_prefix(PARTS)?.split_once(' ')?;
     let count: usize = count.parse().ok()?;
     Some((1..=count).map(|number| format!("{name}/{tag}/{number}")).collect())
 }
 
-/// A text in pieces that an entry takes.
+/// Splits a text into pieces that fit into an entry.
 fn pieces(text: &str, longest: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut units = 0;
@@ -261,7 +263,7 @@ fn pieces(text: &str, longest: usize) -> Vec<String> {
     pieces
 }
 
-/// What a keyring's error means. Nothing of what it holds is told.
+/// Translates an error of the keyring, without any content.
 fn explained(error: keyring_core::Error, name: &str) -> Error {
     use keyring_core::Error as Cause;
     match &error {
@@ -272,7 +274,7 @@ fn explained(error: keyring_core::Error, name: &str) -> Error {
         // Where a prompt was refused while a secret was to be stored.
         Cause::PlatformFailure(cause) if is_refusal(&cause.to_string()) => Error::Locked(detail(&error)),
         Cause::Ambiguous(_) => Error::Failed(format!("it has more than one secret `{name}`")),
-        Cause::BadEncoding(_) | Cause::BadDataFormat(..) => Error::Failed(format!("`{name}` is no text")),
+        Cause::BadEncoding(_) | Cause::BadDataFormat(..) => Error::Failed(format!("`{name}` is not text")),
         _ => Error::Failed(detail(&error)),
     }
 }
@@ -308,7 +310,7 @@ pub(crate) mod tests {
         keyring
     }
 
-    /// One that is not there.
+    /// A keyring that does not exist.
     pub(crate) fn missing() -> Keyring {
         Keyring::new(|| Err(unsupported("no bus")), Duration::from_secs(60))
     }
@@ -356,7 +358,7 @@ pub(crate) mod tests {
         let (go, waits) = mpsc::channel::<()>();
         let waits = Mutex::new(waits);
         let open = move || {
-            let _ = waits.lock().expect("nobody panicked").recv();
+            let _ = waits.lock().recv();
             Ok(mock::Store::new()? as Arc<CredentialStore>)
         };
         let keyring = Keyring::new(open, Duration::from_millis(20));

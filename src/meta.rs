@@ -90,7 +90,7 @@ pub async fn call(
     };
     // Nobody reads an answer to a cancelled request.
     if !caller.cancel.is_cancelled() && !verbatim {
-        caller.session.attach_notices(&mut result, notices);
+        caller.session.mailbox.attach(&mut result, notices);
     }
     Answer::Result(result)
 }

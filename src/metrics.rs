@@ -12,19 +12,20 @@ mod page;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use dashmap::DashMap;
+use parking_lot::Mutex;
 use serde::Serialize;
 
 pub use self::page::{CONTENT_TYPE, Now, ServerNow};
 use self::{
-    histogram::{Histogram, Reading},
-    page::Page,
+    histogram::{Histogram, HistogramReading},
+    page::MetricsPage,
 };
 
 /// How many tools are told apart. Tools called for the first time after that are counted together, by server.
@@ -62,7 +63,7 @@ const SEARCH_US: &[u64] = &[
 
 /// One call that has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct CallRecord<'a> {
     /// The server of the tool.
     pub server: &'a Arc<str>,
     /// The tool's own name.
@@ -83,9 +84,9 @@ pub struct Call<'a> {
 #[derive(Debug)]
 pub struct Metrics {
     /// By full name; for tools beyond [`MAX_TOOLS`] by the name of the server, which no full name equals.
-    tools: DashMap<Arc<str>, Arc<Tool>>,
-    servers: DashMap<Arc<str>, Arc<Server>>,
-    refused: Outcomes,
+    tools: DashMap<Arc<str>, Arc<ToolCounts>>,
+    servers: DashMap<Arc<str>, Arc<ServerCounts>>,
+    refused: OutcomeCounts,
     gateway: Histogram,
     search: Histogram,
 }
@@ -104,6 +105,13 @@ pub struct Latency {
     pub search: Option<Spread>,
 }
 
+impl Latency {
+    /// Returns whether nothing was observed.
+    pub fn is_empty(&self) -> bool {
+        self.gateway.is_none() && self.server.is_none() && self.search.is_none()
+    }
+}
+
 /// Two quantiles, as near as the buckets tell them. What is above all buckets counts as the highest bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Spread {
@@ -118,7 +126,7 @@ impl Default for Metrics {
         Self {
             tools: DashMap::new(),
             servers: DashMap::new(),
-            refused: Outcomes::default(),
+            refused: OutcomeCounts::default(),
             gateway: Histogram::new(GATEWAY_US),
             search: Histogram::new(SEARCH_US),
         }
@@ -127,7 +135,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Counts one call of the tool with that full name. The name and those in `call` are the catalogue's.
-    pub fn record(&self, full: &Arc<str>, call: &Call<'_>) {
+    pub fn record(&self, full: &Arc<str>, call: &CallRecord<'_>) {
         let tool = self.tool(full, call);
         tool.outcomes.add(call.outcome);
         tool.server.bytes_in.fetch_add(call.bytes_in as u64, Relaxed);
@@ -190,7 +198,7 @@ impl Metrics {
 
     /// The median of times and their 95th percentile.
     pub fn latency(&self) -> Latency {
-        let spread = |times: Reading| {
+        let spread = |times: HistogramReading| {
             times.quantile_us(50).zip(times.quantile_us(95)).map(|(p50_us, p95_us)| Spread { p50_us, p95_us })
         };
         Latency {
@@ -214,7 +222,7 @@ impl Metrics {
             }
         }
         let servers = self.servers.iter().map(|server| (server.name.clone(), server.value().clone()));
-        Page {
+        MetricsPage {
             calls,
             refused: self.refused.counts(),
             servers: servers.collect(),
@@ -225,7 +233,7 @@ impl Metrics {
         .render()
     }
 
-    fn in_servers(&self) -> Reading {
+    fn in_servers(&self) -> HistogramReading {
         let mut all = Histogram::new(SERVER_US).read();
         for server in &self.servers {
             all.add(&server.time.read());
@@ -233,7 +241,7 @@ impl Metrics {
         all
     }
 
-    fn tool(&self, full: &Arc<str>, call: &Call<'_>) -> Arc<Tool> {
+    fn tool(&self, full: &Arc<str>, call: &CallRecord<'_>) -> Arc<ToolCounts> {
         if let Some(tool) = self.tools.get(full) {
             return tool.clone();
         }
@@ -243,29 +251,29 @@ impl Metrics {
             (call.server, OTHER.into())
         };
         let server = self.server(call.server);
-        let new = || Arc::new(Tool { name, server, outcomes: Outcomes::default() });
+        let new = || Arc::new(ToolCounts { name, server, outcomes: OutcomeCounts::default() });
         self.tools.entry(key.clone()).or_insert_with(new).clone()
     }
 
-    fn server(&self, name: &Arc<str>) -> Arc<Server> {
+    fn server(&self, name: &Arc<str>) -> Arc<ServerCounts> {
         if let Some(server) = self.servers.get(name) {
             return server.clone();
         }
-        self.servers.entry(name.clone()).or_insert_with(|| Arc::new(Server::new(name.clone()))).clone()
+        self.servers.entry(name.clone()).or_insert_with(|| Arc::new(ServerCounts::new(name.clone()))).clone()
     }
 }
 
 /// What is counted of one tool.
 #[derive(Debug)]
-struct Tool {
+struct ToolCounts {
     name: Arc<str>,
-    server: Arc<Server>,
-    outcomes: Outcomes,
+    server: Arc<ServerCounts>,
+    outcomes: OutcomeCounts,
 }
 
 /// What is counted of one server.
 #[derive(Debug)]
-struct Server {
+struct ServerCounts {
     name: Arc<str>,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
@@ -273,7 +281,7 @@ struct Server {
     time: Histogram,
 }
 
-impl Server {
+impl ServerCounts {
     fn new(name: Arc<str>) -> Self {
         Self {
             name,
@@ -287,22 +295,22 @@ impl Server {
 
 /// How often something ended in which way. Nearly everything ends with `ok`, which takes no lock.
 #[derive(Debug, Default)]
-struct Outcomes {
+struct OutcomeCounts {
     ok: AtomicU64,
     others: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-impl Outcomes {
+impl OutcomeCounts {
     fn add(&self, outcome: &'static str) {
         if outcome == "ok" {
             self.ok.fetch_add(1, Relaxed);
         } else {
-            *self.others.lock().unwrap_or_else(PoisonError::into_inner).entry(outcome).or_default() += 1;
+            *self.others.lock().entry(outcome).or_default() += 1;
         }
     }
 
     fn counts(&self) -> BTreeMap<&'static str, u64> {
-        let mut counts = self.others.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut counts = self.others.lock().clone();
         let ok = self.ok.load(Relaxed);
         if ok > 0 {
             counts.insert("ok", ok);
@@ -311,7 +319,7 @@ impl Outcomes {
     }
 
     fn calls_and_failures(&self) -> (u64, u64) {
-        let failures = self.others.lock().unwrap_or_else(PoisonError::into_inner).values().sum();
+        let failures = self.others.lock().values().sum();
         (self.ok.load(Relaxed) + failures, failures)
     }
 }

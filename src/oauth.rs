@@ -1,9 +1,9 @@
 //! Signing in to remote servers with OAuth 2.1, as MCP's revisions since 2025-03-26 ask for it.
 //!
-//! `nonet login` ([`SignIn`]) leaves a [`Record`] in the [`Vault`]; an [`Account`] gives the requests of one server their
-//! access token out of it, and renews it in time. Discovery, registration, PKCE and the token requests are rmcp's; what is
-//! kept, when it is renewed and who is told is decided here. rmcp's own store cannot be used, since it forgets the secret of
-//! a client that was registered, without which no token of it can be renewed.
+//! `nonet login` ([`SignIn`]) stores a [`Record`] in the [`Vault`]; an [`Account`] signs the requests of one server with the
+//! access token of that record and renews the token in time. Discovery, registration, PKCE and the token requests are
+//! rmcp's; storage, renewal and messages are decided here. rmcp's own store drops the secret of a registered client, without
+//! which no token of that client can be renewed.
 
 mod callback;
 mod sign_in;
@@ -13,10 +13,11 @@ use std::{
     collections::VecDeque,
     fmt,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use reqwest::Url;
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, ClientCredentialsConfig, CredentialStore, InMemoryCredentialStore,
@@ -26,32 +27,33 @@ use rmcp::transport::auth::{
 use self::vault::Stamp;
 pub use self::{
     callback::{Callback, CameBack},
-    sign_in::{SignIn, SignInError, Wish},
-    vault::{Entry, Kept, Record, Vault, VaultError},
+    sign_in::{SignIn, SignInError, SignInRequest},
+    vault::{KeptRecord, Record, Vault, VaultEntry, VaultError},
 };
 use crate::{
+    clock::Clock,
     config::{Grant, OAuth},
     keyring,
     text::clip,
     web,
 };
 
-/// How long before its end a token is renewed, so that it does not end on the way.
+/// How long before its expiry a token is renewed, so that it does not expire on the way.
 const BEFORE_END: Duration = Duration::from_secs(30);
-/// How long a renewal that failed is not tried again, however many requests want it.
+/// The pause after a failed renewal, however many requests need a token.
 const RENEW_AGAIN: Duration = Duration::from_secs(5);
-/// How long one renewal may take, with all that has to be found out before it.
+/// The longest time for one renewal, discovery included.
 const RENEW_LIMIT: Duration = Duration::from_secs(60);
-/// How many secrets are remembered that must not be shown.
+/// The number of tokens and secrets that are masked.
 const MASKED: usize = 8;
 
-/// Why there is no token although there should be one.
+/// Why a sign-in gives no token.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RenewError {
-    /// It did not come to an answer of the sign-in server. Trying again later may help.
+    /// The sign-in server did not answer. Another attempt later may help.
     #[error("its sign-in could not be renewed: {0}")]
     Failed(String),
-    /// The sign-in server says no, or has said so before. Only a new sign-in helps, or another client.
+    /// The sign-in server refused, now or earlier. Only a new sign-in helps, or another client.
     #[error("{0}")]
     Over(String),
 }
@@ -66,30 +68,33 @@ impl From<VaultError> for RenewError {
 pub struct Account {
     url: String,
     settings: OAuth,
-    /// Where a sign-in is kept; none where nothing is kept on this machine, or nobody signs in.
-    entry: Option<Entry>,
-    /// Locked while a token is renewed: all requests of the server wait for one renewal.
-    held: tokio::sync::Mutex<Held>,
-    /// What was had last and must not be shown.
+    /// The place of the sign-in in the vault; absent without a vault, or if no user signs in.
+    entry: Option<VaultEntry>,
+    /// Locked during a renewal, so that all requests of the server wait for one renewal.
+    held: tokio::sync::Mutex<HeldSignIn>,
+    /// The last tokens and secrets, for [`Account::mask`].
     secrets: Mutex<VecDeque<String>>,
+    clock: Clock,
 }
 
-/// What is in memory of the sign-in.
+/// The sign-in in memory.
 #[derive(Default)]
-struct Held {
-    record: Option<Kept>,
-    /// The state of the file that it was read from.
+struct HeldSignIn {
+    record: Option<KeptRecord>,
+    /// The stamp of the file that the record was read from.
     stamp: Option<Stamp>,
     /// The last renewal that failed.
     failed: Option<(Instant, RenewError)>,
 }
 
-impl Held {
+impl HeldSignIn {
     fn token(&self) -> Option<String> {
         self.record.as_ref()?.record.token()
     }
 
-    fn is_good_at(&self, moment: Duration) -> bool {
+    /// Returns whether the token is still good after this time.
+    fn is_good_in(&self, time: Duration, clock: &Clock) -> bool {
+        let moment = Duration::from_millis(clock.unix_ms()) + time;
         self.record.as_ref().is_some_and(|kept| kept.record.ends_after(moment))
     }
 }
@@ -101,7 +106,7 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// The account that a server's requests are signed with.
+    /// Returns the account for a server's requests.
     pub fn new(server: &str, url: &str, settings: OAuth, vault: Option<&Vault>) -> Self {
         let vault = vault.filter(|_| settings.grant == Grant::AuthorizationCode);
         let secret = settings.client_secret.iter().map(|secret| secret.expose().to_string());
@@ -111,20 +116,21 @@ impl Account {
             held: tokio::sync::Mutex::default(),
             secrets: Mutex::new(secret.collect()),
             settings,
+            clock: Clock::default(),
         }
     }
 
-    /// In whose name it signs in.
+    /// Returns the kind of sign-in.
     pub fn grant(&self) -> Grant {
         self.settings.grant
     }
 
-    /// The access token for a request, renewed if it is about to end. None if nobody has signed in.
+    /// Returns the access token for a request, renewed if it is about to expire; `None` if nobody has signed in.
     pub async fn token(self: &Arc<Self>) -> Result<Option<String>, RenewError> {
         let held = {
             let mut held = self.held.lock().await;
             self.look(&mut held).await?;
-            if held.is_good_at(now() + BEFORE_END) {
+            if held.is_good_in(BEFORE_END, &self.clock) {
                 return Ok(held.token());
             }
             match (&held.record, self.settings.grant) {
@@ -138,12 +144,12 @@ impl Account {
         self.renewed(held, true).await
     }
 
-    /// Another token after the server refused the one that was `used`; none if there is no other.
+    /// Returns another token after the server refused the `used` one, if there is another.
     async fn another(self: &Arc<Self>, used: Option<String>) -> Result<Option<String>, RenewError> {
         let mut held = self.held.lock().await;
         self.look(&mut held).await?;
         match held.token() {
-            // Somebody else has renewed it, or signed in anew.
+            // Another process has renewed the token, or the user has signed in again.
             Some(current) if used.as_ref() != Some(&current) => return Ok(Some(current)),
             Some(_) => drop(held),
             None => return Ok(None),
@@ -151,8 +157,8 @@ impl Account {
         self.renewed(used, false).await
     }
 
-    /// Renews the token that is held, if it is still the one that was `used`. `serves`: whether that serves until its end.
-    /// Goes on where the request that wants it is given up: the sign-in server may take the old refresh token no more.
+    /// Renews the token if it is still the `used` one. `serves`: whether the used token is good until its expiry.
+    /// Continues when the request is given up: the sign-in server may no longer accept the old refresh token.
     async fn renewed(
         self: &Arc<Self>,
         used: Option<String>,
@@ -182,14 +188,16 @@ impl Account {
                 },
             };
             match error {
-                RenewError::Failed(_) if serves && held.is_good_at(now()) => Ok(held.token()),
+                RenewError::Failed(_) if serves && held.is_good_in(Duration::ZERO, &account.clock) => {
+                    Ok(held.token())
+                }
                 error => Err(error),
             }
         });
         renewing.await.unwrap_or_else(|error| Err(RenewError::Failed(error.to_string())))
     }
 
-    /// Ends when somebody has signed in, or out. A renewal is neither.
+    /// Resolves once the user has signed in or out. A renewal is neither.
     pub async fn changed(&self) {
         let Some(entry) = &self.entry else { return std::future::pending().await };
         let before = self.held.lock().await.record.as_ref().map(|kept| kept.record.id.clone());
@@ -198,14 +206,14 @@ impl Account {
         }
     }
 
-    /// A text without the tokens, for servers that repeat them.
+    /// Returns a text without tokens and secrets, which servers may repeat.
     pub fn mask(&self, text: String) -> String {
-        let secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
+        let secrets = self.secrets.lock();
         secrets.iter().fold(text, |text, secret| text.replace(secret.as_str(), "***"))
     }
 
     fn hide(&self, record: &Record) {
-        let mut secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut secrets = self.secrets.lock();
         for secret in record.secrets().into_iter().filter(|secret| !secret.is_empty()) {
             if !secrets.contains(&secret) {
                 secrets.push_front(secret);
@@ -214,15 +222,15 @@ impl Account {
         secrets.truncate(MASKED);
     }
 
-    /// Reads what is kept, if that has changed.
-    async fn look(&self, held: &mut Held) -> Result<(), VaultError> {
+    /// Reads the vault if it has changed.
+    async fn look(&self, held: &mut HeldSignIn) -> Result<(), VaultError> {
         let Some(entry) = &self.entry else { return Ok(()) };
         let stamp = entry.stamp();
         if stamp != held.stamp {
-            // The stamp is of before the reading: what is written meanwhile is seen the next time.
+            // The stamp is older than the read: a write in between is noticed the next time.
             let from = entry.clone();
             let record = entry.apart(move || from.read()).await?;
-            *held = Held { record, stamp, failed: None };
+            *held = HeldSignIn { record, stamp, failed: None };
             if let Some(kept) = &held.record {
                 self.hide(&kept.record);
             }
@@ -230,21 +238,21 @@ impl Account {
         Ok(())
     }
 
-    /// Renews the token that is held, unless another process has just done so.
-    async fn renew(&self, held: &mut Held) -> Result<Option<String>, RenewError> {
+    /// Renews the token, unless another process has just done so.
+    async fn renew(&self, held: &mut HeldSignIn) -> Result<Option<String>, RenewError> {
         if self.settings.grant == Grant::ClientCredentials {
-            // Such a token is not kept: the next one is a request away.
+            // Such a token is not stored: the next one is a request away.
             let record = limited(exchange(&self.url, &self.settings)).await?;
             self.hide(&record);
-            held.record = Some(Kept { record, in_keyring: false });
+            held.record = Some(KeptRecord { record, in_keyring: false });
             return Ok(held.token());
         }
         let Some(entry) = &self.entry else { return Ok(None) };
-        // One renewal at a time on this machine: many servers take a refresh token only once.
+        // One renewal at a time on this machine: many servers accept a refresh token only once.
         let _lock = entry.lock().await?;
         let before = held.token();
         self.look(held).await?;
-        if held.token() != before && held.is_good_at(now() + BEFORE_END) {
+        if held.token() != before && held.is_good_in(BEFORE_END, &self.clock) {
             return Ok(held.token());
         }
         let Some(mut kept) = held.record.clone() else { return Ok(None) };
@@ -254,7 +262,7 @@ impl Account {
                 kept.record.credentials = credentials.clone();
                 self.hide(&kept.record);
             }
-            // No token is sent any more, and none asked for, until somebody signs in.
+            // Until the next sign-in, no token is sent and none is requested.
             Err(RenewError::Over(_)) => kept.record.credentials.token_response = None,
             Err(RenewError::Failed(_)) => {}
         }
@@ -265,8 +273,8 @@ impl Account {
             let to = entry.clone();
             match entry.apart(move || to.write(&kept, keyring::UNATTENDED)).await {
                 Ok(()) => held.stamp = entry.stamp(),
-                // The token is good all the same, for this process.
-                Err(error) => tracing::error!("a sign-in that was renewed is not kept: {error}"),
+                // The token is still good for this process.
+                Err(error) => tracing::error!("a renewed sign-in could not be stored: {error}"),
             }
         }
         renewed.map(|_| held.token())
@@ -282,7 +290,7 @@ async fn limited<T>(work: impl Future<Output = Result<T, RenewError>>) -> Result
     tokio::time::timeout(RENEW_LIMIT, work).await.unwrap_or_else(|error| Err(late(error)))
 }
 
-/// One request to a server that may want a token. It is sent again, once, with a token that was renewed because of it.
+/// One request to a server that may need a token. Sent once more with a renewed token if the server refuses the first.
 pub struct Attempt<'a> {
     account: Option<&'a Arc<Account>>,
     token: Option<String>,
@@ -290,7 +298,7 @@ pub struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// The first one.
+    /// Begins with the account's current token.
     pub async fn first(account: Option<&'a Arc<Account>>) -> Result<Self, RenewError> {
         let token = match account {
             Some(account) => account.token().await?,
@@ -299,12 +307,12 @@ impl<'a> Attempt<'a> {
         Ok(Self { account, token, renewed: false })
     }
 
-    /// What goes with it as a bearer token.
+    /// Returns the bearer token of the request.
     pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
 
-    /// Whether to send it again after the server wanted a sign-in.
+    /// Takes another token after a refusal. Returns whether to send the request again.
     pub async fn again(&mut self) -> Result<bool, RenewError> {
         let Some(account) = self.account.filter(|_| !std::mem::replace(&mut self.renewed, true)) else {
             return Ok(false);
@@ -319,8 +327,8 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// A manager that knows where the sign-in server is. `challenge`: what the server said as it refused a request.
-async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result<Found, AuthError> {
+/// Discovers the sign-in server. `challenge` is that of the server's refusal.
+async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result<SignInServer, AuthError> {
     web::crypto();
     let resource = resource(url);
     let mut manager = match settings.private_addresses {
@@ -335,7 +343,7 @@ async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result
     {
         let found = clip(metadata.issuer.as_deref().unwrap_or("none"), 200);
         return Err(AuthError::MetadataError(format!(
-            "its sign-in server is `{found}`, and `issuer` says another"
+            "its sign-in server is `{found}`, not the configured `issuer`"
         )));
     }
     let places = [
@@ -346,7 +354,7 @@ async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result
     for place in places.into_iter().flatten() {
         if !may_have_secrets(place, url) {
             return Err(AuthError::MetadataError(format!(
-                "the sign-in server names `{}`, which is no https address",
+                "the sign-in server names `{}`, which is not an https address",
                 clip(place, 200)
             )));
         }
@@ -355,13 +363,13 @@ async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result
     let takes_documents = takes_documents.and_then(serde_json::Value::as_bool).unwrap_or(false);
     let issuer = metadata.issuer.clone();
     let registers = metadata.registration_endpoint.is_some();
-    let is_told = resolution.source.is_discovered();
+    let is_named = resolution.source.is_discovered();
     manager.set_metadata(resolution.metadata);
-    Ok(Found { manager, issuer, registers, takes_documents, is_told })
+    Ok(SignInServer { manager, issuer, registers, takes_documents, is_named })
 }
 
-/// Whether codes, secrets and tokens may go to an address that the server at `url` leads to: over TLS, or as plainly as to the
-/// server itself.
+/// Returns whether codes, secrets and tokens may go to an address that the server at `url` names: over TLS, or in plain text
+/// if the server itself is reached so on the same host.
 fn may_have_secrets(place: &str, url: &str) -> bool {
     let (Ok(place), Ok(url)) = (Url::parse(place), Url::parse(url)) else { return false };
     let here = |url: &Url| matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
@@ -369,40 +377,38 @@ fn may_have_secrets(place: &str, url: &str) -> bool {
     place.scheme() == "https" || place.scheme() == "http" && url.scheme() == "http" && beside
 }
 
-/// The server as a resource (RFC 8707): its address without what may be a key.
+/// Returns the server as a resource (RFC 8707): its address without parts that may be keys.
 fn resource(url: &str) -> String {
     let Ok(mut url) = Url::parse(url) else { return url.into() };
     url.set_query(None);
     url.set_fragment(None);
-    // Fails only for addresses without a host, which the configuration does not let in.
+    // Fails only for addresses without a host, which the configuration rejects.
     let _ = (url.set_username(""), url.set_password(None));
     url.into()
 }
 
-/// A sign-in server that was found.
-struct Found {
+/// A discovered sign-in server.
+struct SignInServer {
     manager: AuthorizationManager,
     issuer: Option<String>,
-    /// Whether clients can register themselves.
     registers: bool,
-    /// Whether the id of a client may be the address of its metadata document.
+    /// Whether a client id may be the address of the client's metadata document.
     takes_documents: bool,
-    /// Whether the server told of it; else it is where servers of 2025-03-26 have it.
-    is_told: bool,
+    /// Whether the server named it; else it is at the default place of 2025-03-26.
+    is_named: bool,
 }
 
-/// Renews a token.
 async fn renew(url: &str, settings: &OAuth, record: &Record) -> Result<StoredCredentials, RenewError> {
     if !record.renews() {
         return Err(over());
     }
     let credentials = &record.credentials;
     let found = manager(url, settings, record.challenge.as_deref()).await.map_err(judged)?;
-    // What another sign-in server gave is shown to nobody else (SEP-2352).
+    // Tokens never go to another sign-in server than their own (SEP-2352).
     if credentials.issuer.is_some() && credentials.issuer != found.issuer {
-        return Err(match found.is_told {
+        return Err(match found.is_named {
             true => RenewError::Over("its sign-in is over: the server has another sign-in server now".into()),
-            false => RenewError::Failed("the server does not tell its sign-in server just now".into()),
+            false => RenewError::Failed("the server does not name its sign-in server just now".into()),
         });
     }
     let store = InMemoryCredentialStore::new();
@@ -423,7 +429,7 @@ async fn renew(url: &str, settings: &OAuth, record: &Record) -> Result<StoredCre
     renewed.await.map_err(judged)?.ok_or_else(over)
 }
 
-/// Gets a token in the name of the gateway itself.
+/// Gets a token for the gateway itself.
 async fn exchange(url: &str, settings: &OAuth) -> Result<Record, RenewError> {
     let store = InMemoryCredentialStore::new();
     let config = ClientCredentialsConfig::ClientSecret {
@@ -432,9 +438,9 @@ async fn exchange(url: &str, settings: &OAuth) -> Result<Record, RenewError> {
         scopes: settings.scopes.clone(),
         resource: Some(resource(url)),
     };
-    let Found { mut manager, is_told, .. } = manager(url, settings, None).await.map_err(judged)?;
-    if !is_told {
-        return Err(RenewError::Failed("the server does not tell its sign-in server".into()));
+    let SignInServer { mut manager, is_named, .. } = manager(url, settings, None).await.map_err(judged)?;
+    if !is_named {
+        return Err(RenewError::Failed("the server does not name its sign-in server".into()));
     }
     let exchanged = async {
         manager.set_credential_store(store.clone());
@@ -449,7 +455,7 @@ async fn exchange(url: &str, settings: &OAuth) -> Result<Record, RenewError> {
     Ok(Record::of_client(url, credentials))
 }
 
-/// Whether a failure is an answer of the sign-in server, or may pass.
+/// Tells a refusal of the sign-in server from a failure that may pass.
 fn judged(error: AuthError) -> RenewError {
     let text = explain(&error);
     let passes = ["temporarily_unavailable", "server_error", "slow_down"];
@@ -463,7 +469,7 @@ fn judged(error: AuthError) -> RenewError {
     }
 }
 
-/// What went wrong, down to the cause, with what to do where that is known.
+/// Returns the chain of causes, with a remedy if one is known.
 fn explain(error: &AuthError) -> String {
     let mut text = error.to_string();
     let mut at: &dyn std::error::Error = error;
@@ -477,24 +483,57 @@ fn explain(error: &AuthError) -> String {
     let text = clip(&printable(&text), 600);
     if text.contains("address not allowed") {
         return format!(
-            "{text}. If that is a server of your own network, set `private_addresses = true` in its `oauth`"
+            "{text}. If the server is in your own network, set `private_addresses = true` in its `oauth`"
         );
     }
     text
 }
 
-/// A text of others without what steers a terminal.
+/// Returns a foreign text without control characters.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// An account without a network whose token was issued just now, for an hour, and cannot be renewed.
+    fn signed_in(folder: &std::path::Path) -> Account {
+        let vault = Vault::in_state(folder);
+        let url = "https://a.example/mcp";
+        let account = Account::new("docs", url, OAuth::default(), Some(&vault));
+        let credentials = json!({
+            "client_id": "c", "granted_scopes": [], "token_received_at": account.clock.unix_secs(),
+            "token_response": { "access_token": "t0k3n", "token_type": "bearer", "expires_in": 3_600 },
+        });
+        let record = Record {
+            id: "1".into(),
+            url: url.into(),
+            credentials: serde_json::from_value(credentials).expect("credentials"),
+            client_secret: None,
+            redirect_uri: String::new(),
+            challenge: None,
+        };
+        let kept = KeptRecord { record, in_keyring: false };
+        vault.entry("docs", url).write(&kept, Duration::ZERO).expect("stored");
+        account
+    }
+
+    #[tokio::test]
+    async fn a_token_is_renewed_thirty_seconds_before_its_expiry() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let account = Arc::new(signed_in(folder.path()));
+        let token = async || account.token().await.map_err(|error| error.to_string());
+        assert_eq!(token().await, Ok(Some("t0k3n".into())));
+        account.clock.advance(Duration::from_secs(3_600 - 35));
+        assert_eq!(token().await, Ok(Some("t0k3n".into())));
+        account.clock.advance(Duration::from_secs(10));
+        // A token without a refresh token cannot be renewed: the attempt ends the sign-in.
+        assert_eq!(token().await, Err("its sign-in is over".into()));
+    }
 
     #[test]
     fn secrets_go_over_tls_or_as_plainly_as_to_the_server() {
@@ -513,13 +552,13 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_told_without_keys() {
+    fn a_resource_has_no_keys() {
         assert_eq!(resource("https://ann:pw@example.com/mcp?key=s3cret#x"), "https://example.com/mcp");
         assert_eq!(resource("https://example.com/mcp/"), "https://example.com/mcp/");
     }
 
     #[test]
-    fn an_answer_of_the_sign_in_server_is_told_from_a_failure() {
+    fn a_refusal_of_the_sign_in_server_is_final_and_a_failure_is_not() {
         let over =
             |text: &str| matches!(judged(AuthError::TokenRefreshFailed(text.into())), RenewError::Over(_));
         assert!(over("Server returned error response: invalid_client: unknown"));

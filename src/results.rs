@@ -1,8 +1,8 @@
 //! Results that are too large for a model: shown as a preview, read on piece by piece.
 //!
-//! An error is never shortened and `structuredContent` is never cut, unless it only repeats the text. This room knows the shape of a `CallToolResult`, and
-//! nothing of where it came from or where it is kept. What is large is never turned into a tree of values: JSON is gone
-//! through as text, so that memory stays near the size of the result.
+//! An error is never shortened. `structuredContent` is never cut, unless it only repeats the text. This room knows the shape
+//! of a `CallToolResult`, and nothing of where it came from or where it is kept. Large JSON is read as text, never as a tree of
+//! values, so that memory stays near the size of the result.
 
 mod preview;
 mod read;
@@ -14,6 +14,8 @@ use serde_json::{Map, Value, json};
 
 pub use read::{bad_query, read};
 pub use value::{Body, Whole, source_of, value_of};
+
+use crate::fault::NextStep;
 
 /// The part of the budget that previews of all blocks together may take, in bytes.
 const PREVIEW: usize = 3_000;
@@ -40,7 +42,7 @@ pub fn text_of_value(result: &Value) -> String {
     }
 }
 
-/// Takes pictures and sound out of a result.
+/// Takes images and audio out of a result.
 pub fn take_media(result: &mut Arc<Value>) -> Vec<Value> {
     if !blocks(result).any(is_media) {
         return Vec::new();
@@ -51,14 +53,14 @@ pub fn take_media(result: &mut Arc<Value>) -> Vec<Value> {
     }
 }
 
-/// Whether a text has the form of a reference to a kept result, or of the handle of a task, whose result is kept as well.
+/// Whether a text has the form of a reference to a kept result, or of a task's handle, which is one as well.
 pub fn is_reference(text: &str) -> bool {
     let hex = |hex: &str, length| hex.len() == length && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
     text.strip_prefix("r-").is_some_and(|rest| hex(rest, 10))
         || text.strip_prefix("job-").is_some_and(|rest| hex(rest, 12))
 }
 
-/// A reference that was never given before.
+/// A new reference.
 pub fn new_reference() -> String {
     format!("r-{}", &uuid::Uuid::new_v4().simple().to_string()[..10])
 }
@@ -85,8 +87,8 @@ pub fn json_len(value: &Value) -> usize {
     count.0
 }
 
-/// Whether a result of `size` bytes has to be shortened to fit into `budget` bytes, and can be: pictures and sound stay as
-/// they are, and what only repeats the text does not count.
+/// Whether a result of `size` bytes has to be shortened to fit into `budget` bytes, and can be. Images and audio stay
+/// unchanged, and a wrapper that only repeats the text does not count.
 pub fn must_be_shortened(result: &Value, size: usize, budget: usize) -> bool {
     if size <= budget || is_error(result) || weight(result, size) <= budget {
         return false;
@@ -104,8 +106,8 @@ fn weight(result: &Value, size: usize) -> usize {
     }
 }
 
-/// A result whose long texts are replaced by previews, with a note that says how to read on: under `reference`, or why it
-/// could not be kept. Of many blocks the first stay, as far as they fit into `budget` bytes.
+/// Replaces the long texts of a result by previews, and adds a note: how to read on under `reference`, or why the result was
+/// not kept. Of many blocks the first stay, as far as they fit into `budget` bytes.
 pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<&str, &str>) -> Value {
     let long = blocks(&result).filter(|block| long_text(block).is_some()).count();
     let share = PREVIEW.min(budget / 2) / long.max(1);
@@ -117,8 +119,8 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
             if let Some((text, place)) = long_text(block) {
                 let shown = Value::String(preview::of(text, share));
                 match place {
-                    Place::Own => block["text"] = shown,
-                    Place::Resource => block["resource"]["text"] = shown,
+                    BlockPlace::Own => block["text"] = shown,
+                    BlockPlace::Resource => block["resource"]["text"] = shown,
                 }
             } else if let Some(blob) = long_blob(block) {
                 *block = preview::blob(block, blob.len());
@@ -138,7 +140,7 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
             note["blocks_left_out"] = json!(before - blocks.len());
         }
         blocks.push(json!({ "type": "text", "text": note.to_string() }));
-        // It said the same once more, and its schema wants a string.
+        // The wrapper repeats the text, and its schema requires a string.
         if let Some(name) = wrapper {
             result["structuredContent"][name] = json!(format!("[{size} bytes, shortened in `content`]"));
         }
@@ -146,12 +148,12 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
     result
 }
 
-/// Whether a block is a picture or sound.
+/// Whether a block is an image or audio.
 fn is_media(block: &Value) -> bool {
     matches!(block.get("type").and_then(Value::as_str), Some("image" | "audio"))
 }
 
-/// The data of an embedded resource that is no text, if it is worth leaving out.
+/// The data of a binary embedded resource, if it is worth leaving out.
 fn long_blob(block: &Value) -> Option<&str> {
     block.get("resource")?.get("blob")?.as_str().filter(|blob| blob.len() > SHORT)
 }
@@ -160,23 +162,23 @@ fn blocks(result: &Value) -> impl Iterator<Item = &Value> + Clone {
     result.get("content").and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Where the text of a block stands.
+/// Where the text of a block is.
 #[derive(Clone, Copy)]
-enum Place {
+enum BlockPlace {
     Own,
     Resource,
 }
 
-/// The text of a block that is worth cutting.
-fn long_text(block: &Value) -> Option<(&str, Place)> {
-    let own = block.get("text").and_then(Value::as_str).map(|text| (text, Place::Own));
-    let inside = || Some((block.get("resource")?.get("text")?.as_str()?, Place::Resource));
+/// The text of a block, if it is worth cutting.
+fn long_text(block: &Value) -> Option<(&str, BlockPlace)> {
+    let own = block.get("text").and_then(Value::as_str).map(|text| (text, BlockPlace::Own));
+    let inside = || Some((block.get("resource")?.get("text")?.as_str()?, BlockPlace::Resource));
     own.or_else(inside).filter(|(text, _)| text.len() > SHORT)
 }
 
-/// A call of `gateway.fetch_result` that can be made as it stands.
-fn fetch(params: Map<String, Value>) -> Value {
-    json!({ "tool": "execute_tool", "arguments": { "name": "gateway.fetch_result", "params": params } })
+/// A call of `gateway.fetch_result`.
+fn fetch(params: Map<String, Value>) -> NextStep {
+    NextStep::own("fetch_result", Value::Object(params))
 }
 
 /// The greatest index at most `at` where a character begins.

@@ -18,22 +18,18 @@ use tokio::io::AsyncWriteExt;
 
 /// How many values a filter may put out.
 const MAX_OUTPUTS: usize = 10_000;
-/// How long a filter may run before the caller is told that it is too slow.
+/// How long a filter may run.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Functions of jq that would reach out of the value, to the environment and the process, with how
-/// many arguments they take. They fail here.
+/// Functions of jq that would reach the environment or the process, with their number of arguments. They fail here.
 const OUTSIDE: [(&str, usize); 2] = [("env", 0), ("halt", 1)];
 
-/// Why a filter gave nothing.
+/// Why a filter failed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SelectError {
-    /// The filter is not jq.
     #[error("`{0}` is not a jq filter: {1}")]
     Syntax(String, String),
-    /// The filter failed on this value.
     #[error("the jq filter `{0}` failed: {1}")]
     Failed(String, String),
-    /// The filter took too long.
     #[error("the jq filter `{0}` did not end within {TIME_LIMIT:?}")]
     TooSlow(String),
 }
@@ -43,13 +39,13 @@ pub const SELECT_COMMAND: &str = "__select";
 /// How much of a long message is shown, in characters.
 const MAX_HEAD: usize = 160;
 const MAX_TAIL: usize = 80;
-/// The memory that a filter may take, in bytes.
+/// The memory that a filter may use, in bytes.
 const MEMORY_LIMIT: u64 = 4 << 30;
-/// The stack that a filter may take, in bytes.
+/// The stack that a filter may use, in bytes.
 const STACK: usize = 256 << 20;
 
-/// Runs filters. In a process of their own where there is an executable to run: a filter that
-/// recurses without end, or eats all memory, then ends that process and nothing else.
+/// Runs filters, each in a process of its own where there is an executable: endless recursion or memory use then ends only
+/// that process.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     executable: Option<PathBuf>,
@@ -61,7 +57,7 @@ impl Selector {
         Self { executable }
     }
 
-    /// Runs a filter on a value that is given as JSON text. One output is the value itself, several are an array.
+    /// Runs a filter on JSON text. One output is the value itself, several are an array.
     pub async fn select(&self, filter: &str, json: String) -> Result<Value, SelectError> {
         let outcome = match &self.executable {
             Some(executable) => tokio::time::timeout(TIME_LIMIT, in_child(executable, filter, json)).await,
@@ -100,23 +96,25 @@ async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Value
     let ((), output) = tokio::join!(feed, child.wait_with_output());
     let output = output.map_err(broken)?;
     if !output.status.success() {
-        return Err(failed("it needs more memory or a deeper recursion than it may have"));
+        return Err(failed("it needs more memory or a deeper recursion than it may use"));
     }
-    serde_json::from_slice::<Outcome>(&output.stdout).map_err(|error| failed(&error.to_string()))?.into()
+    serde_json::from_slice::<FilterOutcome>(&output.stdout)
+        .map_err(|error| failed(&error.to_string()))?
+        .into()
 }
 
-/// What the child says.
+/// What the child writes.
 #[derive(serde::Serialize, serde::Deserialize)]
-enum Outcome {
+enum FilterOutcome {
     Value(Value),
     Error(SelectError),
 }
 
-impl From<Outcome> for Result<Value, SelectError> {
-    fn from(outcome: Outcome) -> Self {
+impl From<FilterOutcome> for Result<Value, SelectError> {
+    fn from(outcome: FilterOutcome) -> Self {
         match outcome {
-            Outcome::Value(value) => Ok(value),
-            Outcome::Error(error) => Err(error),
+            FilterOutcome::Value(value) => Ok(value),
+            FilterOutcome::Error(error) => Err(error),
         }
     }
 }
@@ -136,8 +134,8 @@ pub fn run_child(filter: &str) -> io::Result<()> {
     drop(text);
     let filter = filter.to_string();
     let work = std::thread::Builder::new().stack_size(STACK).spawn(move || match run(&filter, &value) {
-        Ok(value) => Outcome::Value(value),
-        Err(error) => Outcome::Error(error),
+        Ok(value) => FilterOutcome::Value(value),
+        Err(error) => FilterOutcome::Error(error),
     })?;
     let outcome = work.join().map_err(|_| io::Error::other("the filter panicked"))?;
     let out = io::stdout().lock();
@@ -181,7 +179,7 @@ fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {
     Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
 }
 
-/// Takes the middle out of a long message: jq quotes the whole value, and says at the end what could not be done with it.
+/// Cuts the middle out of a long message: jq quotes the whole value, and says at the end what failed.
 fn shorten(why: &str) -> String {
     let length = why.chars().count();
     if length <= MAX_HEAD + MAX_TAIL {

@@ -1,34 +1,35 @@
 //! Nonet as an MCP server: one handler behind stdio and streamable HTTP.
 //!
-//! rmcp keeps the protocol (both eras, sessions, headers); this room turns its requests into
-//! operations of the gateway and answers with results that stay verbatim. They travel through
-//! rmcp's types under one key of `_meta` and are taken out just before they leave.
+//! rmcp has the protocol (both eras, sessions, headers); this room turns its requests into
+//! operations of the gateway and answers with verbatim results. They travel through rmcp's types
+//! under one key of `_meta` and are unwrapped just before they are sent.
 
 // Logging is deprecated in the newest revision (SEP-2577); clients of older ones still want it.
 #![allow(deprecated)]
 
 mod access;
-mod following;
 mod http;
-mod inquiring;
+mod in_flight;
+mod inquiries;
 mod lines;
-mod lists;
-mod open;
+mod list_changes;
 mod page;
-mod passing;
+mod prompts_resources;
 #[cfg(unix)]
 mod shared;
+mod subscriptions;
 mod tasks;
 mod verbatim;
 
 use std::{
     collections::HashMap,
     future::Future,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 pub use http::{HttpOptions, Serving, serve_http};
+use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -52,8 +53,8 @@ use tokio_util::{
 };
 
 use self::{
-    lists::{Lists, tell_changed},
-    open::{Left, Parkings, Wanted, Ways},
+    in_flight::{Channels, LogThreshold, Outcome, Parkings},
+    list_changes::{Lists, tell_changed},
     verbatim::{Verbatim, wrap},
 };
 use crate::{
@@ -61,6 +62,7 @@ use crate::{
     downstream::LogLevel,
     gateway::{
         Gateway, inquiry,
+        run::ended_job,
         session::{AsTask, Caller, Session},
     },
     lines::LineReader,
@@ -70,16 +72,16 @@ use crate::{
 
 /// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
 const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
-/// Methods whose params a client may have wrong: those of both eras, and those that the stateless one has no more.
+/// Methods with params that can be invalid: those of both eras, and those of the session era only.
 const KNOWN: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
 const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", "logging/setLevel"];
-/// The longest message that is read, in bytes.
+/// The longest message of a client, in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
-/// How long servers wait with starting, so that the handshake has the machine to itself.
+/// The pause before servers start, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
-/// How long servers wait for the last known lists to be searchable.
+/// The longest wait of the servers' start until the last known lists can be searched.
 const RECALL_LIMIT: Duration = Duration::from_secs(1);
-/// How long a handshake waits for the last known lists.
+/// The longest wait of a handshake for the last known lists.
 const RECALL_WAIT: Duration = Duration::from_millis(40);
 
 /// Serves one client on stdin and stdout until it leaves or `stop` ends.
@@ -92,7 +94,7 @@ pub async fn serve_stdio(
     let transport = lines::ClientLines::new(LineReader::new(reader, MAX_MESSAGE), writer);
     gateway.recall();
     connect_soon(&gateway);
-    let handler = Verbatim(Handler::new(gateway.clone(), profile, false, Parkings::default()));
+    let handler = Verbatim(NonetServer::new(gateway.clone(), profile, false, Parkings::default()));
     tokio::pin!(stop);
     let running = tokio::select! {
         running = serve_server(handler, transport) => running,
@@ -110,7 +112,7 @@ pub async fn serve_stdio(
             }
             Ok(())
         }
-        // A client that leaves before it says anything is no fault.
+        // A client may leave before its handshake.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(error) => Err(error.into()),
     };
@@ -118,7 +120,7 @@ pub async fn serve_stdio(
     served
 }
 
-/// Starts the servers after the handshake had its chance.
+/// Starts the servers after the handshake, or after [`HEAD_START`].
 fn connect_soon(gateway: &Arc<Gateway>) {
     let gateway = gateway.clone();
     tokio::spawn(async move {
@@ -127,8 +129,8 @@ fn connect_soon(gateway: &Arc<Gateway>) {
     });
 }
 
-/// Starts the servers when the last known lists can be searched: dozens of programs that start at once would take the
-/// machine away from the first questions.
+/// Starts the servers once the last known lists can be searched: dozens of programs that start at once would slow the first
+/// requests down.
 fn connect_recalled(gateway: &Arc<Gateway>) {
     let gateway = gateway.clone();
     tokio::spawn(async move {
@@ -137,32 +139,32 @@ fn connect_recalled(gateway: &Arc<Gateway>) {
     });
 }
 
-/// A client's name, and what it stands by this configuration.
-type Known = (Box<str>, Arc<Config>, ClientLimits);
+/// A client's name, and its limits by this configuration.
+type KnownClient = (Box<str>, Arc<Config>, ClientLimits);
 
 /// The handler of one session.
 #[derive(Clone)]
-pub struct Handler {
+pub struct NonetServer {
     gateway: Arc<Gateway>,
     session: Arc<Session>,
     http: bool,
-    /// The client that was seen last, and what it stands by which configuration.
-    client: Arc<Mutex<Option<Known>>>,
-    /// What waits for its client, of all sessions that share it.
+    /// The last client, with its limits by a configuration.
+    client: Arc<Mutex<Option<KnownClient>>>,
+    /// The parked requests of all sessions that share them.
     parkings: Parkings,
-    /// What the client said at its handshake that it can do for servers.
+    /// The client's capabilities for servers, from its handshake.
     can: Arc<OnceLock<Arc<Map<String, Value>>>>,
-    /// What the client wants to hear of servers' logs.
-    log_level: Wanted,
-    /// Resources that it follows, by the URI that it calls them by.
-    followed: Arc<Mutex<HashMap<String, AbortOnDropHandle<()>>>>,
+    /// The log level that the client has set.
+    log_level: LogThreshold,
+    /// The client's subscriptions to resources, by the URI that the client knows.
+    subscriptions: Arc<Mutex<HashMap<String, AbortOnDropHandle<()>>>>,
     /// Cancelled when the session ends.
     ended: CancellationToken,
     _ends: Arc<DropGuard>,
 }
 
-impl Handler {
-    /// A handler with a session of its own.
+impl NonetServer {
+    /// Returns a handler with a session of its own.
     fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parkings: Parkings) -> Self {
         let session = gateway.open_session(profile);
         if !http {
@@ -176,22 +178,22 @@ impl Handler {
             client: Arc::default(),
             parkings,
             can: Arc::default(),
-            log_level: Wanted::default(),
-            followed: Arc::default(),
+            log_level: LogThreshold::default(),
+            subscriptions: Arc::default(),
             _ends: Arc::new(ended.clone().drop_guard()),
             ended,
         }
     }
 
-    /// Waits for the last known lists, so that a handshake can tell of them; not longer than a handshake may take.
+    /// Waits for the last known lists, which the handshake counts, at most [`RECALL_WAIT`].
     async fn recalled(&self) {
         let _ = tokio::time::timeout(RECALL_WAIT, self.gateway.recalled_lists()).await;
     }
 
-    fn caller(&self, context: &RequestContext<RoleServer>, base: Caller, ways: &Ways) -> Caller {
+    fn caller(&self, context: &RequestContext<RoleServer>, base: Caller, ways: &Channels) -> Caller {
         let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
-        let as_task = match is_modern(context) {
-            false if context.extensions.get::<tasks::Wanted>().is_some() => AsTask::AtOnce,
+        let as_task = match is_stateless(context) {
+            false if context.extensions.get::<tasks::WantsTask>().is_some() => AsTask::AtOnce,
             true if takes_tasks() => AsTask::IfSlow,
             _ => AsTask::Never,
         };
@@ -199,24 +201,27 @@ impl Handler {
         let meta = passed_on(context);
         let (cancel, progress) = (ways.cancel.clone(), ways.progress.clone());
         let asker = Some(ways.asker.clone());
-        // The request of a task is over when its user would be asked.
+        // The request that starts a task has been answered by the time that its user would be asked.
         let unasked = as_task == AsTask::AtOnce;
         Caller { cancel, progress, asker, unasked, as_task, meta, trace, ..base }
     }
 
-    /// The ways to the client of a request. What it can do it says once in the session era, and with each request later.
-    fn ways(&self, context: &RequestContext<RoleServer>, caller: &Caller, log: Option<LogLevel>) -> Ways {
-        let told = || Arc::new(open::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
-        let parks = is_modern(context);
+    /// Returns the channels to the client of a request. A client declares its capabilities once in the session era, and with
+    /// each request in the stateless era.
+    fn ways(&self, context: &RequestContext<RoleServer>, caller: &Caller, log: Option<LogLevel>) -> Channels {
+        let told =
+            || Arc::new(in_flight::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
+        let parks = is_stateless(context);
         let can = if parks { told() } else { self.can.get_or_init(told).clone() };
         let wants_progress = context.meta.get_progress_token().is_some();
-        Ways::new(self.session.id, can, parks, log, wants_progress)
+        Channels::new(self.session.id, can, parks, log, wants_progress)
     }
 
-    /// What a client stands. One client and one configuration nearly always, so the last is remembered.
+    /// Returns the limits of a client. The last ones are remembered, as there is nearly always one client and one
+    /// configuration.
     fn limits(&self, client: &str) -> ClientLimits {
         let config = self.gateway.config();
-        let Ok(mut known) = self.client.lock() else { return config.limits(client) };
+        let mut known = self.client.lock();
         match &*known {
             Some((name, of, limits)) if **name == *client && Arc::ptr_eq(of, &config) => *limits,
             _ => {
@@ -228,8 +233,8 @@ impl Handler {
         }
     }
 
-    /// Passes a request through to a server that may ask its client meanwhile: what came of it, or what the client has to
-    /// answer first. `given` is what it answered in an earlier round.
+    /// Passes a request through to a server that may ask the client meanwhile. Returns the result, or what the client has to
+    /// answer first. `given` has the answers of an earlier round.
     async fn pass<W: Future<Output = Result<Value, ErrorData>> + Send + 'static>(
         &self,
         what: String,
@@ -249,17 +254,17 @@ impl Handler {
             }
         };
         match open.run(&self.parkings.passed, context, None).await {
-            Left::Ended(passed) => passed.map(Ok),
-            Left::Asks(asked) => Ok(Err(asked)),
+            Outcome::Ended(passed) => passed.map(Ok),
+            Outcome::Asks(asked) => Ok(Err(asked)),
         }
     }
 
-    /// Whose request it is, with what is passed on to a server.
+    /// Returns the caller of a request, with the metadata for servers.
     fn asker(&self, context: &RequestContext<RoleServer>) -> Caller {
         Caller { meta: passed_on(context), ..self.who(context) }
     }
 
-    /// Whose request it is, without what a call needs.
+    /// Returns the caller of a request, without the channels of a call.
     fn who(&self, context: &RequestContext<RoleServer>) -> Caller {
         let info = context.client_info();
         let name = info.as_ref().map_or("unknown", |info| &info.name);
@@ -268,8 +273,8 @@ impl Handler {
             session: self.session.clone(),
             client: name.into(),
             cancel: context.ct.clone(),
-            // A modern request over HTTP belongs to no session: its tasks are known by id alone.
-            lasting: !(self.http && is_modern(context)),
+            // A stateless request over HTTP belongs to no session: only the id identifies its tasks.
+            lasting: !(self.http && is_stateless(context)),
             local: !self.http,
             limits,
             ..Caller::default()
@@ -277,19 +282,19 @@ impl Handler {
     }
 }
 
-/// What of a request's `_meta` is passed on to servers.
+/// Returns the part of a request's `_meta` that servers get.
 fn passed_on(context: &RequestContext<RoleServer>) -> Map<String, Value> {
     let meta = &context.meta.0;
     PASSED_ON.iter().filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone()))).collect()
 }
 
-fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
 }
 
-impl ServerHandler for Handler {
+impl ServerHandler for NonetServer {
     fn get_info(&self) -> ServerConfig {
-        // Those of servers that are not there yet included: a client hears of them when they come.
+        // Includes the capabilities of servers that are not ready yet, whose lists are announced later.
         let mut capabilities = ServerCapabilities::builder()
             .enable_tools()
             .enable_tasks()
@@ -322,7 +327,7 @@ impl ServerHandler for Handler {
         let mut result = self.negotiate_initialize(&request)?;
         self.recalled().await;
         let caller = self.gateway.caller(self.session.clone(), &request.client_info.name);
-        // Over HTTP a stateless client has a session for each request, and would be told with every answer.
+        // Over HTTP a stateless client has a session for each request, and would get the notice with every answer.
         if self.http {
             self.gateway.greet(&self.session);
         }
@@ -346,7 +351,7 @@ impl ServerHandler for Handler {
         self.gateway.recalled_lists().await;
         let tools = meta::listed_tools(&self.gateway.gate(&self.session), &self.who(&context).limits);
         let mut list = json!({ "tools": tools });
-        if is_modern(&context) {
+        if is_stateless(&context) {
             let constant = !meta::list_can_change(&self.gateway.gate(&self.session));
             list["resultType"] = json!("complete");
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
@@ -365,10 +370,10 @@ impl ServerHandler for Handler {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let modern = is_modern(&context);
+        let stateless = is_stateless(&context);
         let level =
-            if modern { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
-        let (what, profile) = (open::called(&request, modern), self.session.profile.as_deref());
+            if stateless { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
+        let (what, profile) = (in_flight::called(&request, stateless), self.session.profile.as_deref());
         let (name, mut caller) = (request.name.clone(), None);
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
         let open = match self.parkings.calls.resume(&what, profile, state, given) {
@@ -378,17 +383,17 @@ impl ServerHandler for Handler {
                 let ways = self.ways(&context, &base, level);
                 let own = self.caller(&context, base, &ways);
                 caller = (own.as_task == AsTask::AtOnce).then(|| own.clone());
-                ways.open(what, profile.map(Into::into), open::call(self.gateway.clone(), own, request))
+                ways.open(what, profile.map(Into::into), in_flight::call(self.gateway.clone(), own, request))
             }
         };
         let answer = match open.run(&self.parkings.calls, &context, level).await {
-            Left::Ended(answer) => answer,
-            Left::Asks(asked) => return Ok(CallToolResponse::InputRequired(*asked)),
+            Outcome::Ended(answer) => answer,
+            Outcome::Asks(asked) => return Ok(CallToolResponse::InputRequired(*asked)),
         };
         let answer = match (answer, caller) {
-            // A client that wants a task gets one, also for what has ended already.
+            // A client that wants a task gets a task, even if the call has ended already.
             (Answer::Result(result), Some(caller)) => {
-                match self.gateway.ended_job(&caller, &name, result.clone()).await {
+                match ended_job(&self.gateway.jobs, &caller, &name, result.clone()).await {
                     Some(job) => Answer::Task(job),
                     None => Answer::Result(result),
                 }
@@ -397,7 +402,7 @@ impl ServerHandler for Handler {
         };
         Ok(match answer {
             Answer::Refused(error) => return Err(*error),
-            Answer::Task(job) if modern => CallToolResponse::Task(tasks::created(&self.gateway, job)),
+            Answer::Task(job) if stateless => CallToolResponse::Task(tasks::created(&self.gateway, job)),
             Answer::Task(job) => {
                 let mut carrier = CallToolResult::default();
                 carrier.meta = Some(wrap(json!({ "task": tasks::started(&self.gateway, job) })));
@@ -405,7 +410,7 @@ impl ServerHandler for Handler {
             }
             Answer::Result(mut result) => {
                 if let Some(fields) = result.as_object_mut() {
-                    if modern {
+                    if stateless {
                         fields.entry("resultType").or_insert_with(|| json!("complete"));
                     } else {
                         fields.remove("resultType");
@@ -441,7 +446,7 @@ impl ServerHandler for Handler {
     ) -> Result<ListPromptsResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.prompts(&self.who(&context), cursor.as_deref()).await?;
-        Ok(passing::prompts(page, is_modern(&context)))
+        Ok(prompts_resources::prompts(page, is_stateless(&context)))
     }
 
     async fn get_prompt(
@@ -456,7 +461,7 @@ impl ServerHandler for Handler {
         };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, &context, get).await? {
-            Ok(prompt) => passing::prompt(prompt, is_modern(&context))?.into(),
+            Ok(prompt) => prompts_resources::prompt(prompt, is_stateless(&context))?.into(),
             Err(asked) => GetPromptResponse::InputRequired(*asked),
         })
     }
@@ -468,7 +473,7 @@ impl ServerHandler for Handler {
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.resources(&self.who(&context), cursor.as_deref()).await?;
-        Ok(passing::resources(page, is_modern(&context)))
+        Ok(prompts_resources::resources(page, is_stateless(&context)))
     }
 
     async fn list_resource_templates(
@@ -478,7 +483,7 @@ impl ServerHandler for Handler {
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.resource_templates(&self.who(&context), cursor.as_deref()).await?;
-        Ok(passing::templates(page, is_modern(&context)))
+        Ok(prompts_resources::templates(page, is_stateless(&context)))
     }
 
     async fn read_resource(
@@ -491,7 +496,7 @@ impl ServerHandler for Handler {
         let read = |gateway: Arc<Gateway>, caller| async move { gateway.read_resource(&caller, &uri).await };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, &context, read).await? {
-            Ok(resource) => passing::resource(resource, is_modern(&context))?.into(),
+            Ok(resource) => prompts_resources::resource(resource, is_stateless(&context))?.into(),
             Err(asked) => ReadResourceResponse::InputRequired(*asked),
         })
     }
@@ -504,7 +509,7 @@ impl ServerHandler for Handler {
         let caller = self.asker(&context);
         let following = self.gateway.follow_resource(&caller, &request.uri).await?;
         let (uri, peer) = (request.uri.clone(), context.peer.clone());
-        let telling = tokio::spawn(following::follow(
+        let telling = tokio::spawn(subscriptions::follow(
             self.gateway.clone(),
             caller,
             request.uri.clone(),
@@ -513,9 +518,7 @@ impl ServerHandler for Handler {
                 peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri.clone())).await.is_ok()
             },
         ));
-        if let Ok(mut followed) = self.followed.lock() {
-            followed.insert(request.uri, AbortOnDropHandle::new(telling));
-        }
+        self.subscriptions.lock().insert(request.uri, AbortOnDropHandle::new(telling));
         Ok(())
     }
 
@@ -524,9 +527,7 @@ impl ServerHandler for Handler {
         request: UnsubscribeRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        if let Ok(mut followed) = self.followed.lock() {
-            followed.remove(&request.uri);
-        }
+        self.subscriptions.lock().remove(&request.uri);
         Ok(())
     }
 
@@ -536,7 +537,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         let given = self.gateway.complete(&self.asker(&context), request).await?;
-        passing::completion(given, is_modern(&context))
+        prompts_resources::completion(given, is_stateless(&context))
     }
 
     async fn set_level(
@@ -550,7 +551,7 @@ impl ServerHandler for Handler {
         Ok(())
     }
 
-    /// A request of a method that Nonet has not, or whose params rmcp could not read.
+    /// Answers a request with an unknown method, or with params that rmcp could not read.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -561,18 +562,16 @@ impl ServerHandler for Handler {
         }
         let method = request.method;
         let known = KNOWN.contains(&method.as_str())
-            || OF_SESSIONS.contains(&method.as_str()) && !is_modern(&context);
+            || OF_SESSIONS.contains(&method.as_str()) && !is_stateless(&context);
         Err(match known {
-            true => {
-                ErrorData::invalid_params(format!("the params of `{method}` are not what it takes"), None)
-            }
+            true => ErrorData::invalid_params(format!("invalid params for `{method}`"), None),
             false => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None),
         })
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let mut lists = Lists::new(self);
-        // In a task of its own that does not hold the session: what this handler holds lives as long as it runs.
+        // In a task that does not hold the session: the session ends with this handler.
         let ended = self.ended.clone();
         tokio::spawn(ended.run_until_cancelled_owned(async move {
             while let Some(changed) = lists.changed().await {
@@ -595,6 +594,6 @@ impl ServerHandler for Handler {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        following::listen(self, context).await
+        subscriptions::listen(self, context).await
     }
 }

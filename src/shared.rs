@@ -1,6 +1,6 @@
 //! The one gateway that all clients of a configuration share on this machine: where it is, who runs it, how it is started.
 //!
-//! Each configuration has a [`Place`]: a socket, and two locks. Whoever holds the lock `owner` may listen on the socket; the
+//! Each configuration has a [`SharedPlace`]: a socket, and two locks. Whoever holds the lock `owner` may listen on the socket; the
 //! system takes it back however the process ends, so that a socket without an owner is known to be stale. Whoever wants to
 //! start a gateway holds the lock `start` meanwhile, so that of two who want it at once one starts it and the other finds it.
 //! What both ends say first is one line each ([`Hello`], [`Welcome`]); after it they speak MCP as over stdio.
@@ -19,53 +19,55 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
 use crate::{
+    files,
     lines::{Line, LineReader},
     store,
+    text::hex,
 };
 
-/// The argument that makes the binary be the shared gateway.
+/// The argument that runs the binary as the shared gateway.
 pub const SHARED_COMMAND: &str = "__shared";
-/// The argument that makes the binary start it and leave, so that it is nobody's child.
+/// The argument that makes the binary start the shared gateway and exit, so that the gateway has no parent to end with.
 pub const START_COMMAND: &str = "__start_shared";
-/// How long a gateway may take until it listens.
+/// The longest time until a new gateway listens.
 pub const START_LIMIT: Duration = Duration::from_secs(15);
-/// How long before one that is not heard of is started again.
+/// The pause before another start, if the new gateway does not listen.
 const START_AGAIN: Duration = Duration::from_secs(2);
-/// How long one may take to leave before the next takes its place.
+/// The longest wait for the previous gateway to exit.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
-/// How often is looked while something is waited for.
+/// The poll interval of every wait here.
 const LOOK: Duration = Duration::from_millis(5);
 /// The longest path of a socket that every system takes, in bytes (`sun_path` of macOS).
 const MAX_SOCKET_PATH: usize = 103;
-/// What an answer may have around its result, in bytes.
+/// The size of an answer without its result, in bytes.
 #[cfg(unix)]
 const ENVELOPE: usize = 1 << 20;
 /// The longest line of a greeting, in bytes.
 const MAX_GREETING: usize = 64 << 10;
-/// How long a greeting may take.
+/// The longest time for a greeting.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a client says first.
+/// The first line of a client.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The profile that it is under.
+    /// The client's profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
 }
 
-/// What the gateway answers.
+/// The first line of the gateway.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Its version.
+    /// The gateway's version.
     pub version: String,
-    /// Why the client cannot stay.
+    /// Why the client is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
-/// Where the shared gateway of one configuration is.
+/// The place of the shared gateway of one configuration.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct SharedPlace {
     config: PathBuf,
     /// This program, which may be replaced by a newer one while it runs.
     program: PathBuf,
@@ -74,19 +76,19 @@ pub struct Place {
     socket: PathBuf,
 }
 
-impl Place {
+impl SharedPlace {
     /// The place for a configuration file. Makes the folder, which only its user can look into.
     pub fn of(config: &Path) -> anyhow::Result<Self> {
         let config = fs::canonicalize(config).with_context(|| format!("`{}`", config.display()))?;
         let folder = store::folder().context("there is no home folder for the shared gateway's socket")?;
         let folder = folder.join("shared");
-        crate::files::private_folder(&folder)
+        files::private_folder(&folder)
             .with_context(|| format!("`{}` cannot be made for the shared gateway", folder.display()))?;
         #[cfg(unix)]
         own(&folder)?;
         let program = std::env::current_exe().context("the path of this program is not known")?;
         let digest = Sha256::digest(config.as_os_str().as_encoded_bytes());
-        let name: String = crate::text::hex(&digest[..8]);
+        let name: String = hex(&digest[..8]);
         let socket = folder.join(format!("{name}.sock"));
         anyhow::ensure!(
             socket.as_os_str().len() <= MAX_SOCKET_PATH,
@@ -107,23 +109,23 @@ impl Place {
 
     fn lock_file(&self, suffix: &str) -> anyhow::Result<File> {
         let path = self.file(suffix);
-        crate::files::private(OpenOptions::new().create(true).truncate(false).write(true))
+        files::private(OpenOptions::new().create(true).truncate(false).write(true))
             .open(&path)
             .with_context(|| format!("`{}` cannot be opened", path.display()))
     }
 
-    /// The right to be the shared gateway, unless another one has it.
-    pub fn try_own(&self) -> anyhow::Result<Option<Owner>> {
+    /// Takes the right to be the shared gateway, unless another process has it.
+    pub fn try_own(&self) -> anyhow::Result<Option<SharedOwner>> {
         let file = self.lock_file("owner")?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Owner { _lock: file, socket: self.socket.clone() })),
+            Ok(()) => Ok(Some(SharedOwner { _lock: file, socket: self.socket.clone() })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error).context("the shared gateway's lock"),
         }
     }
 
-    /// The same, once one that is leaving has left. None if it does not leave.
-    pub async fn own(&self) -> anyhow::Result<Option<Owner>> {
+    /// Takes that right as soon as an exiting gateway has given it back. Returns `None` if that takes too long.
+    pub async fn own(&self) -> anyhow::Result<Option<SharedOwner>> {
         let began = Instant::now();
         loop {
             if let Some(owner) = self.try_own()? {
@@ -137,9 +139,9 @@ impl Place {
     }
 }
 
-/// The right to be the shared gateway of a place; given back when it is dropped.
+/// The right to be the shared gateway of a place, until dropped.
 #[derive(Debug)]
-pub struct Owner {
+pub struct SharedOwner {
     _lock: File,
     socket: PathBuf,
 }
@@ -154,9 +156,9 @@ mod unix {
     use super::*;
 
     /// The gateway's end of a connection.
-    pub type Reader = LineReader<OwnedReadHalf>;
-    /// Where lines go.
-    pub type Writer = OwnedWriteHalf;
+    pub type SocketReader = LineReader<OwnedReadHalf>;
+    /// The other end for writing.
+    pub type SocketWriter = OwnedWriteHalf;
 
     /// Whether the other end is of the same user.
     fn is_own(stream: &UnixStream) -> bool {
@@ -175,7 +177,7 @@ mod unix {
         Ok(())
     }
 
-    impl Owner {
+    impl SharedOwner {
         /// Listens. What a killed gateway left behind is taken away.
         pub fn listen(&self) -> io::Result<UnixListener> {
             match fs::remove_file(&self.socket) {
@@ -186,15 +188,15 @@ mod unix {
         }
     }
 
-    impl Drop for Owner {
+    impl Drop for SharedOwner {
         fn drop(&mut self) {
             let _ = fs::remove_file(&self.socket);
         }
     }
 
-    impl Place {
+    impl SharedPlace {
         /// Connects to the gateway that is there, and starts one if there is none.
-        pub async fn join(&self, hello: &Hello) -> anyhow::Result<(Reader, Writer)> {
+        pub async fn join(&self, hello: &Hello) -> anyhow::Result<(SocketReader, SocketWriter)> {
             if let Some(joined) = self.find(hello).await? {
                 return Ok(joined);
             }
@@ -226,7 +228,7 @@ mod unix {
         }
 
         /// Connects to a gateway that is there and not just leaving. Starts none.
-        pub async fn find(&self, hello: &Hello) -> anyhow::Result<Option<(Reader, Writer)>> {
+        pub async fn find(&self, hello: &Hello) -> anyhow::Result<Option<(SocketReader, SocketWriter)>> {
             let Ok(stream) = UnixStream::connect(&self.socket).await else { return Ok(None) };
             anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();
@@ -260,7 +262,7 @@ mod unix {
 
         /// Starts a gateway that is nobody's child.
         fn start(&self) -> anyhow::Result<()> {
-            let stderr = crate::files::private(OpenOptions::new().create(true).truncate(true).write(true))
+            let stderr = files::private(OpenOptions::new().create(true).truncate(true).write(true))
                 .open(self.file("stderr"))?;
             let started = Command::new(&self.program)
                 .arg("--config")
@@ -306,7 +308,7 @@ mod unix {
     pub async fn greet(
         stream: UnixStream,
         judge: impl FnOnce(&Hello) -> Option<String>,
-    ) -> io::Result<Option<(Hello, Reader, Writer)>> {
+    ) -> io::Result<Option<(Hello, SocketReader, SocketWriter)>> {
         if !is_own(&stream) {
             return Ok(None);
         }
@@ -329,4 +331,4 @@ mod unix {
 #[cfg(unix)]
 use unix::own;
 #[cfg(unix)]
-pub use unix::{Reader, Writer, greet, settle, start_detached};
+pub use unix::{SocketReader, SocketWriter, greet, settle, start_detached};

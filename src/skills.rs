@@ -1,8 +1,7 @@
 //! Skills: `SKILL.md` folders that a model can read and follow.
 //!
-//! A folder is a skill if it holds `SKILL.md`: front matter with `name` and `description`, then the
-//! text. Files beside it are read by relative path, never outside of the folder. This room reads
-//! files; it has not heard of servers (their prompts are joined in by the gateway).
+//! A folder with a `SKILL.md` (front matter with `name` and `description`, then the text) is a skill. Files beside it are
+//! read by relative path, never outside of the folder. This room reads files and has not heard of servers.
 
 use std::{
     fs,
@@ -13,6 +12,9 @@ use std::{
 const MAX_FILE: u64 = 1 << 20;
 /// How many skills are read.
 const MAX_SKILLS: usize = 500;
+/// How many files of a skill are listed, and how deep they are looked for.
+const MAX_FILES: usize = 200;
+const MAX_DEPTH: usize = 5;
 
 /// One skill.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,30 +23,21 @@ pub struct Skill {
     pub name: String,
     /// When to use it.
     pub description: String,
-    /// Its folder.
     pub folder: PathBuf,
 }
 
 /// Why a skill's file cannot be given.
 #[derive(Debug, thiserror::Error)]
 pub enum SkillError {
-    /// The path leads out of the folder.
     #[error("`{0}` is not a relative path inside the skill's folder")]
     Outside(String),
-    /// There is no such file.
     #[error("the skill has no file `{file}`; it has: {has}")]
-    Missing {
-        /// What was asked for.
-        file: String,
-        /// What there is.
-        has: String,
-    },
-    /// It is too long or cannot be read as text.
+    Missing { file: String, has: String },
     #[error("`{0}` cannot be given as text: {1}")]
     Unreadable(String, String),
 }
 
-/// All skills below the given folders, by name; of two with the same name the first counts.
+/// Reads all skills below the given folders, in order of name. The first of two skills with the same name counts.
 pub fn load(folders: &[PathBuf]) -> Vec<Skill> {
     let mut all: Vec<Skill> = Vec::new();
     for folder in folders {
@@ -87,7 +80,7 @@ fn read(text: &str, folder: &Path) -> Skill {
     }
 }
 
-/// What front matter may cost. Real front matter has a few keys; an alias bomb or deep nesting is an error.
+/// Limits of front matter. Real front matter has a few keys; an alias bomb or deep nesting is an error.
 fn limits() -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -104,7 +97,7 @@ fn limits() -> serde_saphyr::Options {
     }
 }
 
-/// The front matter, if there is some, and the text behind it.
+/// Splits off the front matter, if there is any, from the text behind it.
 fn split(text: &str) -> (Option<&str>, &str) {
     let text = text.trim_start_matches('\u{feff}');
     let Some(rest) = text.strip_prefix("---") else { return (None, text) };
@@ -128,13 +121,14 @@ impl Skill {
             for entry in fs::read_dir(self.folder.join(&at)).into_iter().flatten().flatten() {
                 let path = at.join(entry.file_name());
                 match entry.file_type() {
-                    Ok(kind) if kind.is_dir() && path.components().count() < 5 => open.push(path),
+                    Ok(kind) if kind.is_dir() && path.components().count() < MAX_DEPTH => open.push(path),
                     Ok(kind) if kind.is_file() && path != Path::new("SKILL.md") => {
                         files.push(path.to_string_lossy().replace('\\', "/"));
                     }
                     _ => {}
                 }
-                if files.len() >= 200 {
+                if files.len() == MAX_FILES {
+                    open.clear();
                     break;
                 }
             }

@@ -15,23 +15,20 @@ use serde_json::{Map, Value};
 static TEMPLATE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\{\{\s*([^{}]+?)\s*\}\}").expect("the pattern is constant"));
 
-/// Why a template has no value.
+/// Why a template cannot be filled.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TemplateError {
-    /// The first part names nothing that is known.
+    /// The first part is not a known name.
     #[error("`{{{{{template}}}}}` names `{name}`, which is none of: {known}")]
     Unknown {
-        /// The template's text.
         template: String,
         /// Its first part.
         name: String,
-        /// What could be named.
         known: String,
     },
-    /// The path leads nowhere.
+    /// The path leads to nothing.
     #[error("`{{{{{template}}}}}`: `{at}` has no `{step}` ({there})")]
     NoSuchPath {
-        /// The template's text.
         template: String,
         /// How far the path led.
         at: String,
@@ -79,12 +76,11 @@ fn walk(value: &Value, visit: &mut dyn FnMut(&str)) {
     }
 }
 
-/// What a name in a template stands for, when it stands for a value.
+/// The value that a name in a template stands for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
-    /// The value.
     pub value: Value,
-    /// A name that a path may begin with and that is not part of the value: the member that wrapped it.
+    /// The member that wrapped the value. A path may begin with it, though it is not part of the value.
     pub wrapper: Option<String>,
     /// The value as its author wrote it, where `value` was read from text or came with one.
     pub text: Option<String>,
@@ -99,16 +95,15 @@ impl From<Value> for Source {
 /// JSON whose templates are filled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filled {
-    /// The JSON.
     pub value: Value,
-    /// The values in it that are no text and took the place of a whole string, each with its text form.
+    /// The values in it, text excluded, that replaced a whole string, each with its text form.
     pub inserted: Vec<Inserted>,
 }
 
 /// A value in the place of a string that was one template and nothing else.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inserted {
-    /// Where it is: the keys and indices that lead to it.
+    /// The keys and indices that lead to it.
     pub path: Vec<String>,
     /// The same as text: as it was written, else compact JSON.
     pub text: String,
@@ -116,11 +111,10 @@ pub struct Inserted {
 
 /// What a name in a template stands for.
 pub enum Named {
-    /// This value.
     Value(Arc<Source>),
-    /// Nothing here: the template stays as it is, for whoever it is meant for.
+    /// Nothing here: the template stays unchanged, for whoever it is meant for.
     Foreign,
-    /// Nothing, and that is a fault; says what could be named.
+    /// Nothing, which is a fault; has the names that are known.
     Unknown(String),
 }
 
@@ -190,8 +184,8 @@ impl Fill<'_> {
         Ok(Value::String(out))
     }
 
-    /// What a template stands for; `None` if it is not ours to fill.
-    fn resolve(&self, template: &str) -> Result<Option<Found>, TemplateError> {
+    /// What a template stands for; none for somebody else's template.
+    fn resolve(&self, template: &str) -> Result<Option<Resolved>, TemplateError> {
         let (name, path) = split(template);
         let source = match (self.lookup)(name) {
             Named::Value(source) => source,
@@ -205,7 +199,7 @@ impl Fill<'_> {
             |(at, step, there)| TemplateError::NoSuchPath { template: template.into(), at, step, there };
         let value = match follow(&source.value, name, &steps) {
             Ok(value) => value,
-            // The value itself comes first: what it wraps may have a member of the wrapper's name.
+            // The value itself comes first: it may have a member with the wrapper's name.
             Err(why) => match &steps[..] {
                 [first, rest @ ..] if source.wrapper.as_deref() == Some(*first) => {
                     follow(&source.value, name, rest).map_err(lost)?
@@ -215,22 +209,22 @@ impl Fill<'_> {
         };
         let whole = std::ptr::eq(value, &source.value);
         let part = (!whole).then(|| value.clone());
-        Ok(Some(Found { source, part }))
+        Ok(Some(Resolved { source, part }))
     }
 }
 
-/// What a template stands for: a source, or a part of one.
-struct Found {
+/// A source, or a part of one.
+struct Resolved {
     source: Arc<Source>,
     part: Option<Value>,
 }
 
-impl Found {
+impl Resolved {
     fn value(&self) -> &Value {
         self.part.as_ref().unwrap_or(&self.source.value)
     }
 
-    /// Text as it is; of other values the text that they were written as, else compact JSON.
+    /// Text unchanged; any other value as the text that it was written as, else as compact JSON.
     fn into_text(self) -> String {
         match (&self.part, &self.source.text) {
             (None, Some(text)) => text.clone(),
@@ -254,8 +248,8 @@ fn split(template: &str) -> (&str, &str) {
     (template[..end].trim(), &template[end..])
 }
 
-/// Follows `.key`, `.0` and `[0]` steps. A value that is text holding JSON is read as that JSON only
-/// by the caller, so that a path never changes meaning with the text.
+/// Follows `.key`, `.0` and `[0]` steps. Text is never parsed as JSON here, so that the meaning of a path does not depend on
+/// the text.
 fn follow<'a>(
     mut value: &'a Value,
     name: &str,

@@ -10,7 +10,7 @@ mod schedule;
 mod tests;
 
 pub use plan::{Flaw, Node, Plan, PlannedCall, needs};
-pub use schedule::{Effect, Event, Pace, Reason, Schedule};
+pub use schedule::{Effect, Event, Pace, Schedule};
 
 /// The name that the templates of an app's workflow know the input by.
 pub const INPUT: &str = "input";

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{Back, Link, Message, Target, message::VERSION_KEY};
 #[cfg(unix)]
-use crate::shared::{Hello, Place};
+use crate::shared::{Hello, SharedPlace};
 
 const VERSION: &str = "2026-07-28";
 /// How long a cancelled request may take to leave this process.
@@ -47,7 +47,11 @@ impl Running {
     /// The gateway that serves the clients of this machine at a place; none if none runs. `client` is what the caller
     /// calls itself.
     #[cfg(unix)]
-    pub async fn shared(place: &Place, hello: &Hello, client: &'static str) -> anyhow::Result<Option<Self>> {
+    pub async fn shared(
+        place: &SharedPlace,
+        hello: &Hello,
+        client: &'static str,
+    ) -> anyhow::Result<Option<Self>> {
         let found = place.find(hello).await?;
         Ok(found.map(|(reader, writer)| Self { link: Link::over_lines(reader, writer), client, last_id: 0 }))
     }

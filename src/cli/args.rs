@@ -10,7 +10,7 @@ use clap::{
 
 use super::{login, secret, setup};
 use crate::{
-    downstream::guard,
+    downstream::process_guard,
     search::Rule,
     select::SELECT_COMMAND,
     shared::{SHARED_COMMAND, START_COMMAND},
@@ -283,7 +283,7 @@ pub(super) enum Command {
         shell: clap_complete::Shell,
     },
     /// Ends child processes when the gateway is gone; started by the gateway itself
-    #[command(name = guard::GUARD_COMMAND, hide = true)]
+    #[command(name = process_guard::GUARD_COMMAND, hide = true)]
     Guard,
     /// Is the gateway that clients of this machine share; started by the first of them
     #[command(name = SHARED_COMMAND, hide = true)]

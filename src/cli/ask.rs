@@ -163,8 +163,8 @@ fn tell_faults(loaded: &Loaded) {
 /// The gateway that serves the clients of this machine, if one runs for this configuration.
 #[cfg(unix)]
 pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Running> {
-    use crate::shared::{Hello, Place};
-    let place = match Place::of(file) {
+    use crate::shared::{Hello, SharedPlace};
+    let place = match SharedPlace::of(file) {
         Ok(place) => place,
         Err(error) => {
             tracing::debug!("no place for a shared gateway: {error:#}");
@@ -306,7 +306,7 @@ impl LocalGateway<'_> {
     async fn start(&self, servers: &[Arc<str>]) {
         for server in servers {
             if let Some(connection) = self.gateway.connections().get(server) {
-                connection.let_go();
+                connection.release();
             }
         }
         self.settle(servers).await;

@@ -42,8 +42,8 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
 /// Joins the client to the shared gateway of this machine.
 #[cfg(unix)]
 pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow::Result<u8> {
-    use crate::shared::{Hello, Place};
-    let far = Far::Shared(Place::of(config)?, Hello { profile });
+    use crate::shared::{Hello, SharedPlace};
+    let far = Far::Shared(SharedPlace::of(config)?, Hello { profile });
     Ok(joined(bridge::run(far, super::stop_signal()).await))
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow:
 #[cfg(unix)]
 pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
-    let Some(owner) = crate::shared::Place::of(&file)?.own().await? else {
+    let Some(owner) = crate::shared::SharedPlace::of(&file)?.own().await? else {
         // Somebody else was quicker, and serves whoever started this one.
         return Ok(OK);
     };

@@ -12,7 +12,7 @@ use crate::{
     config::{Config, Grant, OAuth, ServerSettings, Transport},
     gateway::last_seen,
     keyring,
-    oauth::{Callback, Entry, Kept, Record, SignIn, SignInError, Vault, Wish},
+    oauth::{Callback, KeptRecord, Record, SignIn, SignInError, SignInRequest, Vault, VaultEntry},
     store,
 };
 
@@ -40,7 +40,7 @@ struct Remote<'a> {
     url: &'a str,
     headers: HeaderMap,
     oauth: &'a OAuth,
-    entry: Entry,
+    entry: VaultEntry,
 }
 
 /// Signs in to a server. Exit code 1: it did not come to that.
@@ -64,7 +64,7 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
     let mut callback = Callback::listen(remote.oauth.redirect_uri.as_deref()).await.context(
         "no port for the browser to come back to; another program may have that of `redirect_uri`",
     )?;
-    let wish = Wish {
+    let wish = SignInRequest {
         url: remote.url,
         headers: remote.headers.clone(),
         settings: remote.oauth,
@@ -108,7 +108,7 @@ pub async fn login(config: &Config, manner: &LoginArgs) -> anyhow::Result<u8> {
     let entry = &remote.entry;
     // So that a gateway that is just renewing the old tokens does not write them over the new ones.
     let lock = entry.lock().await?;
-    entry.write(&Kept { record, in_keyring }, keyring::ATTENDED)?;
+    entry.write(&KeptRecord { record, in_keyring }, keyring::ATTENDED)?;
     drop(lock);
     callback.close().await;
     if let (Some(folder), Some(settings)) = (config.embedder.cache_folder(), settings(config, server)) {

@@ -12,7 +12,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, log::Files, show, signal::stopped};
-use crate::{config, fault::Code, shared::Place};
+use crate::{config, fault::Code, shared::SharedPlace};
 
 /// How much of the end of a file is looked through, in bytes.
 const READ: u64 = 16 << 20;
@@ -32,7 +32,7 @@ pub(super) struct LogsArgs {
 pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: LogsArgs) -> anyhow::Result<u8> {
     let file = match file {
         Some(file) => file.to_path_buf(),
-        None => Place::of(&config::find(config)?)?.log(),
+        None => SharedPlace::of(&config::find(config)?)?.log(),
     };
     let files = Files::of(&file);
     let days = days(&files).with_context(|| format!("`{}` cannot be read", files.folder.display()))?;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 pub use super::table::{Look, clean, paint, plain_table};
 use super::{FAILED, OK};
 use crate::{
-    downstream::{Remedy, State, cause},
+    downstream::{Remedy, State, likely_cause},
     fault::{Code, Fault},
     gateway::Gateway,
     results::text_of,
@@ -71,7 +71,7 @@ pub fn causes(error: &anyhow::Error) -> String {
 /// A failure of a server in one line; with what the server said, over several, if `verbose`.
 pub fn failure(error: &str, verbose: bool) -> String {
     let brief = brief(error);
-    let line = match cause::likely(error) {
+    let line = match likely_cause(error) {
         Some(cause) => format!("{} ({brief})", cause.trim_end_matches('.')),
         None => brief.clone().into_owned(),
     };
@@ -268,7 +268,7 @@ fn print_fault(fault: &Value, verbose: bool) {
     complain(if verbose { message.clone() } else { brief(&message).into_owned() });
     // What may not be retried, as a server that is left out, says itself what is wrong.
     let is_down = fault["code"] == "server_down" && fault["retryable"] != false;
-    if let Some(cause) = cause::likely(&message).filter(|_| is_down) {
+    if let Some(cause) = likely_cause(&message).filter(|_| is_down) {
         eprintln!("  {cause}");
     }
     let meant = fault["did_you_mean"].as_array().into_iter().flatten();

@@ -16,7 +16,11 @@ use super::{
 use crate::{
     bridge::Running,
     fault::Code,
-    gateway::inquiry::{CLIENT, Inquiry},
+    gateway::{
+        NEEDS_CONFIG,
+        inquiry::{CLIENT, Inquiry},
+        status::ServerStatus,
+    },
 };
 
 /// How often a status that is followed is asked for.
@@ -117,21 +121,24 @@ fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Resu
     let gateway = super::gateway(loaded, false);
     let counts = gateway.last_counts();
     let servers = gateway.last_seen().into_iter().map(|(name, seen)| {
-        let mut server = json!({ "name": &*name });
-        if let (Some(age), Some(count)) = (seen.listed, counts.get(&name)) {
-            server["tools"] = json!(count);
-            server["listed_s"] = json!(age.as_secs());
+        let listed = seen.listed.zip(counts.get(&name));
+        let (failed_s, last_error) = seen.failed.map(|(age, error)| (age.as_secs(), error)).unzip();
+        ServerStatus {
+            tools: listed.map(|(_, count)| *count),
+            listed_s: listed.map(|(age, _)| age.as_secs()),
+            last_error,
+            failed_s,
+            name,
+            ..ServerStatus::default()
         }
-        if let Some((age, error)) = seen.failed {
-            server["last_error"] = json!(error);
-            server["failed_s"] = json!(age.as_secs());
-        }
-        server
     });
-    let needing = left_out.iter().map(
-        |(name, left_out)| json!({ "name": name, "state": "needs_config", "last_error": left_out.why() }),
-    );
-    let servers: Vec<Value> = servers.chain(needing).collect();
+    let needing = left_out.iter().map(|(name, left_out)| ServerStatus {
+        name: name.as_str().into(),
+        state: NEEDS_CONFIG,
+        last_error: Some(left_out.why()),
+        ..ServerStatus::default()
+    });
+    let servers: Vec<ServerStatus> = servers.chain(needing).collect();
     let file = std::path::absolute(file).unwrap_or_else(|_| file.into());
     Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))
 }

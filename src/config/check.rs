@@ -182,20 +182,13 @@ impl<'a> Checker<'a> {
 
     /// Whether the steps are a plan, as [`workflow`] understands it, and the output refers to them only.
     fn steps(&mut self, pointer: &str, steps: &[Value], output: Option<&Value>) {
-        let written = |step: &Value| step.get("id").and_then(Value::as_str).unwrap_or_default().to_string();
-        let ids: Vec<String> = steps.iter().map(written).collect();
-        let named = |(position, id): (usize, &String)| match id.is_empty() {
-            true => default_id(position),
-            false => id.clone(),
-        };
-        let names: Vec<String> = ids.iter().enumerate().map(named).collect();
-        let nodes: Vec<Node<'_>> = steps
-            .iter()
-            .zip(&names)
+        let written = |step: &Value| Some(step.get("id")?.as_str()?.to_string()).filter(|id| !id.is_empty());
+        let id = |(at, step): (usize, &Value)| written(step).unwrap_or_else(|| default_id(at));
+        let names: Vec<String> = steps.iter().enumerate().map(id).collect();
+        let nodes: Vec<Node<'_>> = std::iter::zip(steps, &names)
             .map(|(step, id)| {
                 let after = step.get("after").and_then(Value::as_array).into_iter().flatten();
-                let after = after.filter_map(Value::as_str).collect();
-                Node { id, after, params: step.get("params") }
+                Node { id, after: after.filter_map(Value::as_str).collect(), params: step.get("params") }
             })
             .collect();
         for flaw in workflow::needs(&nodes, &[INPUT]).1 {
@@ -203,7 +196,7 @@ impl<'a> Checker<'a> {
             match flaw {
                 Flaw::SameId { id, first, second } => {
                     let message = format!("{} is the id of step {} already", quoted(&id), first + 1);
-                    let place = if ids[second].is_empty() { step(second) } else { join(&step(second), "id") };
+                    let place = written(&steps[second]).map_or(step(second), |_| join(&step(second), "id"));
                     self.fault(&place, Side::Value, &message, "Give each step an id of its own.");
                 }
                 Flaw::UnknownId { at, name, .. } => self.unknown_step(&step(at), &steps[at], &name, &names),

@@ -5,45 +5,54 @@ use std::{
     io,
     path::Path,
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
-    process::{Child as Process, ChildStdin, ChildStdout, Command},
+    process::{Child as Process, ChildStderr, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
-use super::{Around, environment};
+use super::{ConnectionContext, credentials::mask, environment};
 use crate::{config::Globs, text::clip};
 
-/// How long a server may take to leave after its stdin was closed, and again after SIGTERM.
+/// The longest time for a server to exit after its stdin was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
-/// How many lines of stderr are remembered for the message about a failed start.
+/// The lines of stderr that are kept for the message about a failed start.
 const TAIL_LINES: usize = 12;
 /// The target under which stderr is logged.
 const STDERR: &str = "nonet::stderr";
-/// How many lines of stderr are logged in a minute: a server that floods is not to fill the disk.
+/// The lines of stderr that are logged in a minute, so that a flood does not fill the disk.
 const LOGGED_A_MINUTE: u32 = 100;
 const LOGGED_AND_ONE: u32 = LOGGED_A_MINUTE + 1;
+
 /// The last lines of a server's stderr.
 #[derive(Clone, Debug, Default)]
 pub struct Tail(Arc<Mutex<VecDeque<String>>>);
 
 impl Tail {
     fn push(&self, line: &str) {
-        if let Ok(mut lines) = self.0.lock() {
-            if lines.len() == TAIL_LINES {
-                lines.pop_front();
-            }
-            lines.push_back(clip(line, 300));
+        let mut lines = self.0.lock();
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
         }
+        lines.push_back(clip(line, 300));
     }
 
-    /// The lines, oldest first, joined.
+    /// Returns the lines, oldest first.
     pub fn text(&self) -> String {
-        self.0.lock().map(|lines| lines.iter().cloned().collect::<Vec<_>>().join("\n")).unwrap_or_default()
+        self.0.lock().iter().cloned().collect::<Vec<_>>().join("\n")
+    }
+
+    /// Returns a reason with the lines after it.
+    pub fn added_to(&self, reason: &str) -> String {
+        match self.text() {
+            text if text.is_empty() => reason.to_string(),
+            text => format!("{reason}; its stderr ends with: {}", clip(&text, 1200)),
+        }
     }
 }
 
@@ -58,7 +67,7 @@ impl Meter {
         Self { since: now, lines: 0 }
     }
 
-    /// The number of one more line in its minute.
+    /// Counts one more line. Returns its number in the minute.
     fn count(&mut self, now: Instant) -> u32 {
         if now.duration_since(self.since) >= Duration::from_secs(60) {
             *self = Self::new(now);
@@ -68,21 +77,19 @@ impl Meter {
     }
 }
 
-/// What to run.
+/// A program with everything that it runs with.
 pub struct Program<'a> {
-    /// The server's name, for the log.
     pub server: &'a Arc<str>,
-    /// What must not be logged.
+    /// Texts that must not be logged.
     pub secrets: &'a Arc<[String]>,
     /// The executable, looked up in PATH if it has no slash.
     pub command: &'a str,
-    /// Its arguments.
     pub args: &'a [String],
-    /// Variables that it gets besides the inherited ones.
+    /// Variables besides the inherited ones.
     pub env: Vec<(&'a str, &'a str)>,
-    /// Variables that it inherits besides the usual ones.
+    /// Inherited variables besides the usual ones.
     pub inherit_env: &'a Globs,
-    /// Its working directory; Nonet's own if absent.
+    /// The working directory; Nonet's own if absent.
     pub cwd: Option<&'a Path>,
 }
 
@@ -91,14 +98,17 @@ pub struct Program<'a> {
 pub struct Child {
     process: Process,
     group: Option<i32>,
-    around: Arc<Around>,
+    context: Arc<ConnectionContext>,
     tail: Tail,
     reading: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Child {
     /// Starts a program. Its stderr is drained into the log and into [`Child::tail`].
-    pub fn spawn(program: &Program<'_>, around: &Arc<Around>) -> io::Result<(Self, ChildStdout, ChildStdin)> {
+    pub fn spawn(
+        program: &Program<'_>,
+        context: &Arc<ConnectionContext>,
+    ) -> io::Result<(Self, ChildStdout, ChildStdin)> {
         let mut command = Command::new(program.command);
         command
             .args(program.args)
@@ -114,58 +124,32 @@ impl Child {
         }
         #[cfg(unix)]
         command.process_group(0);
-        around.guard.start();
+        context.guard.start();
         let mut process = command.spawn()?;
         let group = process.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = group {
-            around.guard.watch(group);
+            context.guard.watch(group);
         }
         let tail = Tail::default();
-        let mut reading = None;
-        if let Some(stderr) = process.stderr.take() {
-            let (server, tail, secrets) = (program.server.clone(), tail.clone(), program.secrets.clone());
-            reading = Some(tokio::spawn(async move {
-                let mut reader = BufReader::new(stderr);
-                let mut line = Vec::new();
-                let mut meter = Meter::new(Instant::now());
-                // Bytes, not `lines()`: what a server prints need not be UTF-8, nor have line ends.
-                while let Ok(n) = read_line(&mut reader, &mut line).await {
-                    if n == 0 {
-                        break;
-                    }
-                    let text = String::from_utf8_lossy(&line);
-                    let text = super::mask(&secrets, text.trim_end());
-                    if !text.is_empty() {
-                        let left_out =
-                            "more lines a minute than are logged; the rest of this minute is left out";
-                        match meter.count(Instant::now()) {
-                            ..=LOGGED_A_MINUTE => {
-                                tracing::debug!(target: STDERR, %server, "stderr: {}", clip(&text, 500))
-                            }
-                            LOGGED_AND_ONE => tracing::debug!(target: STDERR, %server, "stderr: {left_out}"),
-                            _ => {}
-                        }
-                        tail.push(&text);
-                    }
-                    line.clear();
-                }
-            }));
-        }
-        let missing = || io::Error::other("the child has no pipes");
+        let reading = process.stderr.take().map(|stderr| {
+            let (server, secrets) = (program.server.clone(), program.secrets.clone());
+            tokio::spawn(drain(stderr, server, secrets, tail.clone()))
+        });
+        let missing = || io::Error::other("the process has no pipes");
         let stdout = process.stdout.take().ok_or_else(missing)?;
         let stdin = process.stdin.take().ok_or_else(missing)?;
-        Ok((Self { process, group, around: around.clone(), tail, reading }, stdout, stdin))
+        Ok((Self { process, group, context: context.clone(), tail, reading }, stdout, stdin))
     }
 
-    /// What it last said on stderr.
+    /// Returns the last lines of its stderr.
     pub fn tail(&self) -> &Tail {
         &self.tail
     }
 
-    /// How it ended, if it has, or does within a moment.
+    /// Returns the exit status, if the process has exited or does so within a moment.
     pub async fn exit_status(&mut self) -> Option<String> {
         let status = timeout(Duration::from_millis(300), self.process.wait()).await.ok()?.ok()?;
-        // What it said last may still be on its way; something that it left behind may hold the pipe.
+        // The last lines may still be in the pipe, which a process that it left behind may hold open.
         if let Some(reading) = self.reading.take() {
             let _ = timeout(Duration::from_millis(300), reading).await;
         }
@@ -175,8 +159,8 @@ impl Child {
         })
     }
 
-    /// Ends it and everything that it started: its stdin is closed already; then SIGTERM, then
-    /// SIGKILL, each after a grace period.
+    /// Ends the process and its whole group. Its stdin is closed already; SIGTERM and SIGKILL follow, each after a grace
+    /// period.
     pub async fn stop(mut self) {
         if timeout(GRACE, self.process.wait()).await.is_err() {
             self.signal(Signal::Term);
@@ -185,7 +169,7 @@ impl Child {
                 let _ = self.process.wait().await;
             }
         }
-        // The leader is gone; what it left in its group goes too.
+        // The leader is gone; the rest of its group follows.
         self.signal(Signal::Kill);
     }
 
@@ -200,7 +184,7 @@ impl Child {
                 Signal::Term => signal::SIGTERM,
                 Signal::Kill => signal::SIGKILL,
             };
-            // An empty group is no fault: everything has left already.
+            // Fails for an empty group: everything has exited already.
             let _ = killpg(Pid::from_raw(group), signal);
         }
     }
@@ -215,7 +199,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.signal(Signal::Kill);
         if let Some(group) = self.group {
-            self.around.guard.forget(group);
+            self.context.guard.forget(group);
         }
     }
 }
@@ -226,11 +210,33 @@ enum Signal {
     Kill,
 }
 
+/// Reads stderr into the log and into `tail` until the process closes it.
+async fn drain(stderr: ChildStderr, server: Arc<str>, secrets: Arc<[String]>, tail: Tail) {
+    let mut reader = BufReader::new(stderr);
+    let mut line = Vec::new();
+    let mut meter = Meter::new(Instant::now());
+    // Bytes, not `lines()`: stderr need not be UTF-8, nor have line ends.
+    while read_line(&mut reader, &mut line).await.is_ok_and(|n| n > 0) {
+        let text = mask(&secrets, String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+        if text.is_empty() {
+            continue;
+        }
+        match meter.count(Instant::now()) {
+            ..=LOGGED_A_MINUTE => tracing::debug!(target: STDERR, %server, "stderr: {}", clip(&text, 500)),
+            LOGGED_AND_ONE => tracing::debug!(
+                target: STDERR,
+                %server,
+                "stderr: more than {LOGGED_A_MINUTE} lines a minute; the rest of this minute is left out"
+            ),
+            _ => {}
+        }
+        tail.push(&text);
+    }
+}
+
 /// Reads up to a line end, at most 8 KiB at a time: a flood without line ends stays bounded.
-async fn read_line(
-    reader: &mut BufReader<tokio::process::ChildStderr>,
-    line: &mut Vec<u8>,
-) -> io::Result<usize> {
+async fn read_line(reader: &mut BufReader<ChildStderr>, line: &mut Vec<u8>) -> io::Result<usize> {
     let available = reader.fill_buf().await?;
     let end = available.iter().position(|byte| *byte == b'\n').map_or(available.len(), |at| at + 1);
     line.extend_from_slice(&available[..end]);
@@ -238,7 +244,7 @@ async fn read_line(
     Ok(end)
 }
 
-/// What to do about a launcher that is not there.
+/// Returns what to do about a launcher that is not installed.
 pub fn missing_launcher(command: &str) -> String {
     let remedy = match command {
         "npx" | "npm" | "node" => "install Node.js, which brings `npx`",

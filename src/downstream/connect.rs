@@ -1,10 +1,6 @@
 //! Reaching a server: its process or its address, and the handshake.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 use ::http::{HeaderName, HeaderValue};
 use rmcp::{
@@ -16,220 +12,217 @@ use rmcp::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    process::{ChildStdin, ChildStdout},
     sync::Notify,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connection, Era,
-    child::{Child, Program, Tail, missing_launcher},
+    Era,
+    child::{Child, Program, missing_launcher},
+    client_handler::client_config,
     deepest,
-    handler::client_config,
     handshake::{self, HandshakeError},
     http,
     lines::Lines,
+    link::Lost,
+    mcp::{Greeted, McpServer},
     refusal::Refusal,
     sse::{Events, SseError},
-    supervise::{End, Link},
     tap::Tap,
 };
 use crate::{config::Transport, text::clip, web};
 
-/// How long a silent server is waited for before it is also greeted in the way of the session era.
-/// Launchers that download first take longer; over stdio both answers are then understood.
+type Headers = HashMap<HeaderName, HeaderValue>;
+
+/// The longest silence of a server before it is also sent `initialize`. Launchers that download first take longer; over
+/// stdio both answers are then understood.
 const SILENCE: Duration = Duration::from_secs(8);
 
-impl Connection {
-    pub(super) async fn connect(&self) -> Result<Link, End> {
+impl McpServer {
+    /// Starts or dials the server, and shakes hands with it.
+    pub async fn reach(&self, patience: Duration) -> Result<Greeted, Lost> {
+        let silence = SILENCE.min(patience / 2);
         if let Some(dial) = &self.dial {
             let (reader, writer) = dial();
-            return self.greet(reader, writer, None).await;
+            return self.greet(reader, writer, None, silence).await;
         }
-        match &self.settings().transport {
+        let (url, headers, is_sse) = match &self.transport {
             Transport::Stdio { command, args, env, inherit_env, cwd } => {
-                if let Some(cwd) = cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
-                    return Err(End::Failed(format!("its `cwd` is no folder: {}", cwd.display())));
-                }
-                let program = Program {
+                let (child, stdout, stdin) = self.spawn(&Program {
                     server: &self.name,
-                    secrets: &self.secrets,
+                    secrets: &self.credentials.secrets,
                     command,
                     args,
                     env: env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect(),
                     inherit_env,
                     cwd: cwd.as_deref(),
-                };
-                let (child, stdout, stdin) = Child::spawn(&program, &self.around).map_err(|error| {
-                    End::Failed(match error.kind() {
-                        std::io::ErrorKind::NotFound => missing_launcher(command),
-                        _ => format!("`{command}` could not be started: {error}"),
-                    })
                 })?;
-                if let Ok(mut tail) = self.tail.lock() {
-                    *tail = Some(child.tail().clone());
-                }
-                self.greet(Box::new(stdout), Box::new(stdin), Some(child)).await
+                *self.tail.lock() = Some(child.tail().clone());
+                return self.greet(Box::new(stdout), Box::new(stdin), Some(child), silence).await;
             }
-            Transport::Http { url, headers, sse, .. } => {
-                let headers = headers
-                    .iter()
-                    .filter_map(|(name, value)| {
-                        let name = HeaderName::try_from(name).ok()?;
-                        Some((name, HeaderValue::try_from(value.expose()).ok()?))
-                    })
-                    .collect();
-                if *sse {
-                    self.connect_sse(url, headers).await.map_err(|error| refused(&error, url))
-                } else {
-                    self.connect_http(url, headers).await
-                }
-            }
+            Transport::Http { url, headers, sse, .. } => (url, headers, *sse),
+        };
+        let headers = headers
+            .iter()
+            .filter_map(|(name, value)| {
+                let name = HeaderName::try_from(name).ok()?;
+                Some((name, HeaderValue::try_from(value.expose()).ok()?))
+            })
+            .collect();
+        let known_sse = self.habits.lock().speaks_sse;
+        if is_sse || known_sse {
+            let greeted = self.greet_sse(url, headers, silence).await;
+            // Another server may be at the address by now: the next attempt begins at the beginning.
+            self.habits.lock().speaks_sse = greeted.is_ok() && known_sse;
+            return greeted.map_err(|error| self.not_greeted(&error, url));
         }
+        self.greet_http(url, headers, patience, silence).await
     }
 
+    fn spawn(&self, program: &Program<'_>) -> Result<(Child, ChildStdout, ChildStdin), Lost> {
+        if let Some(cwd) = program.cwd.filter(|cwd| !cwd.is_dir()) {
+            return Err(format!("its `cwd` is not a folder: {}", cwd.display()).into());
+        }
+        Child::spawn(program, &self.context).map_err(|error| {
+            Lost::Failed(match error.kind() {
+                io::ErrorKind::NotFound => missing_launcher(program.command),
+                _ => format!("`{}` could not be started: {error}", program.command),
+            })
+        })
+    }
+
+    /// Shakes hands over byte streams.
     async fn greet(
         &self,
         reader: Box<dyn AsyncRead + Send + Unpin>,
         writer: Box<dyn AsyncWrite + Send + Unpin>,
         child: Option<Child>,
-    ) -> Result<Link, End> {
+        silence: Duration,
+    ) -> Result<Greeted, Lost> {
         let closed = CancellationToken::new();
         let mut lines = Lines::new(self.name.clone(), reader, writer, closed.clone().drop_guard());
-        lines.tap = Tap::new(self.askers.clone());
-        let changed = Arc::new(Notify::new());
-        let handler = self.handler(&changed);
-        let known = self.era.lock().map(|era| *era).unwrap_or_default();
-        match handshake::greet(&mut lines, known, &client_config(), self.silence()).await {
+        lines.tap = Tap::new(self.calls.clone());
+        let list_changed = Arc::new(Notify::new());
+        let known = self.habits.lock().era;
+        let error = match handshake::greet(&mut lines, known, &client_config(), silence).await {
             Ok((era, info)) => {
-                let token = CancellationToken::new();
-                let running = serve_directly_with_ct(handler, lines, Some(info.clone()), token);
-                Ok(Link { running, child, era, info, changed, closed })
+                let (client, token) = (self.client(&list_changed), CancellationToken::new());
+                let running = serve_directly_with_ct(client, lines, Some(info.clone()), token);
+                return Ok(Greeted { running, child, era, info, list_changed, closed });
             }
-            Err(error) => {
-                // Some old servers leave at a method that they do not know: next time without it.
-                if let Ok(mut era) = self.era.lock() {
-                    *era = if *era == Some(Era::Legacy) { None } else { Some(Era::Legacy) };
-                }
-                let mut reason = error.to_string();
-                drop(lines);
-                if let Some(mut child) = child {
-                    if let Some(status) = child.exit_status().await {
-                        reason = format!("it ended during the handshake ({status})");
-                    }
-                    reason = with_tail(&reason, child.tail());
-                    child.stop().await;
-                }
-                Err(End::Failed(reason))
+            Err(error) => error,
+        };
+        // Some old servers leave at a method that they do not know: the next attempt goes without it.
+        self.habits.lock().era = (known != Some(Era::Session)).then_some(Era::Session);
+        let mut reason = error.to_string();
+        drop(lines);
+        if let Some(mut child) = child {
+            if let Some(status) = child.exit_status().await {
+                reason = format!("it ended during the handshake ({status})");
             }
+            reason = child.tail().added_to(&reason);
+            child.stop().await;
         }
+        Err(Lost::Failed(reason))
     }
 
-    async fn connect_http(&self, url: &str, headers: HashMap<HeaderName, HeaderValue>) -> Result<Link, End> {
-        if self.speaks_sse.load(Ordering::Relaxed) {
-            let connected = self.connect_sse(url, headers).await;
-            // It may be another server by now: the next try begins anew.
-            self.speaks_sse.store(connected.is_ok(), Ordering::Relaxed);
-            return connected.map_err(|error| refused(&error, url));
-        }
-        let known = self.era.lock().map(|era| *era).unwrap_or_default();
-        let modern =
+    async fn greet_http(
+        &self,
+        url: &str,
+        headers: Headers,
+        patience: Duration,
+        silence: Duration,
+    ) -> Result<Greeted, Lost> {
+        let stateless =
             ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
-        let modes = [(Era::Modern, modern), (Era::Legacy, ClientLifecycleMode::Initialize)];
+        let mut attempts = vec![(Era::Session, ClientLifecycleMode::Initialize, patience)];
+        if self.habits.lock().era != Some(Era::Session) {
+            // A server that never answers the probe must still be tried in the other way.
+            attempts.insert(0, (Era::Stateless, stateless, silence));
+        }
         let mut failure = String::new();
         let mut refuses_post = false;
-        for (era, mode) in
-            modes.into_iter().filter(|(era, _)| known != Some(Era::Legacy) || *era == Era::Legacy)
-        {
-            let changed = Arc::new(Notify::new());
-            let handler = self.handler(&changed);
-            let closed = CancellationToken::new();
-            let mut transport =
-                http::transport(url, headers.clone(), self.account.clone(), closed.clone().drop_guard())
-                    .map_err(|error| End::Failed(format!("no HTTP client: {error}")))?;
-            transport.tap = Tap::new(self.askers.clone());
-            let token = CancellationToken::new();
-            let greeting = serve_client_with_lifecycle_and_ct(handler, transport, mode, token);
-            // A server that never answers the probe must still be tried the old way.
-            let patience = if era == Era::Modern { self.silence() } else { self.settings().start_timeout };
-            let Ok(greeted) = timeout(patience, greeting).await else {
-                failure = format!("no answer within {patience:?}");
-                refuses_post = false;
-                continue;
-            };
-            match greeted {
-                Ok(running) => {
+        for (era, mode, patience) in attempts {
+            let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
+            let account = self.credentials.account.clone();
+            let mut transport = http::transport(url, headers.clone(), account, closed.clone().drop_guard())
+                .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))?;
+            transport.tap = Tap::new(self.calls.clone());
+            let (client, token) = (self.client(&list_changed), CancellationToken::new());
+            let greeting = serve_client_with_lifecycle_and_ct(client, transport, mode, token);
+            let error = match timeout(patience, greeting).await {
+                Ok(Ok(running)) => {
                     let info = running.peer().peer_info().map(|info| (*info).clone());
-                    let info = info.ok_or_else(|| End::Failed("it said nothing of itself".into()))?;
-                    return Ok(Link { running, child: None, era, info, changed, closed });
+                    let info = info.ok_or_else(|| Lost::from("its handshake has no information about it"))?;
+                    return Ok(Greeted { running, child: None, era, info, list_changed, closed });
                 }
-                Err(error) => {
-                    if let ClientInitializeError::TransportError { error, .. } = &error
-                        && let Some(refusal) = Refusal::of(error.error.as_ref())
-                    {
-                        return Err(End::Unsigned(refusal));
-                    }
-                    refuses_post = is_post_refused(&error);
-                    failure = explain(&error, url);
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    (failure, refuses_post) = (format!("no answer within {patience:?}"), false);
+                    continue;
                 }
+            };
+            if let ClientInitializeError::TransportError { error, .. } = &error
+                && let Some(refusal) = Refusal::of(error.error.as_ref())
+            {
+                return Err(Lost::SignIn(self.credentials.sign_in(&refusal)));
             }
+            (failure, refuses_post) = (explain(&error, url), is_post_refused(&error));
         }
         if refuses_post {
-            return self.find_sse(url, headers, failure).await;
+            return self.find_sse(url, headers, silence, failure).await;
         }
-        Err(End::Failed(failure))
+        Err(Lost::Failed(failure))
     }
 
-    /// Tries the old HTTP+SSE transport on a server that takes no POST, as the specification asks. `failure` is what is
-    /// told of one that does not speak it either.
+    /// Tries the old HTTP+SSE transport on a server that refuses POST, as the specification asks. `failure` is the reason
+    /// for a server that does not speak that transport either.
     async fn find_sse(
         &self,
         url: &str,
-        headers: HashMap<HeaderName, HeaderValue>,
+        headers: Headers,
+        silence: Duration,
         failure: String,
-    ) -> Result<Link, End> {
-        match timeout(self.silence(), self.connect_sse(url, headers)).await {
-            Ok(Ok(link)) => {
-                self.speaks_sse.store(true, Ordering::Relaxed);
+    ) -> Result<Greeted, Lost> {
+        match timeout(silence, self.greet_sse(url, headers, silence)).await {
+            Ok(Ok(greeted)) => {
+                self.habits.lock().speaks_sse = true;
                 tracing::debug!(server = %self.name, "speaks the old HTTP+SSE transport");
-                Ok(link)
+                Ok(greeted)
             }
-            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Refused(_)))) => Err(End::Failed(failure)),
-            Ok(Err(error)) => Err(refused(&error, url)),
+            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Refused(_)))) => Err(Lost::Failed(failure)),
+            Ok(Err(error)) => Err(self.not_greeted(&error, url)),
         }
     }
 
-    /// Connects over the old HTTP+SSE transport. Its servers are of the session era.
-    async fn connect_sse(
+    /// Shakes hands over the old HTTP+SSE transport, whose servers are of the session era.
+    async fn greet_sse(
         &self,
         url: &str,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<Link, HandshakeError> {
-        let closed = CancellationToken::new();
-        let headers = headers.into_iter().collect();
-        let mut events =
-            Events::open(self.name.clone(), url, headers, self.account.clone(), closed.clone()).await?;
-        events.tap = Tap::new(self.askers.clone());
+        headers: Headers,
+        silence: Duration,
+    ) -> Result<Greeted, HandshakeError> {
+        let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
+        let (headers, account) = (headers.into_iter().collect(), self.credentials.account.clone());
+        let mut events = Events::open(self.name.clone(), url, headers, account, closed.clone()).await?;
+        events.tap = Tap::new(self.calls.clone());
         let (era, info) =
-            handshake::greet(&mut events, Some(Era::Legacy), &client_config(), self.silence()).await?;
-        let changed = Arc::new(Notify::new());
-        let handler = self.handler(&changed);
-        let token = CancellationToken::new();
-        let running = serve_directly_with_ct(handler, events, Some(info.clone()), token);
-        Ok(Link { running, child: None, era, info, changed, closed })
+            handshake::greet(&mut events, Some(Era::Session), &client_config(), silence).await?;
+        let (client, token) = (self.client(&list_changed), CancellationToken::new());
+        let running = serve_directly_with_ct(client, events, Some(info.clone()), token);
+        Ok(Greeted { running, child: None, era, info, list_changed, closed })
     }
 
-    /// How long a server may be silent before it is taken for one of the session era.
-    fn silence(&self) -> Duration {
-        SILENCE.min(self.settings().start_timeout / 2)
-    }
-}
-
-/// A reason with what the process said last.
-pub(super) fn with_tail(reason: &str, tail: &Tail) -> String {
-    match tail.text() {
-        text if text.is_empty() => reason.to_string(),
-        text => format!("{reason}; its stderr ends with: {}", clip(&text, 1200)),
+    /// Returns why a server of the old HTTP+SSE transport was not reached.
+    fn not_greeted(&self, error: &HandshakeError, url: &str) -> Lost {
+        if let HandshakeError::NotTaken(refused) = error
+            && let Some(refusal) = Refusal::of(refused)
+        {
+            return Lost::SignIn(self.credentials.sign_in(&refusal));
+        }
+        Lost::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600))
     }
 }
 
@@ -255,14 +248,4 @@ fn is_post_refused(error: &ClientInitializeError) -> bool {
         }
         _ => false,
     }
-}
-
-/// Why a server of the old HTTP+SSE transport could not be reached.
-fn refused(error: &HandshakeError, url: &str) -> End {
-    if let HandshakeError::NotTaken(refused) = error
-        && let Some(refusal) = Refusal::of(refused)
-    {
-        return End::Unsigned(refusal);
-    }
-    End::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600))
 }

@@ -71,7 +71,7 @@ pub async fn greet(
     silence: Duration,
 ) -> Result<(Era, ServerPeerInfo), HandshakeError> {
     let mut initialized = false;
-    let mut discovering = known != Some(Era::Legacy);
+    let mut discovering = known != Some(Era::Session);
     let silence = Instant::now() + silence;
     if discovering {
         wire.write(&discover(client)).await?;
@@ -94,7 +94,7 @@ pub async fn greet(
         };
         match (id.as_str(), message.get("result")) {
             (Some(DISCOVER), Some(result)) if speaks_modern(result) => {
-                return Ok((Era::Modern, peer_info(result, &ProtocolVersion::V_2026_07_28)));
+                return Ok((Era::Stateless, peer_info(result, &ProtocolVersion::V_2026_07_28)));
             }
             (Some(DISCOVER), _) => {
                 // Refused, or only older revisions: a server of the session era.
@@ -110,7 +110,7 @@ pub async fn greet(
                     .map_err(|_| HandshakeError::Refused("no protocolVersion in its answer".into()))?;
                 let info = peer_info(result, &version);
                 wire.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
-                return Ok((Era::Legacy, info));
+                return Ok((Era::Session, info));
             }
             (Some(INITIALIZE), None) if !discovering => {
                 let error = &message["error"];

@@ -34,8 +34,8 @@ use sse_stream::Sse;
 use tokio_util::sync::DropGuard;
 
 use super::{
+    server_requests::{ClientChannel, RelatedCall},
     tap::{Tap, is_verbatim},
-    wishes::{About, Asker},
 };
 use crate::{
     oauth::{Account, Attempt, RenewError},
@@ -85,7 +85,7 @@ impl Transport<RoleClient> for HttpTransport {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let id = match &mut message {
             JsonRpcMessage::Request(request) => {
-                if let Some(asker) = request.request.extensions_mut().remove::<Asker>() {
+                if let Some(asker) = request.request.extensions_mut().remove::<ClientChannel>() {
                     self.streams.open(request.id.clone(), asker);
                 }
                 Some(request.id.clone())
@@ -172,9 +172,9 @@ struct Streams(Arc<Mutex<Questions>>);
 #[derive(Default)]
 struct Questions {
     /// The clients of our requests that are not answered.
-    open: HashMap<RequestId, Asker>,
+    open: HashMap<RequestId, ClientChannel>,
     /// Requests of the server that are on their way, by the ids that it gave them.
-    asked: HashMap<RequestId, About>,
+    asked: HashMap<RequestId, RelatedCall>,
 }
 
 impl Streams {
@@ -182,7 +182,7 @@ impl Streams {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, ours: RequestId, asker: Asker) {
+    fn open(&self, ours: RequestId, asker: ClientChannel) {
         self.all().open.insert(ours, asker);
     }
 
@@ -193,7 +193,7 @@ impl Streams {
     /// Notes a request of the server on the stream of one of ours.
     fn ask(&self, ours: &RequestId, theirs: RequestId) {
         let mut all = self.all();
-        let about = all.open.get(ours).map_or(About::Over, |asker| About::Call(asker.clone()));
+        let about = all.open.get(ours).map_or(RelatedCall::Over, |asker| RelatedCall::Call(asker.clone()));
         // Each is taken out as it is read. A server whose requests are not read is at fault.
         if all.asked.len() >= MOST_ASKED {
             all.asked.clear();
@@ -201,7 +201,7 @@ impl Streams {
         all.asked.insert(theirs, about);
     }
 
-    fn about(&self, theirs: &RequestId) -> Option<About> {
+    fn about(&self, theirs: &RequestId) -> Option<RelatedCall> {
         self.all().asked.remove(theirs)
     }
 }

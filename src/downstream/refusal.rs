@@ -5,11 +5,7 @@ use rmcp::transport::{
     streamable_http_client::{AuthRequiredError, InsufficientScopeError},
 };
 
-use super::{Connection, Remedy, State};
-use crate::{config::Grant, oauth::RenewError, text::clip};
-
-/// The most scopes that a command is told with.
-const MAX_SCOPES: usize = 20;
+use crate::oauth::RenewError;
 
 /// Such a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,53 +53,5 @@ pub fn is_unsent(error: &(dyn std::error::Error + 'static)) -> bool {
 impl From<String> for Refusal {
     fn from(challenge: String) -> Self {
         Self { challenge, scope: None }
-    }
-}
-
-impl Connection {
-    /// The state of a server that wants a sign-in, or one that allows more.
-    pub(super) fn wants_sign_in(&self, refusal: &Refusal) -> State {
-        let remedy = match self.account.as_ref().map(|account| account.grant()) {
-            None => Remedy::Headers,
-            Some(Grant::ClientCredentials) => Remedy::Client,
-            Some(Grant::AuthorizationCode) => {
-                let scopes = refusal.scope.iter().flat_map(|scope| scope.split_whitespace());
-                // The server chooses them, and the user runs the command.
-                let scopes = scopes.filter(|scope| is_plain(scope)).take(MAX_SCOPES);
-                let scopes: String = scopes.map(|scope| format!(" --scope {scope}")).collect();
-                Remedy::Login(format!("{} {}{scopes}", self.around.login, self.name))
-            }
-        };
-        let said = refusal.challenge.replace(char::is_control, " ");
-        State::AuthRequired { error: self.mask(&clip(&said, 400)), remedy }
-    }
-
-    /// Ends when somebody has signed in or out.
-    pub(super) async fn signs_in(&self) {
-        match &self.account {
-            Some(account) => account.changed().await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-/// Whether a scope is made of characters that mean nothing to any shell.
-fn is_plain(scope: &str) -> bool {
-    !scope.starts_with('-') && scope.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@+=*-".contains(c))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_plain;
-
-    #[test]
-    fn a_scope_is_told_in_a_command_where_it_means_nothing_to_a_shell() {
-        let check = |scope: &str, expected: bool| assert_eq!(is_plain(scope), expected, "{scope}");
-        check("files:read", true);
-        check("https://www.example.com/auth/drive.readonly", true);
-        check("x&calc&", false);
-        check("$(id)", false);
-        check("--keyring", false);
-        check("it's", false);
     }
 }

@@ -1,79 +1,50 @@
-//! The life of a connection: reached, listed, lost, reached again, until it is not wanted any more.
+//! The life of a connection: connect, list, announce, wait, back off, until the server is no longer wanted.
 
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use backon::BackoffBuilder;
-use rmcp::{RoleClient, model::ServerPeerInfo, service::RunningService};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::{
-    sync::{Notify, mpsc, oneshot, watch},
-    time::{Instant, timeout},
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connection, Era, State, Update,
-    child::Child,
-    connect::with_tail,
-    handler::Handler,
-    list::{Subscribed, list},
-    refusal::Refusal,
+    Connection, State, Update,
+    link::{Link, Lost, Revision, SignInNeeded},
 };
 
 /// The first wait before a lost server is tried again, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
-/// A connection that held this long starts its backoff anew.
+/// A link that held this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(30);
-/// How long until a server is tried again that wants a sign-in, if nobody signs in: some say so by mistake.
+/// How long until a server that requires a sign-in is tried again without one: some servers require it by mistake.
 const UNSIGNED: Duration = Duration::from_secs(600);
 /// How long changes are gathered before the lists are read again.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// What is held while a server is connected.
-pub(super) struct Link {
-    pub running: RunningService<RoleClient, Handler>,
-    pub child: Option<Child>,
-    pub era: Era,
-    pub info: ServerPeerInfo,
-    pub changed: Arc<Notify>,
-    /// Cancelled when the transport is gone.
-    pub closed: CancellationToken,
-}
-
-/// Why a server was not reached, or is not connected any more.
-pub(super) enum End {
-    /// This happened.
-    Failed(String),
-    /// It wants a sign-in.
-    Unsigned(Refusal),
-}
-
-impl From<String> for End {
-    fn from(what: String) -> Self {
-        Self::Failed(what)
+impl From<SignInNeeded> for State {
+    fn from(needed: SignInNeeded) -> Self {
+        Self::AuthRequired { error: needed.error, remedy: needed.remedy }
     }
 }
 
-impl From<&str> for End {
-    fn from(what: &str) -> Self {
-        Self::Failed(what.into())
-    }
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(BACKOFF.0)
+        .with_max_delay(BACKOFF.1)
+        .without_max_times()
+        .with_jitter()
+        .build()
 }
 
 impl Connection {
-    /// Keeps the server connected until `stop`; then ends it.
+    /// Keeps the server connected until `stop`.
     pub async fn supervise(&self, updates: mpsc::Sender<Update>, stop: CancellationToken) {
-        let new_backoff = || {
-            backon::ExponentialBuilder::default()
-                .with_min_delay(BACKOFF.0)
-                .with_max_delay(BACKOFF.1)
-                .without_max_times()
-                .with_jitter()
-                .build()
-        };
-        let mut backoff = new_backoff();
+        let mut waits = backoff();
         loop {
             let mut enabled = self.enabled.subscribe();
             if !*enabled.borrow_and_update() {
@@ -85,41 +56,25 @@ impl Connection {
                 self.state.send_replace(State::Starting);
             }
             let started = Instant::now();
-            // Not raced against `stop`: what is live ends itself then, and takes its time to do so.
-            let end = self.live(&updates, started, &stop).await;
-            self.peer.store(None);
+            // Not raced against `stop`: a live link needs time to close.
+            let lost = self.live(&updates, started, &stop).await;
             if stop.is_cancelled() {
                 break;
             }
             if started.elapsed() > STEADY {
-                backoff = new_backoff();
+                waits = backoff();
             }
-            let wait = backoff.next().unwrap_or(BACKOFF.1);
-            let state = match end {
-                End::Failed(error) => {
-                    State::Down { error: self.mask(&error), retry_at: Instant::now() + wait }
-                }
-                End::Unsigned(refusal) => self.wants_sign_in(&refusal),
+            let wait = waits.next().unwrap_or(BACKOFF.1);
+            let (state, wait) = match lost {
+                Lost::Failed(error) => (State::Down { error, retry_at: Instant::now() + wait }, wait),
+                Lost::SignIn(needed) => (needed.into(), UNSIGNED),
             };
-            // Told when the state changes, not at each try.
-            let before = self.state();
-            match (&before, &state) {
-                (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
-                (_, State::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
-                (State::AuthRequired { .. }, State::AuthRequired { .. }) => {}
-                (_, State::AuthRequired { error, remedy }) => {
-                    tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
-                    let (server, login) = (self.name.clone(), remedy.command().map(String::from));
-                    let _ = updates.send(Update::SignInNeeded { server, login }).await;
-                }
-                _ => {}
-            }
-            let unsigned = matches!(state, State::AuthRequired { .. });
-            let wait = if unsigned { UNSIGNED } else { wait };
+            let is_unsigned = matches!(state, State::AuthRequired { .. });
+            self.report(&state, &updates).await;
             self.state.send_replace(state);
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.signs_in(), if unsigned => {}
+                () = sleep(wait) => {}
+                () = self.connector.sign_in_changed(), if is_unsigned => {}
                 () = self.kick.notified() => {}
                 () = stop.cancelled() => break,
             }
@@ -127,125 +82,119 @@ impl Connection {
         self.state.send_replace(State::Stopped);
     }
 
-    /// One life of the connection, from connecting to its end. Says why it ended.
-    async fn live(&self, updates: &mpsc::Sender<Update>, started: Instant, stop: &CancellationToken) -> End {
+    /// Reports a state that differs from the current one.
+    async fn report(&self, state: &State, updates: &mpsc::Sender<Update>) {
+        match (&self.state(), state) {
+            (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
+            (_, State::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
+            (State::AuthRequired { .. }, State::AuthRequired { .. }) => {}
+            (_, State::AuthRequired { error, remedy }) => {
+                tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
+                let (server, login) = (self.name.clone(), remedy.command().map(String::from));
+                let _ = updates.send(Update::SignInNeeded { server, login }).await;
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs one link from connecting to its end. Returns why it ended.
+    async fn live(&self, updates: &mpsc::Sender<Update>, started: Instant, stop: &CancellationToken) -> Lost {
         let limit = self.settings().start_timeout;
-        self.signed_out.send_replace(None);
         let connected = tokio::select! {
-            connected = timeout(limit, self.connect()) => connected,
+            connected = timeout(limit, self.connector.connect(limit)) => connected,
             () = stop.cancelled() => return "stopped".into(),
         };
-        let mut link = match connected {
+        let link = match connected {
             Ok(Ok(link)) => link,
-            Ok(Err(error)) => return error,
+            Ok(Err(lost)) => return lost,
             Err(_) => {
-                return End::Failed(format!(
+                return Lost::Failed(format!(
                     "no handshake within {limit:?}; if it only starts slowly, raise `start_timeout` in [servers.{}]",
                     self.name
                 ));
             }
         };
-        let end = self.serve(&mut link, updates, started, stop).await;
-        self.peer.store(None);
-        let _ = link.running.close_with_timeout(Duration::from_secs(1)).await;
-        // What the child said last is part of the reason.
-        let mut reason = match end {
-            End::Failed(reason) => reason,
-            unsigned => return unsigned,
-        };
-        if let Some(mut child) = link.child {
-            if let Some(status) = child.exit_status().await
-                && !stop.is_cancelled()
-            {
-                reason = with_tail(&format!("{reason} ({status})"), child.tail());
+        let over = CancellationToken::new();
+        let _over = over.clone().drop_guard();
+        let lost = self.serve(&link, updates, started, stop, &over).await;
+        self.link.store(None);
+        match lost {
+            Lost::Failed(reason) => {
+                let reason = link.close(reason).await;
+                self.last_end.lock().clone_from(&reason);
+                Lost::Failed(reason)
             }
-            child.stop().await;
+            sign_in @ Lost::SignIn(_) => {
+                link.close(String::new()).await;
+                sign_in
+            }
         }
-        if let Ok(mut last) = self.last_end.lock() {
-            *last = self.mask(&reason);
-        }
-        End::Failed(reason)
     }
 
-    /// Lists, announces, and waits for changes until the connection ends.
+    /// Lists, announces, and waits for changes until the link ends. `over` is cancelled after that.
     async fn serve(
         &self,
-        link: &mut Link,
+        link: &Arc<dyn Link>,
         updates: &mpsc::Sender<Update>,
         started: Instant,
         stop: &CancellationToken,
-    ) -> End {
-        let peer = link.running.peer().clone();
-        if let Ok(mut era) = self.era.lock() {
-            *era = Some(link.era);
-        }
-        // rmcp's own cache would serve old lists; the catalogue is ours.
-        peer.set_response_cache_config(rmcp::service::ClientCacheConfig::disabled()).await;
-        let mut subscription = Subscribed::default();
+        over: &CancellationToken,
+    ) -> Lost {
         let mut first = true;
         loop {
             let listing = tokio::select! {
-                listing = list(&peer, &link.info, &self.name) => listing,
+                listing = link.list() => listing,
                 () = stop.cancelled() => return "stopped".into(),
             };
-            let update = match listing {
+            let listing = match listing {
                 Ok(listing) => Some(listing),
-                Err(error) if peer.is_transport_closed() => {
+                Err(Lost::SignIn(needed)) => return Lost::SignIn(needed),
+                Err(Lost::Failed(error)) if link.is_closed() => {
                     return format!("it left while listing its tools: {error}").into();
                 }
-                Err(error) if first => {
-                    let error = format!("its tools could not be listed: {error}");
-                    return match &*self.signed_out.borrow() {
-                        Some(refusal) => End::Unsigned(refusal.clone()),
-                        None => error.into(),
-                    };
+                Err(Lost::Failed(error)) if first => {
+                    return format!("its tools could not be listed: {error}").into();
                 }
-                Err(error) => {
+                Err(Lost::Failed(error)) => {
                     tracing::warn!(server = %self.name, "its tools could not be listed again; the old list stays: {error}");
                     None
                 }
             };
-            let tools = update.as_ref().map_or(0, |listing| listing.tools.len());
+            let tools = listing.as_ref().map_or(0, |listing| listing.tools.len());
             let (published, in_catalogue) = oneshot::channel();
-            let server = self.name.clone();
-            let _ = updates.send(Update::Listed { server, listing: update, published }).await;
+            let _ = updates.send(Update::Listed { server: self.name.clone(), listing, published }).await;
             if std::mem::take(&mut first) {
-                // Tools that were known before can be called while the list is on its way.
-                self.peer.store(Some(Arc::new(peer.clone())));
+                // Tools that were known before can be called while the list is being published.
+                self.link.store(Some(Arc::new(link.clone())));
                 tokio::select! {
                     // An error: nobody publishes the lists of this connection.
                     _ = in_catalogue => {}
                     () = stop.cancelled() => return "stopped".into(),
-                    () = link.closed.cancelled() => return "it closed the connection".into(),
+                    lost = link.lost() => return lost,
                 }
-                let version = link.info.protocol_version.to_string();
-                let took = started.elapsed();
+                let Revision { version, era } = link.revision();
+                let (took, since) = (started.elapsed(), Instant::now());
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");
-                let since = Instant::now();
-                self.state.send_replace(State::Ready { version, era: link.era, took, since });
+                self.state.send_replace(State::Ready { version, era, took, since });
                 if self.was_ready.swap(true, Ordering::Relaxed) {
                     let _ = updates.send(Update::Reconnected { server: self.name.clone() }).await;
                 }
-                if link.era == Era::Legacy {
-                    self.tell_wishes(&peer, link.closed.clone());
-                }
+                self.restore(link.clone(), over);
             }
             tokio::select! {
                 () = stop.cancelled() => return "stopped".into(),
-                () = link.closed.cancelled() => return "it closed the connection".into(),
+                lost = link.lost() => return lost,
                 () = self.restart.notified() => return "it was restarted on request".into(),
                 () = held(&self.enabled) => return "it was disabled on request".into(),
-                refusal = refused(&self.signed_out) => return End::Unsigned(refusal),
-                () = link.changed.notified() => {}
-                () = subscription.changed(&peer, link, &self.followed) => {}
+                () = link.changed() => {}
             }
-            // Servers tell of many changes at once; one new list answers them all.
-            tokio::time::sleep(SETTLE).await;
+            // Servers announce many changes at once; one new list covers them all.
+            sleep(SETTLE).await;
         }
     }
 }
 
-/// Ends when the server is not to be connected any more.
+/// Resolves when the user holds the server.
 async fn held(enabled: &watch::Sender<bool>) {
     let mut enabled = enabled.subscribe();
     if enabled.wait_for(|enabled| !enabled).await.is_err() {
@@ -253,11 +202,5 @@ async fn held(enabled: &watch::Sender<bool>) {
     }
 }
 
-/// What the server says when it refuses a request for want of a sign-in.
-async fn refused(signed_out: &watch::Sender<Option<Refusal>>) -> Refusal {
-    let mut signed_out = signed_out.subscribe();
-    match signed_out.wait_for(Option::is_some).await.ok().and_then(|said| said.clone()) {
-        Some(said) => said,
-        None => std::future::pending().await,
-    }
-}
+#[cfg(test)]
+mod tests;

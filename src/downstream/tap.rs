@@ -21,7 +21,7 @@ use rmcp::{
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-use super::wishes::Askers;
+use super::server_requests::OpenCalls;
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
 /// an outgoing request. Remembers the last one.
@@ -82,7 +82,7 @@ pub struct Tap {
     /// Where the progress of a call goes, for as long as somebody wants it: that of a server's task comes after the answer.
     sinks: HashMap<ProgressToken, Weak<Sink>>,
     /// Whoever may hear the server's log.
-    askers: Arc<Askers>,
+    askers: Arc<OpenCalls>,
 }
 
 /// Whether the result of this request is taken verbatim.
@@ -103,7 +103,7 @@ pub fn is_verbatim(request: &ClientRequest) -> bool {
 
 impl Tap {
     /// The taps of a connection whose log these may hear.
-    pub fn new(askers: Arc<Askers>) -> Self {
+    pub fn new(askers: Arc<OpenCalls>) -> Self {
         Self { askers, ..Self::default() }
     }
 

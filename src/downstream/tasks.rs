@@ -1,41 +1,43 @@
-//! Tasks of servers: a call that a server answers with a task is followed until the task has ended.
+//! Tasks of servers: a task that answers a call is followed until it has ended.
 //!
-//! Two forms: the tasks of 2025-11-25, whose result is asked for by itself, and the tasks extension of 2026-07-28
-//! (SEP-2663), whose result comes with its last state.
+//! Two forms: the tasks of 2025-11-25, whose result has a request of its own, and the tasks extension of 2026-07-28
+//! (SEP-2663), whose result comes with the last state.
 
 use std::{collections::HashSet, time::Duration};
 
-use rmcp::model::{ClientRequest, CustomRequest, ErrorData};
+use rmcp::model::ErrorData;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{CallError, Connection, Control};
+use super::{
+    CallError, Connection, Control, Era,
+    link::{Input, LinkRequest},
+};
 use crate::text::clip;
 
-/// How often a task is looked at if its server does not say, and the bounds of what it may say.
+/// The default poll interval, and the bounds of the one that a server gives.
 const POLL: Duration = Duration::from_millis(500);
 const POLL_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(30));
-/// How long one look may take.
-const LOOK: Duration = Duration::from_secs(30);
-/// How long a server may take to hear that its task is not wanted any more.
-const TELL: Duration = Duration::from_millis(500);
+/// The longest time for one poll.
+const POLL_LIMIT: Duration = Duration::from_secs(30);
+/// The longest time for a server to accept a cancellation.
+const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 
 /// A task that a server has started for a call.
 #[derive(Debug, PartialEq)]
-pub struct Started {
+pub struct ServerTask {
     id: String,
     poll: Duration,
-    /// Of the form of 2025-11-25.
-    legacy: bool,
+    era: Era,
 }
 
-/// The task that a result of a call is the handle of, if it is one.
-pub fn started(result: &Value) -> Option<Started> {
-    let (task, legacy) = match result.get("resultType").and_then(Value::as_str) {
-        Some("task") => (result, false),
-        _ => (result.get("task").filter(|_| result.get("content").is_none())?, true),
+/// Returns the task that a result stands for, if it does.
+pub fn started(result: &Value) -> Option<ServerTask> {
+    let (task, era) = match result.get("resultType").and_then(Value::as_str) {
+        Some("task") => (result, Era::Stateless),
+        _ => (result.get("task").filter(|_| result.get("content").is_none())?, Era::Session),
     };
-    Some(Started { id: task.get("taskId")?.as_str()?.into(), poll: poll_of(task).unwrap_or(POLL), legacy })
+    Some(ServerTask { id: task.get("taskId")?.as_str()?.into(), poll: poll_of(task).unwrap_or(POLL), era })
 }
 
 fn poll_of(task: &Value) -> Option<Duration> {
@@ -44,10 +46,10 @@ fn poll_of(task: &Value) -> Option<Duration> {
 }
 
 impl Connection {
-    /// Waits for the end of a task until `until`, and gives the result of its call.
-    pub(super) async fn follow(
+    /// Follows a task until it has ended, at most until `until`. Returns the result of its call.
+    pub(super) async fn follow_task(
         &self,
-        task: Started,
+        task: ServerTask,
         control: &Control,
         until: Instant,
     ) -> Result<Value, CallError> {
@@ -59,29 +61,29 @@ impl Connection {
             () = tokio::time::sleep_until(until) => CallError::TimedOut(control.timeout),
             () = control.cancel.cancelled() => CallError::Cancelled,
         };
-        // A server that hangs does not hold the caller for long.
+        // Bounded, for a server that hangs.
         let cancel = self.ask_of(&task, "tasks/cancel");
-        let _ = tokio::time::timeout(TELL, cancel).await;
+        let _ = tokio::time::timeout(CANCEL_LIMIT, cancel).await;
         Err(given_up)
     }
 
-    /// The result of a task once it has ended.
-    async fn ended(&self, task: &Started, control: &Control, until: Instant) -> Result<Value, CallError> {
+    /// Polls a task until it has ended. Returns its result.
+    async fn ended(&self, task: &ServerTask, control: &Control, until: Instant) -> Result<Value, CallError> {
         let mut poll = task.poll;
-        let mut looks = 0_u64;
+        let mut polls = 0_u64;
         let mut answered = HashSet::new();
         loop {
             tokio::time::sleep(poll).await;
             let state = self.ask_of(task, "tasks/get").await?;
-            looks += 1;
+            polls += 1;
             poll = poll_of(&state).unwrap_or(poll);
             let message = state.get("statusMessage").and_then(Value::as_str);
             if let (Some(message), Some(progress)) = (message, &control.progress) {
-                progress.take(json!({ "progress": looks, "message": clip(message, 300) }));
+                progress.take(json!({ "progress": polls, "message": clip(message, 300) }));
             }
             match state.get("status").and_then(Value::as_str) {
                 Some("working") => {}
-                Some("completed" | "failed") if task.legacy => {
+                Some("completed" | "failed") if task.era == Era::Session => {
                     return self.ask_of(task, "tasks/result").await;
                 }
                 Some("completed") => {
@@ -96,8 +98,8 @@ impl Connection {
                     return Err(CallError::Rpc(serde_json::from_value(error).unwrap_or_else(|_| failed())));
                 }
                 Some("cancelled") => return Err(CallError::Unreadable("it cancelled its task".into())),
-                // It asks by requests of its own while its result is waited for.
-                Some("input_required") if task.legacy => {
+                // The server sends its requests while `tasks/result` is open.
+                Some("input_required") if task.era == Era::Session => {
                     let left = until.saturating_duration_since(Instant::now());
                     let params = json!({ "taskId": task.id });
                     return self.request_of("tasks/result", params, left).await;
@@ -105,7 +107,7 @@ impl Connection {
                 Some("input_required") => {
                     let requests = state.get("inputRequests").and_then(Value::as_object).cloned();
                     let mut requests = requests.unwrap_or_default();
-                    // It may still list what it has just been told.
+                    // The list may still hold requests that were answered just now.
                     requests.retain(|key, _| answered.insert(key.clone()));
                     if requests.is_empty() {
                         continue;
@@ -115,7 +117,7 @@ impl Connection {
                         self.ask_of(task, "tasks/cancel").await.ok();
                     }
                     let params = json!({ "taskId": task.id, "inputResponses": responses? });
-                    self.request_of("tasks/update", params, LOOK).await?;
+                    self.request_of("tasks/update", params, POLL_LIMIT).await?;
                 }
                 other => {
                     return Err(CallError::Unreadable(format!(
@@ -127,14 +129,19 @@ impl Connection {
         }
     }
 
-    async fn ask_of(&self, task: &Started, method: &str) -> Result<Value, CallError> {
-        self.request_of(method, json!({ "taskId": task.id }), LOOK).await
+    async fn ask_of(&self, task: &ServerTask, method: &'static str) -> Result<Value, CallError> {
+        self.request_of(method, json!({ "taskId": task.id }), POLL_LIMIT).await
     }
 
-    async fn request_of(&self, method: &str, params: Value, limit: Duration) -> Result<Value, CallError> {
-        let request = ClientRequest::CustomRequest(CustomRequest::new(method, Some(params)));
+    async fn request_of(
+        &self,
+        method: &'static str,
+        params: Value,
+        limit: Duration,
+    ) -> Result<Value, CallError> {
         let control = Control { timeout: limit, ..Control::default() };
-        self.request(request, &control, LOOK, Instant::now() + limit).await
+        let request = LinkRequest::Task { method, params };
+        self.request(request, Input::default(), &control, POLL_LIMIT, Instant::now() + limit).await
     }
 }
 
@@ -144,21 +151,21 @@ mod tests {
 
     #[test]
     fn the_handle_of_a_task_is_told_from_a_result() {
-        let check = |result: Value, expected: Option<(&str, u64, bool)>| {
-            let expected = expected.map(|(id, ms, legacy)| Started {
+        let check = |result: Value, expected: Option<(&str, u64, Era)>| {
+            let expected = expected.map(|(id, ms, era)| ServerTask {
                 id: id.into(),
                 poll: Duration::from_millis(ms),
-                legacy,
+                era,
             });
             assert_eq!(started(&result), expected, "{result}");
         };
         check(json!({ "content": [] }), None);
         check(json!({ "content": [], "task": { "taskId": "a" } }), None);
-        check(json!({ "task": { "taskId": "a", "status": "working" } }), Some(("a", 500, true)));
-        check(json!({ "task": { "taskId": "a", "pollInterval": 1 } }), Some(("a", 20, true)));
+        check(json!({ "task": { "taskId": "a", "status": "working" } }), Some(("a", 500, Era::Session)));
+        check(json!({ "task": { "taskId": "a", "pollInterval": 1 } }), Some(("a", 20, Era::Session)));
         check(
             json!({ "resultType": "task", "taskId": "b", "pollIntervalMs": 90_000 }),
-            Some(("b", 30_000, false)),
+            Some(("b", 30_000, Era::Stateless)),
         );
     }
 }

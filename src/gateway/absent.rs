@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Gateway, builtin::ServerStatus, faults::not_ready, gate::Gate, session::Session};
+use super::{Gateway, faults::not_ready, gate::Gate, session::Session, status::ServerStatus};
 use crate::{
     config::LeftOut,
     downstream::{Remedy, State},
@@ -49,8 +49,9 @@ impl Gate {
     /// Returns the left-out servers as `gateway.status` shows them.
     pub(super) fn left_out_status(&self) -> impl Iterator<Item = ServerStatus> {
         self.left_out().map(|(name, left_out)| ServerStatus {
-            name: name.clone(),
+            name: name.as_str().into(),
             state: NEEDS_CONFIG,
+            tools: Some(0),
             last_error: Some(left_out.why()),
             ..ServerStatus::default()
         })

@@ -16,7 +16,7 @@ use super::{
     faults::error_of,
     graph::{ActionResult, CONCURRENCY, PlanRun, SoFar, refused_plan, unknown},
     interrupt::Interrupt,
-    run::Run,
+    run::{self, Run},
     session::Caller,
 };
 use crate::{
@@ -148,7 +148,7 @@ impl Gateway {
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
-        let run = Run { progress, began: app.began, ..Run::new(format!("app {}", tool.full), cancel) };
+        let run = Run { progress, began: app.began.into(), ..Run::new(format!("app {}", tool.full), cancel) };
         let went_on = run.went_on.clone();
         let work = async move {
             let begun = Begun { at: app.began, ..Begun::new(&own, &input) };
@@ -161,9 +161,9 @@ impl Gateway {
             let output = value_of(&made.result);
             let failed_optional_steps = Map::new();
             let answer = AppAnswer { app_id: &id, output, tool_calls: 1, repaired, failed_optional_steps };
-            gateway.handed_out(&own, answer.into_result(), &went_on).await
+            run::handed_out(&gateway.kept, &own, answer.into_result(), &went_on).await
         };
-        self.run(caller, run, work).await
+        run.wait(&self.jobs, caller, work).await
     }
 
     async fn call_workflow(
@@ -185,7 +185,8 @@ impl Gateway {
         let so_far = SoFar::new(&plan);
         let seen = so_far.clone();
         let progress: Progress = Arc::new(move || Some(seen.counts()));
-        let run = Run { progress, began: app.began, ..Run::new(format!("app {}", app.id), cancel.clone()) };
+        let run =
+            Run { progress, began: app.began.into(), ..Run::new(format!("app {}", app.id), cancel.clone()) };
         let went_on = run.went_on.clone();
         let work = async move {
             // A token of its own: running out of time is not being cancelled by the user.
@@ -208,9 +209,9 @@ impl Gateway {
             timer.abort();
             let answer = finish(&app.id, &plan, &ended, given, output.as_ref(), app.timeout);
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            gateway.handed_out(&own, answer, &went_on).await
+            run::handed_out(&gateway.kept, &own, answer, &went_on).await
         };
-        self.run(caller, run, work).await
+        run.wait(&self.jobs, caller, work).await
     }
 }
 

@@ -15,7 +15,6 @@ use futures::{FutureExt, future::BoxFuture};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-pub(super) use self::status::ServerStatus;
 use super::{Gateway, session::Caller};
 use crate::{
     aliases::Aliases,

@@ -23,9 +23,10 @@ use crate::{
     catalog::{GATEWAY, Tool},
     clock::unix_ms,
     downstream::{CallError, Control, ProgressSink},
-    fault::{Code, Fault},
+    fault::{Code, Fault, NextStep},
     jobs::Progress,
-    metrics::Call,
+    kept::settle_memory,
+    metrics::CallRecord,
     policy::Verdict,
     results::{Whole, is_error, json_len},
     schema::Schema,
@@ -102,7 +103,7 @@ impl Gateway {
         let prepared = async {
             let found = self.find_tool(caller, &request.name).await;
             let found = found.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
-            let filled = self.fill_references(caller, &request.params).await?;
+            let filled = self.kept.fill(&caller.owner(), &request.params).await?;
             self.prepare_tool(caller, found, request.params, filled).await
         };
         let prepared = match prepared.await {
@@ -126,8 +127,12 @@ impl Gateway {
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, token) = (self.clone(), cancel.clone());
         let (timeout, select) = (request.timeout, request.select);
-        let run =
-            Run { began: begun.at, progress, background: request.background, ..Run::new(label, cancel) };
+        let run = Run {
+            began: begun.at.into(),
+            progress,
+            background: request.background,
+            ..Run::new(label, cancel)
+        };
         let went_on = run.went_on.clone();
         let refused = Arc::new(OnceLock::new());
         let refusal = refused.clone();
@@ -147,7 +152,7 @@ impl Gateway {
                 }
                 return result;
             }
-            let mut result = gateway.fit(&own, result, size, own.limits.max_result_bytes).await;
+            let mut result = gateway.kept.fit(&own.owner(), result, size, own.limits.max_result_bytes).await;
             if request.verbatim {
                 // Delivered with the next answer of a meta-tool.
                 notes.into_iter().for_each(|note| own.session.notify(note));
@@ -161,7 +166,7 @@ impl Gateway {
             }
             result
         };
-        let result = self.run(caller, run, work).await?;
+        let result = run.wait(&self.jobs, caller, work).await?;
         match refused.get() {
             Some(error) if request.verbatim => Err(Interrupt::Refused(error.clone())),
             _ => Ok(result),
@@ -308,7 +313,7 @@ impl Gateway {
     pub(super) fn record(&self, caller: &Caller, tool: &Tool, begun: &Begun, bytes_out: usize, made: &Made) {
         let bytes_in = begun.bytes_in;
         let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
-        let call = Call {
+        let call = CallRecord {
             server: &tool.server,
             tool: &tool.name,
             outcome: made.outcome,
@@ -332,7 +337,7 @@ impl Gateway {
                 "server_us": micros(made.in_server),
             })
         });
-        self.settle_memory(bytes_out);
+        settle_memory(bytes_out);
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,
@@ -427,21 +432,18 @@ impl Gateway {
         filter: Option<&str>,
     ) -> (Value, usize) {
         let Some(filter) = filter.filter(|_| !is_error(&result)) else { return (result, size) };
-        let filtered = match self.select(filter, Whole::of(&result)).await {
+        let filtered = match self.kept.select(filter, Whole::of(&result)).await {
             Ok(value) => text_result(match value {
                 Value::String(text) => text,
                 value => value.to_string(),
             }),
             // The call was made, so a bad filter must not lose its result.
-            Err(error) => match self.keep_whole(caller, result).await {
+            Err(error) => match self.kept.keep(&caller.owner(), Arc::new(result)).await {
                 Ok(reference) => Fault::new(
                     Code::InvalidParams,
                     format!("The call succeeded, but {error}. Its result is kept as `{reference}`."),
                 )
-                .next(
-                    "execute_tool",
-                    json!({ "name": "gateway.fetch_result", "params": { "ref": reference } }),
-                ),
+                .then(NextStep::own("fetch_result", json!({ "ref": reference }))),
                 Err(why) => Fault::new(
                     Code::InvalidParams,
                     format!("The call succeeded, but {error}, and its result was not kept: {why}."),
@@ -456,16 +458,6 @@ impl Gateway {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Builds the `execute_tool` arguments that wait for a task.
-pub(super) fn wait_for(id: &str) -> Value {
-    json!({ "name": "gateway.background_run", "params": { "task_id": id, "wait": true } })
-}
-
-/// Builds a ready-made `gateway.background_run` call.
-pub(super) fn background_call(params: Value) -> Value {
-    json!({ "tool": "execute_tool", "arguments": { "name": "gateway.background_run", "params": params } })
 }
 
 /// Builds a `CallToolResult` with one text block.
@@ -517,7 +509,7 @@ fn still_starting(name: &str, servers: &str) -> Fault {
 /// Reports a server request that the client could not answer. Missing roots are not reported: servers ask for
 /// roots speculatively.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
-    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock().ok()?);
+    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
     methods.retain(|method| {
         let of_interest = *method != "roots/list";
         if !of_interest {

@@ -180,7 +180,7 @@ impl Gateway {
         if let Some(hint) = self.hint(&gate, &request, &words, &found, &arguments) {
             answer["hint"] = json!(hint);
         }
-        let see_also = self.see_also(&gate, &words).await;
+        let see_also = self.guides.see_also(&gate, &words).await;
         if !see_also.is_empty() {
             answer["see_also"] = json!(see_also);
         }

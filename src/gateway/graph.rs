@@ -121,7 +121,7 @@ impl Gateway {
         let so_far = SoFar::new(&plan);
         let told = so_far.clone();
         let progress: Progress = Arc::new(move || Some(told.report()));
-        let run = Run { progress, began, ..Run::new("run_parallel".into(), cancel.clone()) };
+        let run = Run { progress, began: began.into(), ..Run::new("run_parallel".into(), cancel.clone()) };
         let concurrency = max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
         let gateway = self.clone();
         let work = async move {
@@ -133,7 +133,7 @@ impl Gateway {
             span.ended("ok");
             gateway.report(&own, &plan, results, elapsed).await
         };
-        self.run(caller, run, work).await
+        run.wait(&self.jobs, caller, work).await
     }
 
     /// Runs a plan; returns how each call ended, in the order of the plan.

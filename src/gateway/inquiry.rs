@@ -86,7 +86,7 @@ impl Gateway {
                 match self.execute(&caller, request).await {
                     Ok(result) => Ok(result),
                     Err(Interrupt::Fault(fault)) => Err(*fault),
-                    Err(Interrupt::Task(job)) => Ok(job.summary()),
+                    Err(Interrupt::Task(job)) => Ok(json!(job.summary())),
                     Err(Interrupt::Refused(error)) => {
                         Err(Fault::new(Code::UpstreamError, error.message.to_string()))
                     }
@@ -140,7 +140,7 @@ impl Gateway {
             report["file"] = json!(self.config().file);
             let clients = self.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
             report["clients"] = json!(clients.count());
-            let running = self.jobs.all().into_iter().filter(|job| job.ended().is_none());
+            let running = self.jobs.all().into_iter().filter(|job| job.end().is_none());
             report["tasks"] = json!(running.map(|job| job.summary()).collect::<Vec<_>>());
         }
         report

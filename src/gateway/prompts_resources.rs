@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Gateway, gate::Gate, session::Caller};
 use crate::{
-    downstream::{CallError, Connection, Control, Following, LogLevel},
-    passed::{Entry, Leads, Passed, named_uri},
+    downstream::{CallError, Connection, Control, LogLevel, ResourceSubscription},
+    prompts_resources::{OfferedItem, PromptsResources, UriTarget, named_uri},
 };
 
 /// How many links of results a session remembers, to find the server when a client reads one.
@@ -68,7 +68,7 @@ pub struct Page {
 
 impl Gateway {
     /// Waits a moment for the lists of servers that start for the first time, unless `found` is already true.
-    async fn listed(&self, caller: &Caller, found: impl Fn(&Passed) -> bool) {
+    async fn listed(&self, caller: &Caller, found: impl Fn(&PromptsResources) -> bool) {
         self.recalled_lists().await;
         let enough = || {
             let gate = self.gate(&caller.session);
@@ -94,7 +94,7 @@ impl Gateway {
 
     fn shown<'a>(
         gate: &Gate,
-        entries: impl Iterator<Item = &'a Entry>,
+        entries: impl Iterator<Item = &'a OfferedItem>,
         cursor: Option<&str>,
     ) -> Result<Page, ErrorData> {
         let from = match cursor {
@@ -178,24 +178,28 @@ impl Gateway {
     /// Resolves a resource to its server and its URI there.
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
         let gate = self.gate(&caller.session);
-        let linked = self.links(caller).of(uri);
+        let linked = self.sessions.links(caller).of(uri);
         let seen = |server: &str| gate.sees(server);
-        match gate.catalog().passed().place(uri, &seen, linked) {
-            Leads::To(server, own) => Ok((server, own)),
-            Leads::Ambiguous(uris) => Err(ErrorData::invalid_params(
+        match gate.catalog().passed().resolve_uri(uri, &seen, linked) {
+            UriTarget::Server(server, own) => Ok((server, own)),
+            UriTarget::Ambiguous(uris) => Err(ErrorData::invalid_params(
                 format!("several servers have `{uri}`; read it by one of: {}", uris.join(", ")),
                 Some(json!({ "uri": uri, "uris": uris })),
             )),
-            Leads::Nowhere => Err(not_found(uri, "no server lists it or has returned a link to it")),
+            UriTarget::Unknown => Err(not_found(uri, "no server lists it or has returned a link to it")),
         }
     }
 
     /// Follows a resource for a caller until the returned value is dropped.
-    pub async fn follow_resource(&self, caller: &Caller, uri: &str) -> Result<Following, ErrorData> {
+    pub async fn follow_resource(
+        &self,
+        caller: &Caller,
+        uri: &str,
+    ) -> Result<ResourceSubscription, ErrorData> {
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
         let (connection, ..) = self.way(caller, &server)?;
-        connection.follow_resource(own).await.map_err(|error| to_rpc_error(&server, error))
+        connection.subscribe(own).await.map_err(|error| to_rpc_error(&server, error))
     }
 
     /// Returns a server's answer to `completion/complete`, verbatim.
@@ -258,11 +262,6 @@ impl Gateway {
         self.servers.want_log(session, level, |id| self.sessions.has(id));
     }
 
-    /// Returns the remembered links: the session's, or those shared by all requests without a session.
-    fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
-        if caller.lasting { &caller.session.links } else { &self.links }
-    }
-
     /// Remembers the server of each link in content blocks, so that clients can read the link. Leaves the
     /// blocks unchanged.
     pub(super) fn note_links<'a>(
@@ -278,7 +277,7 @@ impl Gateway {
                 _ => None,
             };
             if let Some(uri) = link.and_then(|link| link.get("uri")?.as_str()) {
-                self.links(caller).note(uri, server);
+                self.sessions.links(caller).note(uri, server);
             }
         }
     }

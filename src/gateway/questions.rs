@@ -1,7 +1,7 @@
 //! Asking the user: `ask_user`, approvals, and the open questions.
 //!
-//! A client with forms gets a form, through the same `Asker` as servers' own questions. Without forms the
-//! answer is `needs_user` with the question as chat text and a token: the model asks the user, then calls
+//! A client with forms gets a form, through the same `ClientChannel` as servers' own questions. Without forms
+//! the answer is `needs_user` with the question as chat text and a token: the model asks the user, then calls
 //! again with the token and the answer.
 
 mod about;
@@ -22,9 +22,9 @@ use super::{interrupt::Interrupt, session::Caller};
 use crate::{
     answers::{self, Decision},
     catalog::Tool,
-    downstream::{ELICIT, Requests},
+    downstream::{ELICITATION, InputRequests},
     fault::{Code, Fault},
-    jobs::Owner,
+    jobs::JobOwner,
     name,
     text::{clip, hex},
 };
@@ -50,7 +50,7 @@ const FOR_SESSION: &str = "allow_for_session";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
-    owner: Owner,
+    owner: JobOwner,
     params: String,
 }
 
@@ -201,7 +201,7 @@ impl Questions {
             params["mode"] = json!("form");
         }
         let requests =
-            Requests::from_iter([(ASK.to_string(), json!({ "method": ELICIT, "params": params }))]);
+            InputRequests::from_iter([(ASK.to_string(), json!({ "method": ELICITATION, "params": params }))]);
         let patience = wanted.min(patience(caller));
         let asked = tokio::select! {
             asked = tokio::time::timeout(patience, asker.put(requests)) => asked,

@@ -31,7 +31,6 @@ impl Gateway {
     pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
         let updates = self.updates.lock().clone();
         let changes = self.servers.reload(config, updates.as_ref());
-        self.unmatched.changed();
         if let Some(updates) = updates {
             let _ = updates.send(Update::Reconfigured).await;
         }

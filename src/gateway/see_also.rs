@@ -6,24 +6,31 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwapOption;
 use serde_json::{Value, json};
 
-use super::{Gateway, Snapshot, gate::Gate, skills::listed};
+use super::{gate::Gate, skills::listed};
 use crate::{config::Config, prose, search::outcomes, skills};
 
-/// How long the skills in folders are taken as they were read.
+/// How long a reading of the skill folders stays fresh.
 const FRESH: Duration = Duration::from_secs(10);
-/// How many are named.
+/// How many guides a search names.
 const NAMED: usize = 2;
-/// The share of the request's words that one has to have, and how many at least.
+/// The share of the request's words that a guide needs, and the least number of words.
 const SHARE: f32 = 0.6;
 const AT_LEAST: usize = 2;
 /// How long a description is, in characters.
 const SUMMARY: usize = 100;
 
-/// What there is beside tools, as it was at one moment.
-#[derive(Debug)]
+/// The skills and apps beside the tools.
+#[derive(Debug, Default)]
 pub(super) struct Guides {
+    last: ArcSwapOption<KnownGuides>,
+}
+
+/// The skills and apps at one moment.
+#[derive(Debug)]
+struct KnownGuides {
     read: Instant,
     generation: u64,
     config: Arc<Config>,
@@ -35,7 +42,7 @@ pub(super) struct Guides {
 struct Guide {
     /// The server whose prompt it is.
     server: Option<Arc<str>>,
-    /// What it is called and about, as the words that count in a request.
+    /// The words of its name and description that count in a request.
     words: BTreeSet<String>,
     /// The call that runs it, and its description.
     shown: Value,
@@ -53,18 +60,18 @@ impl Guide {
     }
 }
 
-impl Gateway {
+impl Guides {
     /// The skills and apps that have most of a request's words, each with the call that runs it.
-    pub(super) async fn see_also(&self, gate: &Gate, words: &[String]) -> Vec<Value> {
-        let (config, snapshot) = (gate.config(), &gate.snapshot);
+    pub async fn see_also(&self, gate: &Gate, words: &[String]) -> Vec<Value> {
+        let config = gate.config();
         let nothing = config.gateway.skills.is_empty()
             && config.apps.is_empty()
-            && snapshot.catalog.servers().values().all(|entry| entry.prompts.is_empty());
+            && gate.catalog().servers().values().all(|entry| entry.prompts.is_empty());
         if nothing || words.is_empty() {
             return Vec::new();
         }
-        let guides = self.guides(config.clone(), snapshot).await;
-        let mut fitting: Vec<(usize, &Guide)> = guides
+        let known = self.known(gate).await;
+        let mut fitting: Vec<(usize, &Guide)> = known
             .all
             .iter()
             .map(|guide| (words.iter().filter(|word| guide.words.contains(*word)).count(), guide))
@@ -76,17 +83,18 @@ impl Gateway {
         fitting.into_iter().take(NAMED).map(|(_, guide)| guide.shown.clone()).collect()
     }
 
-    async fn guides(&self, config: Arc<Config>, snapshot: &Snapshot) -> Arc<Guides> {
-        if let Some(guides) = self.guides.load_full()
-            && guides.generation == snapshot.generation
-            && Arc::ptr_eq(&guides.config, &config)
-            && (config.gateway.skills.is_empty() || guides.read.elapsed() < FRESH)
+    async fn known(&self, gate: &Gate) -> Arc<KnownGuides> {
+        let (config, generation) = (gate.config(), gate.snapshot.generation);
+        if let Some(known) = self.last.load_full()
+            && known.generation == generation
+            && Arc::ptr_eq(&known.config, config)
+            && (config.gateway.skills.is_empty() || known.read.elapsed() < FRESH)
         {
-            return guides;
+            return known;
         }
         let folders = config.gateway.skills.clone();
         let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
-        let skills = listed(&local, snapshot, &|_| true).into_iter().map(|skill| {
+        let skills = listed(&local, &gate.snapshot, &|_| true).into_iter().map(|skill| {
             // The words of a prompt are its own name's, without its server's.
             let own = skill.server.as_ref().and_then(|server| skill.name.strip_prefix(&**server));
             let call = json!({ "tool": "use_skill", "arguments": { "command": skill.name } });
@@ -97,9 +105,8 @@ impl Gateway {
             Guide::new(None, call, id, &app.description)
         });
         let all = skills.chain(apps).collect();
-        let generation = snapshot.generation;
-        let guides = Arc::new(Guides { read: Instant::now(), generation, config, all });
-        self.guides.store(Some(guides.clone()));
-        guides
+        let known = Arc::new(KnownGuides { read: Instant::now(), generation, config: config.clone(), all });
+        self.last.store(Some(known.clone()));
+        known
     }
 }

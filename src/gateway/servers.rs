@@ -14,11 +14,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     gate::Gate,
     session::Caller,
+    unmatched::Reported,
     world::{Changes, Transition, World},
 };
 use crate::{
     config::{Config, ServerScope, ServerSettings},
-    downstream::{Around, Connection, Dial, LogLevel, State, Update},
+    downstream::{Connection, ConnectionContext, Dial, LogLevel, State, Update},
 };
 
 /// How long all servers together may take to stop.
@@ -63,12 +64,14 @@ impl Life {
 
 pub(super) struct Servers {
     world: ArcSwap<World>,
-    around: Arc<Around>,
+    around: Arc<ConnectionContext>,
     started: watch::Sender<bool>,
     /// Changes with each configuration.
     reloads: watch::Sender<()>,
     /// The log level that each session wants from servers.
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
+    /// Rules without a match that were already reported.
+    pub unmatched: Reported,
     life: Life,
     pub since: Instant,
 }
@@ -76,7 +79,12 @@ pub(super) struct Servers {
 impl Servers {
     /// Creates the connections of a configuration without starting them. `dials` replace the transports of
     /// some servers.
-    pub fn new(config: Config, around: Around, mut dials: BTreeMap<String, Box<Dial>>, life: Life) -> Self {
+    pub fn new(
+        config: Config,
+        around: ConnectionContext,
+        mut dials: BTreeMap<String, Box<Dial>>,
+        life: Life,
+    ) -> Self {
         let around = Arc::new(around);
         let Transition { world, .. } = World::new(config, None, |name, settings| {
             let dial = dials.remove(&*name);
@@ -88,6 +96,7 @@ impl Servers {
             started: watch::Sender::new(false),
             reloads: watch::Sender::new(()),
             log_levels: Mutex::default(),
+            unmatched: Reported::default(),
             life,
             since: Instant::now(),
         }
@@ -147,6 +156,7 @@ impl Servers {
             World::new(config, Some(&before), |name, settings| self.connection(name, settings));
         self.world.store(Arc::new(world));
         self.reloads.send_replace(());
+        self.unmatched.changed();
         if let Some(updates) = updates {
             for connection in &fresh {
                 self.supervise(connection, updates);

@@ -1,7 +1,7 @@
 //! One client's session: who it is, what it may see, what it has yet to be told.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -13,26 +13,14 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{learn, prompts_resources::Links};
+use super::{mailbox::Mailbox, prompts_resources::Links};
 use crate::{
     config::{ClientLimits, ServerSettings},
-    downstream::{Asker, Connection, ELICIT},
-    jobs::Owner,
-    results::json_len,
+    downstream::{ClientChannel, Connection, ELICITATION},
+    jobs::JobOwner,
+    learning::RecentSearches,
     trace::{self, Span},
 };
-
-/// How many notices wait for one session; the oldest go first.
-const MAX_NOTICES: usize = 50;
-/// How many bytes of notices go out with one answer; the rest goes with the next.
-const NOTICES_BYTES: usize = 8_000;
-
-#[derive(Debug, Default)]
-struct Notices {
-    waiting: VecDeque<Value>,
-    /// How many had to make room since the last answer.
-    lost: usize,
-}
 
 /// What a client's requests have in common.
 #[derive(Debug, Default)]
@@ -42,13 +30,14 @@ pub struct Session {
     /// The profile that it was given, if any.
     pub profile: Option<String>,
     client: OnceLock<Box<str>>,
-    notices: Mutex<Notices>,
+    /// What it has yet to be told.
+    pub mailbox: Mailbox,
     /// Tools that the user allowed for the rest of the session.
     approved: Mutex<HashSet<Arc<str>>>,
     /// Tools that it loaded by name: they rank higher for the rest of the session.
     loaded: Mutex<HashSet<Arc<str>>>,
-    /// Its last searches, whose outcome is awaited.
-    searches: Mutex<VecDeque<learn::Search>>,
+    /// Its last searches, whose outcome may still come.
+    pub(super) searches: RecentSearches,
     /// Servers that were started for it alone; they end with it.
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
     /// Whose the links in its results are.
@@ -74,12 +63,7 @@ impl Session {
 
     /// Tells the session something with its next answer.
     pub fn notify(&self, notice: Value) {
-        let mut notices = self.notices.lock();
-        if notices.waiting.len() == MAX_NOTICES {
-            notices.waiting.pop_front();
-            notices.lost += 1;
-        }
-        notices.waiting.push_back(notice);
+        self.mailbox.post(notice);
     }
 
     /// The session's own connection to a server, which `begin` starts if there is none that is reached by these settings.
@@ -110,40 +94,6 @@ impl Session {
         self.client.get().map(|client| &**client)
     }
 
-    /// How many notices wait.
-    pub fn waiting_notices(&self) -> usize {
-        self.notices.lock().waiting.len()
-    }
-
-    /// Takes back that a task has ended: its result is in the client's hands.
-    pub fn delivered(&self, task: &str) {
-        self.notices.lock().waiting.retain(|notice| notice["task_id"] != task);
-    }
-
-    /// Adds notices to an answer, as a last text block: `own` of this very call, then what the session has yet to be told,
-    /// each once, in order. What would make the block too long waits for the next answer.
-    pub fn attach_notices(&self, answer: &mut Value, own: Vec<Value>) {
-        let mut notices = self.notices.lock();
-        if notices.waiting.is_empty() && own.is_empty() {
-            return;
-        }
-        let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) else { return };
-        let mut all = own;
-        if notices.lost > 0 {
-            all.push(json!({ "kind": "notices_lost", "count": std::mem::take(&mut notices.lost) }));
-        }
-        let mut left = NOTICES_BYTES;
-        while let Some(next) = notices.waiting.front() {
-            let size = json_len(next);
-            if size > left && !all.is_empty() {
-                break;
-            }
-            left = left.saturating_sub(size);
-            all.extend(notices.waiting.pop_front());
-        }
-        content.push(json!({ "type": "text", "text": json!({ "notices": all }).to_string() }));
-    }
-
     /// Remembers that the user allows every call of this tool for the rest of the session.
     pub(super) fn approve(&self, tool: &Arc<str>) {
         self.approved.lock().insert(tool.clone());
@@ -157,20 +107,6 @@ impl Session {
     /// Remembers that these tools were loaded.
     pub fn load(&self, tools: impl IntoIterator<Item = Arc<str>>) {
         self.loaded.lock().extend(tools);
-    }
-
-    /// Remembers a search until it is known what it led to.
-    pub(super) fn searched(&self, search: learn::Search) {
-        let mut searches = self.searches.lock();
-        if searches.len() == learn::SEARCHES {
-            searches.pop_front();
-        }
-        searches.push_back(search);
-    }
-
-    /// What a call of this tool says of the last search that found it; counted once.
-    pub(super) fn led_to(&self, tool: &str) -> Option<learn::Led> {
-        self.searches.lock().iter_mut().rev().find_map(|search| search.led_to(tool))
     }
 
     /// The tools that were loaded.
@@ -193,14 +129,14 @@ pub enum AsTask {
 
 impl Caller {
     /// The way to the caller's user by a form, if there is one.
-    pub(super) fn forms(&self) -> Option<&Asker> {
+    pub(super) fn forms(&self) -> Option<&ClientChannel> {
         let form = json!({});
-        self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICIT, &form))
+        self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICITATION, &form))
     }
 
     /// Whose the jobs of this caller are.
-    pub fn owner(&self) -> Owner {
-        Owner {
+    pub fn owner(&self) -> JobOwner {
+        JobOwner {
             session: self.lasting.then_some(self.session.id),
             profile: self.session.profile.clone(),
             local: self.local,
@@ -236,7 +172,7 @@ pub struct Caller {
     /// Whether it is a client of the user of this machine, over stdio or the socket of the shared gateway.
     pub local: bool,
     /// How it can be asked while the request is open, by servers and by Nonet itself.
-    pub asker: Option<Asker>,
+    pub asker: Option<ClientChannel>,
     /// Whether Nonet asks nothing of its own by it: nobody waits, or much runs at the same time.
     pub unasked: bool,
     /// `_meta` that is passed on to servers.

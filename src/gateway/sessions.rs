@@ -5,26 +5,39 @@ use std::sync::{Arc, Weak};
 use dashmap::DashMap;
 use serde_json::Value;
 
-use super::session::Session;
+use super::{
+    prompts_resources::Links,
+    session::{Caller, Session},
+};
 
 #[derive(Debug, Default)]
-pub(super) struct Sessions(DashMap<u64, Weak<Session>>);
+pub(super) struct Sessions {
+    /// By number.
+    open: DashMap<u64, Weak<Session>>,
+    /// Links in results of requests without a session.
+    links: Links,
+}
 
 impl Sessions {
     /// Opens a session under a profile. It closes with its last `Arc`.
     pub fn open(&self, profile: Option<String>) -> Arc<Session> {
         let session = Session::new(profile);
-        self.0.retain(|_, session| session.strong_count() > 0);
-        self.0.insert(session.id, Arc::downgrade(&session));
+        self.open.retain(|_, session| session.strong_count() > 0);
+        self.open.insert(session.id, Arc::downgrade(&session));
         session
     }
 
     pub fn all(&self) -> impl Iterator<Item = Arc<Session>> {
-        self.0.iter().filter_map(|session| session.upgrade())
+        self.open.iter().filter_map(|session| session.upgrade())
+    }
+
+    /// Returns a caller's links: its session's, or those shared by all requests without a session.
+    pub fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
+        if caller.lasting { &caller.session.links } else { &self.links }
     }
 
     pub fn has(&self, id: u64) -> bool {
-        self.0.get(&id).is_some_and(|session| session.strong_count() > 0)
+        self.open.get(&id).is_some_and(|session| session.strong_count() > 0)
     }
 
     /// Notifies all sessions without a profile: only these see all servers.
@@ -36,7 +49,7 @@ impl Sessions {
 
     /// Counts the open sessions and the notices queued for them.
     pub fn counts(&self) -> (usize, usize) {
-        self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.waiting_notices()))
+        self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.mailbox.waiting()))
     }
 
     /// Returns number, client name and profile of each session with a known client.

@@ -55,12 +55,8 @@ fn summary<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> 
 struct Prompt<'a> {
     name: &'a str,
     description: &'a str,
-    arguments: Vec<PromptArgument<'a>>,
-}
-
-struct PromptArgument<'a> {
-    name: &'a str,
-    required: bool,
+    /// Name, and whether it is required.
+    arguments: Vec<(&'a str, bool)>,
 }
 
 impl<'a> Prompt<'a> {
@@ -69,8 +65,7 @@ impl<'a> Prompt<'a> {
         let description = if text("description").is_empty() { text("title") } else { text("description") };
         let arguments = listed.get("arguments").and_then(Value::as_array).into_iter().flatten();
         let argument = |one: &'a Value| {
-            let required = one.get("required") == Some(&Value::Bool(true));
-            Some(PromptArgument { name: one.get("name")?.as_str()?, required })
+            Some((one.get("name")?.as_str()?, one.get("required") == Some(&Value::Bool(true))))
         };
         Self { name: text("name"), description, arguments: arguments.filter_map(argument).collect() }
     }
@@ -82,8 +77,8 @@ impl<'a> Prompt<'a> {
             Some(Value::String(text)) => at == 0 && !text.is_empty(),
             _ => false,
         };
-        let needed = self.arguments.iter().enumerate().filter(|(_, argument)| argument.required);
-        needed.filter(|(at, one)| !is_given(*at, one.name)).map(|(_, one)| one.name).collect()
+        let needed = self.arguments.iter().enumerate().filter(|(_, (_, required))| *required);
+        needed.filter(|(at, (name, _))| !is_given(*at, name)).map(|(_, (name, _))| *name).collect()
     }
 
     /// The arguments as `prompts/get` takes them: only strings, so that numbers and flags are written out.
@@ -96,7 +91,7 @@ impl<'a> Prompt<'a> {
             (Some(Value::Object(map)), _) => {
                 map.into_iter().map(|(key, value)| (key, in_text(value))).collect()
             }
-            (Some(Value::String(text)), Some(first)) => Map::from_iter([(first.name.into(), json!(text))]),
+            (Some(Value::String(text)), Some((first, _))) => Map::from_iter([((*first).into(), json!(text))]),
             _ => Map::new(),
         }
     }
@@ -119,8 +114,7 @@ pub(super) fn listed(
         servers.flat_map(|(server, entry)| entry.prompts.iter().map(move |prompt| (server, prompt)));
     let prompts = prompts.map(|(server, prompt)| {
         let prompt = Prompt::of(prompt);
-        let mark = |required: bool| if required { "" } else { "?" };
-        let shown = |one: &PromptArgument<'_>| format!("{}{}", one.name, mark(one.required));
+        let shown = |(name, required): &(&str, bool)| format!("{name}{}", if *required { "" } else { "?" });
         ListedSkill {
             server: Some(server.clone()),
             name: format!("{server}/{}", prompt.name),
@@ -138,9 +132,9 @@ impl Gateway {
         caller: &Caller,
         arguments: SkillArguments,
     ) -> Result<Value, Interrupt> {
-        let folders = self.config().gateway.skills.clone();
-        let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
         let gate = self.gate(&caller.session);
+        let folders = gate.config().gateway.skills.clone();
+        let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
         let all = || listed(&local, &gate.snapshot, &|server| gate.sees(server));
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {

@@ -71,7 +71,7 @@ impl Gateway {
         let (gateway, listed) = (self.clone(), listed.clone());
         // This takes a while for a large catalogue.
         self.life.tasks.spawn_blocking(move || {
-            let mut reported = gateway.unmatched.0.lock();
+            let mut reported = gateway.servers.unmatched.0.lock();
             let snapshot = gateway.snapshot();
             let rules = find(&gateway.config(), &snapshot.catalog, &|server| listed.contains(server));
             let rules: BTreeSet<Unmatched> = rules.into_iter().collect();

@@ -121,12 +121,13 @@ mod tests {
     use super::*;
     use crate::{
         config,
-        downstream::{Around, guard::Guard},
+        downstream::{ConnectionContext, process_guard::ProcessGuard},
     };
 
     fn after(world: Option<&World>, text: &str) -> Transition {
         let config = config::parse(text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
-        let around = Arc::new(Around { guard: Guard::new(None), vault: None, login: String::new() });
+        let around =
+            Arc::new(ConnectionContext { guard: ProcessGuard::new(None), vault: None, login: String::new() });
         World::new(config, world, |name, settings| {
             Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
         })

@@ -1,5 +1,5 @@
 //! The arguments of the nine as models write them: keys in another case or under other names, wrappers, params beside the
-//! name. Says what it took for what, and what it did not understand.
+//! name. Reports what was read as what, and what was ignored.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ pub(super) const CALL: Aliases = Aliases(&[
     ),
     ("after", &["dependson", "needs"]),
 ]);
-/// Keys that hold all arguments, if nothing stands beside them.
+/// Keys that hold all arguments, if they are the only key.
 const WRAPPERS: &[&str] = &["arguments", "args", "params", "parameters", "input", "toolinput"];
 
 /// Keys that hold a whole call.
@@ -40,7 +40,7 @@ const CALL_WRAPPERS: &[&str] = &[
     "toolcall",
     "toolinput",
 ];
-/// Keys that stand beside such a one in a message, and say nothing of the call.
+/// Keys beside a wrapper in a model's message that are not part of the call.
 const MESSAGE_KEYS: &[&str] = &["type", "id", "callid", "toolcallid", "index", "jsonrpc", "method"];
 /// Keys for the server of a tool.
 const SERVERS: &[&str] = &["server", "serverid", "servername", "mcpserver"];
@@ -56,7 +56,7 @@ pub(super) struct KnownTools<'a> {
     pub is_server: &'a dyn Fn(&str) -> bool,
 }
 
-/// Arguments with keys that are the meta-tool's own, and what was done to get them.
+/// Arguments under the meta-tool's own keys, and the changes made.
 pub(super) type Renamed = (Map<String, Value>, Vec<String>);
 
 /// Reads the keys of a meta-tool that has the arguments `own`.
@@ -91,7 +91,7 @@ fn meant<'a>(own: &[&'a str], aliases: Aliases, key: &str) -> Option<&'a str> {
     })
 }
 
-/// What is told of a key that means nothing here.
+/// The note of a key without a meaning here.
 fn ignored(tool: &str, own: &[&str], key: &str) -> String {
     let key = clip(key, 40);
     if own.is_empty() {
@@ -103,7 +103,7 @@ fn ignored(tool: &str, own: &[&str], key: &str) -> String {
     }
 }
 
-/// Arguments that are wrapped in a single key, which is none of the meta-tool's own.
+/// Arguments that are wrapped in a single key, which is not one of the meta-tool's own.
 fn unwrapped(
     own: &[&str],
     aliases: Aliases,
@@ -153,7 +153,7 @@ pub(super) fn actions(mut given: Value) -> (Value, Vec<String>) {
     (given, changes)
 }
 
-/// A call without what it is wrapped in: JSON in a string, a list of one, the message of a model.
+/// A call without its wrappers: JSON in a string, a list of one, a model's message.
 pub(super) fn opened(own: &[&str], mut given: Value) -> (Value, Vec<String>) {
     let mut changes = Vec::new();
     for _ in 0..MAX_OPENED {
@@ -255,7 +255,31 @@ fn with_server(
     }
 }
 
-/// A call as models write it: other names for `name` and `params`, the server beside the name, or the params beside it.
+/// Whether a call has params that are not empty.
+fn has_params(call: &Map<String, Value>) -> bool {
+    let empty = |params: &Value| params.as_object().is_some_and(Map::is_empty) || params.is_null();
+    call.get("params").is_some_and(|params| !empty(params))
+}
+
+/// The keys of a call that are not its own.
+fn beside(own: &[&str], call: &Map<String, Value>) -> Vec<String> {
+    call.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect()
+}
+
+fn ignore<'a>(
+    own: &[&str],
+    call: &mut Map<String, Value>,
+    changes: &mut Vec<String>,
+    keys: impl Iterator<Item = &'a String>,
+) {
+    for key in keys {
+        call.shift_remove(key);
+        changes.push(ignored("execute_tool", own, key).replace("`execute_tool`", "the call"));
+    }
+}
+
+/// Reads a call as models write it: other names for `name` and `params`, the server beside the name, or the params beside
+/// the name.
 pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: KnownTools<'_>) -> Renamed {
     let mut changes = Vec::new();
     let is = |key: &str, name: &str| meant(own, CALL, key) == Some(name);
@@ -264,57 +288,40 @@ pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: Known
         let Some(other) = other.map(|(key, _)| key.clone()) else { return (arguments, changes) };
         rename(&mut arguments, &mut changes, &other, "name");
     }
-    let empty = |params: &Value| params.as_object().is_some_and(Map::is_empty) || params.is_null();
-    let given = |arguments: &Map<String, Value>| arguments.get("params").is_some_and(|params| !empty(params));
     let wrapped = |key: &str, value: &Value| {
         !own.contains(&key) && is(key, "params") && (value.is_null() || as_object(value).is_some())
     };
-    let has_params =
+    let wraps_params =
         arguments.contains_key("params") || arguments.iter().any(|(key, value)| wrapped(key, value));
-    with_server(&mut arguments, &mut changes, has_params, tools);
+    with_server(&mut arguments, &mut changes, wraps_params, tools);
     let tool = arguments.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
     let takes = |key: &str| (tools.takes)(&tool, key);
-    // Keys of the call itself in another case. Beside params they are nothing else.
-    let beside: Vec<String> = arguments.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect();
-    for key in &beside {
-        let Some(name) = meant(own, CALL, key) else { continue };
+    // Keys of the call itself in another case. Beside params they can only be that.
+    for key in beside(own, &arguments) {
+        let Some(name) = meant(own, CALL, &key) else { continue };
         let free = name != "name" && name != "params" && !arguments.contains_key(name);
-        if free && (given(&arguments) || !takes(key)) {
-            rename(&mut arguments, &mut changes, key, name);
+        if free && (has_params(&arguments) || !takes(&key)) {
+            rename(&mut arguments, &mut changes, &key, name);
         }
     }
-    let beside = |arguments: &Map<String, Value>| -> Vec<String> {
-        arguments.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect()
-    };
-    // One other name for `params` is that, if the tool has no param of that name beside others.
-    if !given(&arguments) {
-        let all = beside(&arguments);
-        let mut others = all.iter().filter(|key| {
-            let one = arguments.get(key.as_str()).is_some_and(|value| wrapped(key, value)) && !takes(key);
-            if all.len() == 1 { is(key, "params") } else { one }
-        });
-        if let (Some(only), None) = (others.next(), others.next()) {
-            arguments.shift_remove("params");
-            rename(&mut arguments, &mut changes, only, "params");
-            for key in all.iter().filter(|key| *key != only) {
-                arguments.shift_remove(key);
-                changes.push(ignored("execute_tool", own, key).replace("`execute_tool`", "the call"));
-            }
-            return (arguments, changes);
-        }
+    let all = beside(own, &arguments);
+    if has_params(&arguments) {
+        ignore(own, &mut arguments, &mut changes, all.iter());
+        return (arguments, changes);
     }
-    let beside = beside(&arguments);
-    if given(&arguments) {
-        for key in &beside {
-            arguments.shift_remove(key);
-            changes.push(ignored("execute_tool", own, key).replace("`execute_tool`", "the call"));
-        }
-    } else if !beside.is_empty() {
-        let taken: Map<String, Value> = beside
-            .iter()
-            .filter_map(|key| arguments.shift_remove(key).map(|value| (key.clone(), value)))
-            .collect();
-        changes.push(format!("beside `name`, so taken into `params`: {}", beside.join(", ")));
+    // A single other name of `params` means `params`, unless the tool has a param of that name beside other params.
+    let mut others = all.iter().filter(|key| {
+        let one = arguments.get(key.as_str()).is_some_and(|value| wrapped(key, value)) && !takes(key);
+        if all.len() == 1 { is(key, "params") } else { one }
+    });
+    if let (Some(only), None) = (others.next(), others.next()) {
+        arguments.shift_remove("params");
+        rename(&mut arguments, &mut changes, only, "params");
+        ignore(own, &mut arguments, &mut changes, all.iter().filter(|key| *key != only));
+    } else if !all.is_empty() {
+        let taken: Map<String, Value> =
+            all.iter().filter_map(|key| Some((key.clone(), arguments.shift_remove(key)?))).collect();
+        changes.push(format!("beside `name`, so taken into `params`: {}", all.join(", ")));
         arguments.insert("params".into(), Value::Object(taken));
     }
     (arguments, changes)

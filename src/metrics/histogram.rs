@@ -17,7 +17,7 @@ pub(super) struct Histogram {
 
 /// What a histogram held at one moment.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
+pub(super) struct HistogramReading {
     bounds_us: &'static [u64],
     /// Times in each bucket, the last being those above all bounds.
     buckets: Vec<u64>,
@@ -38,8 +38,8 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Relaxed);
     }
 
-    pub(super) fn read(&self) -> Reading {
-        Reading {
+    pub(super) fn read(&self) -> HistogramReading {
+        HistogramReading {
             bounds_us: self.bounds_us,
             buckets: self.buckets.iter().map(|count| count.load(Relaxed)).collect(),
             sum_ns: self.sum_ns.load(Relaxed),
@@ -47,9 +47,9 @@ impl Histogram {
     }
 }
 
-impl Reading {
+impl HistogramReading {
     /// Adds the times of another histogram with the same bounds.
-    pub(super) fn add(&mut self, other: &Reading) {
+    pub(super) fn add(&mut self, other: &HistogramReading) {
         for (count, more) in self.buckets.iter_mut().zip(&other.buckets) {
             *count += more;
         }

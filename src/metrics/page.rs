@@ -14,7 +14,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::{Server, histogram::Reading};
+use super::{ServerCounts, histogram::HistogramReading};
 
 /// The media type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -53,23 +53,23 @@ pub struct ServerNow {
     /// The name of its state; it is up if that is `ready`.
     pub state: &'static str,
     /// Calls that are with it.
-    pub calls_running: usize,
+    pub calls_running: u64,
 }
 
 /// All figures of one page.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct MetricsPage {
     /// By server, tool and outcome.
     pub(super) calls: BTreeMap<(Arc<str>, Arc<str>, &'static str), u64>,
     /// By outcome.
     pub(super) refused: BTreeMap<&'static str, u64>,
-    pub(super) servers: BTreeMap<Arc<str>, Arc<Server>>,
-    pub(super) gateway: Reading,
-    pub(super) search: Reading,
+    pub(super) servers: BTreeMap<Arc<str>, Arc<ServerCounts>>,
+    pub(super) gateway: HistogramReading,
+    pub(super) search: HistogramReading,
     pub(super) now: Now,
 }
 
-impl Page {
+impl MetricsPage {
     pub(super) fn render(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
@@ -79,17 +79,17 @@ impl Page {
     }
 }
 
-impl Collector for Page {
+impl Collector for MetricsPage {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut out = Writer(encoder);
+        let mut out = FamilyWriter(encoder);
         self.counters(&mut out)?;
         self.histograms(&mut out)?;
         self.gauges(&mut out)
     }
 }
 
-impl Page {
-    fn counters(&self, out: &mut Writer<'_>) -> fmt::Result {
+impl MetricsPage {
+    fn counters(&self, out: &mut FamilyWriter<'_>) -> fmt::Result {
         let calls = self.calls.iter().map(|((server, tool, outcome), count)| {
             ([("server", &**server), ("tool", &**tool), ("outcome", *outcome)], *count)
         });
@@ -114,7 +114,7 @@ impl Page {
         )
     }
 
-    fn histograms(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn histograms(&self, out: &mut FamilyWriter<'_>) -> fmt::Result {
         out.histogram("nonet_gateway", "Time of a call in Nonet", &self.gateway)?;
         out.histogram("nonet_search", "Time of a search", &self.search)?;
         let times = self.servers().map(|(label, server)| (label, server.time.read()));
@@ -122,14 +122,14 @@ impl Page {
         out.histograms("nonet_server", "Time of a call in its server", times)
     }
 
-    fn gauges(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn gauges(&self, out: &mut FamilyWriter<'_>) -> fmt::Result {
         let now = &self.now;
         let up = now.servers.iter().map(|(name, server)| (label(name), u64::from(server.state == "ready")));
         out.gauges("nonet_server_up", "Whether a server is connected and listed", up)?;
         let states =
             now.servers.iter().map(|(name, server)| ([("server", &**name), ("state", server.state)], 1));
         out.gauges("nonet_server_state", "The state that a server is in", states)?;
-        let running = now.servers.iter().map(|(name, server)| (label(name), server.calls_running as u64));
+        let running = now.servers.iter().map(|(name, server)| (label(name), server.calls_running));
         out.gauges("nonet_server_calls_running", "Calls that are with a server", running)?;
         out.gauge("nonet_tasks_running", None, "Calls that run in the background", whole(now.tasks_running))?;
         out.gauge(
@@ -152,7 +152,7 @@ impl Page {
         out.gauge("nonet_uptime", Some(&Unit::Seconds), "Time since the start", whole(now.uptime_s))
     }
 
-    fn servers(&self) -> impl Iterator<Item = ([(&'static str, &str); 1], &Server)> {
+    fn servers(&self) -> impl Iterator<Item = ([(&'static str, &str); 1], &ServerCounts)> {
         self.servers.iter().map(|(name, server)| (label(name), &**server))
     }
 }
@@ -167,9 +167,9 @@ fn whole(count: impl TryInto<i64>) -> i64 {
 }
 
 /// Writes families, each with its head. Units become the end of the name, `_total` that of a counter.
-struct Writer<'a>(DescriptorEncoder<'a>);
+struct FamilyWriter<'a>(DescriptorEncoder<'a>);
 
-impl Writer<'_> {
+impl FamilyWriter<'_> {
     fn counters<L: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -205,7 +205,7 @@ impl Writer<'_> {
         &mut self,
         name: &str,
         help: &str,
-        values: impl Iterator<Item = (L, Reading)>,
+        values: impl Iterator<Item = (L, HistogramReading)>,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
         for (labels, times) in values {
@@ -215,7 +215,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn histogram(&mut self, name: &str, help: &str, times: &Reading) -> fmt::Result {
+    fn histogram(&mut self, name: &str, help: &str, times: &HistogramReading) -> fmt::Result {
         let (sum, count, buckets) = (times.sum_s(), times.count(), times.buckets_s());
         self.0
             .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?

@@ -12,7 +12,7 @@ fn name(text: &str) -> Arc<str> {
 fn call(metrics: &Metrics, server: &str, tool: &str, outcome: &'static str, server_us: u64) {
     let (server, tool) = (name(server), name(tool));
     let full = name(&format!("{server}.{tool}"));
-    let call = Call {
+    let call = CallRecord {
         server: &server,
         tool: &tool,
         outcome,
@@ -173,7 +173,7 @@ fn two_tools_with_one_label_are_one_series() {
     let (server, tool) = (name("shop"), name("buy"));
     for full in ["shop.buy", "shop.buy_2"] {
         let (bytes_in, bytes_out, time) = (1, 1, Duration::from_millis(1));
-        let call = Call {
+        let call = CallRecord {
             server: &server,
             tool: &tool,
             outcome: "ok",

@@ -69,7 +69,7 @@ impl Callback {
             None => format!("http://{}{PATH}", listener.local_addr()?),
         };
         let (sender, came_back) = mpsc::channel(8);
-        let shared = Shared { redirect_uri: redirect_uri.clone(), sender };
+        let shared = CallbackState { redirect_uri: redirect_uri.clone(), sender };
         let stop = CancellationToken::new();
         let router = Router::new().fallback(take).with_state(shared);
         let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
@@ -94,12 +94,12 @@ impl Callback {
 }
 
 #[derive(Clone)]
-struct Shared {
+struct CallbackState {
     redirect_uri: String,
     sender: mpsc::Sender<CameBack>,
 }
 
-async fn take(State(shared): State<Shared>, request: Request) -> Response {
+async fn take(State(shared): State<CallbackState>, request: Request) -> Response {
     let here = shared.redirect_uri.parse::<http::Uri>().map(|uri| uri.path().to_string());
     if here.is_ok_and(|path| path != request.uri().path()) {
         return StatusCode::NOT_FOUND.into_response();

@@ -1,6 +1,7 @@
-//! One sign-in, from what the server says when it refuses a request to the tokens.
+//! One sign-in, from the refusal of a server to the tokens.
 //!
-//! Knows nothing of browsers and terminals: it gives the address to open, and takes the address that the browser came back to.
+//! Knows nothing of browsers and terminals: it returns the address to open, and takes the address that the browser came
+//! back to.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -13,55 +14,55 @@ use rmcp::transport::auth::{
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Found, Record, explain, manager, printable};
+use super::{Record, SignInServer, explain, manager, printable};
 use crate::{config::OAuth, text::clip, web};
 
-/// Under which name Nonet registers.
+/// The name under which Nonet registers.
 const CLIENT_NAME: &str = "Nonet";
-/// The revision that a server of the stateless era is greeted in.
-const MODERN: &str = "2026-07-28";
-/// How long a server may take to answer one greeting.
-const GREETING: Duration = Duration::from_secs(8);
+/// The revision of the probe in the stateless era.
+const STATELESS: &str = "2026-07-28";
+/// The longest time for the answer to one probe.
+const PROBE_LIMIT: Duration = Duration::from_secs(8);
 
-/// Why there was no sign-in.
+/// Why a sign-in failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignInError {
-    /// The server answers without one, and says nothing of one.
+    /// The server answers without a sign-in, and names no sign-in server.
     #[error("it does not ask for a sign-in (it answered HTTP {0})")]
     NotNeeded(StatusCode),
-    /// The server could not be asked.
+    /// The server did not answer.
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
-    /// Its sign-in server wants clients to be registered by hand.
+    /// The sign-in server requires manual registration of clients.
     #[error(
         "its sign-in server does not let clients register themselves. Register Nonet there with the redirect address {0}, and \
          give `client_id`, `redirect_uri` and, if there is one, `client_secret` in `oauth`"
     )]
     NoRegistration(String),
-    /// The user, or the sign-in server, said no.
+    /// The user, or the sign-in server, refused.
     #[error("the sign-in server refused: {0}")]
     Refused(String),
-    /// The address is not of this sign-in.
-    #[error("that address is not the end of this sign-in: {0}")]
+    /// The address does not belong to this sign-in.
+    #[error("that address does not belong to this sign-in: {0}")]
     Foreign(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What a sign-in is for.
-pub struct Wish<'a> {
-    /// The server.
+/// The conditions of a sign-in.
+pub struct SignInRequest<'a> {
+    /// The server's address.
     pub url: &'a str,
-    /// What goes with its requests.
+    /// The headers of requests to the server.
     pub headers: HeaderMap,
-    /// What is known of the sign-in.
+    /// The `oauth` settings.
     pub settings: &'a OAuth,
-    /// Where the browser is to come back to.
+    /// The address that the browser comes back to.
     pub redirect_uri: String,
-    /// What is to be allowed besides what the server asks for.
+    /// Scopes besides those that the server asks for.
     pub scopes: &'a [String],
-    /// The sign-in that there was; what it allowed is asked for again (SEP-2350).
+    /// The earlier sign-in, whose scopes are requested again (SEP-2350).
     pub before: Option<&'a Record>,
 }
 
@@ -71,9 +72,9 @@ pub struct SignIn {
     store: InMemoryCredentialStore,
     /// The address to open in a browser.
     pub address: String,
-    /// What the address asks for; empty where the sign-in server decides.
+    /// The requested scopes; empty if the sign-in server decides.
     pub scopes: Vec<String>,
-    /// What the browser brings back, so that it can be told from anything else.
+    /// The value that the browser brings back and that identifies this sign-in.
     state: String,
     url: String,
     redirect_uri: String,
@@ -83,16 +84,16 @@ pub struct SignIn {
 }
 
 impl SignIn {
-    /// Finds the sign-in server, registers Nonet there if need be, and makes the address to open.
-    pub async fn begin(wish: Wish<'_>) -> Result<Self, SignInError> {
+    /// Discovers the sign-in server, registers Nonet there if necessary, and makes the address to open.
+    pub async fn begin(wish: SignInRequest<'_>) -> Result<Self, SignInError> {
         let (status, challenge) = refusal(wish.url, &wish.headers).await?;
         let found = manager(wish.url, wish.settings, challenge.as_deref()).await.map_err(failed)?;
-        if !found.is_told && status != StatusCode::UNAUTHORIZED {
+        if !found.is_named && status != StatusCode::UNAUTHORIZED {
             return Err(SignInError::NotNeeded(status));
         }
         let scopes = scopes(&found, &wish).await;
         let names: Vec<&str> = scopes.iter().map(String::as_str).collect();
-        let Found { mut manager, registers, takes_documents, issuer, .. } = found;
+        let SignInServer { mut manager, registers, takes_documents, issuer, .. } = found;
         let store = InMemoryCredentialStore::new();
         manager.set_credential_store(store.clone());
         let redirect_uri = wish.redirect_uri;
@@ -127,18 +128,16 @@ impl SignIn {
         })
     }
 
-    /// Takes the address that the browser came back to, and exchanges what it brings for tokens.
+    /// Takes the address that the browser came back to, and exchanges its code for tokens.
     pub async fn finish(&self, came_back_to: &str) -> Result<Record, SignInError> {
         if query(came_back_to, "state").as_deref() != Some(&self.state) {
-            return Err(SignInError::Foreign("its `state` is another one".into()));
+            return Err(SignInError::Foreign("its `state` differs".into()));
         }
-        // Before anything else in it is believed (RFC 9207, section 2.4).
+        // Before anything else in the address counts (RFC 9207, section 2.4).
         if let (Some(said), Some(issuer)) = (query(came_back_to, "iss"), &self.issuer)
             && said != *issuer
         {
-            return Err(SignInError::Failed(
-                "another sign-in server answered than the one that was asked".into(),
-            ));
+            return Err(SignInError::Failed("the answer came from another sign-in server".into()));
         }
         if let Some(error) = query(came_back_to, "error") {
             let more = query(came_back_to, "error_description").map(|more| format!(" ({more})"));
@@ -161,8 +160,8 @@ impl SignIn {
     }
 }
 
-/// What is asked for: what is configured, else what the server asked for and what was allowed before.
-async fn scopes(found: &Found, wish: &Wish<'_>) -> Vec<String> {
+/// Returns the scopes to request: the configured ones, else those of the server and of the earlier sign-in.
+async fn scopes(found: &SignInServer, wish: &SignInRequest<'_>) -> Vec<String> {
     let mut scopes = wish.settings.scopes.clone();
     if scopes.is_empty() {
         scopes = found.manager.select_initial_scopes(&[]).await;
@@ -177,8 +176,8 @@ async fn scopes(found: &Found, wish: &Wish<'_>) -> Vec<String> {
     scopes
 }
 
-/// What the server answers to a greeting without a token: the status, and its `WWW-Authenticate`. It is greeted in the way
-/// of each era, since one that knows only the other may not come to asking for a token.
+/// Sends requests without a token. Returns the status and the `WWW-Authenticate` of the answer. There is a probe for each era,
+/// since a server of the other era may fail before it asks for a token.
 async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<String>), SignInError> {
     let unreachable = |error: reqwest::Error| SignInError::Unreachable(web::cause(error));
     let client = web::client().map_err(unreachable)?;
@@ -186,7 +185,7 @@ async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<S
     let info = json!({ "name": "nonet", "version": env!("CARGO_PKG_VERSION") });
     let meta = |name: &str| format!("io.modelcontextprotocol/{name}");
     let about = json!({
-        meta("protocolVersion"): MODERN, meta("clientCapabilities"): {}, meta("clientInfo"): info,
+        meta("protocolVersion"): STATELESS, meta("clientCapabilities"): {}, meta("clientInfo"): info,
     });
     let discover = json!({
         "jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": { "_meta": about },
@@ -195,15 +194,15 @@ async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<S
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
         "params": { "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info },
     });
-    let modern = [("mcp-protocol-version", MODERN), ("mcp-method", "server/discover")];
-    let modern = modern
+    let stateless = [("mcp-protocol-version", STATELESS), ("mcp-method", "server/discover")];
+    let stateless = stateless
         .into_iter()
         .fold(client.post(url).json(&discover), |request, (name, value)| request.header(name, value));
     let mut answer = None;
-    // The old HTTP+SSE begins with a GET.
-    for greeting in [modern, client.post(url).json(&initialize), client.get(url)] {
-        let greeting = greeting.headers(headers.clone()).header(header::ACCEPT, accept);
-        let response = match timeout(GREETING, greeting.send()).await {
+    // The old HTTP+SSE transport begins with a GET.
+    for probe in [stateless, client.post(url).json(&initialize), client.get(url)] {
+        let probe = probe.headers(headers.clone()).header(header::ACCEPT, accept);
+        let response = match timeout(PROBE_LIMIT, probe.send()).await {
             Ok(response) => response.map_err(unreachable)?,
             Err(_) => continue,
         };
@@ -218,7 +217,7 @@ async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<S
             break;
         }
     }
-    let late = || SignInError::Unreachable(format!("it did not answer within {GREETING:?}"));
+    let late = || SignInError::Unreachable(format!("it did not answer within {PROBE_LIMIT:?}"));
     answer.map(|status| (status, None)).ok_or_else(late)
 }
 

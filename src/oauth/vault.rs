@@ -1,4 +1,4 @@
-//! What is kept of a sign-in: a file that only its owner can read, or an entry of the keyring with a file that says so.
+//! The store of sign-ins: a file that only its owner can read, or an entry of the keyring with a file that names it.
 
 use std::{
     fmt,
@@ -19,54 +19,54 @@ use crate::{
     text::hex,
 };
 
-/// How often is looked whether somebody has signed in.
+/// How often the vault is checked for a sign-in.
 pub const LOOK: Duration = Duration::from_millis(500);
-/// How long another process that renews is waited for.
+/// The longest wait for a renewal in another process.
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why a sign-in is not kept, or not found.
+/// Why a sign-in cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
     /// The file cannot be read or written.
-    #[error("`{}`: {source}; make it readable and writable for this user, or sign in anew", path.display())]
+    #[error("`{}`: {source}; make it readable and writable for this user, or sign in again", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is none of ours.
-    #[error("`{}` is not what Nonet has written ({why}); sign in anew", path.display())]
+    /// The content of the file is not a sign-in.
+    #[error("`{}` is damaged ({why}); sign in again", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The place of the damage.
         why: String,
     },
-    /// The keyring does not do it.
+    /// The keyring failed.
     #[error("{error}. {}", error.remedy())]
     Keyring {
-        /// What it said.
+        /// The keyring's error.
         #[from]
         error: keyring::Error,
     },
 }
 
-/// What came of one sign-in.
+/// The outcome of one sign-in.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Record {
-    /// Which sign-in it is: stays when its tokens are renewed.
+    /// The id of the sign-in, which renewals keep.
     pub id: String,
-    /// The server that it is for.
+    /// The server's address.
     pub url: String,
-    /// The client, its tokens, and who gave them.
+    /// The client, its tokens, and their issuer.
     pub credentials: StoredCredentials,
-    /// The secret of the client, if it got one as it registered. One that is configured is not kept.
+    /// The client's secret, if registration gave one. A configured secret is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
-    /// Where the browser came back to.
+    /// The address that the browser came back to.
     pub redirect_uri: String,
-    /// What the server said as it asked for the sign-in: it leads to the sign-in server.
+    /// The challenge of the server, which leads to the sign-in server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub challenge: Option<String>,
 }
@@ -78,25 +78,25 @@ impl fmt::Debug for Record {
 }
 
 impl Record {
-    /// That of a client that signs in by itself.
+    /// Returns the record of a client that signs in by itself.
     pub fn of_client(url: &str, credentials: StoredCredentials) -> Self {
         let (id, redirect_uri) = (String::new(), String::new());
         Self { id, url: url.into(), credentials, client_secret: None, redirect_uri, challenge: None }
     }
 
-    /// Everything in it that must not be shown.
+    /// Returns the tokens and secrets in the record.
     pub fn secrets(&self) -> Vec<String> {
         let token = self.credentials.token_response.as_ref();
         let refresh = token.and_then(|token| token.refresh_token()).map(|token| token.secret().clone());
         refresh.into_iter().chain(self.client_secret.clone()).chain(self.token()).collect()
     }
 
-    /// The access token, unless the sign-in is over.
+    /// Returns the access token, unless the sign-in is over.
     pub fn token(&self) -> Option<String> {
         Some(self.credentials.token_response.as_ref()?.access_token().secret().clone())
     }
 
-    /// Whether the token is good beyond this moment, since 1970. One whose end is not known is.
+    /// Returns whether the token is good beyond this moment, since 1970. A token without a known expiry is.
     pub fn ends_after(&self, moment: Duration) -> bool {
         let ends = || {
             let lasts = self.credentials.token_response.as_ref()?.expires_in()?;
@@ -105,28 +105,28 @@ impl Record {
         self.credentials.token_response.is_some() && ends().is_none_or(|ends| ends > moment)
     }
 
-    /// Whether its token is renewed when it ends.
+    /// Returns whether the token can be renewed.
     pub fn renews(&self) -> bool {
         self.credentials.token_response.as_ref().is_some_and(|token| token.refresh_token().is_some())
     }
 }
 
-/// A record, and where it is kept.
+/// A record and its place.
 #[derive(Clone, Debug)]
-pub struct Kept {
-    /// What is kept.
+pub struct KeptRecord {
+    /// The record.
     pub record: Record,
-    /// Whether in the keyring; else in the file.
+    /// Whether the record is in the keyring; else it is in the file.
     pub in_keyring: bool,
 }
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Contents {
-    /// All of it.
+    /// The whole record.
     Here(Box<Record>),
-    /// The name of the entry of the keyring that has it, and which sign-in it is.
+    /// The name of the keyring's entry, and the id of the sign-in.
     Keyring { keyring: String, id: String },
 }
 
@@ -137,30 +137,30 @@ pub struct Vault {
 }
 
 impl Vault {
-    /// The one in the folder where Nonet keeps things.
+    /// Returns the vault in Nonet's state folder.
     pub fn in_state(state: &Path) -> Self {
         Self { folder: state.join("oauth") }
     }
 
-    /// Where the sign-in to a server is kept. Another address is another server: no token goes there.
-    pub fn entry(&self, server: &str, url: &str) -> Entry {
+    /// Returns the entry of a server. Another address is another server: no token goes there.
+    pub fn entry(&self, server: &str, url: &str) -> VaultEntry {
         let digest = hex(&Sha256::digest(url)[..8]);
-        Entry {
+        VaultEntry {
             file: self.folder.join(format!("{server}-{digest}.json")),
             secret: format!("OAUTH_{}_{digest}", server.replace('-', "_")).to_uppercase(),
         }
     }
 }
 
-/// Where the sign-in to one server is kept.
+/// The place of the sign-in to one server.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct VaultEntry {
     file: PathBuf,
     /// The name in the keyring.
     secret: String,
 }
 
-/// What changes when a file is written anew.
+/// The state of a file: differs after each write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     modified: Option<SystemTime>,
@@ -169,13 +169,13 @@ pub struct Stamp {
     inode: u64,
 }
 
-impl Entry {
-    /// The file.
+impl VaultEntry {
+    /// Returns the file.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The state of the file; none if there is none.
+    /// Returns the stamp of the file, if the file exists.
     pub fn stamp(&self) -> Option<Stamp> {
         let data = fs::metadata(&self.file).ok()?;
         Some(Stamp {
@@ -186,7 +186,7 @@ impl Entry {
         })
     }
 
-    /// Which sign-in is kept; none if nobody has signed in.
+    /// Returns the id of the stored sign-in, if there is one.
     pub fn sign_in(&self) -> Option<String> {
         Some(match self.parse(&fs::read(&self.file).ok()?).ok()? {
             Contents::Here(record) => record.id,
@@ -194,7 +194,7 @@ impl Entry {
         })
     }
 
-    /// Whether a sign-in can be kept, in the keyring or in the file.
+    /// Checks that a sign-in can be stored, in the keyring or in the file.
     pub fn check(&self, in_keyring: bool) -> Result<(), VaultError> {
         self.folder().map_err(|error| self.failed(error))?;
         if !in_keyring {
@@ -206,24 +206,24 @@ impl Entry {
         }
     }
 
-    /// What is kept; none if nobody has signed in.
-    pub fn read(&self) -> Result<Option<Kept>, VaultError> {
+    /// Returns the stored sign-in, if there is one.
+    pub fn read(&self) -> Result<Option<KeptRecord>, VaultError> {
         let text = match fs::read(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| self.failed(error))?,
         };
         Ok(Some(match self.parse(&text)? {
-            Contents::Here(record) => Kept { record: *record, in_keyring: false },
+            Contents::Here(record) => KeptRecord { record: *record, in_keyring: false },
             Contents::Keyring { keyring: name, .. } => {
                 let text = Keyring::system(keyring::UNATTENDED).get(&name)?;
                 let record = serde_json::from_str(&text).map_err(|error| self.unreadable(&error))?;
-                Kept { record, in_keyring: true }
+                KeptRecord { record, in_keyring: true }
             }
         }))
     }
 
-    /// Keeps a record in the place of what was kept. A keyring is waited for no longer than `limit`.
-    pub fn write(&self, kept: &Kept, limit: Duration) -> Result<(), VaultError> {
+    /// Replaces the stored sign-in. Waits for a keyring at most `limit`.
+    pub fn write(&self, kept: &KeptRecord, limit: Duration) -> Result<(), VaultError> {
         let contents = if kept.in_keyring {
             let text = serde_json::to_string(&kept.record).map_err(|error| self.failed(error.into()))?;
             Keyring::system(limit).set(&self.secret, &text)?;
@@ -235,7 +235,7 @@ impl Entry {
         files::replace_private(&self.file, &text).map_err(|error| self.failed(error))
     }
 
-    /// Forgets what is kept. Whether there was something.
+    /// Removes the stored sign-in. Returns whether there was one.
     pub fn remove(&self) -> Result<bool, VaultError> {
         let text = match fs::read(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -251,13 +251,13 @@ impl Entry {
         Ok(true)
     }
 
-    /// Waits for the right to renew the tokens, which one process has at a time.
+    /// Locks the entry for a renewal, against other processes.
     pub async fn lock(&self) -> Result<File, VaultError> {
         let entry = self.clone();
         self.apart(move || entry.locked().map_err(|error| entry.failed(error))).await
     }
 
-    /// Does something that may wait for a keyring or another process, beside everything else.
+    /// Runs blocking work, which may wait for a keyring or another process, on a thread of its own.
     pub async fn apart<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, VaultError> + Send + 'static,
@@ -271,7 +271,7 @@ impl Entry {
         let file = files::lock_file(&self.file.with_extension("lock"))?;
         files::lock_within(file, LOCK_LIMIT).map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => {
-                io::Error::new(error.kind(), "another process renews it and does not end")
+                io::Error::new(error.kind(), "another process holds its lock for a renewal")
             }
             _ => error,
         })
@@ -289,7 +289,7 @@ impl Entry {
         VaultError::File { path: self.file.clone(), source }
     }
 
-    /// Where it stands is told, not what is there.
+    /// Names the position of the damage, not the content.
     fn unreadable(&self, error: &serde_json::Error) -> VaultError {
         let why = format!("line {}, column {}", error.line(), error.column());
         VaultError::Unreadable { path: self.file.clone(), why }
@@ -324,10 +324,11 @@ mod tests {
         let entry = vault.entry("docs", "https://a/mcp");
         let stamp = entry.stamp();
         entry
-            .write(&Kept { record: record("t0k3n", 60, 0), in_keyring: false }, Duration::ZERO)
+            .write(&KeptRecord { record: record("t0k3n", 60, 0), in_keyring: false }, Duration::ZERO)
             .expect("kept");
         assert_ne!(entry.stamp(), stamp);
-        let read = |entry: &Entry| entry.read().expect("it can be read").and_then(|kept| kept.record.token());
+        let read =
+            |entry: &VaultEntry| entry.read().expect("it can be read").and_then(|kept| kept.record.token());
         assert_eq!(read(&vault.entry("docs", "https://a/mcp")).as_deref(), Some("t0k3n"));
         assert_eq!(read(&vault.entry("docs", "https://b/mcp")), None);
         assert_eq!(read(&vault.entry("other", "https://a/mcp")), None);
@@ -335,13 +336,13 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_told_without_what_stands_in_it() {
+    fn the_error_of_a_damaged_file_has_nothing_of_its_content() {
         let folder = tempfile::tempdir().expect("a folder");
         let entry = Vault::in_state(folder.path()).entry("docs", "https://a/mcp");
         files::replace_private(&entry.file, b"{\"url\": \"s3cret\", \"credentials\": 7}")
             .expect("it can be written");
         let error = entry.read().expect_err("it is none").to_string();
-        assert!(error.contains("sign in anew") && !error.contains("s3cret"), "{error}");
+        assert!(error.contains("sign in again") && !error.contains("s3cret"), "{error}");
         assert_eq!(entry.remove().ok(), Some(true));
     }
 

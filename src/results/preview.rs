@@ -1,4 +1,4 @@
-//! Previews: what a large text is, and its beginning, in a few kilobytes.
+//! Previews: the kind of a large text and its beginning, in a few kilobytes.
 
 use std::borrow::Cow;
 
@@ -9,60 +9,57 @@ use super::{blocks, fetch, floor_boundary, long_text, read, value::wrapper};
 use crate::text::clip;
 
 /// The first rows of an array or a table in a preview.
-pub const FIRST_ROWS: usize = 3;
+pub(super) const FIRST_ROWS: usize = 3;
 /// The members of an object that a preview shows.
 const SHOWN_MEMBERS: usize = 30;
-/// How many lines are looked at to tell what a text is.
+/// How many lines decide what a text is.
 const SAMPLE: usize = 20;
 /// How deep a preview goes into nested values.
 const DEPTH: usize = 4;
 
-/// What a text is.
+/// The kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A JSON array.
+pub(super) enum TextKind {
     Array,
-    /// A JSON object.
     Object,
     /// JSON objects, one a line.
     JsonLines,
     /// Rows of cells under a header, with this between the cells.
     Table(char),
-    /// Anything else.
     Text,
 }
 
-/// What the value of a result is; of several texts none is more than text.
-pub fn kind(result: &Value) -> Kind {
+/// The kind of a result's value. Several texts together are plain text.
+pub(super) fn kind(result: &Value) -> TextKind {
     match result.get("structuredContent") {
-        Some(Value::Array(_)) => return Kind::Array,
-        Some(Value::Object(_)) if wrapper(result).is_none() => return Kind::Object,
+        Some(Value::Array(_)) => return TextKind::Array,
+        Some(Value::Object(_)) if wrapper(result).is_none() => return TextKind::Object,
         _ => {}
     }
     let mut long = blocks(result).filter_map(long_text);
     match (long.next(), long.next()) {
         (Some((text, _)), None) => kind_of(text),
-        _ => Kind::Text,
+        _ => TextKind::Text,
     }
 }
 
-fn kind_of(text: &str) -> Kind {
+fn kind_of(text: &str) -> TextKind {
     let start = text.trim_start();
     if start.starts_with(['[', '{']) && serde_json::from_str::<&RawValue>(text).is_ok() {
-        return if start.starts_with('[') { Kind::Array } else { Kind::Object };
+        return if start.starts_with('[') { TextKind::Array } else { TextKind::Object };
     }
     let mut lines = text.lines().filter(|line| !line.trim().is_empty()).take(SAMPLE).peekable();
     if start.starts_with('{')
         && lines.clone().count() > 1
         && lines.clone().all(|line| serde_json::from_str::<&RawValue>(line).is_ok())
     {
-        return Kind::JsonLines;
+        return TextKind::JsonLines;
     }
-    let Some(header) = lines.peek().copied() else { return Kind::Text };
+    let Some(header) = lines.peek().copied() else { return TextKind::Text };
     let cells = |line: &str, between: char| line.matches(between).count();
     let even = |between: &char| {
         let expected = cells(header, *between);
-        // Prose has commas too; a header of columns has no full stops.
+        // Prose has commas too, but a header of columns has no full stops.
         let few = if *between == ',' { 2 } else { 1 };
         expected >= few
             && !header.contains(". ")
@@ -73,20 +70,20 @@ fn kind_of(text: &str) -> Kind {
     ['\t', '|', ';', ',']
         .iter()
         .find(|between| even(between))
-        .map_or(Kind::Text, |between| Kind::Table(*between))
+        .map_or(TextKind::Text, |between| TextKind::Table(*between))
 }
 
-/// A text of at most about `max` bytes that shows what the whole is.
-pub fn of(text: &str, max: usize) -> String {
+/// A preview of at most about `max` bytes.
+pub(super) fn of(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.into();
     }
     match kind_of(text) {
-        Kind::Array | Kind::Object => match serde_json::from_str::<&RawValue>(text) {
+        TextKind::Array | TextKind::Object => match serde_json::from_str::<&RawValue>(text) {
             Ok(raw) => outline(raw, max, 0).to_string(),
             Err(_) => head_and_tail(text, max),
         },
-        Kind::JsonLines => {
+        TextKind::JsonLines => {
             let rows = || text.lines().filter(|line| !line.trim().is_empty());
             let first =
                 rows().take(FIRST_ROWS).filter_map(|line| serde_json::from_str::<&RawValue>(line).ok());
@@ -98,15 +95,15 @@ pub fn of(text: &str, max: usize) -> String {
             })
             .to_string()
         }
-        Kind::Table(between) => table(text, between, max),
-        Kind::Text => head_and_tail(text, max),
+        TextKind::Table(between) => table(text, between, max),
+        TextKind::Text => head_and_tail(text, max),
     }
 }
 
-/// An array or object as what it is, how much of it there is, and its beginning.
+/// An array or object by its kind, its size and its beginning.
 fn outline(raw: &RawValue, max: usize, depth: usize) -> Value {
-    match Parts::of(raw) {
-        Parts::Rows(rows) => {
+    match RawParts::of(raw) {
+        RawParts::Rows(rows) => {
             let mut first = Vec::new();
             let mut left = max;
             for row in rows.iter().take(FIRST_ROWS) {
@@ -120,7 +117,7 @@ fn outline(raw: &RawValue, max: usize, depth: usize) -> Value {
             }
             json!({ "preview": "array", "count": rows.len(), "shape": rows.first().map(|row| shape(row)), "first": first })
         }
-        Parts::Members(members) => {
+        RawParts::Members(members) => {
             let share = max / members.len().clamp(1, SHOWN_MEMBERS);
             let shown: Map<String, Value> = members
                 .iter()
@@ -138,11 +135,11 @@ fn outline(raw: &RawValue, max: usize, depth: usize) -> Value {
                 .collect();
             json!({ "preview": "object", "keys": members.len(), "fields": shown })
         }
-        Parts::None => shape(raw),
+        RawParts::None => shape(raw),
     }
 }
 
-/// A value of at most about `max` bytes: long strings are cut, large parts named by their type.
+/// A value of at most about `max` bytes: long strings are cut, large parts replaced by their types.
 fn shortened(raw: &RawValue, max: usize, depth: usize) -> Value {
     let text = raw.get();
     if text.len() <= max {
@@ -151,8 +148,8 @@ fn shortened(raw: &RawValue, max: usize, depth: usize) -> Value {
     if text.starts_with('"') {
         return json!(clip(&read::string_head(text, max.max(80)), (max / 2).max(40)));
     }
-    match Parts::of(raw) {
-        Parts::Members(members) if max > 200 && depth < DEPTH => {
+    match RawParts::of(raw) {
+        RawParts::Members(members) if max > 200 && depth < DEPTH => {
             let share = max / members.len().max(1);
             let shown = members.iter().take(SHOWN_MEMBERS);
             Value::Object(
@@ -165,8 +162,8 @@ fn shortened(raw: &RawValue, max: usize, depth: usize) -> Value {
 
 /// The types of a value and of its direct parts.
 fn shape(raw: &RawValue) -> Value {
-    match Parts::of(raw) {
-        Parts::Members(members) => {
+    match RawParts::of(raw) {
+        RawParts::Members(members) => {
             let shown = members.iter().take(SHOWN_MEMBERS);
             Value::Object(shown.map(|(key, value)| (key.to_string(), json!(type_name(value)))).collect())
         }
@@ -180,54 +177,50 @@ fn type_name(raw: &RawValue) -> String {
         Some(b'"') => format!("string ({} bytes)", text.len().saturating_sub(2)),
         Some(b'n') => "null".into(),
         Some(b't' | b'f') => "boolean".into(),
-        _ => match Parts::of(raw) {
-            Parts::Rows(rows) => format!("array ({})", rows.len()),
-            Parts::Members(members) => format!("object ({} keys)", members.len()),
-            Parts::None => "number".into(),
+        _ => match RawParts::of(raw) {
+            RawParts::Rows(rows) => format!("array ({})", rows.len()),
+            RawParts::Members(members) => format!("object ({} keys)", members.len()),
+            RawParts::None => "number".into(),
         },
     }
 }
 
 /// The direct parts of a JSON value, as slices of its text.
-pub enum Parts<'a> {
-    /// Of an array.
+pub(super) enum RawParts<'a> {
     Rows(Vec<&'a RawValue>),
-    /// Of an object.
     Members(Vec<(Cow<'a, str>, &'a RawValue)>),
     /// Neither.
     None,
 }
 
-impl<'a> Parts<'a> {
-    /// Takes a value apart.
-    pub fn of(raw: &'a RawValue) -> Parts<'a> {
+impl<'a> RawParts<'a> {
+    pub fn of(raw: &'a RawValue) -> RawParts<'a> {
         let text = raw.get();
         match text.as_bytes().first() {
-            Some(b'[') => serde_json::from_str(text).map_or(Parts::None, Parts::Rows),
-            Some(b'{') => {
-                serde_json::from_str::<Members<'a>>(text).map_or(Parts::None, |all| Parts::Members(all.0))
-            }
-            _ => Parts::None,
+            Some(b'[') => serde_json::from_str(text).map_or(RawParts::None, RawParts::Rows),
+            Some(b'{') => serde_json::from_str::<RawMembers<'a>>(text)
+                .map_or(RawParts::None, |all| RawParts::Members(all.0)),
+            _ => RawParts::None,
         }
     }
 }
 
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+struct RawMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for RawMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Members<'de>;
+            type Value = RawMembers<'de>;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMembers<'de>, A::Error> {
                 let mut all = Vec::new();
                 while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
                     all.push((key.into(), value));
                 }
-                Ok(Members(all))
+                Ok(RawMembers(all))
             }
         }
         deserializer.deserialize_map(Visitor)
@@ -239,7 +232,7 @@ fn table(text: &str, between: char, max: usize) -> String {
     let rows = || text.lines().filter(|line| !line.trim().is_empty());
     let header = rows().next().unwrap_or_default();
     let columns: Vec<&str> = header.trim_matches(between).split(between).map(str::trim).collect();
-    // The line of dashes under the header of a Markdown table is no row.
+    // The line of dashes under the header of a Markdown table is not a row.
     let is_rule = |line: &str| line.chars().all(|c| matches!(c, '-' | ':' | '|' | '+' | ' '));
     let body = || rows().skip(1).filter(|line| !is_rule(line));
     let share = max / (2 * FIRST_ROWS + 1);
@@ -272,8 +265,8 @@ fn head_and_tail(text: &str, max: usize) -> String {
     )
 }
 
-/// A block in the place of an embedded resource that is no text, with data of `length` characters.
-pub fn blob(block: &Value, length: usize) -> Value {
+/// A block in the place of a binary embedded resource with data of `length` characters.
+pub(super) fn blob(block: &Value, length: usize) -> Value {
     let resource = &block["resource"];
     let mut shown = json!({ "preview": "blob", "uri": resource["uri"], "bytes": length / 4 * 3 });
     if let Some(kind) = resource.get("mimeType") {
@@ -282,8 +275,8 @@ pub fn blob(block: &Value, length: usize) -> Value {
     json!({ "type": "text", "text": shown.to_string() })
 }
 
-/// What the last block of a shortened result says.
-pub fn note(reference: Result<&str, &str>, size: usize, kind: Kind) -> Value {
+/// The last block of a shortened result.
+pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: TextKind) -> Value {
     let reference = match reference {
         Ok(reference) => reference,
         Err(why) => return json!({ "truncated": true, "bytes": size, "not_kept": why }),
@@ -293,19 +286,17 @@ pub fn note(reference: Result<&str, &str>, size: usize, kind: Kind) -> Value {
         params.extend(more.as_object().cloned().unwrap_or_default());
         fetch(params)
     };
+    let lines = || way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) }));
     let ways = match kind {
-        Kind::Array => vec![
+        TextKind::Array => [
             way(json!({ "offset": FIRST_ROWS, "limit": read::PAGE_ROWS })),
             way(json!({ "select": ".[0] | keys" })),
         ],
-        Kind::Object => {
-            vec![way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) })), way(json!({ "grep": "error" }))]
+        TextKind::Object | TextKind::JsonLines | TextKind::Table(_) => {
+            [lines(), way(json!({ "grep": "error" }))]
         }
-        Kind::JsonLines | Kind::Table(_) => {
-            vec![way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) })), way(json!({ "grep": "error" }))]
-        }
-        Kind::Text => {
-            vec![way(json!({ "offset": 0, "limit": read::PAGE_BYTES })), way(json!({ "grep": "error" }))]
+        TextKind::Text => {
+            [way(json!({ "offset": 0, "limit": read::PAGE_BYTES })), way(json!({ "grep": "error" }))]
         }
     };
     json!({

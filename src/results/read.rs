@@ -1,20 +1,20 @@
-//! Reading a kept result on: rows, bytes, lines, matches, or what a jq filter gives.
+//! Reading on in a kept result: by rows, bytes, lines, matches, or a jq filter.
 
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{Body, fetch, floor_boundary, json_len};
 use crate::{
-    fault::{Code, Fault},
+    fault::{Code, Fault, NextStep},
     text::clip,
 };
 
 /// The default number of rows, lines or matches that one read gives.
-pub const PAGE_ROWS: usize = 50;
+pub(super) const PAGE_ROWS: usize = 50;
 /// The default number of bytes of text that one read gives.
-pub const PAGE_BYTES: usize = 8_000;
+pub(super) const PAGE_BYTES: usize = 8_000;
 
-/// Reads a piece of a result's value, which a `select` has gone over already. `query` holds the params of
-/// `gateway.fetch_result`; `budget` is the most that the answer may take, in bytes. Takes long for a large result.
+/// Reads a piece of a result's value, after any `select`. `query` has the params of `gateway.fetch_result`; `budget` limits
+/// the answer, in bytes. Blocks for a large result.
 pub fn read(body: Body, query: &Map<String, Value>, budget: usize) -> Result<Value, Fault> {
     let text = |key: &str| query.get(key).and_then(Value::as_str);
     let number = |key: &str| query.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
@@ -43,17 +43,16 @@ pub fn read(body: Body, query: &Map<String, Value>, budget: usize) -> Result<Val
         if let Some(next) = fields.remove("next_offset") {
             let mut more = query.clone();
             more.insert("offset".into(), next);
-            fields.insert("next_step".into(), fetch(more));
+            fields.insert("next_step".into(), json!(fetch(more)));
         }
     }
     Ok(answer)
 }
 
-/// A query that cannot be answered; the next step reads the result from its beginning.
+/// The fault of a bad query; its next step reads the result from the beginning.
 pub fn bad_query(query: &Map<String, Value>, why: String) -> Fault {
     let params = json!({ "ref": query.get("ref") });
-    Fault::new(Code::InvalidParams, why)
-        .next("execute_tool", json!({ "name": "gateway.fetch_result", "params": params }))
+    Fault::new(Code::InvalidParams, why).then(NextStep::own("fetch_result", params))
 }
 
 /// A value as lines: text as it is, JSON indented.
@@ -73,10 +72,10 @@ fn lines_of(body: Body) -> String {
 }
 
 /// The beginning of a JSON string, unescaped: about `max` bytes.
-pub fn string_head(json: &str, max: usize) -> String {
+pub(super) fn string_head(json: &str, max: usize) -> String {
     let inside = json.strip_prefix('"').unwrap_or(json);
     let mut end = floor_boundary(inside, max);
-    // Not in the middle of an escape, the longest of which are twelve bytes: a pair of surrogates.
+    // Not inside an escape. The longest one, a pair of surrogates, has twelve bytes.
     for _ in 0..12 {
         if let Ok(text) = serde_json::from_str(&format!("\"{}\"", &inside[..end])) {
             return text;
@@ -150,7 +149,7 @@ fn grep(
         .case_insensitive(true)
         .size_limit(1 << 20)
         .build()
-        .map_err(|error| format!("`grep` is no regular expression: {error}"))?;
+        .map_err(|error| format!("`grep` is not a regular expression: {error}"))?;
     let matching = || text.lines().enumerate().filter(|(_, line)| pattern.is_match(line));
     let total = matching().count();
     let mut shown = Vec::new();

@@ -1,4 +1,4 @@
-//! The value of a result: what templates, filters, previews and reads see of it.
+//! The value of a result, as templates, filters, previews and reads see it.
 //!
 //! It is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the text blocks say as
 //! well. Then, and without `structuredContent`, it is the text, read as JSON if it is JSON. Where there is no text either, it
@@ -7,22 +7,20 @@
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{preview::Parts, text_of};
+use super::{preview::RawParts, text_of};
 use crate::template::Source;
 
 /// The value of a result as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// JSON.
     Json(String),
-    /// Text that is no JSON.
+    /// Text that is not JSON.
     Text(String),
 }
 
 /// The value of a result, with what else is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// The value.
     pub body: Body,
     /// The member of `structuredContent` that wrapped it. A path may begin with it.
     pub wrapper: Option<String>,
@@ -53,8 +51,8 @@ fn blocks_of(result: &Value) -> Value {
     }
 }
 
-/// Whether a text is JSON, and not only text that can be read as a number: `3.10` is a version, and a number with more
-/// digits than one holds is an identifier.
+/// Whether a text is JSON, and not merely readable as a number: `3.10` is a version, and a number with too many digits to
+/// represent is an identifier.
 fn is_json(text: &str) -> bool {
     let trimmed = text.trim();
     if trimmed.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
@@ -65,11 +63,11 @@ fn is_json(text: &str) -> bool {
 
 /// The value of a result as templates see it.
 pub fn source_of(result: &Value) -> Source {
-    // What is a tree already can be read again; only its numbers could be beyond all bounds, and these were read before.
+    // Never fails for a value that was parsed before.
     Whole::of(result).into_source().unwrap_or_else(|_| value_of(result).into())
 }
 
-/// The member of `structuredContent` that is nothing but a wrapper of the result's text.
+/// The member of `structuredContent` that only wraps the result's text.
 pub fn wrapper(result: &Value) -> Option<&str> {
     let members = result.get("structuredContent")?.as_object().filter(|members| members.len() == 1)?;
     let (name, inside) = members.iter().next()?;
@@ -77,7 +75,6 @@ pub fn wrapper(result: &Value) -> Option<&str> {
 }
 
 impl Whole {
-    /// The value of a result.
     pub fn of(result: &Value) -> Whole {
         let text = text_of(result);
         match result.get("structuredContent").filter(|value| !value.is_null()) {
@@ -107,10 +104,10 @@ impl Whole {
             #[serde(default, borrow)]
             text: Option<&'a RawValue>,
             #[serde(default, borrow)]
-            resource: Option<Inner<'a>>,
+            resource: Option<EmbeddedText<'a>>,
         }
         #[derive(Deserialize)]
-        struct Inner<'a> {
+        struct EmbeddedText<'a> {
             #[serde(default, borrow)]
             text: Option<&'a RawValue>,
         }
@@ -154,7 +151,7 @@ impl Whole {
         Whole { body: Body::Json(json), wrapper: None, text: Some(text).filter(|text| !text.is_empty()) }
     }
 
-    /// The value as templates see it. Fails only for JSON that cannot be held, such as a number beyond all bounds.
+    /// The value as templates see it. Fails only for JSON that cannot be represented, such as a number out of range.
     pub fn into_source(self) -> Result<Source, serde_json::Error> {
         let Whole { body, wrapper, text } = self;
         Ok(match body {
@@ -166,20 +163,20 @@ impl Whole {
         })
     }
 
-    /// What a jq filter may be meant for, as JSON, the likeliest first: the value, or the value in its wrapper, where the
-    /// filter begins with that or has its name.
+    /// The values that a jq filter may be written for, as JSON, the likeliest first: the value, or the value in its wrapper
+    /// where the filter begins with the wrapper or names it.
     pub fn readings(self, filter: &str) -> Vec<String> {
         let json = self.body.into_json();
         let Some(name) = self.wrapper else { return vec![json] };
         let begins = begins_with(filter, &name);
         let mentioned = filter.contains(&name);
-        let own = |parsed: &RawValue| match Parts::of(parsed) {
-            Parts::Members(members) => members.iter().any(|(key, _)| **key == *name),
+        let own = |parsed: &RawValue| match RawParts::of(parsed) {
+            RawParts::Members(members) => members.iter().any(|(key, _)| **key == *name),
             _ => false,
         };
         let has_its_own = begins && serde_json::from_str::<&RawValue>(&json).is_ok_and(own);
         let name = Value::String(name);
-        // As it is, and as the server sent it: a filter may parse the text itself.
+        // As JSON, and as the text that the server sent: a filter may parse the text itself.
         let wrapped = [format!("{{{name}:{json}}}"), format!("{{{name}:{}}}", Value::String(json.clone()))];
         let wrapped = wrapped.into_iter().take(if json.starts_with('"') { 1 } else { 2 });
         match (begins && !has_its_own, mentioned) {
@@ -202,13 +199,13 @@ impl Body {
 
 /// [`wrapper`], of JSON text.
 fn wrapped(structured: &RawValue, text: &str) -> Option<String> {
-    let Parts::Members(members) = Parts::of(structured) else { return None };
+    let RawParts::Members(members) = RawParts::of(structured) else { return None };
     let [(name, inside)] = &members[..] else { return None };
     let inside = serde_json::from_str::<String>(inside.get()).ok()?;
     (inside.trim() == text.trim()).then(|| name.to_string())
 }
 
-/// Whether the path that a jq filter begins with goes into the member of this name first.
+/// Whether the first path of a jq filter begins with the member of this name.
 fn begins_with(filter: &str, name: &str) -> bool {
     let path = filter.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '(' | '['));
     let Some(rest) = path.strip_prefix('.') else { return false };

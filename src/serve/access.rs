@@ -1,4 +1,4 @@
-//! Who may come in over HTTP, and under which profile: bearer tokens.
+//! Access over HTTP, and the profile of a request: bearer tokens.
 //!
 //! Decides on a configuration and the headers of a request; knows nothing of MCP beyond the form of an error.
 
@@ -11,81 +11,81 @@ use serde_json::json;
 
 use crate::config::{BearerToken, Config};
 
-/// The code of the JSON-RPC error that a refusal carries: the first of those that servers may choose.
+/// The code of the JSON-RPC error of a refusal: the first of the range for servers.
 const REFUSED: i32 = -32000;
 
-/// Why a request is not let in.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// It has no bearer token, and needs one.
+pub(super) enum AccessDenied {
+    /// The request has no bearer token, but needs one.
     NoToken,
-    /// Its token is none of the configuration.
+    /// The token is not in the configuration.
     UnknownToken,
-    /// Its token is for one profile, and it asks for something else.
+    /// The token is for another profile.
     NotWithThisToken,
-    /// There is no such profile; says which there are, where anybody may know.
+    /// The profile does not exist.
     NoProfile {
-        /// The one that was asked for.
+        /// The requested profile.
         name: String,
-        /// All of them; none where tokens are asked for.
+        /// All profiles; absent if access needs a token.
         known: Option<Vec<String>>,
     },
 }
 
-/// Whose request it is.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who<'a> {
-    /// Anybody's: no token is asked for.
+    /// Anybody: access needs no token.
     Anybody,
-    /// That of somebody who may reach everything.
+    /// The owner, who may reach everything.
     Owner,
-    /// That of a client under this profile.
+    /// A client under this profile.
     Under(&'a str),
 }
 
-/// The profile of a request to `/mcp`, or to `/mcp/NAME` if it is `named`. Who comes to `/mcp` without a profile's token is
-/// under `default`.
+/// Returns the profile of a request to `/mcp`, or to `/mcp/NAME` if it is `named`. A request to `/mcp` without a profile's
+/// token is under `default`.
 pub(super) fn profile(
     config: &Config,
     headers: &HeaderMap,
     named: Option<&str>,
     default: Option<&str>,
-) -> Result<Option<String>, Refusal> {
+) -> Result<Option<String>, AccessDenied> {
     let profile = match (who(config, headers)?, named) {
         (Who::Under(own), None) => Some(own),
-        (Who::Under(own), Some(named)) if own != named => return Err(Refusal::NotWithThisToken),
+        (Who::Under(own), Some(named)) if own != named => return Err(AccessDenied::NotWithThisToken),
         (_, Some(named)) => Some(named),
         (Who::Anybody | Who::Owner, None) => default,
     };
     match profile {
         Some(name) if !config.profiles.contains_key(name) => {
             let known = (!config.guarded).then(|| config.profiles.keys().cloned().collect());
-            Err(Refusal::NoProfile { name: name.into(), known })
+            Err(AccessDenied::NoProfile { name: name.into(), known })
         }
         profile => Ok(profile.map(Into::into)),
     }
 }
 
-/// Whether a request may see what no profile limits.
-pub(super) fn to_everything(config: &Config, headers: &HeaderMap) -> Result<(), Refusal> {
+/// Checks that a request may see everything, without the limits of a profile.
+pub(super) fn to_everything(config: &Config, headers: &HeaderMap) -> Result<(), AccessDenied> {
     match who(config, headers)? {
         Who::Anybody | Who::Owner => Ok(()),
-        Who::Under(_) => Err(Refusal::NotWithThisToken),
+        Who::Under(_) => Err(AccessDenied::NotWithThisToken),
     }
 }
 
-fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<Who<'a>, Refusal> {
+fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<Who<'a>, AccessDenied> {
     if !config.guarded {
         return Ok(Who::Anybody);
     }
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let only = given.next().filter(|_| given.next().is_none());
-    let token = BearerToken::new(only.and_then(bearer).ok_or(Refusal::NoToken)?);
+    let token = BearerToken::new(only.and_then(bearer).ok_or(AccessDenied::NoToken)?);
     if config.gateway.tokens.contains(&token) {
         return Ok(Who::Owner);
     }
     let profile = config.profiles.iter().find(|(_, profile)| profile.tokens.contains(&token));
-    profile.map(|(name, _)| Who::Under(name)).ok_or(Refusal::UnknownToken)
+    profile.map(|(name, _)| Who::Under(name)).ok_or(AccessDenied::UnknownToken)
 }
 
 fn bearer(header: &HeaderValue) -> Option<&str> {
@@ -93,7 +93,7 @@ fn bearer(header: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
 }
 
-impl Refusal {
+impl AccessDenied {
     fn status(&self) -> StatusCode {
         match self {
             Self::NoToken | Self::UnknownToken => StatusCode::UNAUTHORIZED,
@@ -102,7 +102,7 @@ impl Refusal {
         }
     }
 
-    /// What `WWW-Authenticate` says (RFC 6750).
+    /// Returns the value of `WWW-Authenticate` (RFC 6750).
     fn challenge(&self) -> Option<&'static str> {
         match self {
             Self::NoToken => Some("Bearer"),
@@ -115,17 +115,15 @@ impl Refusal {
     fn message(&self) -> String {
         match self {
             Self::NoToken => {
-                "this gateway wants a token: send the header `Authorization: Bearer TOKEN` with one of \
+                "this gateway requires a token: send the header `Authorization: Bearer TOKEN` with one of \
                               `tokens` in its servers.toml"
                     .into()
             }
             Self::UnknownToken => {
-                "the bearer token is not known here: it is none of `tokens` in the gateway's \
-                                   servers.toml, or not any more"
-                    .into()
+                "unknown bearer token: use one of the current `tokens` in the gateway's servers.toml".into()
             }
             Self::NotWithThisToken => {
-                "this token is for one profile alone: use the address `/mcp`, or a token of \
+                "this token is for one profile only: use the address `/mcp`, or a token of \
                                        [gateway]"
                     .into()
             }
@@ -139,7 +137,7 @@ impl Refusal {
         }
     }
 
-    /// The answer: a JSON-RPC error that says what to do.
+    /// Returns the answer: a JSON-RPC error with a remedy.
     pub(super) fn response(&self) -> Response {
         let error = json!({ "code": REFUSED, "message": self.message() });
         let body = json!({ "jsonrpc": "2.0", "id": null, "error": error });
@@ -177,7 +175,7 @@ mod tests {
             .config
     }
 
-    /// What becomes of a request with this token to `/mcp` or `/mcp/NAME`, where `--profile plain` may be the default.
+    /// Checks the outcome of a request with this token to `/mcp` or `/mcp/NAME`, where `--profile plain` may be the default.
     fn check(config: &Config, token: Option<&str>, named: Option<&str>, expected: Result<Option<&str>, u16>) {
         let mut headers = HeaderMap::new();
         if let Some(token) = token {
@@ -252,7 +250,7 @@ mod tests {
         for bad in
             [&[&*good, "Bearer x"][..], &[READER], &[&format!("Basic {READER}")], &["Bearer "], &["Bearer"]]
         {
-            assert_eq!(with(bad), Err(Refusal::NoToken), "{bad:?}");
+            assert_eq!(with(bad), Err(AccessDenied::NoToken), "{bad:?}");
         }
     }
 
@@ -264,7 +262,7 @@ mod tests {
             to_everything(&config, &HeaderMap::from_iter([(AUTHORIZATION, value)]))
         };
         assert_eq!(with(OWNER), Ok(()));
-        assert_eq!(with(READER), Err(Refusal::NotWithThisToken));
-        assert_eq!(to_everything(&config, &HeaderMap::new()), Err(Refusal::NoToken));
+        assert_eq!(with(READER), Err(AccessDenied::NotWithThisToken));
+        assert_eq!(to_everything(&config, &HeaderMap::new()), Err(AccessDenied::NoToken));
     }
 }

@@ -31,9 +31,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Handler, MAX_MESSAGE,
-    access::{self, Refusal},
-    open::Parkings,
+    MAX_MESSAGE, NonetServer,
+    access::{self, AccessDenied},
+    in_flight::Parkings,
     page,
     verbatim::VERBATIM,
 };
@@ -104,7 +104,7 @@ pub async fn serve_http(
 
 /// The MCP service of one profile, with its sessions.
 struct Door {
-    service: StreamableHttpService<Handler, LocalSessionManager>,
+    service: StreamableHttpService<NonetServer, LocalSessionManager>,
     /// Ends every session of it.
     end: CancellationToken,
 }
@@ -178,7 +178,7 @@ impl Doors {
         &self,
         named: Option<&str>,
         headers: &HeaderMap,
-    ) -> Result<StreamableHttpService<Handler, LocalSessionManager>, Refusal> {
+    ) -> Result<StreamableHttpService<NonetServer, LocalSessionManager>, AccessDenied> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Looked at under the lock: what `close` has closed is not opened again by an older configuration.
         let config = self.gateway.config();
@@ -187,7 +187,7 @@ impl Doors {
             let (gateway, profile, parkings) = (self.gateway.clone(), profile.clone(), Parkings::default());
             let end = self.ending.child_token();
             let service = StreamableHttpService::new(
-                move || Ok(Handler::new(gateway.clone(), profile.clone(), true, parkings.clone())),
+                move || Ok(NonetServer::new(gateway.clone(), profile.clone(), true, parkings.clone())),
                 Arc::default(),
                 self.settings.clone().with_cancellation_token(end.clone()),
             );

@@ -184,7 +184,7 @@ fn call(line: &[u8]) -> Option<RxJsonRpcMessage<RoleServer>> {
         request.get_meta_mut().0 = MetaObject(meta);
     }
     if given.task.is_some_and(|task| task.is_object()) {
-        request.extensions_mut().insert(tasks::Wanted);
+        request.extensions_mut().insert(tasks::WantsTask);
     }
     Some(JsonRpcMessage::request(request, message.id?))
 }

@@ -127,14 +127,13 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
     if let Err(refusal) = access::to_everything(&gateway.config(), &headers) {
         return refusal.response();
     }
-    let servers = gateway.connections();
-    let servers = servers.iter().map(|(name, connection)| {
-        let now = ServerNow { state: connection.state().as_str(), calls_running: connection.in_flight() };
-        (name.clone(), now)
-    });
+    let servers = gateway
+        .all_servers()
+        .into_iter()
+        .map(|server| (server.name, ServerNow { state: server.state, calls_running: server.calls_running }));
     let saving = meta::saving(&gateway);
     let (sessions, notices_waiting) = gateway.session_counts();
-    let kept = gateway.kept_counts().await.unwrap_or_default();
+    let kept = gateway.kept.counts().await.unwrap_or_default();
     let text = gateway.metrics.render(Now {
         servers: servers.collect(),
         tasks_running: gateway.jobs.running(),
@@ -153,32 +152,7 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
 }
 
 async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
-    let caller = Caller::default();
-    let mut state = gateway.status(&caller);
-    let world = gateway.connections();
-    let snapshot = gateway.snapshot();
-    if let Some(servers) = state["servers"].as_array_mut() {
-        for server in servers {
-            let Some(connection) = server["name"].as_str().and_then(|name| world.get(name)) else { continue };
-            let tail = connection.stderr_tail();
-            if !tail.is_empty() {
-                server["stderr"] = json!(tail);
-            }
-            let tools = snapshot.catalog.servers().get(&connection.name);
-            let counts =
-                tools.into_iter().flat_map(|entry| &entry.tools).map(|tool| gateway.metrics.of(tool));
-            let (calls, failures) =
-                counts.fold((0, 0), |(a, b), (calls, failures)| (a + calls, b + failures));
-            server["calls"] = json!(calls);
-            server["failures"] = json!(failures);
-            if connection.is_held() {
-                server["state"] = json!("disabled");
-            }
-            if let Some(since) = connection.ready_for() {
-                server["uptime_s"] = json!(since.as_secs());
-            }
-        }
-    }
+    let mut state = gateway.live_status();
     let saving = meta::saving(&gateway);
     state["saving"] = json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1 });
     state["config"] = json!(gateway.config().file);
@@ -188,20 +162,20 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     );
     state["clients"] = json!(clients.take(100).collect::<Vec<_>>());
     state["tasks"] = json!(gateway.jobs.all().iter().take(100).map(|job| job.summary()).collect::<Vec<_>>());
-    if let Some(kept) = gateway.kept_counts().await {
+    if let Some(kept) = gateway.kept.counts().await {
         state["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
     }
     answer(StatusCode::OK, &state)
 }
 
 #[derive(Deserialize)]
-struct Wanted {
+struct SearchQuery {
     #[serde(default)]
     q: String,
     limit: Option<usize>,
 }
 
-async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Wanted>) -> Response {
+async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<SearchQuery>) -> Response {
     if wanted.q.trim().is_empty() {
         return answer(StatusCode::OK, &json!({ "results": [], "total": 0 }));
     }
@@ -254,7 +228,7 @@ async fn act(State(gateway): State<Arc<Gateway>>, Path((name, action)): Path<(St
     match action.as_str() {
         "restart" => connection.restart(),
         "disable" => connection.hold(),
-        "enable" => connection.let_go(),
+        "enable" => connection.release(),
         _ => {
             let message = format!("`{action}` is none of restart, disable, enable");
             return answer(StatusCode::NOT_FOUND, &json!({ "error": { "message": message } }));

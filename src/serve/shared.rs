@@ -1,4 +1,4 @@
-//! Clients of the shared gateway: each connection of its socket is one, and speaks as over stdio.
+//! Clients of the shared gateway: each connection of its socket is one client, with the protocol of stdio.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -9,22 +9,22 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{Handler, connect_soon, lines::ClientLines, open::Parkings, verbatim::Verbatim};
+use super::{NonetServer, connect_soon, in_flight::Parkings, lines::ClientLines, verbatim::Verbatim};
 use crate::{
     gateway::Gateway,
-    shared::{self, Hello, Owner, START_LIMIT},
+    shared::{self, Hello, START_LIMIT, SharedOwner},
 };
 
-/// How often a gateway without clients looks whether its jobs have ended.
+/// How often a gateway without clients checks whether its jobs have ended.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long clients may take to leave when the gateway stops.
+/// The longest time for clients to disconnect when the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Serves the clients of this machine until `stop` ends, or until there was none for the grace time of the configuration and
-/// no job runs.
+/// Serves the clients of this machine until `stop` ends, or until there was no client for the grace time of the configuration
+/// and no job runs.
 pub async fn serve_shared(
     gateway: Arc<Gateway>,
-    owner: Owner,
+    owner: SharedOwner,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let listener = owner.listen()?;
@@ -33,7 +33,7 @@ pub async fn serve_shared(
     let (clients, mut count) = watch::channel(0_usize);
     let tasks = TaskTracker::new();
     let left = async {
-        // Whoever started it is on the way.
+        // The client that started this gateway is about to connect.
         let _ = tokio::time::timeout(START_LIMIT, count.wait_for(|count| *count > 0)).await;
         loop {
             let _ = count.wait_for(|count| *count == 0).await;
@@ -49,10 +49,10 @@ pub async fn serve_shared(
     };
     tokio::select! {
         () = accept(&gateway, &listener, &clients, &tasks) => {}
-        () = left => tracing::info!("the last client has left; so does the shared gateway"),
+        () = left => tracing::info!("the last client has left; the shared gateway ends"),
         () = stop => {}
     }
-    // Nobody finds this one from now on; who comes now starts the next.
+    // From now on, clients start the next gateway.
     drop(listener);
     drop(owner);
     gateway.stop().await;
@@ -62,7 +62,7 @@ pub async fn serve_shared(
 }
 
 /// Serves the clients of this machine beside others, until the gateway stops.
-pub async fn accept_shared(gateway: Arc<Gateway>, owner: Owner) {
+pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner) {
     let listener = match owner.listen() {
         Ok(listener) => listener,
         Err(error) => {
@@ -77,17 +77,17 @@ pub async fn accept_shared(gateway: Arc<Gateway>, owner: Owner) {
     }
 }
 
-/// One client that is here.
-struct Here(watch::Sender<usize>);
+/// Counts one connected client until dropped.
+struct ConnectedClient(watch::Sender<usize>);
 
-impl Here {
+impl ConnectedClient {
     fn new(clients: &watch::Sender<usize>) -> Self {
         clients.send_modify(|count| *count += 1);
         Self(clients.clone())
     }
 }
 
-impl Drop for Here {
+impl Drop for ConnectedClient {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
@@ -102,7 +102,7 @@ async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let here = Here::new(clients);
+                let here = ConnectedClient::new(clients);
                 let gateway = gateway.clone();
                 tasks.spawn(async move {
                     serve_one(gateway, stream).await;
@@ -110,8 +110,8 @@ async fn accept(
                 });
             }
             Err(error) => {
-                // Too many open files, most likely: others may leave.
-                tracing::warn!(%error, "a client of this machine was not taken");
+                // Too many open files, most likely: other clients may leave.
+                tracing::warn!(%error, "a client of this machine was not accepted");
                 tokio::time::sleep(LOOK).await;
             }
         }
@@ -134,7 +134,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream) {
             return;
         }
     };
-    let handler = Verbatim(Handler::new(gateway.clone(), hello.profile, false, Parkings::default()));
+    let handler = Verbatim(NonetServer::new(gateway.clone(), hello.profile, false, Parkings::default()));
     let serving = async {
         match serve_server(handler, ClientLines::new(reader, writer)).await {
             Ok(running) => drop(running.waiting().await),

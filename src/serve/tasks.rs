@@ -13,36 +13,37 @@ use rmcp::{
 use serde_json::{Value, json};
 
 use crate::{
-    gateway::{Gateway, Known, session::Caller},
-    jobs::{How, Job},
+    clock::millis,
+    gateway::{Gateway, session::Caller},
+    jobs::{Job, TaskState, TaskSummary},
 };
 
-/// How often a client is asked to look, in milliseconds.
+/// The poll interval for clients, in milliseconds.
 const POLL_MS: u64 = 1_000;
-/// The longest time that one `tasks/result` waits.
+/// The longest wait of one `tasks/result`.
 const RESULT_LIMIT: Duration = Duration::from_secs(24 * 3_600);
-/// The key of `_meta` that says which task a result is of (2025-11-25).
+/// The key of `_meta` for the task of a result (2025-11-25).
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
-/// A mark on a request whose client wants a task for it (`params.task`, 2025-11-25).
+/// Marks a request whose client wants a task (`params.task`, 2025-11-25).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted;
+pub(super) struct WantsTask;
 
 /// The capability `tasks` of 2025-11-25.
 pub(super) fn capability() -> Value {
     json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } })
 }
 
-fn times(task: &Known) -> (String, String) {
+fn times(task: &TaskSummary) -> (String, String) {
     let at =
         |after: u64| humantime::format_rfc3339_millis(task.since + Duration::from_millis(after)).to_string();
     (at(0), at(task.elapsed_ms))
 }
 
-/// What is said of a task beside its status.
-fn message(task: &Known) -> Option<String> {
-    if task.lost {
-        return Some("The gateway that ran it ended before it did.".into());
+/// Returns the status message of a task.
+fn message(task: &TaskSummary) -> Option<String> {
+    if let Some(message) = task.message {
+        return Some(message.into());
     }
     let progress = task.progress.as_ref()?;
     match (progress.get("message").and_then(Value::as_str), progress.get("ended"), progress.get("total")) {
@@ -53,19 +54,19 @@ fn message(task: &Known) -> Option<String> {
 }
 
 fn ttl_ms(gateway: &Gateway) -> u64 {
-    u64::try_from(gateway.config().gateway.keep_results_for.as_millis()).unwrap_or(u64::MAX)
+    millis(gateway.config().gateway.keep_results_for)
 }
 
-/// A task as the extension has it. A result that is the server's own error is a result.
-fn modern(gateway: &Gateway, known: &Known) -> Task {
-    let status = match known.how {
-        None => TaskStatus::Working,
-        Some(How::Cancelled) => TaskStatus::Cancelled,
-        Some(_) if known.lost => TaskStatus::Failed,
-        Some(_) => TaskStatus::Completed,
+/// Returns a task in the form of the extension. A result with `isError` is a result.
+fn stateless_task(gateway: &Gateway, known: &TaskSummary) -> Task {
+    let status = match known.state {
+        TaskState::Running => TaskStatus::Working,
+        TaskState::Completed | TaskState::Failed => TaskStatus::Completed,
+        TaskState::Cancelled => TaskStatus::Cancelled,
+        TaskState::Lost => TaskStatus::Failed,
     };
     let (created, updated) = times(known);
-    let task = Task::new(&known.id, status, created, updated)
+    let task = Task::new(&known.task_id, status, created, updated)
         .with_ttl_ms(ttl_ms(gateway))
         .with_poll_interval_ms(POLL_MS);
     match message(known) {
@@ -74,22 +75,28 @@ fn modern(gateway: &Gateway, known: &Known) -> Task {
     }
 }
 
-/// The answer to a call that goes on as a task of the extension.
+/// Returns the answer to a call that continues as a task of the extension.
 pub(super) fn created(gateway: &Gateway, job: Arc<Job>) -> CreateTaskResult {
-    CreateTaskResult::new(modern(gateway, &Known::from(job)))
+    CreateTaskResult::new(stateless_task(gateway, &job.summary()))
 }
 
-/// The same for a client of 2025-11-25.
+/// Returns the answer to a call that continues as a task of 2025-11-25.
 pub(super) fn started(gateway: &Gateway, job: Arc<Job>) -> Value {
-    legacy(gateway, &Known::from(job))
+    session_task(gateway, &job.summary())
 }
 
-/// A task as 2025-11-25 has it.
-fn legacy(gateway: &Gateway, known: &Known) -> Value {
+/// Returns a task in the form of 2025-11-25.
+fn session_task(gateway: &Gateway, known: &TaskSummary) -> Value {
     let (created, updated) = times(known);
+    let status = match known.state {
+        TaskState::Running => "working",
+        TaskState::Completed => "completed",
+        TaskState::Failed | TaskState::Lost => "failed",
+        TaskState::Cancelled => "cancelled",
+    };
     let mut task = json!({
-        "taskId": known.id,
-        "status": known.how.map_or("working", How::as_str),
+        "taskId": known.task_id,
+        "status": status,
         "createdAt": created,
         "lastUpdatedAt": updated,
         "ttl": ttl_ms(gateway),
@@ -101,15 +108,15 @@ fn legacy(gateway: &Gateway, known: &Known) -> Value {
     task
 }
 
-async fn known(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Known, ErrorData> {
-    let known = gateway.known_task(caller, id).await;
-    known.ok_or_else(|| ErrorData::invalid_params(format!("there is no task `{id}`"), None))
+async fn known(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
+    let known = gateway.jobs.find(id, &caller.owner()).await;
+    known.ok_or_else(|| ErrorData::invalid_params(format!("unknown task `{id}`"), None))
 }
 
-/// `tasks/get` of the extension.
+/// Answers `tasks/get` of the extension.
 pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<GetTaskResult, ErrorData> {
     let known = known(gateway, caller, id).await?;
-    let task = modern(gateway, &known);
+    let task = stateless_task(gateway, &known);
     let payload = match task.status {
         TaskStatus::Completed => {
             let result = result(gateway, caller, id).await?;
@@ -127,11 +134,11 @@ pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
     Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
 }
 
-/// `tasks/cancel` of either. Cancelling what has ended changes nothing.
-pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Known, ErrorData> {
+/// Cancels a task. A task that has ended stays as it is.
+pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
     let known_task = known(gateway, caller, id).await?;
     match known_task.job {
-        Some(job) if known_task.how.is_none() => {
+        Some(job) if known_task.state == TaskState::Running => {
             job.cancel.cancel();
             job.wait(Duration::from_secs(2)).await;
             known(gateway, caller, id).await
@@ -140,31 +147,33 @@ pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Resu
     }
 }
 
-/// The result of a task that has ended.
+/// Returns the result of a task that has ended.
 async fn result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
-    let result = gateway.task_result(caller, id).await;
+    let result = gateway.kept.of_task(&caller.owner(), id, caller.limits.max_result_bytes).await;
     result.map_err(|fault| ErrorData::internal_error(fault.to_string(), None))
 }
 
-/// Answers a request about tasks of a client of 2025-11-25; `None` if the request is about something else.
-pub(super) async fn legacy_request(
+/// Answers a request about tasks in the form of 2025-11-25; `None` for any other request.
+pub(super) async fn session_request(
     gateway: &Gateway,
     caller: impl FnOnce() -> Caller,
     request: &ClientRequest,
 ) -> Option<Result<ServerResult, ErrorData>> {
     let custom = |value: Value| ServerResult::CustomResult(CustomResult::new(value));
     Some(match request {
-        ClientRequest::GetTaskRequest(get) => {
-            known(gateway, &caller(), &get.params.task_id).await.map(|known| custom(legacy(gateway, &known)))
-        }
+        ClientRequest::GetTaskRequest(get) => known(gateway, &caller(), &get.params.task_id)
+            .await
+            .map(|known| custom(session_task(gateway, &known))),
         ClientRequest::CancelTaskRequest(request) => {
             let (caller, id) = (caller(), &request.params.task_id);
             match known(gateway, &caller, id).await {
-                // As 2025-11-25 has it.
-                Ok(known) if known.how.is_some() => {
+                // An error since 2025-11-25.
+                Ok(known) if known.state != TaskState::Running => {
                     Err(ErrorData::invalid_params(format!("the task `{id}` has ended already"), None))
                 }
-                Ok(_) => cancel(gateway, &caller, id).await.map(|known| custom(legacy(gateway, &known))),
+                Ok(_) => {
+                    cancel(gateway, &caller, id).await.map(|known| custom(session_task(gateway, &known)))
+                }
                 Err(error) => Err(error),
             }
         }
@@ -175,14 +184,14 @@ pub(super) async fn legacy_request(
         }
         ClientRequest::CustomRequest(request) if request.method == "tasks/result" => {
             let id = request.params.as_ref().and_then(|params| params.get("taskId")?.as_str());
-            legacy_result(gateway, &caller(), id.unwrap_or_default()).await.map(custom)
+            session_result(gateway, &caller(), id.unwrap_or_default()).await.map(custom)
         }
         _ => return None,
     })
 }
 
-/// Waits for the end of a task and gives the result of its call.
-async fn legacy_result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
+/// Waits for the end of a task and returns the result of its call.
+async fn session_result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
     let found = known(gateway, caller, id).await?;
     if let Some(job) = &found.job {
         tokio::select! {

@@ -7,7 +7,7 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{Handler, is_modern, tasks};
+use super::{NonetServer, is_stateless, tasks};
 
 /// The key of `_meta` that a verbatim result travels under.
 pub(super) const VERBATIM: &str = "nonet/verbatim";
@@ -19,7 +19,7 @@ pub(super) fn wrap(result: Value) -> MetaObject {
 
 /// The handler with results taken out of their carriers, for transports that let a service answer
 /// with any JSON.
-pub(super) struct Verbatim(pub(super) Handler);
+pub(super) struct Verbatim(pub(super) NonetServer);
 
 impl Service<RoleServer> for Verbatim {
     async fn handle_request(
@@ -27,9 +27,9 @@ impl Service<RoleServer> for Verbatim {
         request: ClientRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<ServerResult, ErrorData> {
-        if !is_modern(&context) {
+        if !is_stateless(&context) {
             let who = || self.0.who(&context);
-            if let Some(answer) = tasks::legacy_request(&self.0.gateway, who, &request).await {
+            if let Some(answer) = tasks::session_request(&self.0.gateway, who, &request).await {
                 return answer;
             }
         }

@@ -1,9 +1,20 @@
 //! The machinery, mostly with the smaller of the two files.
 
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread,
+};
+
+use rusqlite::Connection;
 use tempfile::TempDir;
 
-use super::{outcomes::FORMAT, *};
-use crate::search::outcomes::{Outcome, words};
+use super::{
+    file::{Database, DbFormat, connect},
+    outcomes_db::FORMAT,
+    *,
+};
+use crate::search::outcomes::words;
 
 pub const NOW: u64 = 1_800_000_000;
 const FILE: &str = FORMAT.name;
@@ -12,8 +23,8 @@ pub fn folder() -> TempDir {
     tempfile::tempdir().expect("temporary folder")
 }
 
-pub fn open(folder: &TempDir) -> Store {
-    Store::open(folder.path()).expect("opens")
+pub fn open(folder: &TempDir) -> OutcomesDb {
+    OutcomesDb::open(folder.path()).expect("opens")
 }
 
 pub fn outcome(query: &str, document: &str, weight: f32, at: u64) -> Outcome {
@@ -25,7 +36,7 @@ pub fn numbered(number: usize) -> Outcome {
 }
 
 /// The documents that are kept, sorted.
-pub fn documents(store: &Store) -> Vec<String> {
+pub fn documents(store: &OutcomesDb) -> Vec<String> {
     let outcomes = store.outcomes().expect("readable");
     outcomes.iter().map(|outcome| outcome.document.to_string()).collect()
 }
@@ -36,6 +47,17 @@ pub fn names(folder: &TempDir) -> Vec<String> {
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
+}
+
+/// The number of a process that has ended.
+pub fn dead_process() -> u32 {
+    let mut child = Command::new(std::env::current_exe().expect("this test"))
+        .arg("--list")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("starts");
+    child.wait().expect("ended");
+    child.id()
 }
 
 #[test]
@@ -141,7 +163,7 @@ fn a_damaged_file_that_others_use_is_left_alone() {
     let file = folder.path().join(FILE);
     let damage = "PRAGMA writable_schema = on; UPDATE sqlite_schema SET rootpage = 999";
     running.with(|connection| connection.execute_batch(damage)).expect("damaged");
-    let error = Store::open(folder.path()).expect_err("damaged and in use");
+    let error = OutcomesDb::open(folder.path()).expect_err("damaged and in use");
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     assert!(error.to_string().contains("stop all gateways"), "{error}");
     assert!(file.exists() && !names(&folder).iter().any(|name| name.contains("damaged")));
@@ -159,7 +181,7 @@ fn a_newer_file_is_not_touched() {
     newer.pragma_update(None, "user_version", 7).expect("written");
     drop(newer);
     let before = fs::read(&file).expect("readable");
-    let error = Store::open(folder.path()).expect_err("newer");
+    let error = OutcomesDb::open(folder.path()).expect_err("newer");
     assert!(matches!(error, StoreError::Newer { found: 7, known, .. } if known == FORMAT.steps.len()));
     assert!(error.to_string().contains("update Nonet") && error.to_string().contains(FILE), "{error}");
     assert_eq!(fs::read(&file).expect("readable"), before);
@@ -171,7 +193,7 @@ fn an_older_file_takes_the_steps_that_it_lacks() {
     let folder = folder();
     open(&folder).put_outcome(&numbered(1)).expect("written");
     const STEPS: &[&str] = &[FORMAT.steps[0], "CREATE TABLE later (x)", "INSERT INTO later VALUES (1)"];
-    let later = Format { steps: STEPS, ..FORMAT };
+    let later = DbFormat { steps: STEPS, ..FORMAT };
     for _ in 0..2 {
         let Ok(connection) = connect(&folder.path().join(FILE), &later) else { panic!("not migrated") };
         let count = "SELECT (SELECT count(*) FROM outcomes), (SELECT count(*) FROM later)";
@@ -187,7 +209,7 @@ fn only_the_owner_can_read_it() {
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     let parent = folder();
     let folder = parent.path().join("made/when/needed");
-    let store = Store::open(&folder).expect("opens");
+    let store = OutcomesDb::open(&folder).expect("opens");
     store.put_outcome(&numbered(1)).expect("written");
     assert_eq!(mode(&folder), 0o700);
     for name in ["store.db", "store.db-wal", "store.db-shm", "store.lock"] {
@@ -199,7 +221,7 @@ fn only_the_owner_can_read_it() {
 fn a_folder_that_cannot_be_made_is_told() {
     let parent = folder();
     fs::write(parent.path().join("file"), "").expect("writable");
-    let error = Store::open(&parent.path().join("file/nonet")).expect_err("not a folder");
+    let error = OutcomesDb::open(&parent.path().join("file/nonet")).expect_err("not a folder");
     assert!(matches!(error, StoreError::Files { .. }));
     assert!(error.to_string().contains("file/nonet") && error.to_string().contains("XDG_STATE_HOME"));
 }

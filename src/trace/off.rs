@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::metrics::Call;
+use crate::metrics::CallRecord;
 
 /// What spans hang under.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,7 @@ impl Span {
 
     /// Tells of a call that was made of the tool of this full name.
     #[inline]
-    pub fn called(&self, _tool: &str, _call: &Call<'_>) {}
+    pub fn called(&self, _tool: &str, _call: &CallRecord<'_>) {}
 
     /// Tells of a call that no tool was called for. `name` is the client's word.
     #[inline]

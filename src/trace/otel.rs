@@ -25,7 +25,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{Layer, registry::LookupSpan};
 
 use super::{ENDPOINTS, wanted};
-use crate::metrics::Call;
+use crate::metrics::CallRecord;
 use crate::text::clip;
 
 /// The variables that choose a protocol.
@@ -66,7 +66,7 @@ impl Export {
             .with_http()
             .build()
             .map_err(|error| anyhow::anyhow!(masked(error.to_string())))?;
-        let exporter = Told { exporter, failing: AtomicBool::new(false) };
+        let exporter = LoggedExporter { exporter, failing: AtomicBool::new(false) };
         let provider =
             SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource()).build();
         ACTIVE.store(true, Ordering::Relaxed);
@@ -115,14 +115,14 @@ fn resource() -> Resource {
     if named { resource.build() } else { resource.with_service_name("nonet").build() }
 }
 
-/// An exporter whose failures are told once, until it works again.
+/// An exporter that logs its first failure, and when it works again.
 #[derive(Debug)]
-struct Told {
+struct LoggedExporter {
     exporter: opentelemetry_otlp::SpanExporter,
     failing: AtomicBool,
 }
 
-impl SpanExporter for Told {
+impl SpanExporter for LoggedExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let sent = self.exporter.export(batch).await;
         match (&sent, self.failing.swap(sent.is_err(), Ordering::Relaxed)) {
@@ -233,7 +233,7 @@ impl Span {
     }
 
     /// Tells of a call that was made of the tool of this full name.
-    pub fn called(&self, tool: &str, call: &Call<'_>) {
+    pub fn called(&self, tool: &str, call: &CallRecord<'_>) {
         if self.0.is_disabled() {
             return;
         }

@@ -31,9 +31,7 @@ pub struct PlannedCall {
 
 /// What counts for the order of one call.
 pub struct Node<'a> {
-    /// Its id.
     pub id: &'a str,
-    /// The ids in its `after`.
     pub after: Vec<&'a str>,
     /// Its params, with templates.
     pub params: Option<&'a Value>,
@@ -44,34 +42,13 @@ pub struct Node<'a> {
 pub enum Flaw {
     /// Two calls have the same id.
     #[error("Two actions have the id `{id}`; give each its own.")]
-    SameId {
-        /// The id.
-        id: String,
-        /// The call that has it.
-        first: usize,
-        /// The call that has it too.
-        second: usize,
-    },
-    /// A call needs an id that no call has.
+    SameId { id: String, first: usize, second: usize },
+    /// A call needs the id `name`, which no call has.
     #[error("The action `{id}` refers to `{name}`, which is none of the actions ({known}).")]
-    UnknownId {
-        /// The call.
-        at: usize,
-        /// The call's own id.
-        id: String,
-        /// The id that it needs.
-        name: String,
-        /// The ids that there are.
-        known: String,
-    },
+    UnknownId { at: usize, id: String, name: String, known: String },
     /// Calls that need each other, each followed by one that it needs.
     #[error("Circular dependency of actions: {path}.")]
-    Cycle {
-        /// The calls.
-        calls: Vec<usize>,
-        /// Their ids in that order, ending with the first one again.
-        path: String,
-    },
+    Cycle { calls: Vec<usize>, path: String },
 }
 
 /// The calls that each of `nodes` needs, and every flaw. `given` are names that templates may use beside the ids.

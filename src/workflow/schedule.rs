@@ -18,13 +18,10 @@ pub struct Pace {
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The run begins.
     Begin,
     /// A call that was started has ended.
     Ended {
-        /// Its position.
         at: usize,
-        /// Whether it has a result that is not an error.
         success: bool,
     },
     /// The run is cancelled. Its driver cancels the running calls, and still reports their ends.
@@ -47,7 +44,6 @@ pub enum Effect {
 /// Why a call is not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The run was cancelled.
     #[error("cancelled")]
     Cancelled,
     /// A failure keeps the rest from starting.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::*;
+use super::{schedule::Reason, *};
 
 fn plan(calls: Value) -> Result<Plan, Flaw> {
     Plan::new(serde_json::from_value(calls).unwrap(), &["input"])

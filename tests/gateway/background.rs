@@ -83,19 +83,6 @@ async fn a_call_over_the_soft_deadline_goes_on_as_a_task_and_its_end_is_told_onc
 }
 
 #[tokio::test]
-async fn a_notice_is_for_the_session_that_it_concerns() {
-    let (inside, _) = shop("soft_deadline = '300ms'").await;
-    let other = nonet::gateway::session::Caller {
-        session: inside.gateway.open_session(None),
-        ..inside.caller.clone()
-    };
-    inside.call("execute_tool", json!({ "name": "shop.fail_late" })).await;
-    notice(&inside).await;
-    let answer = inside.call_as(&other, "list_categories", json!({})).await;
-    assert_eq!(notices_of(&answer), Vec::<Value>::new());
-}
-
-#[tokio::test]
 async fn a_task_is_cancelled_and_the_server_is_told() {
     let (inside, log) = shop("soft_deadline = '200ms'").await;
     let handle = inside.answer("execute_tool", json!({ "name": "shop.hang" })).await;

@@ -83,36 +83,20 @@ fn what_had_ended_when_the_gateway_was_killed_is_there_and_what_had_not_is_told(
     assert!(lost["message"].is_string(), "{lost}");
 }
 
-#[test]
-fn what_is_kept_has_a_size_and_an_age() {
-    let setup = warehouse().gateway("keep_results_bytes = 1000000\nkeep_results_for = '10s'");
-    let mut client = setup.start();
-    client.until_ready("store");
-    let first = reference(&client.execute("store.rows", json!({})));
+#[tokio::test]
+async fn what_is_kept_has_a_size() {
+    let inside = warehouse().gateway("keep_results_bytes = 1000000").open().await;
     // Each has about 300 kB.
-    let later: Vec<Value> = (0..3).map(|_| reference(&client.execute("store.rows", json!({})))).collect();
-    let fault = client.fault("gateway.fetch_result", json!({ "ref": first }));
+    let mut kept = Vec::new();
+    for _ in 0..4 {
+        kept.push(reference(&inside.execute("store.rows", json!({})).await));
+    }
+    let fault = inside.fault("gateway.fetch_result", json!({ "ref": kept[0] })).await;
     assert_eq!(fault["code"], "not_found", "{fault}");
-    let page = json_of(&client.execute("gateway.fetch_result", json!({ "ref": later[2] })));
+    let page = json_of(&inside.execute("gateway.fetch_result", json!({ "ref": kept[3] })).await);
     assert_eq!(page["total"], 5_000);
-    let status = json_of(&client.execute("gateway.status", json!({})));
+    let status = json_of(&inside.execute("gateway.status", json!({})).await);
     assert!(status["kept"]["bytes"].as_u64().is_some_and(|bytes| bytes <= 1_000_000), "{status}");
-}
-
-#[test]
-fn what_is_kept_is_shown_under_its_profile_alone() {
-    let setup = warehouse().toml("[profiles.other]\n");
-    let mut client = setup.start();
-    client.until_ready("store");
-    let kept = reference(&client.execute("store.rows", json!({})));
-    let mut other = client.beside(&["--profile", "other"]);
-    other.initialize("2025-06-18", json!({}));
-    let fault = other.fault("gateway.fetch_result", json!({ "ref": kept }));
-    assert_eq!(fault["code"], "not_found", "{fault}");
-    // Another gateway of the same user under the same profile reads it.
-    let mut same = client.beside(&[]);
-    same.initialize("2025-06-18", json!({}));
-    assert_eq!(json_of(&same.execute("gateway.fetch_result", json!({ "ref": kept })))["total"], 5_000);
 }
 
 /// 50 MB of text pass with the memory of a few times that, which is freed afterwards.

@@ -325,7 +325,7 @@ fn a_login_that_fails_says_why() {
     check(Manner { user_says_no: true, ..Manner::default() }, "refused: access_denied (The user said no)");
     check(Manner::default(), "nobody came back");
     let metadata = json!({ "authorization_endpoint": "file:///bin/sh" });
-    check(Manner { metadata, ..Manner::default() }, "which is no https address");
+    check(Manner { metadata, ..Manner::default() }, "which is not an https address");
     let metadata = json!({ "code_challenge_methods_supported": ["plain"] });
     check(Manner { metadata, ..Manner::default() }, "PKCE");
     let metadata = json!({ "issuer": "http://127.0.0.1:1" });

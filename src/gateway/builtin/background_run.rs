@@ -11,13 +11,13 @@ use crate::{
     catalog::{GATEWAY, Tool},
     fault::{Code, Fault},
     gateway::{
-        Gateway, Known,
-        call::{Request, background_call, text_result},
+        Gateway,
+        call::{Request, text_result},
         faults::error_of,
         interrupt::Interrupt,
         session::{AsTask, Caller},
     },
-    jobs::{Ended, How, Job},
+    jobs::{TaskState, TaskSummary, list_call},
     results::is_error,
 };
 
@@ -81,10 +81,7 @@ async fn run(
         return Ok(list(gateway, caller).await);
     }
     if let Some(id) = &arguments.task_id {
-        return match gateway.jobs.get(id, &caller.owner()) {
-            Some(job) => task(gateway, caller, &job, &arguments).await,
-            None => earlier_task(gateway, caller, id, &arguments).await,
-        };
+        return task(gateway, caller, id, &arguments).await;
     }
     match arguments.name {
         Some(name) => launch(gateway, caller, name, arguments.params).await,
@@ -92,16 +89,17 @@ async fn run(
             Code::InvalidParams,
             "Give {name, params} to launch, {task_id} to look at a task, or {list_tasks: true}.",
         )
-        .next("execute_tool", list_tasks())),
+        .then(list_call())),
     }
 }
 
 async fn list(gateway: &Gateway, caller: &Caller) -> Value {
-    let jobs = gateway.jobs.list(&caller.owner());
-    let mut shown: Vec<Value> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
-    let earlier = gateway.earlier_tasks(caller, LISTED - shown.len()).await;
+    let owner = caller.owner();
+    let jobs = gateway.jobs.list(&owner);
+    let mut shown: Vec<TaskSummary> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
+    let earlier = gateway.jobs.earlier(&owner, LISTED - shown.len()).await;
     let total = jobs.len() + earlier.len();
-    shown.extend(earlier.iter().map(Known::summary));
+    shown.extend(earlier);
     text_result(json!({ "tasks": shown, "total": total }).to_string())
 }
 
@@ -129,83 +127,55 @@ async fn launch(
     }
 }
 
-/// A task of this run.
+/// Follows a task: its state, its result if that is wanted, or its cancellation.
 async fn task(
-    gateway: &Gateway,
-    caller: &Caller,
-    job: &Job,
-    arguments: &BackgroundArguments,
-) -> Result<Value, Fault> {
-    if arguments.cancel {
-        job.cancel.cancel();
-        job.wait(CANCEL_WAIT).await;
-    } else if arguments.wait {
-        let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
-        // The wait itself must not outlive the soft deadline and become a task.
-        let deadline = caller.limits.soft_deadline;
-        let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
-        tokio::select! {
-            _ = job.wait(limit.min(most)) => {}
-            () = caller.cancel.cancelled() => {}
-        }
-    }
-    let mut answer = job.summary();
-    match job.ended() {
-        Some(Ended { how: How::Cancelled, .. }) => {
-            // The calls of a run_parallel that ended before it was cancelled.
-            if arguments.wait
-                && let Ok(result) = gateway.task_result(caller, &job.id).await
-                && !is_error(&result)
-            {
-                caller.session.delivered(&job.id);
-                return Ok(result);
-            }
-        }
-        // The result as the call itself would have given it.
-        Some(_) if arguments.wait => {
-            let result = gateway.task_result(caller, &job.id).await?;
-            caller.session.delivered(&job.id);
-            return Ok(result);
-        }
-        ended => {
-            if ended.is_some_and(|ended| ended.how == How::Failed) {
-                answer["error"] = error_of(&gateway.task_result(caller, &job.id).await?);
-            }
-            answer["next_step"] = wait_for(&job.id);
-        }
-    }
-    Ok(text_result(answer.to_string()))
-}
-
-/// A task of an earlier run, or an ended task that had to leave the table of jobs.
-async fn earlier_task(
     gateway: &Gateway,
     caller: &Caller,
     id: &str,
     arguments: &BackgroundArguments,
 ) -> Result<Value, Fault> {
-    let Some(task) = gateway.known_task(caller, id).await else {
-        let message = format!("There is no task `{id}`: it is too old, or the id is wrong.");
-        return Err(Fault::new(Code::NotFound, message).next("execute_tool", list_tasks()));
+    let owner = caller.owner();
+    if let Some(job) = gateway.jobs.get(id, &owner) {
+        if arguments.cancel {
+            job.cancel.cancel();
+            job.wait(CANCEL_WAIT).await;
+        } else if arguments.wait {
+            let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
+            // The wait itself must not outlive the soft deadline and become a task.
+            let deadline = caller.limits.soft_deadline;
+            let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
+            tokio::select! {
+                _ = job.wait(limit.min(most)) => {}
+                () = caller.cancel.cancelled() => {}
+            }
+        }
+    }
+    let Some(task) = gateway.jobs.find(id, &owner).await else {
+        let message = format!("There is no task `{id}`: the id is wrong, or the task has expired.");
+        return Err(Fault::new(Code::NotFound, message).then(list_call()));
     };
-    let ended = task.how.is_some() && !task.lost;
-    if arguments.wait && ended {
-        return gateway.task_result(caller, id).await;
-    }
-    let mut answer = task.summary();
-    if ended {
-        answer["next_step"] = wait_for(id);
-    }
-    if ended && task.how == Some(How::Failed) {
-        answer["error"] = error_of(&gateway.task_result(caller, id).await?);
-    }
-    Ok(text_result(answer.to_string()))
-}
-
-fn wait_for(id: &str) -> Value {
-    background_call(json!({ "task_id": id, "wait": true }))
-}
-
-fn list_tasks() -> Value {
-    json!({ "name": "gateway.background_run", "params": { "list_tasks": true } })
+    let result = async || gateway.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
+    let answer = match task.state {
+        // The result as the call itself would have given it.
+        TaskState::Completed | TaskState::Failed if arguments.wait => {
+            let result = result().await?;
+            caller.session.mailbox.withdraw(id);
+            return Ok(result);
+        }
+        // The calls of a run_parallel that ended before it was cancelled.
+        TaskState::Cancelled if arguments.wait => match result().await {
+            Ok(result) if !is_error(&result) => {
+                caller.session.mailbox.withdraw(id);
+                return Ok(result);
+            }
+            _ => task,
+        },
+        TaskState::Failed => {
+            let error = error_of(&result().await?);
+            TaskSummary { error: Some(error), ..task.with_wait_call() }
+        }
+        TaskState::Completed | TaskState::Running => task.with_wait_call(),
+        TaskState::Cancelled | TaskState::Lost => task,
+    };
+    Ok(text_result(json!(answer).to_string()))
 }

@@ -24,6 +24,10 @@ pub(super) const TOOL: OwnTool = OwnTool {
     access: Access::ReadOnly,
     aliases: Aliases(&[("ref", &["reference", "refid", "id", "resultref"]), ("select", &["jq", "filter"])]),
     run: |gateway, caller, params| {
-        async move { Ok(text_result(gateway.fetch(caller, params).await?.to_string())) }.boxed()
+        async move {
+            let budget = caller.limits.max_result_bytes / 2;
+            Ok(text_result(gateway.kept.fetch(&caller.owner(), params, budget).await?.to_string()))
+        }
+        .boxed()
     },
 };

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     catalog::Listing,
     config,
-    downstream::{Around, guard::Guard},
+    downstream::{ConnectionContext, process_guard::ProcessGuard},
     gateway::builtin,
     search::Index,
 };
@@ -15,7 +15,11 @@ use crate::{
 /// server.
 fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     let config = config::parse(toml, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
-    let around = Arc::new(Around { guard: Guard::new(None), vault: None, login: "nonet login".into() });
+    let around = Arc::new(ConnectionContext {
+        guard: ProcessGuard::new(None),
+        vault: None,
+        login: "nonet login".into(),
+    });
     let world = World::new(config, None, |name, settings| {
         Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
     })

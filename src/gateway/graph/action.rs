@@ -16,7 +16,6 @@ use crate::{
         Gateway,
         call::{Begun, Prepared},
         interrupt::Interrupt,
-        keep,
         session::Caller,
     },
     jobs,
@@ -116,10 +115,10 @@ impl Gateway {
         call: &PlannedCall,
         values: &BTreeMap<String, Arc<Source>>,
     ) -> Result<Prepared, Fault> {
-        let references = self.references(caller, &call.params).await?;
+        let references = self.kept.references(&caller.owner(), &call.params).await?;
         let lookup = |name: &str| match values.get(name) {
             Some(value) => Named::Value(value.clone()),
-            None if name.starts_with("ref:") => keep::reference(&references, name),
+            None if name.starts_with("ref:") => references.named(name),
             None => unknown(values),
         };
         let filled = template::fill(&call.params, &lookup);

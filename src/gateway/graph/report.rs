@@ -124,9 +124,9 @@ impl Gateway {
     /// The beginning of a result that other calls took what they needed from, and the reference to the rest.
     async fn in_short(&self, caller: &Caller, result: &Arc<Value>, bytes: usize) -> Value {
         let begins = Some(clip(&results::text_of_value(result), PASSED_ON));
-        let (reference, not_kept) = match self.keep_whole(caller, Value::clone(result)).await {
+        let (reference, not_kept) = match self.kept.keep(&caller.owner(), result.clone()).await {
             Ok(reference) => (Some(reference), None),
-            Err(why) => (None, Some(why)),
+            Err(why) => (None, Some(why.to_string())),
         };
         json!(Truncated { truncated: true, reference, bytes, begins, not_kept })
     }
@@ -147,10 +147,10 @@ impl Gateway {
                 value => value.to_string(),
             });
             let size = json_len(&text);
-            return self.fit(caller, text, size, budget).await;
+            return self.kept.fit(&caller.owner(), text, size, budget).await;
         }
         let size = json_len(&result);
-        let mut whole = self.fit(caller, Arc::unwrap_or_clone(result), size, budget).await;
+        let mut whole = self.kept.fit(&caller.owner(), Arc::unwrap_or_clone(result), size, budget).await;
         if let Some(fields) = whole.as_object_mut() {
             fields.remove("resultType");
         }

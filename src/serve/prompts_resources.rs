@@ -1,4 +1,4 @@
-//! Prompts, resources and completions as rmcp's types carry them: verbatim, under a key of `_meta`.
+//! Prompts, resources and completions in rmcp's types: verbatim, under a key of `_meta`.
 
 use rmcp::{
     ErrorData,
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use super::verbatim::wrap;
 use crate::gateway::Page;
 
-/// A list under the name of its field. A client of the stateless era is told that it may change at any time.
-fn list(field: &str, page: Page, modern: bool) -> Value {
+/// Returns a list under the name of its field. A client of the stateless era learns that it may change at any time.
+fn list(field: &str, page: Page, stateless: bool) -> Value {
     let mut list = json!({ field: page.entries });
     if let Some(next) = page.next {
         list["nextCursor"] = json!(next);
     }
-    if modern {
+    if stateless {
         list["resultType"] = json!("complete");
         list["ttlMs"] = json!(0);
         list["cacheScope"] = json!("private");
@@ -26,10 +26,10 @@ fn list(field: &str, page: Page, modern: bool) -> Value {
     list
 }
 
-/// A server's result with what the client's era wants on it, and nothing that it does not know.
-fn result(mut result: Value, modern: bool, cached: bool) -> Value {
+/// Returns a server's result with the fields of the client's era.
+fn result(mut result: Value, stateless: bool, cached: bool) -> Value {
     if let Some(fields) = result.as_object_mut() {
-        if modern {
+        if stateless {
             fields.entry("resultType").or_insert_with(|| json!("complete"));
             if cached {
                 fields.entry("ttlMs").or_insert_with(|| json!(0));
@@ -44,23 +44,23 @@ fn result(mut result: Value, modern: bool, cached: bool) -> Value {
     result
 }
 
-pub(super) fn prompts(page: Page, modern: bool) -> ListPromptsResult {
-    ListPromptsResult { meta: Some(wrap(list("prompts", page, modern))), ..ListPromptsResult::default() }
+pub(super) fn prompts(page: Page, stateless: bool) -> ListPromptsResult {
+    ListPromptsResult { meta: Some(wrap(list("prompts", page, stateless))), ..ListPromptsResult::default() }
 }
 
-pub(super) fn resources(page: Page, modern: bool) -> ListResourcesResult {
+pub(super) fn resources(page: Page, stateless: bool) -> ListResourcesResult {
     ListResourcesResult {
-        meta: Some(wrap(list("resources", page, modern))),
+        meta: Some(wrap(list("resources", page, stateless))),
         ..ListResourcesResult::default()
     }
 }
 
-pub(super) fn templates(page: Page, modern: bool) -> ListResourceTemplatesResult {
-    let list = list("resourceTemplates", page, modern);
+pub(super) fn templates(page: Page, stateless: bool) -> ListResourceTemplatesResult {
+    let list = list("resourceTemplates", page, stateless);
     ListResourceTemplatesResult { meta: Some(wrap(list)), ..ListResourceTemplatesResult::default() }
 }
 
-/// A server's answer that has to be an object with this field.
+/// Checks that a server's answer has this field.
 fn has(given: Value, field: &str) -> Result<Value, ErrorData> {
     match given.get(field) {
         Some(_) => Ok(given),
@@ -68,20 +68,20 @@ fn has(given: Value, field: &str) -> Result<Value, ErrorData> {
     }
 }
 
-pub(super) fn prompt(given: Value, modern: bool) -> Result<GetPromptResult, ErrorData> {
+pub(super) fn prompt(given: Value, stateless: bool) -> Result<GetPromptResult, ErrorData> {
     let mut carrier = GetPromptResult::new(Vec::new());
-    carrier.meta = Some(wrap(result(has(given, "messages")?, modern, false)));
+    carrier.meta = Some(wrap(result(has(given, "messages")?, stateless, false)));
     Ok(carrier)
 }
 
-pub(super) fn resource(given: Value, modern: bool) -> Result<ReadResourceResult, ErrorData> {
+pub(super) fn resource(given: Value, stateless: bool) -> Result<ReadResourceResult, ErrorData> {
     let mut carrier = ReadResourceResult::new(Vec::new());
-    carrier.meta = Some(wrap(result(has(given, "contents")?, modern, true)));
+    carrier.meta = Some(wrap(result(has(given, "contents")?, stateless, true)));
     Ok(carrier)
 }
 
-pub(super) fn completion(given: Value, modern: bool) -> Result<CompleteResult, ErrorData> {
+pub(super) fn completion(given: Value, stateless: bool) -> Result<CompleteResult, ErrorData> {
     let mut carrier = CompleteResult::default();
-    carrier.meta = Some(wrap(result(has(given, "completion")?, modern, false)));
+    carrier.meta = Some(wrap(result(has(given, "completion")?, stateless, false)));
     Ok(carrier)
 }

@@ -1,8 +1,8 @@
-//! Prompts and resources of all servers, under names that lead back to one server each.
+//! Names for the prompts and resources of all servers, each of which leads back to one server.
 //!
-//! A prompt is called `server__prompt`, as a tool is. A resource keeps its URI where only one server has it; where several have
-//! it, each is listed as `nonet://SERVER/URI`, which always works. A link in a result stays as it is and leads to the server
-//! that gave it. A server that is exposed verbatim keeps its own names and URIs; of several such servers the
+//! A prompt is `server__prompt`, as a tool is. A resource keeps its URI if only one server has it; the resources of several
+//! servers with one URI are listed as `nonet://SERVER/URI`, which always works. A link in a result stays unchanged and leads
+//! to the server of the result. A server that is exposed verbatim keeps its own names and URIs; of several such servers, the
 //! first by name does.
 
 use std::{
@@ -20,23 +20,23 @@ const SCHEME: &str = "nonet://";
 /// The longest template that is matched, in bytes; a longer one is listed and matches nothing.
 const MAX_TEMPLATE: usize = 1_000;
 
-/// One thing of one server.
+/// A prompt, resource or template of one server.
 #[derive(Debug)]
-pub struct Entry {
-    /// Its server.
+pub struct OfferedItem {
+    /// The server.
     pub server: Arc<str>,
-    /// Its name or URI at the server.
+    /// The name or URI at the server.
     pub own: String,
-    /// Its definition as clients see it.
+    /// The definition as clients see it.
     pub shown: Value,
 }
 
-/// What one server offers beside tools: definitions, verbatim.
+/// The definitions of one server besides its tools, verbatim.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer<'a> {
+pub struct ServerOffer<'a> {
     /// The server.
     pub server: &'a Arc<str>,
-    /// Whether it is exposed under its own names.
+    /// Whether the server is exposed under its own names.
     pub verbatim: bool,
     /// Its prompts.
     pub prompts: &'a [Value],
@@ -46,39 +46,39 @@ pub struct Offer<'a> {
     pub templates: &'a [Value],
 }
 
-/// Where a URI leads.
+/// The target of a URI.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Leads {
-    /// To this server, under this URI.
-    To(Arc<str>, String),
-    /// To any of these, by the URIs that name the server.
+pub enum UriTarget {
+    /// This server, under this URI.
+    Server(Arc<str>, String),
+    /// Any of several servers, by the URIs that name one.
     Ambiguous(Vec<String>),
-    /// Nowhere that is known.
-    Nowhere,
+    /// No known server.
+    Unknown,
 }
 
-/// What all servers offer beside tools.
+/// The prompts, resources and templates of all servers.
 #[derive(Debug, Default)]
-pub struct Passed {
-    prompts: BTreeMap<String, Entry>,
-    resources: Vec<Entry>,
-    templates: Vec<Entry>,
-    /// Who lists a URI, by the server's own URI.
+pub struct PromptsResources {
+    prompts: BTreeMap<String, OfferedItem>,
+    resources: Vec<OfferedItem>,
+    templates: Vec<OfferedItem>,
+    /// The servers that list a URI.
     owners: HashMap<String, Vec<Arc<str>>>,
-    /// The verbatim server that keeps a URI or template which others have as well.
+    /// The verbatim server that keeps a URI or template of several servers.
     keepers: HashMap<String, Arc<str>>,
     servers: HashSet<Arc<str>>,
     patterns: Vec<(Regex, Arc<str>)>,
 }
 
-/// The URI that names its server.
+/// Returns the URI that names its server.
 pub fn named_uri(server: &str, uri: &str) -> String {
     format!("{SCHEME}{server}/{uri}")
 }
 
-impl Passed {
-    /// Gives everything its name. The result does not depend on the order of the servers.
-    pub fn new<'a>(offers: impl Iterator<Item = Offer<'a>> + Clone) -> Self {
+impl PromptsResources {
+    /// Names everything. The result does not depend on the order of the servers.
+    pub fn new<'a>(offers: impl Iterator<Item = ServerOffer<'a>> + Clone) -> Self {
         let mut passed =
             Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
         passed.name_prompts(offers.clone());
@@ -88,7 +88,7 @@ impl Passed {
                 *uses.entry(uri).or_default() += 1;
             }
         }
-        let mut verbatim: Vec<Offer<'_>> = offers.clone().filter(|offer| offer.verbatim).collect();
+        let mut verbatim: Vec<ServerOffer<'_>> = offers.clone().filter(|offer| offer.verbatim).collect();
         verbatim.sort_by_key(|offer| offer.server);
         for offer in verbatim {
             for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
@@ -112,7 +112,7 @@ impl Passed {
                     if uses[own] > 1 && passed.keepers.get(own) != Some(offer.server) {
                         shown[key] = json!(named_uri(offer.server, own));
                     }
-                    of.push(Entry { server: offer.server.clone(), own: own.into(), shown });
+                    of.push(OfferedItem { server: offer.server.clone(), own: own.into(), shown });
                 }
             }
         }
@@ -128,15 +128,18 @@ impl Passed {
         passed
     }
 
-    fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = Offer<'a>>) {
-        let mut all: Vec<(Wire, Entry, bool)> = Vec::new();
+    fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = ServerOffer<'a>>) {
+        let mut all: Vec<(Wire, OfferedItem, bool)> = Vec::new();
         for offer in offers {
             let mut seen = HashSet::new();
             for definition in offer.prompts {
                 let Some(own) = definition.get("name").and_then(Value::as_str) else { continue };
                 if seen.insert(own) {
-                    let entry =
-                        Entry { server: offer.server.clone(), own: own.into(), shown: definition.clone() };
+                    let entry = OfferedItem {
+                        server: offer.server.clone(),
+                        own: own.into(),
+                        shown: definition.clone(),
+                    };
                     all.push((Wire::new(offer.server, own), entry, offer.verbatim));
                 }
             }
@@ -145,7 +148,7 @@ impl Passed {
         for (wire, ..) in &all {
             *uses.entry(wire.plain.clone()).or_default() += 1;
         }
-        let mut verbatim: Vec<(String, Entry)> = Vec::new();
+        let mut verbatim: Vec<(String, OfferedItem)> = Vec::new();
         for (wire, mut entry, own) in all {
             let name = if uses[&wire.plain] == 1 { wire.plain } else { wire.hashed };
             entry.shown["name"] = json!(name);
@@ -165,23 +168,23 @@ impl Passed {
         }
     }
 
-    /// The prompts, by name.
-    pub fn prompts(&self) -> impl Iterator<Item = &Entry> {
+    /// Returns the prompts, by name.
+    pub fn prompts(&self) -> impl Iterator<Item = &OfferedItem> {
         self.prompts.values()
     }
 
-    /// The resources, server by server.
-    pub fn resources(&self) -> &[Entry] {
+    /// Returns the resources, server by server.
+    pub fn resources(&self) -> &[OfferedItem] {
         &self.resources
     }
 
-    /// The resource templates, server by server.
-    pub fn templates(&self) -> &[Entry] {
+    /// Returns the resource templates, server by server.
+    pub fn templates(&self) -> &[OfferedItem] {
         &self.templates
     }
 
-    /// The prompt that is meant by `name`: `server__prompt`, in any of the forms that tools may be named in.
-    pub fn prompt(&self, name: &str) -> Option<&Entry> {
+    /// Finds a prompt by `server__prompt`, in any of the forms of tool names.
+    pub fn prompt(&self, name: &str) -> Option<&OfferedItem> {
         self.prompts.get(name).or_else(|| {
             let folded = name::fold(name);
             let mut fitting = self.prompts.iter().filter(|(wire, entry)| {
@@ -193,21 +196,21 @@ impl Passed {
         })
     }
 
-    /// The server's own template behind one that clients see.
-    pub fn template(&self, shown: &str) -> Option<&Entry> {
+    /// Finds the server's own template of one that clients see.
+    pub fn template(&self, shown: &str) -> Option<&OfferedItem> {
         self.templates.iter().find(|entry| entry.shown["uriTemplate"] == shown)
     }
 
-    /// Where a URI leads, for a caller who may see some of the servers. `linked` is who has given the caller a link to it.
-    pub fn place(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: Option<Arc<str>>) -> Leads {
+    /// Resolves a URI for a caller who sees some of the servers. `linked` is the server that gave the caller a link to it.
+    pub fn resolve_uri(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: Option<Arc<str>>) -> UriTarget {
         if let Some((server, own)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) {
             return match self.servers.get(server).filter(|server| seen(server)) {
-                Some(server) => Leads::To(server.clone(), own.into()),
-                None => Leads::Nowhere,
+                Some(server) => UriTarget::Server(server.clone(), own.into()),
+                None => UriTarget::Unknown,
             };
         }
         if let Some(keeper) = self.keepers.get(uri).filter(|keeper| seen(keeper)) {
-            return Leads::To(keeper.clone(), uri.into());
+            return UriTarget::Server(keeper.clone(), uri.into());
         }
         let listed = self.owners.get(uri).into_iter().flatten().cloned();
         let matching = self
@@ -222,22 +225,24 @@ impl Passed {
             servers.dedup();
             match &servers[..] {
                 [] => {}
-                [one] => return Leads::To(one.clone(), uri.into()),
-                many => return Leads::Ambiguous(many.iter().map(|server| named_uri(server, uri)).collect()),
+                [one] => return UriTarget::Server(one.clone(), uri.into()),
+                many => {
+                    return UriTarget::Ambiguous(many.iter().map(|server| named_uri(server, uri)).collect());
+                }
             }
         }
-        Leads::Nowhere
+        UriTarget::Unknown
     }
 
-    /// Whether the two offer the same under the same names.
+    /// Returns whether both have the same prompts under the same names.
     pub fn same_prompts(&self, other: &Self) -> bool {
         self.prompts.len() == other.prompts.len()
             && self.prompts.iter().zip(&other.prompts).all(|(a, b)| a.0 == b.0 && a.1.shown == b.1.shown)
     }
 
-    /// Whether the two offer the same resources and templates.
+    /// Returns whether both have the same resources and templates.
     pub fn same_resources(&self, other: &Self) -> bool {
-        let same = |a: &[Entry], b: &[Entry]| {
+        let same = |a: &[OfferedItem], b: &[OfferedItem]| {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.server == b.server && a.shown == b.shown)
         };
         same(&self.resources, &other.resources) && same(&self.templates, &other.templates)
@@ -252,7 +257,7 @@ fn texts<'a>(definitions: &'a [Value], key: &'a str) -> impl Iterator<Item = &'a
         .filter(move |text| seen.insert(*text))
 }
 
-/// What fits a URI template (RFC 6570): an expression stands for any text, `{+x}` and `{/x}` also for one with slashes.
+/// Returns the pattern of a URI template (RFC 6570): an expression matches any text, `{+x}` and `{/x}` also slashes.
 fn pattern(template: &str) -> Option<Regex> {
     if template.len() > MAX_TEMPLATE {
         return None;
@@ -279,7 +284,7 @@ mod tests {
 
     const ALL: &dyn Fn(&str) -> bool = &|_| true;
 
-    fn passed() -> Passed {
+    fn passed() -> PromptsResources {
         let (docs, web): (Arc<str>, Arc<str>) = ("docs".into(), "web".into());
         let prompts = [json!({ "name": "plan it", "title": "Plan" }), json!({ "name": "plan_it" })];
         let own = [json!({ "uri": "file:///a", "name": "a" }), json!({ "uri": "shared://x", "name": "x" })];
@@ -288,10 +293,16 @@ mod tests {
             json!({ "uriTemplate": "web://{host}/page", "name": "page" }),
             json!({ "uriTemplate": "tree:{+path}" }),
         ];
-        Passed::new(
+        PromptsResources::new(
             [
-                Offer { server: &docs, verbatim: false, prompts: &prompts, resources: &own, templates: &[] },
-                Offer {
+                ServerOffer {
+                    server: &docs,
+                    verbatim: false,
+                    prompts: &prompts,
+                    resources: &own,
+                    templates: &[],
+                },
+                ServerOffer {
                     server: &web,
                     verbatim: false,
                     prompts: &[],
@@ -310,14 +321,14 @@ mod tests {
         let more = [json!({ "name": "plan" }), json!({ "name": "write it" })];
         let shared = [json!({ "uri": "shared://x" })];
         let templates = [json!({ "uriTemplate": "page://{name}" })];
-        let offer = |server, verbatim, prompts| Offer {
+        let offer = |server, verbatim, prompts| ServerOffer {
             server,
             verbatim,
             prompts,
             resources: &shared,
             templates: &templates,
         };
-        let passed = Passed::new(
+        let passed = PromptsResources::new(
             [offer(&c, true, &more[..]), offer(&a, false, &prompts[..]), offer(&b, true, &prompts[..])]
                 .into_iter(),
         );
@@ -327,11 +338,11 @@ mod tests {
             .collect();
         assert_eq!(names, [("a", "a__plan"), ("c", "c__plan"), ("b", "plan"), ("c", "write it")]);
         assert_eq!(passed.prompt("b__plan").map(|entry| &*entry.server), Some("b"));
-        let to = |server: &str, own: &str| Leads::To(server.into(), own.into());
-        assert_eq!(passed.place("shared://x", ALL, None), to("b", "shared://x"));
-        assert_eq!(passed.place("nonet://c/shared://x", ALL, None), to("c", "shared://x"));
-        assert_eq!(passed.place("page://one", ALL, None), to("b", "page://one"));
-        assert_eq!(passed.place("shared://x", &|server| server == "a", None), to("a", "shared://x"));
+        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into());
+        assert_eq!(passed.resolve_uri("shared://x", ALL, None), to("b", "shared://x"));
+        assert_eq!(passed.resolve_uri("nonet://c/shared://x", ALL, None), to("c", "shared://x"));
+        assert_eq!(passed.resolve_uri("page://one", ALL, None), to("b", "page://one"));
+        assert_eq!(passed.resolve_uri("shared://x", &|server| server == "a", None), to("a", "shared://x"));
         let uris: Vec<&str> = passed.resources().iter().filter_map(|e| e.shown["uri"].as_str()).collect();
         assert_eq!(uris, ["nonet://c/shared://x", "nonet://a/shared://x", "shared://x"]);
     }
@@ -342,26 +353,29 @@ mod tests {
         let shown: Vec<&str> =
             passed.resources().iter().filter_map(|entry| entry.shown["uri"].as_str()).collect();
         assert_eq!(shown, ["file:///a", "nonet://docs/shared://x", "nonet://web/shared://x"]);
-        let to = |server: &str, own: &str| Leads::To(server.into(), own.into());
+        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into());
         for (uri, leads) in [
             ("file:///a", to("docs", "file:///a")),
             ("nonet://docs/file:///a", to("docs", "file:///a")),
             ("nonet://web/shared://x", to("web", "shared://x")),
-            ("nonet://nobody/x", Leads::Nowhere),
+            ("nonet://nobody/x", UriTarget::Unknown),
             (
                 "shared://x",
-                Leads::Ambiguous(vec!["nonet://docs/shared://x".into(), "nonet://web/shared://x".into()]),
+                UriTarget::Ambiguous(vec!["nonet://docs/shared://x".into(), "nonet://web/shared://x".into()]),
             ),
             ("web://example.org/page", to("web", "web://example.org/page")),
-            ("web://a/b/page", Leads::Nowhere),
+            ("web://a/b/page", UriTarget::Unknown),
             ("tree:a/b/c", to("web", "tree:a/b/c")),
-            ("file:///b", Leads::Nowhere),
+            ("file:///b", UriTarget::Unknown),
         ] {
-            assert_eq!(passed.place(uri, ALL, None), leads, "{uri}");
+            assert_eq!(passed.resolve_uri(uri, ALL, None), leads, "{uri}");
         }
-        assert_eq!(passed.place("file:///b", ALL, Some("docs".into())), to("docs", "file:///b"));
-        assert_eq!(passed.place("shared://x", ALL, Some("web".into())), to("web", "shared://x"));
-        assert_eq!(passed.place("shared://x", &|server| server == "web", None), to("web", "shared://x"));
+        assert_eq!(passed.resolve_uri("file:///b", ALL, Some("docs".into())), to("docs", "file:///b"));
+        assert_eq!(passed.resolve_uri("shared://x", ALL, Some("web".into())), to("web", "shared://x"));
+        assert_eq!(
+            passed.resolve_uri("shared://x", &|server| server == "web", None),
+            to("web", "shared://x")
+        );
     }
 
     #[test]

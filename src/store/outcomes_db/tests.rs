@@ -115,7 +115,7 @@ fn what_is_forgotten_is_gone_from_the_disk() {
     let folder = folder();
     let store = open(&folder);
     store.put_outcome(&outcome("xylophone lessons", "music.book", 1.0, NOW)).expect("written");
-    store.forget_outcomes().expect("forgotten");
+    store.forget().expect("forgotten");
     assert_eq!(store.outcomes().expect("readable"), []);
     for name in names(&folder) {
         let bytes = fs::read(folder.path().join(&name)).expect("readable");
@@ -171,7 +171,7 @@ const CHILD: &str = "NONET_TEST_STORE";
 #[ignore = "the child of another test"]
 fn writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
-    let store = Store::open(&folder).expect("opens");
+    let store = OutcomesDb::open(&folder).expect("opens");
     let mut output = io::stdout();
     for number in 0..MOST_OUTCOMES {
         store.put_outcome(&numbered(number)).expect("written");
@@ -186,7 +186,7 @@ fn a_killed_gateway_loses_nothing_that_it_has_told() {
         let folder = folder();
         let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args([
-                "store::outcomes::tests::writes_until_it_is_killed",
+                "store::outcomes_db::tests::writes_until_it_is_killed",
                 "--exact",
                 "--ignored",
                 "--nocapture",

@@ -1,8 +1,8 @@
-//! A second process that outlives the gateway by a moment, to end the servers if the gateway was
-//! killed before it could.
+//! A second process that outlives the gateway by a moment and ends its servers if the gateway was
+//! killed.
 //!
-//! The gateway tells it on a pipe which process groups are alive. When the pipe ends, whatever the
-//! reason, it ends those groups and leaves. Without it (no executable given, or not on Unix) a clean
+//! The gateway writes the live process groups to a pipe. When the pipe ends, for whatever reason, the
+//! guard ends those groups and exits. Without a guard (no executable given, or not on Unix) a clean
 //! stop still leaves nothing behind.
 
 use std::{
@@ -10,44 +10,45 @@ use std::{
     io::{self, BufRead, Write},
     path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
-    sync::Mutex,
     time::Duration,
 };
 
-/// The argument that makes the binary be the guard.
+use parking_lot::Mutex;
+
+/// The argument that runs the binary as the guard.
 pub const GUARD_COMMAND: &str = "__guard";
 
 /// The gateway's end.
 #[derive(Debug, Default)]
-pub struct Guard {
+pub struct ProcessGuard {
     executable: Option<PathBuf>,
     process: Mutex<Option<(Child, ChildStdin)>>,
 }
 
-impl Guard {
-    /// A guard that runs `executable` with [`GUARD_COMMAND`] once there is something to watch.
+impl ProcessGuard {
+    /// Returns a guard that runs `executable` with [`GUARD_COMMAND`] once there is a process to watch.
     pub fn new(executable: Option<PathBuf>) -> Self {
         Self { executable: executable.filter(|_| cfg!(unix)), process: Mutex::new(None) }
     }
 
-    /// Starts the guard if it is not running yet: before the first child, not after.
+    /// Starts the guard if it is not running yet. Called before the first child starts.
     pub fn start(&self) {
-        self.tell("");
+        self.write("");
     }
 
-    /// From now on this process group ends with the gateway.
+    /// Adds a process group that has to end with the gateway.
     pub fn watch(&self, group: i32) {
-        self.tell(&format!("+{group}\n"));
+        self.write(&format!("+{group}\n"));
     }
 
-    /// This process group has ended.
+    /// Removes a process group that has ended.
     pub fn forget(&self, group: i32) {
-        self.tell(&format!("-{group}\n"));
+        self.write(&format!("-{group}\n"));
     }
 
-    fn tell(&self, line: &str) {
+    fn write(&self, line: &str) {
         let Some(executable) = &self.executable else { return };
-        let Ok(mut process) = self.process.lock() else { return };
+        let mut process = self.process.lock();
         if process.is_none() {
             let mut command = Command::new(executable);
             command.arg(GUARD_COMMAND).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -55,29 +56,27 @@ impl Guard {
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
             match command.spawn() {
                 Ok(mut child) => *process = child.stdin.take().map(|stdin| (child, stdin)),
-                Err(error) => tracing::warn!(%error, "no guard for child processes"),
+                Err(error) => tracing::warn!(%error, "the guard of child processes could not be started"),
             }
         }
         if let Some((_, stdin)) = process.as_mut()
             && let Err(error) = stdin.write_all(line.as_bytes())
         {
-            tracing::warn!(%error, "the guard for child processes is gone");
+            tracing::warn!(%error, "the guard of child processes has exited");
         }
     }
 }
 
-impl Drop for Guard {
+impl Drop for ProcessGuard {
     fn drop(&mut self) {
-        if let Ok(mut process) = self.process.lock()
-            && let Some((mut child, stdin)) = process.take()
-        {
+        if let Some((mut child, stdin)) = self.process.get_mut().take() {
             drop(stdin);
             let _ = child.wait();
         }
     }
 }
 
-/// The guard's end: reads until the gateway is gone, then ends what is left.
+/// The guard's end: reads until the gateway is gone, then ends the groups that are left.
 pub fn run(input: impl io::Read) {
     let mut groups = BTreeSet::new();
     for line in io::BufReader::new(input).lines() {
@@ -95,7 +94,7 @@ pub fn run(input: impl io::Read) {
     if groups.is_empty() {
         return;
     }
-    // Servers see their stdin close at the same moment; give them a chance to leave by themselves.
+    // Servers see their stdin close at the same moment, and most exit by themselves.
     std::thread::sleep(Duration::from_millis(500));
     signal(&groups, false);
     std::thread::sleep(Duration::from_millis(700));

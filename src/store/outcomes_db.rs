@@ -4,12 +4,15 @@ use std::path::Path;
 
 use rusqlite::{Connection, Row, functions::FunctionFlags, params};
 
-use super::{Database, Format, StoreError};
+use super::{
+    StoreError,
+    file::{Database, DbFormat},
+};
 use crate::search::outcomes::{self, LIFETIME_S, MOST_OUTCOMES, MOST_PER_DOCUMENT, Outcome};
 
 const OUTCOMES: &str = "SELECT document, words, weight, at FROM outcomes ORDER BY document, words";
 
-pub(super) const FORMAT: Format = Format {
+pub(super) const FORMAT: DbFormat = DbFormat {
     name: "store.db",
     layout: "",
     steps: &[
@@ -28,7 +31,7 @@ pub(super) const FORMAT: Format = Format {
 };
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
-    // What a user searched for is overwritten when it is forgotten.
+    // A user's searches are overwritten when they are forgotten.
     connection.pragma_update(None, "secure_delete", true)?;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("level", 3, flags, |values| {
@@ -37,25 +40,22 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// The store of outcomes, open. Several gateways, and several threads of one, may use it at the same time.
+/// The file, open. Several gateways, and several threads of one, may use it at the same time.
 ///
-/// What was put is there for everybody when the call returns, and survives the end of this process, however it ends.
-/// A power cut may take the last few seconds, and never damages the rest.
+/// An outcome that was put is visible to everybody when the call returns, and survives the end of this process, however it
+/// ends. A power cut may take the last few seconds, and never damages the rest.
 #[derive(Debug)]
-pub struct Store {
+pub(super) struct OutcomesDb {
     database: Database,
 }
 
-impl Store {
-    /// Opens the store in a folder; makes both, for their owner only, if they are not there. Blocks.
-    ///
-    /// A damaged file is set aside as `store.db.damaged-<n>`, with a warning, and begun anew. Fails if it cannot be
-    /// made, if a newer Nonet has written it, and if it is damaged while another gateway uses it.
-    pub fn open(folder: &Path) -> Result<Store, StoreError> {
-        Ok(Store { database: Database::open(folder, &FORMAT)? })
+impl OutcomesDb {
+    /// Opens the file of a folder; makes both, readable by their owner only, if they do not exist. Blocks.
+    pub fn open(folder: &Path) -> Result<OutcomesDb, StoreError> {
+        Ok(OutcomesDb { database: Database::open(folder, &FORMAT)? })
     }
 
-    /// All outcomes. Blocks; 5,000 take five milliseconds. Rows that are not outcomes are left out, with a warning.
+    /// All outcomes; 5,000 take five milliseconds. Rows that are not outcomes are left out, with a warning.
     pub fn outcomes(&self) -> Result<Vec<Outcome>, StoreError> {
         self.database.with(|connection| {
             let mut statement = connection.prepare(OUTCOMES)?;
@@ -69,17 +69,17 @@ impl Store {
             }
             if unreadable > 0 {
                 let file = self.database.file.display();
-                tracing::warn!(%file, unreadable, "outcomes that cannot be read are left out");
+                tracing::warn!(%file, unreadable, "unreadable outcomes are left out");
             }
             Ok(outcomes)
         })
     }
 
-    /// Keeps an outcome as it now is. Blocks, for less than two milliseconds if nobody else writes.
+    /// Keeps an outcome; two milliseconds at most if nobody else writes.
     ///
-    /// If the words and the document are known the stronger of the two is kept: two gateways that learn the same at the
-    /// same time count it once. Then what is too much is removed, by the bounds that [`Outcomes`] has: the weakest
-    /// first, never the one just put; and what was not repeated for so long that it has no effect.
+    /// Of two outcomes with the same words and document the stronger is kept: two gateways that learn the same at the same
+    /// time count it once. Then the bounds of [`Outcomes`] are applied: the weakest go first, never the new one, and so do
+    /// outcomes too old to have an effect.
     ///
     /// [`Outcomes`]: crate::search::Outcomes
     pub fn put_outcome(&self, outcome: &Outcome) -> Result<(), StoreError> {
@@ -93,7 +93,7 @@ impl Store {
                  WHERE level(excluded.weight, excluded.at, ?4) >= level(outcomes.weight, outcomes.at, ?4)",
                 params![document, words, outcome.weight, now],
             )?;
-            // Not what is from the future: a clock that starts in 1970 would take everything.
+            // Outcomes from the future stay: a clock that starts in 1970 would remove everything.
             transaction
                 .execute("DELETE FROM outcomes WHERE at < ?1 - ?2", params![now, LIFETIME_S as i64])?;
             let count = "SELECT count(*) FROM outcomes WHERE ?1 IS NULL OR document = ?1";
@@ -114,16 +114,16 @@ impl Store {
         })
     }
 
-    /// Forgets all outcomes, on the disk as well. Blocks. A running gateway goes on with those that it has read.
-    pub fn forget_outcomes(&self) -> Result<(), StoreError> {
+    /// Removes all outcomes, on the disk as well.
+    pub fn forget(&self) -> Result<(), StoreError> {
         self.database.write(|transaction| transaction.execute("DELETE FROM outcomes", []).map(drop))?;
-        // Deleted rows are overwritten in the file; the log that has them is emptied as well, unless somebody reads it.
+        // Deleted rows are overwritten in the file; the log is emptied as well, unless it is being read.
         self.database
             .with(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())))
     }
 }
 
-/// The outcome in a row, if it is one.
+/// The outcome of a row; none if the row does not fit.
 fn read_outcome(row: &Row) -> Option<Outcome> {
     let words: String = row.get(1).ok()?;
     let at: i64 = row.get(3).ok()?;

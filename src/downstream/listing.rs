@@ -1,4 +1,4 @@
-//! What a server lists, page by page, and how it tells of changes.
+//! The lists of a server, page by page, and the announcements of their changes.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -12,24 +12,27 @@ use rmcp::{
     service::{Peer, ServiceError, Subscription},
 };
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 
-use super::{Era, deepest, follow::Followed, supervise::Link};
+use super::{deepest, subscriptions::Subscriptions};
 use crate::catalog::Listing;
 
-/// How many pages of a list are read, and how many entries; what lies beyond is not shown.
+/// The most pages and entries of a list that are read; the rest is not shown.
 const MAX_PAGES: usize = 200;
 const MAX_ENTRIES: usize = 10_000;
-/// How long one page of a list may take.
+/// The longest time for one page of a list.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a subscription that ended is left before it is opened again, and one that was refused.
+/// The pause before a change stream that ended is opened again, and before one that was refused.
 const RELISTEN: Duration = Duration::from_secs(5);
 const LISTEN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Makes the request for one page.
-type Request = dyn Fn(Option<PaginatedRequestParams>) -> ClientRequest + Sync;
+type PageRequest = dyn Fn(Option<PaginatedRequestParams>) -> ClientRequest + Sync;
 
-/// All pages of the tools, and of what else there is.
+/// Reads all pages of the tools, prompts, resources and resource templates.
 pub(super) async fn list(
     peer: &Peer<RoleClient>,
     info: &ServerPeerInfo,
@@ -41,12 +44,12 @@ pub(super) async fn list(
     })
     .await;
     let tools = match tools {
-        // A server of prompts alone need not know the method.
+        // A server with only prompts need not know the method.
         Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
         other => other.map_err(|error| error.to_string())?,
     };
-    // What else it has is worth a word in the log where it cannot be read, and no more.
-    let other = async |there: bool, field: &str, request: &Request| {
+    // A failure of the other lists is logged and costs only that list.
+    let more = async |there: bool, field: &str, request: &PageRequest| {
         if !there {
             return Vec::new();
         }
@@ -55,28 +58,28 @@ pub(super) async fn list(
         };
         match pages(peer, server, field, page).await {
             Ok(listed) => listed,
-            // Templates have a method of their own, which many servers of resources do not know.
+            // Many servers with resources do not know the separate method for templates.
             Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
             Err(error) => {
-                tracing::warn!(server, field, "its list could not be read: {error}");
+                tracing::warn!(server, field, "the list could not be read: {error}");
                 Vec::new()
             }
         }
     };
     let (has_prompts, has_resources) =
         (info.capabilities.prompts.is_some(), info.capabilities.resources.is_some());
-    let prompts = other(has_prompts, "prompts", &|params| {
+    let prompts = more(has_prompts, "prompts", &|params| {
         ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
     })
     .await;
-    let resources = other(has_resources, "resources", &|params| {
+    let resources = more(has_resources, "resources", &|params| {
         ClientRequest::ListResourcesRequest(ListResourcesRequest {
             params,
             ..ListResourcesRequest::default()
         })
     })
     .await;
-    let templates = other(has_resources, "resourceTemplates", &|params| {
+    let templates = more(has_resources, "resourceTemplates", &|params| {
         let request = ListResourceTemplatesRequest { params, ..ListResourceTemplatesRequest::default() };
         ClientRequest::ListResourceTemplatesRequest(request)
     })
@@ -108,7 +111,7 @@ async fn pages(
             .map_err(|_| ListError::Other(format!("no answer within {PAGE_TIMEOUT:?}")))?;
         let mut page = match answer {
             Ok(ServerResult::CustomResult(page)) => page.0,
-            Ok(_) => return Err(ListError::Other("an answer that is no list".into())),
+            Ok(_) => return Err(ListError::Other("the answer is not a list".into())),
             Err(ServiceError::McpError(error)) => {
                 return Err(ListError::Rpc(error.code, error.message.into_owned()));
             }
@@ -116,7 +119,7 @@ async fn pages(
         };
         match page.get_mut(field).map(Value::take) {
             Some(Value::Array(entries)) => all.extend(entries),
-            _ => return Err(ListError::Other(format!("an answer without `{field}`"))),
+            _ => return Err(ListError::Other(format!("the answer has no `{field}`"))),
         }
         if all.len() >= MAX_ENTRIES {
             tracing::warn!(
@@ -132,7 +135,7 @@ async fn pages(
             None | Some("") => return Ok(all),
             Some(next) if seen.insert(next.to_string()) => cursor = Some(next.to_string()),
             Some(_) => {
-                tracing::warn!(server, field, "the pages of the list go in a circle; what was read counts");
+                tracing::warn!(server, field, "the pages of the list form a cycle; the list ends there");
                 return Ok(all);
             }
         }
@@ -141,44 +144,46 @@ async fn pages(
     Ok(all)
 }
 
-/// The subscription to changes of a modern server, which tells of them only to those who listen.
+/// The stream on which a server of the stateless era announces changes.
 #[derive(Default)]
-pub(super) enum Subscribed {
-    /// It is to be opened.
+pub(super) enum ChangeStream {
+    /// Not open yet.
     #[default]
     Wanted,
-    /// It is open.
     Open(Box<Subscription>),
-    /// It ended, or could not be opened; it is opened again then.
+    /// Ended, or refused; opened again at that time.
     Lost(Instant),
-    /// The server has nothing to tell.
+    /// The server announces nothing.
     Silent,
 }
 
-impl Subscribed {
-    /// Waits for the next change of a list that the server tells of; for ever where there is nothing to listen to. A stream
-    /// that ends while the server lives (a proxy's idle limit) is opened again, and counts as a change, since one may have
-    /// been missed. Nothing is lost where this is given up and begun again.
-    pub(super) async fn changed(&mut self, peer: &Peer<RoleClient>, link: &Link, followed: &Followed) {
-        if link.era == Era::Legacy {
-            return std::future::pending().await;
-        }
+impl ChangeStream {
+    /// Waits for the next announced change of a list; for ever if the server announces nothing. A stream that ends while
+    /// the server lives (a proxy's idle limit) is opened again and counts as a change, since one may have been missed.
+    /// `relisten` asks for another stream, for other resources. Nothing is lost if the future is dropped and made again.
+    pub(super) async fn next(
+        &mut self,
+        peer: &Peer<RoleClient>,
+        info: &ServerPeerInfo,
+        subscriptions: &Subscriptions,
+        relisten: &Notify,
+    ) {
         loop {
             match self {
-                Self::Wanted => *self = Self::open(peer, &link.info, followed.uris()).await,
+                Self::Wanted => *self = Self::open(peer, info, subscriptions.uris()).await,
                 Self::Open(stream) => {
                     let news = tokio::select! {
-                        // What the stream has told already counts before it is left for another.
+                        // Changes that are already in the stream count before the stream is replaced.
                         biased;
                         news = stream.next() => news,
-                        () = followed.changed() => {
+                        () = relisten.notified() => {
                             *self = Self::Wanted;
                             continue;
                         }
                     };
                     match news {
                         Ok(Some(ServerNotification::ResourceUpdatedNotification(update))) => {
-                            followed.tell(update.params.uri);
+                            subscriptions.updated(update.params.uri);
                         }
                         Ok(Some(_)) => return,
                         _ => *self = Self::Lost(Instant::now() + RELISTEN),
@@ -186,28 +191,28 @@ impl Subscribed {
                 }
                 Self::Lost(until) => {
                     tokio::time::sleep_until(*until).await;
-                    *self = Self::open(peer, &link.info, followed.uris()).await;
+                    *self = Self::open(peer, info, subscriptions.uris()).await;
                     if matches!(self, Self::Open(_)) {
                         return;
                     }
                 }
                 Self::Silent => {
-                    followed.changed().await;
+                    relisten.notified().await;
                     *self = Self::Wanted;
                 }
             }
         }
     }
 
-    /// Listens to the lists that the server says it tells of, and to what is followed.
-    async fn open(peer: &Peer<RoleClient>, info: &ServerPeerInfo, followed: Vec<String>) -> Self {
+    /// Opens a stream of the lists that the server can announce, and of the resources with subscriptions.
+    async fn open(peer: &Peer<RoleClient>, info: &ServerPeerInfo, uris: Vec<String>) -> Self {
         let capabilities = &info.capabilities;
-        let tells = [
+        let announces = [
             capabilities.tools.as_ref().and_then(|tools| tools.list_changed),
             capabilities.prompts.as_ref().and_then(|prompts| prompts.list_changed),
             capabilities.resources.as_ref().and_then(|resources| resources.list_changed),
         ];
-        if !tells.contains(&Some(true)) && followed.is_empty() {
+        if !announces.contains(&Some(true)) && uris.is_empty() {
             return Self::Silent;
         }
         let mut filter = SubscriptionFilter::builder()
@@ -215,7 +220,7 @@ impl Subscribed {
             .prompts_list_changed()
             .resources_list_changed()
             .build();
-        filter.resource_subscriptions = (!followed.is_empty()).then_some(followed);
+        filter.resource_subscriptions = (!uris.is_empty()).then_some(uris);
         match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
             Ok(Ok(stream)) => Self::Open(Box::new(stream)),
             Ok(Err(ServiceError::McpError(error))) if error.code == ErrorCode::METHOD_NOT_FOUND => {

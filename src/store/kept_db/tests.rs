@@ -2,25 +2,54 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Write},
     path::PathBuf,
     process::{Command, Stdio},
+    sync::LazyLock,
     thread,
+    time::Duration,
 };
 
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
-    super::tests::{folder, names},
+    super::tests::{dead_process, folder, names},
+    chunks::{CHUNK, ChunkWriter},
     *,
 };
+use crate::clock::Clock;
 
 const HOUR: Duration = Duration::from_secs(3600);
-const ROOMY: Limits = Limits { bytes: 1 << 30, age: HOUR };
+const ROOMY: Retention = Retention { bytes: 1 << 30, age: HOUR };
 
-fn open(folder: &TempDir, limits: Limits) -> Kept {
-    Kept::open(folder.path(), limits).expect("opens")
+fn open(folder: &TempDir, retention: Retention) -> KeptDb {
+    KeptDb::open(folder.path(), retention, here()).expect("opens")
+}
+
+fn in_memory(retention: Retention) -> KeptDb {
+    KeptDb::in_memory(retention, here()).expect("opens")
+}
+
+/// This process, for the whole time of the tests.
+fn here() -> Holder {
+    static HERE: LazyLock<Holder> = LazyLock::new(|| Holder::new(Clock::default()));
+    HERE.clone()
+}
+
+/// A gateway that holds its leases as another process.
+fn open_as(process: u32, folder: &TempDir) -> KeptDb {
+    KeptDb::open(folder.path(), ROOMY, Holder { process, ..here() }).expect("opens")
+}
+
+fn now_ms() -> u64 {
+    here().clock.unix_ms()
+}
+
+/// The value of an entry, parsed.
+fn value_of(kept: &KeptDb, id: &str, owner: &str) -> Option<Value> {
+    let text = kept.text(id, owner).expect("readable")?;
+    serde_json::from_str(&text).ok()
 }
 
 /// A value whose compact JSON is that long.
@@ -28,22 +57,14 @@ fn value(bytes: usize) -> Value {
     Value::String("x".repeat(bytes - 2))
 }
 
-fn put(kept: &Kept, id: &str, bytes: usize) {
-    assert_eq!(kept.put_result(id, None, &value(bytes)).expect("written"), bytes as u64);
+fn put(kept: &KeptDb, id: &str, bytes: usize) {
+    assert_eq!(kept.put_result(id, "", &value(bytes)).expect("written"), bytes as u64);
 }
 
 /// A job of this process.
 fn job(id: &str, state: JobState) -> JobRow {
-    let (profile, process) = (None, std::process::id());
-    JobRow {
-        id: id.into(),
-        label: "server.tool".into(),
-        profile,
-        state,
-        process,
-        started_ms: now_ms(),
-        bytes: 0,
-    }
+    let (owner, label) = (String::new(), "server.tool".into());
+    JobRow { id: id.into(), owner, label, state, started_ms: now_ms(), leased: true }
 }
 
 fn done(ended_ms: u64) -> JobState {
@@ -51,38 +72,27 @@ fn done(ended_ms: u64) -> JobState {
 }
 
 /// The ids of everything that is kept, those first that ended first.
-fn ids(kept: &Kept) -> Vec<String> {
+fn ids(kept: &KeptDb) -> Vec<String> {
     let all = "SELECT id FROM entries ORDER BY number";
     let read =
         |connection: &mut Connection| connection.prepare(all)?.query_map([], |row| row.get(0))?.collect();
     kept.read(read).expect("readable")
 }
 
-fn sql_of(kept: &Kept, statements: &str) {
+fn sql_of(kept: &KeptDb, statements: &str) {
     kept.database.with(|connection| connection.execute_batch(statements)).expect(statements);
 }
 
 /// The number that a query gives.
-fn number(kept: &Kept, query: &str) -> i64 {
+fn number(kept: &KeptDb, query: &str) -> i64 {
     kept.database.with(|connection| connection.query_row(query, [], |row| row.get(0))).expect(query)
 }
 
-fn is_whole(kept: &Kept) -> bool {
+fn is_whole(kept: &KeptDb) -> bool {
     let check = |connection: &mut Connection| {
         connection.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0))
     };
     kept.database.with(check).expect("checked") == "ok"
-}
-
-/// A number for a process that is not there any more.
-fn dead() -> u32 {
-    let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .arg("--list")
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("starts");
-    child.wait().expect("ended");
-    child.id()
 }
 
 #[test]
@@ -91,7 +101,7 @@ fn what_was_put_survives_a_reopen() {
     let result =
         json!({"content": [{"type": "text", "text": "查询天气 \"now\"\n🦀"}], "n": [0, -1, 1.5, null, true]});
     let ended = JobRow {
-        profile: Some("work".into()),
+        owner: "work".into(),
         state: JobState::Done { ended_ms: now_ms(), failed: true },
         ..job("job-1", JobState::Working)
     };
@@ -100,38 +110,37 @@ fn what_was_put_survives_a_reopen() {
     let length = result.to_string().len() as u64;
     {
         let kept = open(&folder, ROOMY);
-        assert_eq!(kept.counts().expect("readable"), Counts::default());
-        assert_eq!(kept.put_result("r-1", None, &result).expect("written"), length);
+        assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
+        assert_eq!(kept.put_result("r-1", "", &result).expect("written"), length);
         assert_eq!(kept.put_job(&ended, Some(&result)).expect("written"), length);
         assert_eq!(kept.put_job(&cancelled, None).expect("written"), 0);
         assert_eq!(kept.put_job(&working, None).expect("written"), 0);
     }
     assert_eq!(names(&folder), ["kept.db", "kept.lock"]);
     let kept = open(&folder, ROOMY);
-    assert_eq!(kept.get("r-1", None).expect("readable").as_ref(), Some(&result));
-    assert_eq!(kept.text("r-1", None).expect("readable"), Some(result.to_string()));
-    assert_eq!(kept.get("job-1", Some("work")).expect("readable").as_ref(), Some(&result));
-    assert_eq!(kept.get("job-2", None).expect("readable"), None);
-    assert_eq!(kept.get("job-4", None).expect("readable"), None);
-    let ended = JobRow { bytes: length, ..ended };
-    assert_eq!(kept.job("job-1", Some("work")).expect("readable"), Some(ended));
-    assert_eq!(kept.job("job-2", None).expect("readable"), Some(cancelled));
-    assert_eq!(kept.job("job-3", None).expect("readable"), Some(working));
-    assert_eq!(kept.job("r-1", None).expect("readable"), None);
-    assert_eq!(kept.counts().expect("readable"), Counts { entries: 4, bytes: 2 * length });
+    assert_eq!(value_of(&kept, "r-1", "").as_ref(), Some(&result));
+    assert_eq!(kept.text("r-1", "").expect("readable"), Some(result.to_string()));
+    assert_eq!(value_of(&kept, "job-1", "work").as_ref(), Some(&result));
+    assert_eq!(value_of(&kept, "job-2", ""), None);
+    assert_eq!(value_of(&kept, "job-4", ""), None);
+    assert_eq!(kept.job("job-1", "work").expect("readable"), Some(ended));
+    assert_eq!(kept.job("job-2", "").expect("readable"), Some(cancelled));
+    assert_eq!(kept.job("job-3", "").expect("readable"), Some(working));
+    assert_eq!(kept.job("r-1", "").expect("readable"), None);
+    assert_eq!(kept.counts().expect("readable"), KeptCounts { entries: 4, bytes: 2 * length });
 }
 
 #[test]
 fn values_of_any_length_are_cut_and_joined() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     let check = |bytes: usize, chunks: i64| {
         put(&kept, "r-1", bytes);
         assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), chunks, "{bytes}");
         assert_eq!(number(&kept, "SELECT max(length(data)) FROM chunks"), bytes.min(CHUNK) as i64);
-        let text = kept.text("r-1", None).expect("readable").expect("there");
+        let text = kept.text("r-1", "").expect("readable").expect("there");
         let expected = value(bytes).to_string();
         assert!(text == expected && text.capacity() == bytes, "{bytes}");
-        assert!(kept.get("r-1", None).expect("readable") == Some(value(bytes)), "{bytes}");
+        assert!(value_of(&kept, "r-1", "") == Some(value(bytes)), "{bytes}");
     };
     check(2, 1);
     check(CHUNK - 1, 1);
@@ -143,12 +152,12 @@ fn values_of_any_length_are_cut_and_joined() {
 
 #[test]
 fn bytes_in_any_pieces_become_chunks() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     let check = |pieces: &[usize], expected: &[i64]| {
         let all: Vec<u8> = (0..pieces.iter().sum()).map(|n: usize| (n % 251) as u8).collect();
         let written = kept.database.write(|transaction| {
             remove(transaction, 1)?;
-            let mut chunks = Chunks { transaction, entry: 1, n: 0, unwritten: Vec::new(), failed: None };
+            let mut chunks = ChunkWriter::new(transaction, 1);
             let mut rest = all.as_slice();
             for piece in pieces {
                 let (now, later) = rest.split_at(*piece);
@@ -163,7 +172,7 @@ fn bytes_in_any_pieces_become_chunks() {
             connection.prepare(lengths)?.query_map([], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()
         };
         assert_eq!(kept.database.with(lengths).expect("readable"), expected, "{pieces:?}");
-        let joined = kept.database.write(|transaction| read_chunks(transaction, 1, all.len() as i64));
+        let joined = kept.database.write(|transaction| chunks::read(transaction, 1, all.len() as i64));
         assert!(joined.expect("readable") == Some(all), "{pieces:?}");
     };
     const LONG: i64 = CHUNK as i64;
@@ -179,42 +188,42 @@ fn bytes_in_any_pieces_become_chunks() {
 
 #[test]
 fn a_character_may_lie_on_a_border() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     for before in 1..=5 {
         // Four bytes each, of which the border takes one more or less each time.
         let text = format!("{}{}", "x".repeat(CHUNK - before), "🦀".repeat(3));
-        kept.put_result("r-1", None, &json!(text)).expect("written");
+        kept.put_result("r-1", "", &json!(text)).expect("written");
         assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), 2);
-        assert!(kept.get("r-1", None).expect("readable") == Some(json!(text)), "{before}");
+        assert!(value_of(&kept, "r-1", "") == Some(json!(text)), "{before}");
     }
 }
 
 #[test]
 fn an_entry_takes_the_place_of_one_with_its_id() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     put(&kept, "r-1", 3 * CHUNK);
     put(&kept, "r-2", 10);
     put(&kept, "r-1", 20);
     assert_eq!(ids(&kept), ["r-2", "r-1"]);
-    assert_eq!(kept.counts().expect("readable"), Counts { entries: 2, bytes: 30 });
+    assert_eq!(kept.counts().expect("readable"), KeptCounts { entries: 2, bytes: 30 });
     assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), 2);
 }
 
 #[test]
 fn a_job_that_ended_does_not_run_again() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     let ended = job("job-1", done(now_ms()));
     kept.put_job(&ended, Some(&json!("x"))).expect("written");
     // The note of its start was slower.
     kept.put_job(&JobRow { state: JobState::Working, ..ended.clone() }, None).expect("written");
-    assert_eq!(kept.job("job-1", None).expect("readable"), Some(JobRow { bytes: 3, ..ended }));
-    assert_eq!(kept.get("job-1", None).expect("readable"), Some(json!("x")));
+    assert_eq!(kept.job("job-1", "").expect("readable"), Some(ended));
+    assert_eq!(value_of(&kept, "job-1", ""), Some(json!("x")));
 }
 
 #[test]
 fn the_oldest_go_until_the_rest_fits() {
-    let limits = Limits { bytes: 1_000, age: HOUR };
-    let kept = Kept::in_memory(limits).expect("opens");
+    let retention = Retention { bytes: 1_000, age: HOUR };
+    let kept = in_memory(retention);
     let working = job("job-0", JobState::Working);
     kept.put_job(&working, None).expect("written");
     let later = job("job-1", JobState::Working);
@@ -239,7 +248,7 @@ fn the_oldest_go_until_the_rest_fits() {
 
 #[test]
 fn small_ones_are_counted_too() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     kept.put_job(&job("job-1", JobState::Working), None).expect("written");
     sql_of(
         &kept,
@@ -258,7 +267,7 @@ fn what_is_too_old_goes_unless_the_clock_is_wrong() {
     let folder = folder();
     let now = now_ms();
     let hours = |ago: i64| now.saturating_add_signed(-ago * 3_600_000);
-    let kept = open(&folder, Limits { age: 2 * HOUR, ..ROOMY });
+    let kept = open(&folder, Retention { age: 2 * HOUR, ..ROOMY });
     for (id, state) in [
         ("now", done(now)),
         ("old", JobState::Cancelled { ended_ms: hours(1) }),
@@ -275,70 +284,63 @@ fn what_is_too_old_goes_unless_the_clock_is_wrong() {
     drop(kept);
     // And when it is opened. The running one is not of this process.
     let kept = open(&folder, ROOMY);
-    kept.put_job(&JobRow { started_ms: hours(50), process: 1, ..job("other", JobState::Working) }, None)
-        .expect("written");
     drop(kept);
-    assert_eq!(ids(&open(&folder, Limits { age: HOUR / 2, ..ROOMY })), ["now", "future", "r-1", "other"]);
+    let other = open_as(1, &folder);
+    other
+        .put_job(&JobRow { started_ms: hours(50), ..job("other", JobState::Working) }, None)
+        .expect("written");
+    drop(other);
+    assert_eq!(ids(&open(&folder, Retention { age: HOUR / 2, ..ROOMY })), ["now", "future", "r-1", "other"]);
 }
 
 #[test]
 fn jobs_of_dead_gateways_are_told_and_then_go() {
     let folder = folder();
-    let kept = open(&folder, ROOMY);
-    let lost = JobRow { process: dead(), ..job("lost", JobState::Working) };
-    let old = JobRow { started_ms: now_ms() - 2 * 3_600_000, ..lost.clone() };
-    kept.put_job(&lost, None).expect("written");
-    kept.put_job(&JobRow { id: "old".into(), ..old }, None).expect("written");
-    put(&kept, "r-1", 10);
-    assert_eq!(ids(&kept), ["lost", "old", "r-1"]);
-    drop(kept);
+    let dead = open_as(dead_process(), &folder);
+    let lost = job("lost", JobState::Working);
+    dead.put_job(&lost, None).expect("written");
+    let old = JobRow { id: "old".into(), started_ms: now_ms() - 2 * 3_600_000, ..lost.clone() };
+    dead.put_job(&old, None).expect("written");
+    put(&dead, "r-1", 10);
+    assert_eq!(ids(&dead), ["lost", "old", "r-1"]);
+    drop(dead);
     let kept = open(&folder, ROOMY);
     assert_eq!(ids(&kept), ["lost", "r-1"]);
-    let found = kept.job("lost", None).expect("readable").expect("there");
-    assert!(found == lost && !is_alive(found.process));
-}
-
-#[cfg(unix)]
-#[test]
-fn it_is_known_who_is_alive() {
-    assert!(is_alive(std::process::id()));
-    assert!(is_alive(1));
-    assert!(!is_alive(dead()));
-    assert!(!is_alive(0) && !is_alive(u32::MAX) && !is_alive(i32::MAX as u32));
+    assert_eq!(kept.job("lost", "").expect("readable"), Some(JobRow { leased: false, ..lost }));
 }
 
 #[test]
-fn one_profile_does_not_see_what_another_has() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
-    let profiles = [None, Some("work"), Some("")];
-    for (n, profile) in profiles.iter().enumerate() {
-        kept.put_result(&format!("r-{n}"), *profile, &json!(n)).expect("written");
-        let job = JobRow { profile: profile.map(Into::into), ..job(&format!("job-{n}"), done(now_ms())) };
-        kept.put_job(&job, Some(&json!(n))).expect("written");
+fn an_entry_is_shown_to_its_owner_only() {
+    let kept = in_memory(ROOMY);
+    let owners = ["", "work", "home"];
+    for owner in owners {
+        kept.put_result(&format!("r-{owner}"), owner, &json!(owner)).expect("written");
+        let job = JobRow { owner: owner.into(), ..job(&format!("job-{owner}"), done(now_ms())) };
+        kept.put_job(&job, Some(&json!(owner))).expect("written");
     }
-    for (n, owner) in profiles.iter().enumerate() {
-        for profile in profiles {
-            let seen = profile == *owner;
-            let value = seen.then(|| json!(n));
-            assert_eq!(kept.get(&format!("r-{n}"), profile).expect("readable"), value);
-            assert_eq!(kept.get(&format!("job-{n}"), profile).expect("readable"), value);
-            assert_eq!(kept.text(&format!("r-{n}"), profile).expect("readable").is_some(), seen);
-            assert_eq!(kept.job(&format!("job-{n}"), profile).expect("readable").is_some(), seen);
+    for owner in owners {
+        let (result, job) = (format!("r-{owner}"), format!("job-{owner}"));
+        for other in owners {
+            let value = (owner == other).then(|| json!(owner));
+            assert_eq!(value_of(&kept, &result, other), value);
+            assert_eq!(value_of(&kept, &job, other), value);
+            let found = kept.job(&job, other).expect("readable");
+            assert_eq!(found.map(|job| job.owner).as_deref(), (owner == other).then_some(owner));
         }
-        let jobs = kept.jobs(*owner, 10).expect("readable");
-        assert_eq!(jobs.iter().map(|job| &*job.id).collect::<Vec<_>>(), [format!("job-{n}")]);
+        let jobs = kept.jobs(owner, 10).expect("readable");
+        assert_eq!(jobs.into_iter().map(|job| job.id).collect::<Vec<_>>(), [job]);
     }
 }
 
 #[test]
 fn jobs_are_listed_newest_first() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     put(&kept, "r-1", 10);
     for (id, started_ms) in [("b", 2_000), ("c", 3_000), ("a", 1_000), ("d", 3_000)] {
         kept.put_job(&JobRow { started_ms, ..job(id, JobState::Working) }, None).expect("written");
     }
     let listed =
-        |most| kept.jobs(None, most).expect("readable").into_iter().map(|job| job.id).collect::<String>();
+        |most| kept.jobs("", most).expect("readable").into_iter().map(|job| job.id).collect::<String>();
     assert_eq!(
         (listed(10), listed(usize::MAX), listed(2), listed(0)),
         ("dcba".into(), "dcba".into(), "dc".into(), String::new())
@@ -350,10 +352,10 @@ fn what_is_forgotten_is_gone_from_the_disk() {
     let folder = folder();
     let kept = open(&folder, ROOMY);
     let text = "xylophone lessons ".repeat(200_000);
-    kept.put_result("r-1", None, &json!(text)).expect("written");
+    kept.put_result("r-1", "", &json!(text)).expect("written");
     kept.put_job(&job("job-1", JobState::Working), None).expect("written");
     kept.forget().expect("forgotten");
-    assert_eq!(kept.counts().expect("readable"), Counts::default());
+    assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
     for name in names(&folder) {
         let bytes = fs::read(folder.path().join(&name)).expect("readable");
         assert!(!bytes.windows(8).any(|window| window == b"xylophon"), "{name}");
@@ -361,7 +363,7 @@ fn what_is_forgotten_is_gone_from_the_disk() {
     }
     // What a running job gives is kept none the less.
     kept.put_job(&job("job-1", done(now_ms())), Some(&json!(1))).expect("written");
-    assert_eq!(kept.get("job-1", None).expect("readable"), Some(json!(1)));
+    assert_eq!(value_of(&kept, "job-1", ""), Some(json!(1)));
     assert_eq!(number(&kept, "PRAGMA auto_vacuum"), 2);
 }
 
@@ -374,7 +376,7 @@ fn the_file_shrinks_when_something_goes() {
     assert_eq!(number(&kept, "PRAGMA auto_vacuum"), 2);
     drop(kept);
     assert!((30..33).contains(&length()), "{}", length());
-    let kept = open(&folder, Limits { bytes: 8 << 20, age: HOUR });
+    let kept = open(&folder, Retention { bytes: 8 << 20, age: HOUR });
     assert_eq!(kept.counts().expect("readable").entries, 8);
     assert!(length() < 10, "{}", length());
     for n in 30..60 {
@@ -403,7 +405,7 @@ fn the_log_does_not_stay_as_long_as_the_longest_value() {
 
 #[test]
 fn it_is_the_same_in_memory() {
-    let kept = Kept::in_memory(Limits { bytes: 10 << 20, age: HOUR }).expect("opens");
+    let kept = in_memory(Retention { bytes: 10 << 20, age: HOUR });
     assert_eq!(number(&kept, "PRAGMA auto_vacuum"), 2);
     for n in 0..40 {
         put(&kept, &format!("r-{n}"), CHUNK + 3);
@@ -411,9 +413,9 @@ fn it_is_the_same_in_memory() {
     assert_eq!(ids(&kept), (31..40).map(|n| format!("r-{n}")).collect::<Vec<_>>());
     assert!(number(&kept, "PRAGMA page_count") < 800);
     kept.put_job(&job("job-1", done(now_ms())), Some(&json!([1]))).expect("written");
-    assert_eq!(kept.get("job-1", None).expect("readable"), Some(json!([1])));
+    assert_eq!(value_of(&kept, "job-1", ""), Some(json!([1])));
     kept.forget().expect("forgotten");
-    assert_eq!(kept.counts().expect("readable"), Counts::default());
+    assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
     assert!(number(&kept, "PRAGMA page_count") < 20);
 }
 
@@ -424,9 +426,9 @@ fn a_small_read_does_not_wait_for_a_large_write() {
     put(&kept, "r-1", 10);
     kept.database
         .write(|transaction| {
-            write_chunks(transaction, 1_000, &value(3 * CHUNK))?;
+            chunks::write(transaction, 1_000, &value(3 * CHUNK))?;
             // The writer is in the middle of its transaction, and has its connection to itself.
-            assert_eq!(kept.text("r-1", None).expect("readable").map(|text| text.len()), Some(10));
+            assert_eq!(kept.text("r-1", "").expect("readable").map(|text| text.len()), Some(10));
             assert_eq!(kept.counts().expect("readable").entries, 1);
             Ok(())
         })
@@ -435,27 +437,27 @@ fn a_small_read_does_not_wait_for_a_large_write() {
 
 #[test]
 fn a_value_that_cannot_be_written_leaves_nothing() {
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     put(&kept, "r-1", 10);
     sql_of(
         &kept,
         "CREATE TEMP TRIGGER full BEFORE INSERT ON chunks WHEN new.n = 2 BEGIN SELECT RAISE(ABORT, 'disk full'); END",
     );
-    let error = kept.put_result("r-1", None, &value(3 * CHUNK)).expect_err("not written");
+    let error = kept.put_result("r-1", "", &value(3 * CHUNK)).expect_err("not written");
     assert!(error.to_string().contains("disk full"), "{error}");
-    assert_eq!(kept.get("r-1", None).expect("readable"), Some(value(10)));
+    assert_eq!(value_of(&kept, "r-1", ""), Some(value(10)));
     assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), 1);
 }
 
 #[test]
 fn what_cannot_be_read_is_not_there() {
     let check = |damage: &str| {
-        let kept = Kept::in_memory(ROOMY).expect("opens");
+        let kept = in_memory(ROOMY);
         kept.put_job(&job("job-1", done(now_ms())), Some(&value(CHUNK + 10))).expect("written");
         sql_of(&kept, &format!("PRAGMA ignore_check_constraints = on; {damage}"));
-        assert_eq!(kept.get("job-1", None).expect("readable"), None, "{damage}");
+        assert_eq!(value_of(&kept, "job-1", ""), None, "{damage}");
         kept.counts().expect("readable");
-        kept.jobs(None, 10).expect("readable");
+        kept.jobs("", 10).expect("readable");
         put(&kept, "r-1", 10);
     };
     check("DELETE FROM chunks WHERE n = 0");
@@ -465,14 +467,14 @@ fn what_cannot_be_read_is_not_there() {
     check("UPDATE entries SET bytes = 9223372036854775807");
     check("UPDATE entries SET bytes = -1");
     check("UPDATE chunks SET data = zeroblob(length(data))");
-    let kept = Kept::in_memory(ROOMY).expect("opens");
+    let kept = in_memory(ROOMY);
     kept.put_job(&job("job-1", done(now_ms())), None).expect("written");
     for damage in
         ["state = 'asleep'", "started_ms = -1", "process = -1", "process = 1 << 40", "ended_ms = NULL"]
     {
         sql_of(&kept, &format!("PRAGMA ignore_check_constraints = on; UPDATE entries SET {damage}"));
-        assert_eq!(kept.job("job-1", None).expect("readable"), None, "{damage}");
-        assert_eq!(kept.jobs(None, 10).expect("readable"), [], "{damage}");
+        assert_eq!(kept.job("job-1", "").expect("readable"), None, "{damage}");
+        assert_eq!(kept.jobs("", 10).expect("readable"), [], "{damage}");
     }
 }
 
@@ -495,7 +497,7 @@ fn a_damaged_file_is_set_aside_and_begun_anew() {
             let damage = [damage, &[round]].concat();
             fs::write(folder.path().join("kept.db"), &damage).expect("writable");
             let kept = open(&folder, ROOMY);
-            assert_eq!(kept.counts().expect("readable"), Counts::default());
+            assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
             put(&kept, "r-1", CHUNK);
             drop(kept);
             // One is enough: it may be large.
@@ -512,7 +514,7 @@ fn a_newer_file_is_not_touched() {
     let newer = Connection::open(folder.path().join("kept.db")).expect("opens");
     newer.pragma_update(None, "user_version", 7).expect("written");
     drop(newer);
-    let error = Kept::open(folder.path(), ROOMY).expect_err("newer");
+    let error = KeptDb::open(folder.path(), ROOMY, here()).expect_err("newer");
     assert!(matches!(error, StoreError::Newer { found: 7, known: 1, .. }), "{error}");
     assert_eq!(names(&folder), ["kept.db", "kept.lock"]);
 }
@@ -524,7 +526,7 @@ fn only_the_owner_can_read_it() {
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     let parent = folder();
     let folder = parent.path().join("made/when/needed");
-    let kept = Kept::open(&folder, ROOMY).expect("opens");
+    let kept = KeptDb::open(&folder, ROOMY, here()).expect("opens");
     put(&kept, "r-1", 10);
     assert_eq!(mode(&folder), 0o700);
     for name in ["kept.db", "kept.db-wal", "kept.db-shm", "kept.lock"] {
@@ -561,14 +563,14 @@ fn puts_until_it_is_killed() {
         panic!("{settings}");
     };
     let number = |text: &str| text.parse::<usize>().expect("a number");
-    let limits = Limits { bytes: number(bytes) as u64, age: HOUR };
-    let kept = Kept::open(&PathBuf::from(folder), limits).expect("opens");
+    let retention = Retention { bytes: number(bytes) as u64, age: HOUR };
+    let kept = KeptDb::open(&PathBuf::from(folder), retention, here()).expect("opens");
     let mut output = io::stdout();
     for n in number(first)..number(first) + number(entries) {
         let id = format!("{name}-{n}");
         let value = serde_json::from_str(&text_of(&id)).expect("JSON");
         if n.is_multiple_of(2) {
-            kept.put_result(&id, None, &value).expect("written");
+            kept.put_result(&id, "", &value).expect("written");
         } else {
             let started = job(&id, JobState::Working);
             kept.put_job(&started, None).expect("written");
@@ -581,7 +583,7 @@ fn puts_until_it_is_killed() {
 fn child(folder: &Path, name: &str, first: usize, entries: usize, bytes: u64) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
     command
-        .args(["store::kept::tests::puts_until_it_is_killed", "--exact", "--ignored", "--nocapture"])
+        .args(["store::kept_db::tests::puts_until_it_is_killed", "--exact", "--ignored", "--nocapture"])
         .env(CHILD, format!("{}|{name}|{first}|{entries}|{bytes}", folder.display()))
         .stdout(Stdio::piped());
     command
@@ -593,11 +595,11 @@ fn told(line: &str) -> Option<String> {
 }
 
 /// Whether an entry is there; it is whole then.
-fn is_there(kept: &Kept, id: &str) -> bool {
-    let Some(text) = kept.text(id, None).expect("readable") else { return false };
+fn is_there(kept: &KeptDb, id: &str) -> bool {
+    let Some(text) = kept.text(id, "").expect("readable") else { return false };
     assert!(text == text_of(id), "{id} has {} bytes", text.len());
     if text.len() < 50_000 {
-        assert!(kept.get(id, None).expect("readable").is_some(), "{id} is not JSON");
+        assert!(value_of(kept, id, "").is_some(), "{id} is not JSON");
     }
     true
 }
@@ -616,7 +618,7 @@ fn two_gateways_put_at_once() {
     for n in 0..24 {
         assert!(is_there(&kept, &format!("one-{n}")) && is_there(&kept, &format!("other-{n}")));
     }
-    let jobs = kept.jobs(None, 100).expect("readable");
+    let jobs = kept.jobs("", 100).expect("readable");
     assert_eq!(jobs.len(), 24);
     assert!(jobs.iter().all(|job| matches!(job.state, JobState::Done { .. })));
     assert!(is_whole(&kept));
@@ -649,7 +651,7 @@ fn a_killed_gateway_loses_nothing_that_it_has_told() {
             (spacious, tight) = (folder(), folder());
         }
         let (folder, bytes) = if round % 2 == 0 { (&spacious, ROOMY.bytes) } else { (&tight, TIGHT) };
-        let limits = Limits { bytes, age: HOUR };
+        let retention = Retention { bytes, age: HOUR };
         let life = Duration::from_millis(20 + round * 17 % 60);
         let mut child = child(folder.path(), &format!("round{round}"), round as usize, 1_000, bytes)
             .stderr(Stdio::null())
@@ -676,7 +678,7 @@ fn a_killed_gateway_loses_nothing_that_it_has_told() {
         let ids = reader.join().expect("read");
         in_all += ids.len();
 
-        let kept = open(folder, limits);
+        let kept = open(folder, retention);
         assert!(is_whole(&kept), "round {round}");
         let there: Vec<bool> = ids.iter().map(|id| is_there(&kept, id)).collect();
         let gone = there.iter().position(|there| *there).unwrap_or(there.len());

@@ -8,11 +8,11 @@ use rmcp::{
 };
 use tokio::sync::watch;
 
-use super::Handler;
+use super::NonetServer;
 use crate::{
     gateway::{Gateway, Indexing, session::Session},
     meta,
-    passed::Passed,
+    prompts_resources::PromptsResources,
 };
 
 /// Tells a client of the session era which lists are not what they were.
@@ -35,7 +35,7 @@ pub(super) struct Lists {
     session: Weak<Session>,
     indexing: watch::Receiver<Indexing>,
     generation: u64,
-    passed: Arc<Passed>,
+    passed: Arc<PromptsResources>,
 }
 
 /// Which lists are not what they were.
@@ -46,7 +46,7 @@ pub(super) struct Changed {
 }
 
 impl Lists {
-    pub fn new(handler: &Handler) -> Self {
+    pub fn new(handler: &NonetServer) -> Self {
         let gateway = handler.gateway.clone();
         let (indexing, snapshot) = (gateway.indexing(), gateway.snapshot());
         let (generation, passed) = (snapshot.generation, snapshot.catalog.passed().clone());

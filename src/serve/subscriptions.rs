@@ -8,9 +8,9 @@ use rmcp::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{Handler, lists::Lists};
+use super::{NonetServer, list_changes::Lists};
 use crate::{
-    downstream::Following,
+    downstream::ResourceSubscription,
     gateway::{Gateway, session::Caller},
 };
 
@@ -21,7 +21,7 @@ const REFOLLOW: Duration = Duration::from_millis(500);
 const REFOLLOWS: usize = 60;
 
 /// Tells a client of the stateless era what it has subscribed to, until it hears no more.
-pub(super) async fn listen(handler: &Handler, context: SubscriptionContext) -> Result<(), ErrorData> {
+pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) -> Result<(), ErrorData> {
     let mut lists = Lists::new(handler);
     let (updated, mut updates) = mpsc::channel(UPDATES_QUEUE);
     let mut following = JoinSet::new();
@@ -74,7 +74,7 @@ pub(super) async fn follow(
     gateway: Arc<Gateway>,
     caller: Caller,
     uri: String,
-    mut following: Following,
+    mut following: ResourceSubscription,
     mut tell: impl AsyncFnMut() -> bool,
 ) {
     loop {

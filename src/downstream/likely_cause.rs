@@ -82,7 +82,7 @@ const CAUSES: &[(&[&str], &str)] = &[
 ];
 
 /// The likely cause of a failure, in a sentence, if one is known.
-pub fn likely(error: &str) -> Option<&'static str> {
+pub fn likely_cause(error: &str) -> Option<&'static str> {
     let error = error.to_lowercase();
     CAUSES.iter().find(|(words, _)| words.iter().any(|word| error.contains(word))).map(|(_, cause)| *cause)
 }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn common_failures_have_a_likely_cause() {
         let check = |error: &str, part: &str| {
-            let cause = likely(error).unwrap_or_default();
+            let cause = likely_cause(error).unwrap_or_default();
             assert!(cause.contains(part), "{error}: {cause}");
         };
         check("exit code 1; its stderr ends with: npm ERR! 404 Not Found - GET /no-such", "no package");
@@ -125,7 +125,7 @@ mod tests {
             // It says itself what to do.
             "no handshake within 4s; if it only starts slowly, raise `start_timeout` in [servers.shop]",
         ] {
-            assert_eq!(likely(error), None, "{error}");
+            assert_eq!(likely_cause(error), None, "{error}");
         }
     }
 }

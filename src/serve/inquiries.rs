@@ -7,10 +7,10 @@ use rmcp::{
 };
 use serde_json::json;
 
-use super::Handler;
+use super::NonetServer;
 use crate::gateway::inquiry::Inquiry;
 
-impl Handler {
+impl NonetServer {
     /// Answers the command line under the profile of its session: `{answer}` or `{fault}`.
     pub(super) async fn inquire(
         &self,

@@ -1,0 +1,120 @@
+//! What signs the requests to one server, and what must not appear in any text about it.
+
+use std::sync::Arc;
+
+use super::{
+    ConnectionContext, Remedy, environment,
+    link::{Lost, SignInNeeded},
+    refusal::Refusal,
+};
+use crate::{
+    config::{Grant, ServerSettings, Transport},
+    oauth::Account,
+    text::clip,
+};
+
+/// The shortest value of `env`, `headers` or the keyring that is masked: shorter ones are words, not secrets.
+const MASKED: usize = 8;
+/// The most scopes in a suggested command.
+const MAX_SCOPES: usize = 20;
+
+pub(super) struct Credentials {
+    server: Arc<str>,
+    /// The command that signs in to a server, up to its name.
+    login: String,
+    /// Values of `env` and `headers`, and secrets of the keyring.
+    pub secrets: Arc<[String]>,
+    /// The sign-in, for a server whose `headers` do not authorize its requests.
+    pub account: Option<Arc<Account>>,
+}
+
+impl Credentials {
+    pub fn new(server: &Arc<str>, settings: &ServerSettings, context: &ConnectionContext) -> Self {
+        let (hidden, inherited) = match &settings.transport {
+            Transport::Stdio { env, inherit_env, .. } => (env, Some(environment::named(inherit_env))),
+            Transport::Http { headers, .. } => (headers, None),
+        };
+        let configured = hidden.values().chain(&settings.secrets);
+        let configured = configured.map(|value| value.expose().trim_start_matches("Bearer ").to_string());
+        let secrets = configured.chain(inherited.into_iter().flatten());
+        let account = match &settings.transport {
+            Transport::Http { url, oauth, .. } if settings.transport.is_signed_in_to() => {
+                Some(Arc::new(Account::new(server, url, oauth.clone(), context.vault.as_ref())))
+            }
+            _ => None,
+        };
+        Self {
+            server: server.clone(),
+            login: context.login.clone(),
+            secrets: secrets.filter(|value| value.len() >= MASKED).collect(),
+            account,
+        }
+    }
+
+    /// Returns a text without secrets and access tokens.
+    pub fn mask(&self, text: &str) -> String {
+        let text = mask(&self.secrets, text);
+        match &self.account {
+            Some(account) => account.mask(text),
+            None => text,
+        }
+    }
+
+    pub fn mask_lost(&self, lost: Lost) -> Lost {
+        match lost {
+            Lost::Failed(reason) => Lost::Failed(self.mask(&reason)),
+            sign_in @ Lost::SignIn(_) => sign_in,
+        }
+    }
+
+    /// Returns what the user has to do about a refusal.
+    pub fn sign_in(&self, refusal: &Refusal) -> SignInNeeded {
+        let remedy = match self.account.as_ref().map(|account| account.grant()) {
+            None => Remedy::Headers,
+            Some(Grant::ClientCredentials) => Remedy::Client,
+            Some(Grant::AuthorizationCode) => {
+                let scopes = refusal.scope.iter().flat_map(|scope| scope.split_whitespace());
+                // The server chooses the scopes, and the user runs the command.
+                let scopes = scopes.filter(|scope| is_plain(scope)).take(MAX_SCOPES);
+                let scopes: String = scopes.map(|scope| format!(" --scope {scope}")).collect();
+                Remedy::Login(format!("{} {}{scopes}", self.login, self.server))
+            }
+        };
+        let challenge = refusal.challenge.replace(char::is_control, " ");
+        SignInNeeded { error: self.mask(&clip(&challenge, 400)), remedy }
+    }
+
+    /// Resolves once the user has signed in or out.
+    pub async fn changed(&self) {
+        match &self.account {
+            Some(account) => account.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Replaces each of `secrets` in a text.
+pub(super) fn mask(secrets: &[String], text: &str) -> String {
+    secrets.iter().fold(text.to_string(), |text, secret| text.replace(secret.as_str(), "***"))
+}
+
+/// Returns whether a scope has only characters without a meaning in any shell.
+fn is_plain(scope: &str) -> bool {
+    !scope.starts_with('-') && scope.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@+=*-".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain;
+
+    #[test]
+    fn a_scope_is_part_of_a_command_only_without_a_meaning_to_a_shell() {
+        let check = |scope: &str, expected: bool| assert_eq!(is_plain(scope), expected, "{scope}");
+        check("files:read", true);
+        check("https://www.example.com/auth/drive.readonly", true);
+        check("x&calc&", false);
+        check("$(id)", false);
+        check("--keyring", false);
+        check("it's", false);
+    }
+}

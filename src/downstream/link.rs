@@ -1,0 +1,140 @@
+//! The seam between supervision and the kinds of servers: a [`Connector`] reaches one server, a [`Link`] is one live
+//! connection to it.
+//!
+//! MCP over rmcp (`mcp`) is the one implementation; tests script another one in memory. Texts that come out of here hold no
+//! secrets.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use rmcp::model::CompleteRequestParams;
+use serde_json::{Map, Value};
+
+use super::{CallError, Control, Era, LogLevel, Remedy};
+use crate::catalog::Listing;
+
+/// The way to one server. Remembers what earlier attempts learned about the server.
+pub(super) trait Connector: Send + Sync {
+    /// Connects once. `patience` is the whole time for it; the caller drops the future after that.
+    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>>;
+
+    /// Resolves once the user has signed in or out.
+    fn sign_in_changed(&self) -> BoxFuture<'_, ()>;
+
+    /// Returns the last lines that the server wrote on stderr.
+    fn stderr_tail(&self) -> Vec<String>;
+}
+
+/// One live connection.
+pub(super) trait Link: Send + Sync {
+    /// Returns the negotiated revision of the protocol.
+    fn revision(&self) -> Revision;
+
+    /// Reads all lists of the server.
+    fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>>;
+
+    /// Resolves when a list has changed. Loses no change if the future is dropped and asked for again.
+    fn changed(&self) -> BoxFuture<'_, ()>;
+
+    /// Resolves when the link has ended by itself.
+    fn lost(&self) -> BoxFuture<'_, Lost>;
+
+    /// Returns whether the link has ended.
+    fn is_closed(&self) -> bool;
+
+    /// Sends one request and waits for its result, verbatim. Dropping the future cancels the request.
+    fn request<'a>(
+        &'a self,
+        request: LinkRequest,
+        input: Input,
+        control: &'a Control,
+    ) -> BoxFuture<'a, Result<Value, RequestError>>;
+
+    /// Subscribes to the changes of a resource.
+    fn subscribe(&self, uri: String) -> BoxFuture<'_, Result<(), CallError>>;
+
+    /// Ends such a subscription.
+    fn unsubscribe(&self, uri: String) -> BoxFuture<'_, ()>;
+
+    /// Sets the level of the server's log.
+    fn set_log_level(&self, level: LogLevel) -> BoxFuture<'_, ()>;
+
+    /// Closes the link and everything behind it. Returns `reason` with what the server said as it ended.
+    fn close(&self, reason: String) -> BoxFuture<'_, String>;
+}
+
+/// A negotiated revision of the protocol.
+#[derive(Clone, Debug)]
+pub(super) struct Revision {
+    pub version: String,
+    pub era: Era,
+}
+
+/// Why a server was not reached, or is no longer connected.
+#[derive(Clone, Debug)]
+pub(super) enum Lost {
+    Failed(String),
+    SignIn(SignInNeeded),
+}
+
+impl From<String> for Lost {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
+impl From<&str> for Lost {
+    fn from(reason: &str) -> Self {
+        Self::Failed(reason.into())
+    }
+}
+
+/// A sign-in that a server requires.
+#[derive(Clone, Debug)]
+pub(super) struct SignInNeeded {
+    /// The server's challenge.
+    pub error: String,
+    pub remedy: Remedy,
+}
+
+/// Why a request has no result.
+#[derive(Debug)]
+pub(super) enum RequestError {
+    /// The link ended.
+    Lost,
+    /// The server requires a sign-in for this request.
+    SignIn(SignInNeeded),
+    /// Anything else.
+    Call(CallError),
+}
+
+/// A request to a server.
+#[derive(Clone, Debug)]
+pub(super) enum LinkRequest {
+    CallTool {
+        tool: String,
+        arguments: Map<String, Value>,
+        /// Whether the server takes the call only as a task.
+        as_task: bool,
+    },
+    GetPrompt {
+        prompt: String,
+        arguments: Map<String, Value>,
+    },
+    ReadResource {
+        uri: String,
+    },
+    Complete(Box<CompleteRequestParams>),
+    /// A request about one of the server's tasks.
+    Task {
+        method: &'static str,
+        params: Value,
+    },
+}
+
+/// What the client answered in the previous round (multi round-trip requests, SEP-2322).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Input {
+    pub responses: BTreeMap<String, Value>,
+    pub state: Option<String>,
+}

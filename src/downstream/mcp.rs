@@ -1,0 +1,404 @@
+//! MCP over rmcp: the one kind of server that there is behind a connection.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use parking_lot::Mutex;
+use rmcp::{
+    RoleClient,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientRequest, CompleteRequest, CustomRequest, GetExtensions,
+        GetMeta, GetPromptRequest, GetPromptRequestParams, ReadResourceRequest, ReadResourceRequestParams,
+        ServerPeerInfo, ServerResult, SetLevelRequestParams, SubscribeRequestParams,
+        UnsubscribeRequestParams,
+    },
+    service::{ClientCacheConfig, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError},
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    CallError, ConnectionContext, Control, Dial, Era, LogLevel, State,
+    child::{Child, Tail},
+    client_handler::NonetClient,
+    credentials::Credentials,
+    deepest,
+    link::{Connector, Input, Link, LinkRequest, Lost, RequestError, Revision, SignInNeeded},
+    listing::{ChangeStream, list},
+    refusal::{self, Refusal},
+    server_requests::OpenCalls,
+    subscriptions::Subscriptions,
+    tap::Declared,
+};
+use crate::{
+    catalog::Listing,
+    config::{ServerSettings, Transport},
+    text::clip,
+};
+
+/// The `_meta` key of the level from which on a client wants to hear a server's log (2026-07-28).
+const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
+/// How long until a call is worth another attempt whose token could not be renewed.
+const UNSENT: Duration = Duration::from_secs(5);
+/// How long rmcp may take to close a link.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// One MCP server, behind a command or an address.
+pub(super) struct McpServer {
+    pub name: Arc<str>,
+    pub transport: Transport,
+    pub dial: Option<Box<Dial>>,
+    pub context: Arc<ConnectionContext>,
+    pub credentials: Arc<Credentials>,
+    pub calls: Arc<OpenCalls>,
+    pub subscriptions: Arc<Subscriptions>,
+    pub habits: Mutex<Habits>,
+    /// The stderr of the last process.
+    pub tail: Mutex<Option<Tail>>,
+}
+
+/// What earlier attempts learned about a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Habits {
+    /// The era of the last handshake.
+    pub era: Option<Era>,
+    /// Whether the server speaks the old HTTP+SSE transport.
+    pub speaks_sse: bool,
+}
+
+impl McpServer {
+    pub fn new(
+        name: &Arc<str>,
+        settings: &ServerSettings,
+        context: Arc<ConnectionContext>,
+        dial: Option<Box<Dial>>,
+        calls: &Arc<OpenCalls>,
+        subscriptions: &Arc<Subscriptions>,
+    ) -> Self {
+        Self {
+            name: name.clone(),
+            transport: settings.transport.clone(),
+            dial,
+            credentials: Arc::new(Credentials::new(name, settings, &context)),
+            context,
+            calls: calls.clone(),
+            subscriptions: subscriptions.clone(),
+            habits: Mutex::default(),
+            tail: Mutex::default(),
+        }
+    }
+
+    async fn connected(&self, patience: Duration) -> Result<Arc<dyn Link>, Lost> {
+        let greeted = self.reach(patience).await.map_err(|lost| self.credentials.mask_lost(lost))?;
+        self.habits.lock().era = Some(greeted.era);
+        let peer = greeted.running.peer().clone();
+        // rmcp's own cache would serve old lists; the catalogue is ours.
+        peer.set_response_cache_config(ClientCacheConfig::disabled()).await;
+        Ok(Arc::new(McpLink {
+            name: self.name.clone(),
+            peer,
+            running: Mutex::new(Some(greeted.running)),
+            child: Mutex::new(greeted.child),
+            era: greeted.era,
+            info: greeted.info,
+            list_changed: greeted.list_changed,
+            changes: tokio::sync::Mutex::default(),
+            relisten: Notify::new(),
+            closed: greeted.closed,
+            signed_out: watch::Sender::new(None),
+            credentials: self.credentials.clone(),
+            subscriptions: self.subscriptions.clone(),
+        }))
+    }
+}
+
+impl Connector for McpServer {
+    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>> {
+        self.connected(patience).boxed()
+    }
+
+    fn sign_in_changed(&self) -> BoxFuture<'_, ()> {
+        self.credentials.changed().boxed()
+    }
+
+    fn stderr_tail(&self) -> Vec<String> {
+        let text = self.tail.lock().as_ref().map(Tail::text).unwrap_or_default();
+        self.credentials.mask(&text).lines().map(String::from).collect()
+    }
+}
+
+/// A server after its handshake.
+pub(super) struct Greeted {
+    pub running: RunningService<RoleClient, NonetClient>,
+    pub child: Option<Child>,
+    pub era: Era,
+    pub info: ServerPeerInfo,
+    /// Receives a signal for each `list_changed` notification.
+    pub list_changed: Arc<Notify>,
+    /// Cancelled when the transport is gone.
+    pub closed: CancellationToken,
+}
+
+/// A live connection to an MCP server.
+struct McpLink {
+    name: Arc<str>,
+    peer: Peer<RoleClient>,
+    running: Mutex<Option<RunningService<RoleClient, NonetClient>>>,
+    child: Mutex<Option<Child>>,
+    era: Era,
+    info: ServerPeerInfo,
+    list_changed: Arc<Notify>,
+    /// The stream of changes of a server of the stateless era.
+    changes: tokio::sync::Mutex<ChangeStream>,
+    /// Has that stream opened again, for other resources.
+    relisten: Notify,
+    closed: CancellationToken,
+    /// The sign-in that the server required for a request.
+    signed_out: watch::Sender<Option<SignInNeeded>>,
+    credentials: Arc<Credentials>,
+    subscriptions: Arc<Subscriptions>,
+}
+
+impl Link for McpLink {
+    fn revision(&self) -> Revision {
+        Revision { version: self.info.protocol_version.to_string(), era: self.era }
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {
+        async {
+            list(&self.peer, &self.info, &self.name)
+                .await
+                .map_err(|error| Lost::Failed(self.credentials.mask(&error)))
+        }
+        .boxed()
+    }
+
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        let streamed = async {
+            if self.era == Era::Session {
+                return std::future::pending().await;
+            }
+            let mut changes = self.changes.lock().await;
+            changes.next(&self.peer, &self.info, &self.subscriptions, &self.relisten).await;
+        };
+        async move {
+            tokio::select! {
+                () = self.list_changed.notified() => {}
+                () = streamed => {}
+            }
+        }
+        .boxed()
+    }
+
+    fn lost(&self) -> BoxFuture<'_, Lost> {
+        let signed_out = async {
+            let mut signed_out = self.signed_out.subscribe();
+            match signed_out.wait_for(Option::is_some).await.ok().and_then(|needed| needed.clone()) {
+                Some(needed) => Lost::SignIn(needed),
+                None => std::future::pending().await,
+            }
+        };
+        async move {
+            tokio::select! {
+                () = self.closed.cancelled() => "it closed the connection".into(),
+                lost = signed_out => lost,
+            }
+        }
+        .boxed()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.peer.is_transport_closed()
+    }
+
+    fn request<'a>(
+        &'a self,
+        request: LinkRequest,
+        input: Input,
+        control: &'a Control,
+    ) -> BoxFuture<'a, Result<Value, RequestError>> {
+        self.send(client_request(request, input), control).boxed()
+    }
+
+    fn subscribe(&self, uri: String) -> BoxFuture<'_, Result<(), CallError>> {
+        async {
+            if self.era == Era::Stateless {
+                self.relisten.notify_one();
+                return Ok(());
+            }
+            self.peer.subscribe(SubscribeRequestParams::new(uri)).await.map_err(|error| match error {
+                ServiceError::McpError(error) => CallError::Rpc(error),
+                error => CallError::Closed(deepest(&error)),
+            })
+        }
+        .boxed()
+    }
+
+    fn unsubscribe(&self, uri: String) -> BoxFuture<'_, ()> {
+        async {
+            match self.era {
+                Era::Stateless => self.relisten.notify_one(),
+                Era::Session => {
+                    let _ = self.peer.unsubscribe(UnsubscribeRequestParams::new(uri)).await;
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn set_log_level(&self, level: LogLevel) -> BoxFuture<'_, ()> {
+        async move {
+            if self.info.capabilities.logging.is_some()
+                && self.era == Era::Session
+                && let Err(error) = self.peer.set_level(SetLevelRequestParams::new(level.into())).await
+            {
+                tracing::debug!(server = %self.name, %error, "the log level was refused");
+            }
+        }
+        .boxed()
+    }
+
+    fn close(&self, reason: String) -> BoxFuture<'_, String> {
+        let (running, child) = (self.running.lock().take(), self.child.lock().take());
+        async move {
+            if let Some(mut running) = running {
+                let _ = running.close_with_timeout(CLOSE_LIMIT).await;
+            }
+            let Some(mut child) = child else { return reason };
+            let status = child.exit_status().await;
+            let reason = match status {
+                Some(status) => {
+                    self.credentials.mask(&child.tail().added_to(&format!("{reason} ({status})")))
+                }
+                None => reason,
+            };
+            child.stop().await;
+            reason
+        }
+        .boxed()
+    }
+}
+
+impl McpLink {
+    async fn send(&self, mut request: ClientRequest, control: &Control) -> Result<Value, RequestError> {
+        self.annotate(&mut request, control);
+        let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
+        let handle = sent.map_err(|_| RequestError::Lost)?;
+        let mut sent = Sent { handle: Some(handle), cancel: &control.cancel };
+        let failed = match sent.answer().await {
+            Ok(Ok(ServerResult::CustomResult(result))) => return Ok(result.0),
+            Ok(Ok(other)) => {
+                let other = serde_json::to_value(other);
+                return other.map_err(|error| RequestError::Call(CallError::Unreadable(error.to_string())));
+            }
+            Ok(Err(ServiceError::TransportClosed)) | Err(_) => return Err(RequestError::Lost),
+            Ok(Err(error)) => error,
+        };
+        Err(match failed {
+            ServiceError::TransportSend(error) => self.not_sent(error.error.as_ref()),
+            ServiceError::McpError(error) => RequestError::Call(CallError::Rpc(error)),
+            ServiceError::Cancelled { .. } => RequestError::Call(CallError::Cancelled),
+            error => RequestError::Call(CallError::Unreadable(clip(&error.to_string(), 400))),
+        })
+    }
+
+    /// Puts what belongs to the call on its way with the request.
+    fn annotate(&self, request: &mut ClientRequest, control: &Control) {
+        for (key, value) in &control.meta {
+            request.get_meta_mut().0.insert(key.clone(), value.clone());
+        }
+        if let Some(progress) = &control.progress {
+            request.extensions_mut().insert(progress.clone());
+        }
+        if let Some(asker) = &control.asker {
+            request.extensions_mut().insert(asker.clone());
+            request.extensions_mut().insert(Declared(asker.can.clone()));
+            if let Some(level) = asker.log.filter(|_| self.era == Era::Stateless) {
+                request.get_meta_mut().0.insert(LOG_LEVEL_KEY.into(), json!(level));
+            }
+        }
+    }
+
+    /// Returns why a request did not get through.
+    fn not_sent(&self, error: &(dyn std::error::Error + 'static)) -> RequestError {
+        if let Some(refusal) = Refusal::of(error) {
+            let needed = self.credentials.sign_in(&refusal);
+            // Where only this call needs a wider scope, the other calls go on.
+            if refusal.scope.is_none() {
+                self.signed_out.send_replace(Some(needed.clone()));
+            }
+            return RequestError::SignIn(needed);
+        }
+        let text = self.credentials.mask(&clip(&deepest(error), 400));
+        RequestError::Call(match refusal::is_unsent(error) {
+            true => CallError::NotReady(State::Down { error: text, retry_at: Instant::now() + UNSENT }),
+            false => CallError::Closed(text),
+        })
+    }
+}
+
+/// A request without its answer yet. Cancelled at the server if dropped before the answer.
+struct Sent<'a> {
+    handle: Option<RequestHandle<RoleClient>>,
+    /// Tells whether the client cancelled.
+    cancel: &'a CancellationToken,
+}
+
+impl Sent<'_> {
+    async fn answer(&mut self) -> Result<Result<ServerResult, ServiceError>, ()> {
+        let Some(handle) = &mut self.handle else { return Err(()) };
+        let answer = (&mut handle.rx).await;
+        self.handle = None;
+        answer.map_err(drop)
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let Some(handle) = self.handle.take() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let reason = match self.cancel.is_cancelled() {
+            true => "the client cancelled",
+            false => "the gateway's limit for this call is over",
+        };
+        // In a task of its own: a server that does not read would hold the caller.
+        runtime.spawn(async move {
+            let _ = handle.cancel(Some(reason.into())).await;
+        });
+    }
+}
+
+fn client_request(request: LinkRequest, input: Input) -> ClientRequest {
+    let responses = (!input.responses.is_empty()).then_some(input.responses);
+    match request {
+        LinkRequest::CallTool { tool, arguments, as_task: true } => {
+            let params = json!({ "name": tool, "arguments": arguments, "task": {} });
+            ClientRequest::CustomRequest(CustomRequest::new("tools/call", Some(params)))
+        }
+        LinkRequest::CallTool { tool, arguments, as_task: false } => {
+            let mut params = CallToolRequestParams::new(tool);
+            params.arguments = Some(arguments);
+            (params.input_responses, params.request_state) = (responses, input.state);
+            ClientRequest::CallToolRequest(CallToolRequest::new(params))
+        }
+        LinkRequest::GetPrompt { prompt, arguments } => {
+            let mut params = GetPromptRequestParams::new(prompt);
+            params.arguments = Some(arguments);
+            (params.input_responses, params.request_state) = (responses, input.state);
+            ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
+        }
+        LinkRequest::ReadResource { uri } => {
+            let mut params = ReadResourceRequestParams::new(uri);
+            (params.input_responses, params.request_state) = (responses, input.state);
+            ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params))
+        }
+        LinkRequest::Complete(params) => ClientRequest::CompleteRequest(CompleteRequest::new(*params)),
+        LinkRequest::Task { method, params } => {
+            ClientRequest::CustomRequest(CustomRequest::new(method, Some(params)))
+        }
+    }
+}

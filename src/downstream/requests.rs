@@ -1,0 +1,234 @@
+//! Requests to a server: a slot, a link, the rounds and tasks that a call may take, and an end in time.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use rmcp::model::CompleteRequestParams;
+use serde_json::{Map, Value};
+use tokio::{sync::SemaphorePermit, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    CallError, Connection, Control, Era, State,
+    link::{Input, Link, LinkRequest, RequestError},
+    server_requests::InputRequests,
+    tasks,
+};
+
+/// The most rounds of input in one call, as in the SDKs.
+const MAX_ROUNDS: usize = 10;
+/// The pause before a server that asks only for another round gets it.
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(200);
+/// The time that supervision gets to find out why a link ended.
+const POST_MORTEM: Duration = Duration::from_millis(100);
+
+impl Connection {
+    /// Calls a tool. `wait` is the longest wait for a server that is not connected. `as_task` requests a task, for tools
+    /// that support nothing else; a task that the server starts by itself is followed as well.
+    pub async fn call_tool(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        as_task: bool,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let until = Instant::now() + control.timeout;
+        let _slot = self.slot(&control, until).await?;
+        let request = LinkRequest::CallTool { tool: tool.into(), arguments, as_task };
+        self.asking(&control, wait, until, async {
+            let result = self.with_input(request, &control, wait, until).await?;
+            match tasks::started(&result) {
+                Some(task) => self.follow_task(task, &control, until).await,
+                None => Ok(result),
+            }
+        })
+        .await
+    }
+
+    /// Gets a prompt.
+    pub async fn get_prompt(
+        &self,
+        prompt: &str,
+        arguments: Map<String, Value>,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let until = Instant::now() + control.timeout;
+        let request = LinkRequest::GetPrompt { prompt: prompt.into(), arguments };
+        self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await
+    }
+
+    /// Reads a resource.
+    pub async fn read_resource(
+        &self,
+        uri: &str,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let until = Instant::now() + control.timeout;
+        let request = LinkRequest::ReadResource { uri: uri.into() };
+        self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await
+    }
+
+    /// Completes an argument of a prompt or of a resource template.
+    pub async fn complete(
+        &self,
+        params: CompleteRequestParams,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let until = Instant::now() + control.timeout;
+        let request = LinkRequest::Complete(Box::new(params));
+        self.request(request, Input::default(), &control, wait, until).await
+    }
+
+    /// Returns the number of calls in flight.
+    pub fn in_flight(&self) -> usize {
+        self.settings().concurrency().saturating_sub(self.slots.available_permits())
+    }
+
+    /// Lets the server ask the client of a request while `work` runs.
+    async fn asking(
+        &self,
+        control: &Control,
+        wait: Duration,
+        until: Instant,
+        work: impl Future<Output = Result<Value, CallError>>,
+    ) -> Result<Value, CallError> {
+        // Before the server is ready, none of its requests belong to this call.
+        self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
+        let mut open = control.asker.clone().map(|asker| self.calls.enter(asker));
+        let result = work.await;
+        if let (Some(open), Ok(_) | Err(CallError::Rpc(_))) = (&mut open, &result) {
+            open.answered();
+        }
+        result
+    }
+
+    /// Sends a request, and sends it again with what the client answers until the result asks for no more input (multi
+    /// round-trip requests, SEP-2322).
+    async fn with_input(
+        &self,
+        request: LinkRequest,
+        control: &Control,
+        wait: Duration,
+        mut until: Instant,
+    ) -> Result<Value, CallError> {
+        let may_ask = self.link().is_some_and(|link| link.revision().era == Era::Stateless);
+        let again = may_ask.then(|| request.clone());
+        let mut result = self.request(request, Input::default(), control, wait, until).await?;
+        let Some(request) = again else { return Ok(result) };
+        for _ in 0..MAX_ROUNDS {
+            if result.get("resultType").and_then(Value::as_str) != Some("input_required") {
+                return Ok(result);
+            }
+            let requests = match result.get_mut("inputRequests").map(Value::take) {
+                Some(Value::Object(requests)) => requests,
+                _ => InputRequests::new(),
+            };
+            let state = result.get("requestState").and_then(Value::as_str).map(String::from);
+            if requests.is_empty() {
+                tokio::time::sleep(BETWEEN_ROUNDS).await;
+            }
+            // The user's time does not count against the server.
+            let asked = Instant::now();
+            let responses = self.answers(requests, control).await?;
+            until += asked.elapsed();
+            let input = Input { responses, state };
+            result = self.request(request.clone(), input, control, Duration::ZERO, until).await?;
+        }
+        Err(CallError::Unreadable(format!("it asked for input more than {MAX_ROUNDS} times")))
+    }
+
+    /// Returns the client's answers to a server's requests.
+    pub(super) async fn answers(
+        &self,
+        requests: InputRequests,
+        control: &Control,
+    ) -> Result<BTreeMap<String, Value>, CallError> {
+        let Some(asker) = &control.asker else {
+            return Err(CallError::Unreadable("it requires input from a user, and there is no user".into()));
+        };
+        let replies = tokio::select! {
+            replies = asker.ask(requests) => replies,
+            () = control.cancel.cancelled() => return Err(CallError::Cancelled),
+        };
+        // Responses have no room for an error: the call cannot go on.
+        replies.into_iter().map(|(key, reply)| Ok((key, reply.map_err(CallError::Rpc)?))).collect()
+    }
+
+    /// Waits for a free slot.
+    async fn slot(&self, control: &Control, until: Instant) -> Result<SemaphorePermit<'_>, CallError> {
+        if let Ok(slot) = self.slots.try_acquire() {
+            return Ok(slot);
+        }
+        let busy = || CallError::Busy(self.settings().concurrency());
+        tokio::select! {
+            slot = self.slots.acquire() => slot.map_err(|_| busy()),
+            () = tokio::time::sleep_until(until) => Err(busy()),
+            () = control.cancel.cancelled() => Err(CallError::Cancelled),
+        }
+    }
+
+    /// Returns the live link. Waits until `until` for a server that is starting or was lost.
+    async fn ready(&self, until: Instant, cancel: &CancellationToken) -> Result<Arc<dyn Link>, CallError> {
+        if let Some(link) = self.link() {
+            return Ok(link);
+        }
+        let mut states = self.state.subscribe();
+        let mut kicked = false;
+        loop {
+            let state = states.borrow_and_update().clone();
+            match state {
+                State::Ready { .. } => {
+                    if let Some(link) = self.link() {
+                        return Ok(link);
+                    }
+                }
+                State::Starting => {}
+                // A caller waits: end the backoff. The outcome of that attempt is the answer.
+                State::Down { .. } if !kicked => {
+                    self.kick.notify_one();
+                    kicked = true;
+                }
+                other => return Err(CallError::NotReady(other)),
+            }
+            tokio::select! {
+                changed = states.changed() => {
+                    if changed.is_err() {
+                        return Err(CallError::NotReady(State::Stopped));
+                    }
+                }
+                () = tokio::time::sleep_until(until) => return Err(CallError::NotReady(self.state())),
+                () = cancel.cancelled() => return Err(CallError::Cancelled),
+            }
+        }
+    }
+
+    /// Sends one request and waits for its result until `until`, which is `control.timeout` after the beginning of the
+    /// call.
+    pub(super) async fn request(
+        &self,
+        request: LinkRequest,
+        input: Input,
+        control: &Control,
+        wait: Duration,
+        until: Instant,
+    ) -> Result<Value, CallError> {
+        let link = self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
+        let answer = tokio::select! {
+            answer = link.request(request, input, control) => answer,
+            () = tokio::time::sleep_until(until) => return Err(CallError::TimedOut(control.timeout)),
+            () = control.cancel.cancelled() => return Err(CallError::Cancelled),
+        };
+        match answer {
+            Ok(result) => Ok(result),
+            Err(RequestError::Call(error)) => Err(error),
+            Err(RequestError::SignIn(needed)) => Err(CallError::NotReady(needed.into())),
+            Err(RequestError::Lost) => {
+                tokio::time::sleep(POST_MORTEM).await;
+                Err(CallError::Closed(self.last_end()))
+            }
+        }
+    }
+}

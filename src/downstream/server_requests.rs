@@ -1,0 +1,397 @@
+//! Requests of a server to the client of a call: elicitation, sampling and roots. And log messages.
+//!
+//! Servers of the session era send such requests while a call is in flight. Over streamable HTTP they come on the stream of
+//! that call ([`RelatedCall`]). Elsewhere nothing tells the call, so a request goes to a client only if all calls in flight
+//! belong to that client; else it is declined, because no client may be asked on behalf of another. Servers of the stateless
+//! era ask in the result of the call itself.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use rmcp::model::{ErrorCode, ErrorData, LoggingLevel};
+use serde_json::{Map, Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+/// Asks the user to fill in a form or to open a page.
+pub const ELICITATION: &str = "elicitation/create";
+/// Asks the client's model for a completion.
+pub const SAMPLING: &str = "sampling/createMessage";
+/// Asks for the folders that the client works in.
+pub const ROOTS: &str = "roots/list";
+
+/// The severity of a log message (RFC 5424).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the words of the standard")]
+pub enum LogLevel {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+impl From<LoggingLevel> for LogLevel {
+    fn from(level: LoggingLevel) -> Self {
+        match level {
+            LoggingLevel::Debug => Self::Debug,
+            LoggingLevel::Info => Self::Info,
+            LoggingLevel::Notice => Self::Notice,
+            LoggingLevel::Warning => Self::Warning,
+            LoggingLevel::Error => Self::Error,
+            LoggingLevel::Critical => Self::Critical,
+            LoggingLevel::Alert => Self::Alert,
+            LoggingLevel::Emergency => Self::Emergency,
+        }
+    }
+}
+
+impl From<LogLevel> for LoggingLevel {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Debug => Self::Debug,
+            LogLevel::Info => Self::Info,
+            LogLevel::Notice => Self::Notice,
+            LogLevel::Warning => Self::Warning,
+            LogLevel::Error => Self::Error,
+            LogLevel::Critical => Self::Critical,
+            LogLevel::Alert => Self::Alert,
+            LogLevel::Emergency => Self::Emergency,
+        }
+    }
+}
+
+/// How long a server may still ask about a call that was cancelled.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Requests of a server to a client, each by a key, as `{method, params}`.
+pub type InputRequests = Map<String, Value>;
+/// The replies, by the same keys.
+pub type InputReplies = BTreeMap<String, Result<Value, ErrorData>>;
+
+/// A message on its way to the client of a call.
+#[derive(Debug)]
+pub enum ToClient {
+    /// Requests that need replies. Dropping the sender declines them.
+    Ask(InputRequests, oneshot::Sender<InputReplies>),
+    /// The params of a `notifications/message`.
+    Log(Value),
+}
+
+/// The channel to the client of a call.
+#[derive(Clone, Debug)]
+pub struct ClientChannel {
+    /// The client's session: requests never reach a client through the call of another.
+    pub session: u64,
+    /// The queue of messages while the call is in flight.
+    pub to: mpsc::Sender<ToClient>,
+    /// The client's capabilities for servers: `elicitation`, `sampling` and `roots`.
+    pub can: Arc<Map<String, Value>>,
+    /// The methods that were declined in the client's name.
+    pub declined: Arc<Mutex<Vec<String>>>,
+    /// Whether the client is asked by an unfinished result and comes back with the answer at any time (2026-07-28); else by
+    /// a request, while the client waits for the answer to its own.
+    pub parks: bool,
+    /// How long the client has been waiting.
+    pub waits: Arc<ClientWait>,
+    /// The level from which on the client wants the logs of servers, if it wants them.
+    pub log: Option<LogLevel>,
+}
+
+/// How long a client has been waiting for the answer to its request, without the time in which the client itself is asked.
+#[derive(Debug)]
+pub struct ClientWait {
+    since: Mutex<Instant>,
+    /// The replies of the client that are awaited.
+    replies: AtomicUsize,
+}
+
+impl Default for ClientWait {
+    fn default() -> Self {
+        Self { since: Mutex::new(Instant::now()), replies: AtomicUsize::new(0) }
+    }
+}
+
+impl ClientWait {
+    /// Returns the beginning of the wait.
+    pub fn since(&self) -> Instant {
+        *self.since.lock()
+    }
+
+    /// Begins the wait again, for a client that has just come back.
+    pub fn restart(&self) {
+        *self.since.lock() = Instant::now();
+    }
+
+    /// Returns whether the client is being asked.
+    pub fn is_asked(&self) -> bool {
+        self.replies.load(Ordering::Acquire) > 0
+    }
+
+    fn for_reply(&self) -> AwaitedReply<'_> {
+        self.replies.fetch_add(1, Ordering::AcqRel);
+        AwaitedReply(self)
+    }
+}
+
+/// An awaited reply of a client.
+struct AwaitedReply<'a>(&'a ClientWait);
+
+impl Drop for AwaitedReply<'_> {
+    fn drop(&mut self) {
+        self.0.replies.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl ClientChannel {
+    /// Returns whether the client declared that it can answer a request.
+    pub fn can_answer(&self, method: &str, params: &Value) -> bool {
+        let has = |name: &str, part: &str| self.can.get(name).is_some_and(|can| can.get(part).is_some());
+        match method {
+            // An empty capability means forms (2025-06-18).
+            ELICITATION if params["mode"] == "url" => has("elicitation", "url"),
+            ELICITATION => {
+                self.can.contains_key("elicitation")
+                    && (has("elicitation", "form") || !has("elicitation", "url"))
+            }
+            SAMPLING if params.get("tools").is_some() => has("sampling", "tools"),
+            SAMPLING => self.can.contains_key("sampling"),
+            ROOTS => self.can.contains_key("roots"),
+            _ => false,
+        }
+    }
+
+    fn note_declined(&self, method: &str) {
+        self.declined.lock().push(method.into());
+    }
+
+    /// Sends requests that the client can answer. Returns `None` if the client has gone.
+    pub async fn put(&self, requests: InputRequests) -> Option<InputReplies> {
+        let (reply, answered) = oneshot::channel();
+        let _awaited = self.waits.for_reply();
+        self.to.send(ToClient::Ask(requests, reply)).await.ok()?;
+        answered.await.ok()
+    }
+
+    /// Asks the client on behalf of a server. Requests without an answer are declined in the client's name.
+    pub(super) async fn ask(&self, requests: InputRequests) -> InputReplies {
+        let mut replies = InputReplies::new();
+        let mut open = InputRequests::new();
+        for (key, request) in requests {
+            let method = request["method"].as_str().unwrap_or_default();
+            if self.can_answer(method, &request["params"]) {
+                open.insert(key, request);
+            } else {
+                self.note_declined(method);
+                replies.insert(key, declined(method, "the client of the call cannot answer it"));
+            }
+        }
+        if open.is_empty() {
+            return replies;
+        }
+        let methods: Vec<(String, String)> = open
+            .iter()
+            .map(|(key, request)| (key.clone(), request["method"].as_str().unwrap_or_default().to_string()))
+            .collect();
+        let mut given = self.put(open).await.unwrap_or_default();
+        for (key, method) in methods {
+            let reply = given.remove(&key).unwrap_or_else(|| {
+                self.note_declined(&method);
+                declined(&method, "the client has gone")
+            });
+            replies.insert(key, reply);
+        }
+        replies
+    }
+}
+
+/// Returns the answer to a request that no client gets.
+fn declined(method: &str, why: &str) -> Result<Value, ErrorData> {
+    match method {
+        ELICITATION => Ok(json!({ "action": "decline" })),
+        ROOTS => Ok(json!({ "roots": [] })),
+        _ => {
+            Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("`{method}` was declined: {why}"), None))
+        }
+    }
+}
+
+/// The call that a server's request belongs to, if the transport tells. Put into the extensions of the request.
+#[derive(Clone, Debug)]
+pub(super) enum RelatedCall {
+    /// A call in flight, of this client.
+    Call(ClientChannel),
+    /// A call that has ended.
+    Over,
+}
+
+/// The calls in flight at one server, with the channels to their clients.
+#[derive(Debug, Default)]
+pub(super) struct OpenCalls {
+    all: Mutex<BTreeMap<u64, ClientChannel>>,
+    next: AtomicU64,
+}
+
+impl OpenCalls {
+    /// Lets the server ask this client until the result is dropped.
+    pub fn enter(self: &Arc<Self>, asker: ClientChannel) -> OpenCall {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.all.lock().insert(id, asker);
+        OpenCall { calls: self.clone(), id, answered: false }
+    }
+
+    fn leave(&self, id: u64) {
+        self.all.lock().remove(&id);
+    }
+
+    /// Returns the client of all calls in flight, if there is only one.
+    fn only(&self) -> Result<ClientChannel, &'static str> {
+        let all = self.all.lock();
+        let Some(last) = all.values().next_back() else { return Err("no call is in flight") };
+        match all.values().all(|asker| asker.session == last.session) {
+            // A call whose client still waits, rather than a call that has become a task.
+            true => Ok(all.values().rev().find(|asker| !asker.to.is_closed()).unwrap_or(last).clone()),
+            false => Err("calls of several clients are in flight, and the request does not tell its call"),
+        }
+    }
+
+    /// Sends a request of the server to the client of its call, or to the only client.
+    pub async fn ask(
+        &self,
+        server: &str,
+        about: Option<&RelatedCall>,
+        method: &str,
+        params: Value,
+    ) -> Result<Value, ErrorData> {
+        let asker = match about {
+            Some(RelatedCall::Call(asker)) => Ok(asker.clone()),
+            Some(RelatedCall::Over) => Err("its call has ended"),
+            None => self.only(),
+        };
+        let reply = match asker {
+            Ok(asker) => {
+                let requests = InputRequests::from_iter([(
+                    method.to_string(),
+                    json!({ "method": method, "params": params }),
+                )]);
+                asker.ask(requests).await.remove(method)
+            }
+            Err(why) => {
+                tracing::info!(server, method, "a request of the server was declined: {why}");
+                if about.is_none() {
+                    self.all.lock().values().for_each(|asker| asker.note_declined(method));
+                }
+                Some(declined(method, why))
+            }
+        };
+        reply.unwrap_or_else(|| declined(method, "it was not answered"))
+    }
+
+    /// Forwards a log message to the only client, if there is only one.
+    pub fn log(&self, params: Value) {
+        if let Ok(asker) = self.only() {
+            // A message that the client does not read in time is still in the gateway's own log.
+            let _ = asker.to.try_send(ToClient::Log(params));
+        }
+    }
+}
+
+/// A call that the server may ask about until this is dropped. A server that has not answered by then may still work on the
+/// call and ask about it; meanwhile no other client counts as the only one.
+#[derive(Debug)]
+pub(super) struct OpenCall {
+    calls: Arc<OpenCalls>,
+    id: u64,
+    answered: bool,
+}
+
+impl OpenCall {
+    /// Notes that the server has answered and asks no more.
+    pub fn answered(&mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        let (calls, id) = (self.calls.clone(), self.id);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !self.answered => drop(runtime.spawn(async move {
+                tokio::time::sleep(LINGER).await;
+                calls.leave(id);
+            })),
+            _ => calls.leave(id),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asker(session: u64, can: Value) -> (ClientChannel, mpsc::Receiver<ToClient>) {
+        let (to, receiver) = mpsc::channel(4);
+        let can = Arc::new(can.as_object().cloned().unwrap_or_default());
+        let (declined, waits) = (Arc::default(), Arc::default());
+        let asker = ClientChannel { session, to, can, declined, parks: false, waits, log: None };
+        (asker, receiver)
+    }
+
+    #[test]
+    fn a_client_is_asked_only_for_what_it_can() {
+        let check = |can: Value, method: &str, params: Value, expected: bool| {
+            assert_eq!(
+                asker(1, can.clone()).0.can_answer(method, &params),
+                expected,
+                "{can} {method} {params}"
+            );
+        };
+        let url = json!({ "mode": "url" });
+        check(json!({}), ELICITATION, json!({}), false);
+        check(json!({ "elicitation": {} }), ELICITATION, json!({}), true);
+        check(json!({ "elicitation": {} }), ELICITATION, url.clone(), false);
+        check(json!({ "elicitation": { "url": {} } }), ELICITATION, url, true);
+        check(json!({ "elicitation": { "url": {} } }), ELICITATION, json!({ "mode": "form" }), false);
+        check(json!({ "sampling": {} }), SAMPLING, json!({}), true);
+        check(json!({ "sampling": {} }), SAMPLING, json!({ "tools": [] }), false);
+        check(json!({ "sampling": { "tools": {} } }), SAMPLING, json!({ "tools": [] }), true);
+        check(json!({ "roots": {} }), ROOTS, Value::Null, true);
+        check(json!({ "roots": {} }), "no/such", Value::Null, false);
+    }
+
+    #[tokio::test]
+    async fn a_request_reaches_the_only_client_and_is_declined_between_two() {
+        let calls = Arc::new(OpenCalls::default());
+        let nobody = calls.ask("s", None, ELICITATION, json!({})).await;
+        assert_eq!(nobody, Ok(json!({ "action": "decline" })));
+        let (first, mut receiver) = asker(1, json!({ "elicitation": {} }));
+        let answering = tokio::spawn(async move {
+            while let Some(ToClient::Ask(requests, reply)) = receiver.recv().await {
+                let replies =
+                    requests.keys().map(|key| (key.clone(), Ok(json!({ "action": "accept" })))).collect();
+                let _ = reply.send(replies);
+            }
+        });
+        let _one = calls.enter(first.clone());
+        let _two = calls.enter(first.clone());
+        assert_eq!(calls.ask("s", None, ELICITATION, json!({})).await, Ok(json!({ "action": "accept" })));
+        let (other, _receiver) = asker(2, json!({ "elicitation": {} }));
+        let mut third = calls.enter(other);
+        assert_eq!(calls.ask("s", None, ELICITATION, json!({})).await, Ok(json!({ "action": "decline" })));
+        assert!(calls.ask("s", None, SAMPLING, json!({})).await.is_err());
+        third.answered();
+        drop(third);
+        assert_eq!(calls.ask("s", None, ELICITATION, json!({})).await, Ok(json!({ "action": "accept" })));
+        answering.abort();
+    }
+}

@@ -1,0 +1,148 @@
+//! Notices for one session: what its client should know, but did not ask for.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::results::json_len;
+
+/// How many notices wait for one session; the oldest go first.
+const MAX_NOTICES: usize = 50;
+/// How many bytes of notices go out with one answer; the rest goes with the next.
+const MAX_BYTES: usize = 8_000;
+
+/// The notices that wait for the next answer.
+#[derive(Debug, Default)]
+pub struct Mailbox(Mutex<Queue>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Value>,
+    /// How many were dropped since the last answer.
+    lost: usize,
+}
+
+impl Mailbox {
+    /// Adds a notice; drops the oldest one where too many wait.
+    pub fn post(&self, notice: Value) {
+        let mut queue = self.0.lock();
+        if queue.waiting.len() == MAX_NOTICES {
+            queue.waiting.pop_front();
+            queue.lost += 1;
+        }
+        queue.waiting.push_back(notice);
+    }
+
+    /// Removes the notices of a task whose result the client has.
+    pub fn withdraw(&self, task: &str) {
+        self.0.lock().waiting.retain(|notice| notice["task_id"] != task);
+    }
+
+    /// How many notices wait.
+    pub fn waiting(&self) -> usize {
+        self.0.lock().waiting.len()
+    }
+
+    /// Adds notices to an answer, as a last text block: `own` of this very call, then the waiting ones, each once, in order.
+    /// Notices that would make the block too long wait for the next answer.
+    pub fn attach(&self, answer: &mut Value, own: Vec<Value>) {
+        let mut queue = self.0.lock();
+        if queue.waiting.is_empty() && own.is_empty() {
+            return;
+        }
+        let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) else { return };
+        let mut all = own;
+        if queue.lost > 0 {
+            all.push(json!({ "kind": "notices_lost", "count": std::mem::take(&mut queue.lost) }));
+        }
+        let mut left = MAX_BYTES;
+        while let Some(next) = queue.waiting.front() {
+            let size = json_len(next);
+            if size > left && !all.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(size);
+            all.extend(queue.waiting.pop_front());
+        }
+        content.push(json!({ "type": "text", "text": json!({ "notices": all }).to_string() }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer() -> Value {
+        json!({ "content": [{ "type": "text", "text": "done" }] })
+    }
+
+    /// What the next answer carries, each notice as its `n`, its `task_id` or its kind.
+    fn next(mailbox: &Mailbox) -> Vec<Value> {
+        let mut answer = answer();
+        mailbox.attach(&mut answer, Vec::new());
+        let blocks = answer["content"].as_array().expect("blocks");
+        let Some(block) = blocks.get(1) else { return Vec::new() };
+        let mut block: Value = serde_json::from_str(block["text"].as_str().expect("text")).expect("JSON");
+        let notices = block["notices"].as_array_mut().expect("notices");
+        let name = |notice: &Value| {
+            ["n", "task_id", "count"].into_iter().find_map(|key| notice.get(key).cloned()).expect("a name")
+        };
+        notices.iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_notice_goes_out_once_and_in_order() {
+        let mailbox = Mailbox::default();
+        assert!(next(&mailbox).is_empty());
+        (1..=3).for_each(|n| mailbox.post(json!({ "n": n })));
+        assert_eq!(mailbox.waiting(), 3);
+        assert_eq!(next(&mailbox), [1, 2, 3]);
+        assert!(next(&mailbox).is_empty());
+    }
+
+    #[test]
+    fn the_notices_of_the_call_come_first() {
+        let mailbox = Mailbox::default();
+        mailbox.post(json!({ "n": 1 }));
+        let mut with_own = answer();
+        mailbox.attach(&mut with_own, vec![json!({ "n": 2 })]);
+        assert_eq!(with_own["content"][1]["text"], r#"{"notices":[{"n":2},{"n":1}]}"#);
+        // An answer without content leaves them for the next one.
+        mailbox.post(json!({ "n": 3 }));
+        mailbox.attach(&mut json!({}), Vec::new());
+        assert_eq!(next(&mailbox), [3]);
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_with_the_next_answer() {
+        let mailbox = Mailbox::default();
+        let long = "x".repeat(MAX_BYTES / 2);
+        (1..=3).for_each(|n| mailbox.post(json!({ "n": n, "text": long })));
+        mailbox.post(json!({ "n": 4, "text": long.repeat(3) }));
+        // A notice that is too long on its own goes out nevertheless.
+        for expected in [1, 2, 3, 4] {
+            assert_eq!(next(&mailbox), [expected]);
+        }
+    }
+
+    #[test]
+    fn the_oldest_make_room_and_are_counted() {
+        let mailbox = Mailbox::default();
+        (0..MAX_NOTICES + 2).for_each(|n| mailbox.post(json!({ "n": n })));
+        let told = next(&mailbox);
+        assert_eq!((told.len(), &told[0], &told[1]), (MAX_NOTICES + 1, &json!(2), &json!(2)));
+        mailbox.post(json!({ "n": 9 }));
+        assert_eq!(next(&mailbox), [9], "lost notices are counted once");
+    }
+
+    #[test]
+    fn a_withdrawn_notice_is_not_told() {
+        let mailbox = Mailbox::default();
+        for id in ["job-1", "job-2"] {
+            mailbox.post(json!({ "kind": "task_ended", "task_id": id }));
+        }
+        mailbox.withdraw("job-1");
+        assert_eq!(next(&mailbox), ["job-2"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! A task as answers show it.
+
+use std::{sync::Arc, time::SystemTime};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Job;
+use crate::{
+    clock::{at_unix_ms, millis},
+    fault::NextStep,
+    store::{JobRow, JobState},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    Running,
+    /// It has a result that is not an error.
+    Completed,
+    /// Its result is an error.
+    Failed,
+    Cancelled,
+    /// Its gateway ended before it did.
+    Lost,
+}
+
+impl TaskState {
+    /// Whether the task has a result, which may be an error.
+    pub fn has_result(self) -> bool {
+        matches!(self, TaskState::Completed | TaskState::Failed | TaskState::Cancelled)
+    }
+}
+
+/// A task: a job of this process, of an earlier run or of another gateway.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskSummary {
+    pub task_id: String,
+    pub state: TaskState,
+    /// What it runs, for people.
+    pub tool: String,
+    pub elapsed_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Value>,
+    /// What else is known of its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<&'static str>,
+    /// The kind of the notice, where this is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<&'static str>,
+    /// Its error, where it failed and the answer has no room for its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<NextStep>,
+    #[serde(skip)]
+    pub since: SystemTime,
+    /// The job itself, if it is in this process's table.
+    #[serde(skip)]
+    pub job: Option<Arc<Job>>,
+}
+
+impl Job {
+    /// The job as answers show it.
+    pub fn summary(self: &Arc<Self>) -> TaskSummary {
+        let end = self.end();
+        let elapsed = end.as_ref().map_or_else(|| self.began.elapsed(), |end| end.took);
+        let progress = self.progress.lock().clone();
+        TaskSummary {
+            task_id: self.id.clone(),
+            state: end.map_or(TaskState::Running, |end| end.state),
+            tool: self.label.clone(),
+            elapsed_ms: millis(elapsed),
+            progress: progress.and_then(|progress| progress()),
+            message: None,
+            kind: None,
+            error: None,
+            next_step: None,
+            since: self.since,
+            job: Some(self.clone()),
+        }
+    }
+}
+
+impl TaskSummary {
+    /// A job that only the store has.
+    pub(super) fn stored(row: JobRow, now_ms: u64) -> Self {
+        let (state, until_ms) = match row.state {
+            JobState::Working if row.leased => (TaskState::Running, now_ms),
+            JobState::Working => (TaskState::Lost, now_ms),
+            JobState::Done { ended_ms, failed: true } => (TaskState::Failed, ended_ms),
+            JobState::Done { ended_ms, failed: false } => (TaskState::Completed, ended_ms),
+            JobState::Cancelled { ended_ms } => (TaskState::Cancelled, ended_ms),
+        };
+        let lost = "The gateway that ran it ended before it did. Whether it had an effect is not known.";
+        Self {
+            task_id: row.id,
+            state,
+            tool: row.label,
+            elapsed_ms: until_ms.saturating_sub(row.started_ms),
+            progress: None,
+            message: (state == TaskState::Lost).then_some(lost),
+            kind: None,
+            error: None,
+            next_step: None,
+            since: at_unix_ms(row.started_ms),
+            job: None,
+        }
+    }
+
+    /// Adds the call that waits for the result.
+    pub fn with_wait_call(mut self) -> Self {
+        self.next_step = Some(wait_call(&self.task_id));
+        self
+    }
+
+    /// The notice that the task has ended.
+    pub fn into_notice(self) -> Value {
+        json!(Self { kind: Some("task_ended"), ..self.with_wait_call() })
+    }
+}
+
+/// The call that waits for a task and gives its result.
+pub fn wait_call(id: &str) -> NextStep {
+    NextStep::own("background_run", json!({ "task_id": id, "wait": true }))
+}
+
+/// The call that lists the tasks of a session.
+pub fn list_call() -> NextStep {
+    NextStep::own("background_run", json!({ "list_tasks": true }))
+}

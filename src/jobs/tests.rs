@@ -1,0 +1,277 @@
+//! Ownership, quotas, ends, progress, and what other gateways know of a job. Time is paused where a test waits.
+
+use std::sync::atomic::AtomicBool;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    search::Outcome,
+    store::{KeptCounts, Retention, SqliteStore, StoreError, Stored},
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn store(folder: Option<&TempDir>, clock: &Clock) -> Arc<SqliteStore> {
+    let folder = folder.map(|folder| folder.path().to_owned());
+    Arc::new(SqliteStore::new(folder, Retention { bytes: 1 << 20, age: HOUR }, clock.clone()))
+}
+
+fn jobs() -> Jobs {
+    let clock = Clock::default();
+    Jobs::new(store(None, &clock), clock)
+}
+
+fn owner(session: Option<u64>, profile: Option<&str>, local: bool) -> JobOwner {
+    JobOwner { session, profile: profile.map(Into::into), local }
+}
+
+fn me() -> JobOwner {
+    owner(Some(1), None, false)
+}
+
+fn start(owner: JobOwner) -> Start {
+    Start {
+        label: "shop.buy".into(),
+        owner,
+        began: Instant::now(),
+        cancel: CancellationToken::new(),
+        progress: Arc::new(|| None),
+    }
+}
+
+/// A job of this owner that does not end.
+fn endless(jobs: &Jobs, owner: JobOwner) -> Result<Arc<Job>, Full> {
+    jobs.adopt(start(owner), tokio::spawn(std::future::pending()), |_| {})
+}
+
+#[tokio::test]
+async fn a_job_is_shown_to_its_owner() {
+    let jobs = jobs();
+    let check = |of: &JobOwner, by: &JobOwner, shown: bool, listed: bool| {
+        let job = endless(&jobs, of.clone()).expect("there is room");
+        assert_eq!(jobs.get(&job.id, by).is_some(), shown, "{of:?} {by:?}");
+        assert_eq!(jobs.list(by).iter().any(|one| one.id == job.id), listed, "{of:?} {by:?}");
+    };
+    let (one, other) = (owner(Some(1), None, false), owner(Some(2), None, false));
+    check(&one, &one, true, true);
+    check(&one, &other, false, false);
+    // One user's clients on this machine share handles, but not lists.
+    let (here, there) = (owner(Some(1), None, true), owner(Some(2), None, true));
+    check(&here, &there, true, false);
+    check(&here, &other, false, false);
+    check(&one, &there, false, false);
+    // A profile is a wall for all of them.
+    let work = owner(Some(1), Some("work"), true);
+    check(&work, &work, true, true);
+    check(&work, &here, false, false);
+    check(&here, &work, false, false);
+    check(&work, &owner(Some(2), Some("work"), true), true, false);
+    // Without sessions a handle is all that is known of a client.
+    let nobody = owner(None, None, false);
+    check(&nobody, &nobody, true, false);
+    check(&nobody, &one, true, false);
+    check(&one, &nobody, false, false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn finished_jobs_make_room_and_running_ones_do_not() {
+    let jobs = Jobs { most: 3, ..jobs() };
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let work = tokio::spawn(async { ended.await.expect("the test ends it") });
+    let first = jobs.adopt(start(me()), work, |_| {}).expect("there is room");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    for _ in 0..2 {
+        endless(&jobs, me()).expect("there is room");
+    }
+    let refused = start(me());
+    let cancel = refused.cancel.clone();
+    let full = jobs.adopt(refused, tokio::spawn(async { json!({}) }), |_| {}).expect_err("all of them run");
+    assert_eq!(full.to_string(), "3 calls are running in the background already");
+    assert!(cancel.is_cancelled(), "nobody follows work that was refused");
+    end.send(json!({ "content": [] })).expect("it is running");
+    first.wait(HOUR).await.expect("it ends");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let last = endless(&jobs, me()).expect("there is room");
+    assert!(!jobs.knows(&first.id) && jobs.knows(&last.id));
+    assert_eq!(jobs.list(&me())[0].id, last.id, "newest first");
+    // The store still has it.
+    let found = jobs.find(&first.id, &me()).await.expect("it is known");
+    assert_eq!((found.state, found.job.is_none()), (TaskState::Completed, true));
+    assert_eq!(jobs.running(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_job_is_that_of_its_work() {
+    let jobs = jobs();
+    let check = async |value: Option<Value>, cancelled: bool, expected: TaskState, word: &str| {
+        let start = start(me());
+        let cancel = start.cancel.clone();
+        let work = async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            value.expect("the work panics")
+        };
+        let job = jobs.adopt(start, tokio::spawn(work), |_| {}).expect("there is room");
+        let running = json!(job.summary());
+        assert_eq!((&running["state"], &running["elapsed_ms"]), (&json!("running"), &json!(0)));
+        if cancelled {
+            cancel.cancel();
+        }
+        assert!(job.wait(Duration::from_secs(4)).await.is_none());
+        let end = job.wait(HOUR).await.expect("it ends");
+        assert_eq!((end.state, end.value.is_none()), (expected, true));
+        let found = jobs.find(&job.id, &me()).await.expect("it is known");
+        let summary = json!(found);
+        assert_eq!(summary["state"], word);
+        assert_eq!(summary["elapsed_ms"], 5_000);
+    };
+    check(Some(json!({ "content": [] })), false, TaskState::Completed, "completed").await;
+    check(Some(json!({ "isError": false })), false, TaskState::Completed, "completed").await;
+    check(Some(json!({ "isError": true })), false, TaskState::Failed, "failed").await;
+    check(Some(json!({ "isError": true })), true, TaskState::Cancelled, "cancelled").await;
+    check(Some(json!({ "content": [] })), true, TaskState::Cancelled, "cancelled").await;
+    check(None, false, TaskState::Failed, "failed").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_is_shown_until_the_end() {
+    let jobs = jobs();
+    let progress: Progress = Arc::new(|| Some(json!({ "progress": 2 })));
+    let work = tokio::time::sleep(Duration::from_secs(5));
+    let running = tokio::spawn(async move {
+        work.await;
+        json!({})
+    });
+    let job = jobs.adopt(Start { progress, ..start(me()) }, running, |_| {}).expect("there is room");
+    assert_eq!(job.summary().progress, Some(json!({ "progress": 2 })));
+    job.wait(HOUR).await.expect("it ends");
+    assert_eq!(job.summary().progress, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_is_announced_once_and_says_whether_somebody_waited() {
+    let jobs = jobs();
+    for waits in [false, true] {
+        let awaited = Arc::new(AtomicBool::new(false));
+        let (announced, ended) = tokio::sync::oneshot::channel();
+        let seen = awaited.clone();
+        let announce = move |job: &Arc<Job>| {
+            seen.store(job.is_awaited(), Ordering::Release);
+            announced.send(job.summary().into_notice()).expect("the test waits");
+        };
+        let work = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            json!({})
+        };
+        let job = jobs.adopt(start(me()), tokio::spawn(work), announce).expect("there is room");
+        let waiting = job.clone();
+        let waiter = waits.then(|| tokio::spawn(async move { waiting.wait(HOUR).await }));
+        let notice = ended.await.expect("it is announced");
+        assert_eq!((&notice["kind"], &notice["state"]), (&json!("task_ended"), &json!("completed")));
+        assert_eq!(notice["next_step"]["arguments"]["params"], json!({ "task_id": job.id, "wait": true }));
+        assert_eq!(awaited.load(Ordering::Acquire), waits);
+        if let Some(waiter) = waiter {
+            waiter.await.expect("no panic").expect("it ended");
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_run_knows_what_ended_and_what_was_lost() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let clock = Clock::default();
+    let before = Jobs::new(store(Some(&folder), &clock), clock.clone());
+    let mine = owner(Some(1), None, true);
+    let done = before.adopt(start(mine.clone()), tokio::spawn(async { json!({ "content": [] }) }), |_| {});
+    let done = done.expect("there is room");
+    done.wait(HOUR).await.expect("it ends");
+    let hangs = tokio::spawn(std::future::pending());
+    let lost = before.adopt(start(mine.clone()), hangs, |_| {}).expect("there is room");
+    let in_store = async |jobs: &Jobs, id: &str| jobs.store.job(id, "").await.expect("readable").is_some();
+    while !in_store(&before, &lost.id).await {
+        tokio::task::yield_now().await;
+    }
+
+    // As after a restart in a container, where the process number is the same.
+    clock.advance(Duration::from_secs(60));
+    let after = Jobs::new(store(Some(&folder), &clock), clock.clone());
+    let client = owner(Some(7), None, true);
+    let states = async |owner: &JobOwner, limit| -> Vec<TaskState> {
+        after.earlier(owner, limit).await.into_iter().map(|task| task.state).collect()
+    };
+    assert_eq!(states(&client, 10).await, [TaskState::Lost, TaskState::Completed]);
+    assert_eq!(states(&client, 1).await, [TaskState::Lost]);
+    assert_eq!(states(&owner(Some(7), Some("work"), true), 10).await, []);
+    assert_eq!(states(&owner(None, None, true), 10).await, [], "no list without a session");
+    let found = json!(after.find(&lost.id, &client).await.expect("it is known"));
+    assert_eq!(found["state"], "lost");
+    assert!(found["message"].is_string() && found["elapsed_ms"].as_u64() >= Some(60_000), "{found}");
+    assert!(after.find(&lost.id, &owner(Some(7), Some("work"), true)).await.is_none());
+    // The first gateway still has its lease: for it, the job runs.
+    let row = before.store.job(&lost.id, "").await.expect("readable").expect("there");
+    assert!(row.leased && before.earlier(&client, 10).await.is_empty());
+}
+
+/// A store that takes its time, or fails.
+#[derive(Debug)]
+struct Unreliable {
+    store: Arc<SqliteStore>,
+    takes: Duration,
+    fails: bool,
+}
+
+impl Store for Unreliable {
+    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Stored<'a, ()> {
+        self.store.put_result(id, owner, value)
+    }
+
+    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Stored<'_, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(self.takes).await;
+            if self.fails { Err(StoreError::Unusable) } else { self.store.put_job(job, result).await }
+        })
+    }
+
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
+        self.store.text(id, owner)
+    }
+
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
+        self.store.job(id, owner)
+    }
+
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
+        self.store.jobs(owner, limit)
+    }
+
+    fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
+        self.store.counts()
+    }
+
+    fn outcomes(&self) -> Stored<'_, Vec<Outcome>> {
+        self.store.outcomes()
+    }
+
+    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
+        self.store.put_outcome(outcome)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_has_ended_only_when_its_result_is_kept() {
+    let clock = Clock::default();
+    for fails in [false, true] {
+        let takes = Duration::from_secs(10);
+        let unreliable = Arc::new(Unreliable { store: store(None, &clock), takes, fails });
+        let jobs = Jobs::new(unreliable.clone(), clock.clone());
+        let result = json!({ "content": [{ "type": "text", "text": "done" }] });
+        let work = result.clone();
+        let job = jobs.adopt(start(me()), tokio::spawn(async move { work }), |_| {}).expect("there is room");
+        // The note of its start takes as long.
+        assert!(job.wait(Duration::from_secs(19)).await.is_none());
+        let end = job.wait(HOUR).await.expect("it ends");
+        let stored = unreliable.text(&job.id, "").await.expect("readable");
+        assert_eq!((stored.is_some(), end.value.as_deref()), (!fails, fails.then_some(&result)));
+    }
+}

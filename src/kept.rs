@@ -1,0 +1,212 @@
+//! Results that outlive their calls: kept when they are too large to show, read on piece by piece, used in params.
+//!
+//! The store has the results; this room gives them references, previews and pages. Going through a large result blocks, so
+//! that work happens away from the threads that answer. Knows owners and budgets, nothing of sessions.
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::{Map, Value};
+
+use crate::{
+    fault::{Code, Fault},
+    jobs::{self, JobEnd, JobOwner, Jobs},
+    memory,
+    results::{self, Body, Whole},
+    select::{SelectError, Selector},
+    store::{KeptCounts, Store, StoreError},
+    template::{self, Filled, Named, Source},
+};
+
+/// From this size of a result on, in bytes, memory is given back to the system after the result was handled.
+const LARGE: usize = 4 << 20;
+/// How long writing a large result to its client may take.
+const WRITE_TIME: Duration = Duration::from_secs(1);
+
+/// The kept results, those of jobs included.
+#[derive(Debug)]
+pub struct KeptResults {
+    store: Arc<dyn Store>,
+    jobs: Arc<Jobs>,
+    selector: Selector,
+}
+
+impl KeptResults {
+    /// The results of a store, read with a selector of jq filters.
+    pub fn new(store: Arc<dyn Store>, jobs: Arc<Jobs>, selector: Selector) -> Self {
+        Self { store, jobs, selector }
+    }
+
+    /// Answers `gateway.fetch_result`, with at most `budget` bytes.
+    pub async fn fetch(
+        &self,
+        owner: &JobOwner,
+        query: Map<String, Value>,
+        budget: usize,
+    ) -> Result<Value, Fault> {
+        let reference = query.get("ref").and_then(Value::as_str).unwrap_or_default();
+        let whole = self.whole(owner, reference).await?;
+        let body = match query.get("select").and_then(Value::as_str) {
+            None => whole.body,
+            Some(filter) => {
+                let selected = self.select(filter, whole).await;
+                match selected.map_err(|error| results::bad_query(&query, error.to_string()))? {
+                    Value::String(text) => Body::Text(text),
+                    value => Body::Json(value.to_string()),
+                }
+            }
+        };
+        blocking(move || results::read(body, &query, budget)).await?
+    }
+
+    /// Applies a jq filter to the value of a result.
+    pub async fn select(&self, filter: &str, whole: Whole) -> Result<Value, SelectError> {
+        let mut failed = None;
+        for reading in whole.readings(filter) {
+            match self.selector.select(filter, reading).await {
+                Ok(value) => return Ok(value),
+                // The error of the first reading is about the value that was shown.
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        Err(failed.unwrap_or_else(|| SelectError::Failed(filter.into(), "there is no value".into())))
+    }
+
+    /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; else keeps it and returns a preview with
+    /// its reference.
+    pub async fn fit(&self, owner: &JobOwner, result: Value, size: usize, budget: usize) -> Value {
+        if !results::must_be_shortened(&result, size, budget) {
+            return result;
+        }
+        let result = Arc::new(result);
+        let kept = self.keep(owner, result.clone()).await;
+        if let Err(error) = &kept {
+            tracing::error!(%error, "a large result was not kept");
+        }
+        let shortened = blocking(move || {
+            let (result, kept) = (Arc::unwrap_or_clone(result), kept.map_err(|error| error.to_string()));
+            results::shorten(result, size, budget, kept.as_deref().map_err(String::as_str))
+        });
+        shortened.await.unwrap_or_else(|_| jobs::panicked())
+    }
+
+    /// Keeps a result for later calls; returns its reference.
+    pub async fn keep(&self, owner: &JobOwner, result: Arc<Value>) -> Result<String, StoreError> {
+        let reference = results::new_reference();
+        self.store.put_result(&reference, owner.key(), result).await?;
+        Ok(reference)
+    }
+
+    /// The result of a task that has ended, as the call itself would have given it. A result that does not fit into `budget`
+    /// bytes becomes a preview, with the task's handle as its reference.
+    pub async fn of_task(&self, owner: &JobOwner, id: &str, budget: usize) -> Result<Value, Fault> {
+        let text = self.text(owner, id).await?;
+        let id = id.to_string();
+        blocking(move || {
+            let size = text.len();
+            let result = serde_json::from_str(&text).map_err(|error| unreadable(&id, &error))?;
+            Ok(match results::must_be_shortened(&result, size, budget) {
+                true => results::shorten(result, size, budget, Ok(&id)),
+                false => result,
+            })
+        })
+        .await?
+    }
+
+    /// Puts kept results in the place of the `{{ref:ID.path}}` templates of `params`; none if there are no such templates.
+    /// Other templates stay as they are.
+    pub async fn fill(&self, owner: &JobOwner, params: &Value) -> Result<Option<Filled>, Fault> {
+        let references = self.references(owner, params).await?;
+        if references.0.is_empty() {
+            return Ok(None);
+        }
+        let filled = template::fill(params, &|name| references.named(name));
+        filled.map(Some).map_err(|error| Fault::new(Code::NotFound, error.to_string()))
+    }
+
+    /// The kept results that templates in `params` name. Text in braces that does not look like one of our references is
+    /// somebody else's.
+    pub async fn references(&self, owner: &JobOwner, params: &Value) -> Result<References, Fault> {
+        let mut found = BTreeMap::new();
+        for id in template::references(params).into_iter().filter(|id| results::is_reference(id)) {
+            let whole = self.whole(owner, &id).await?;
+            let source =
+                blocking(move || whole.into_source()).await?.map_err(|error| unreadable(&id, &error))?;
+            found.insert(id, Arc::new(source));
+        }
+        Ok(References(found))
+    }
+
+    /// How much is kept; none if nothing was kept or read in this run.
+    pub async fn counts(&self) -> Option<KeptCounts> {
+        self.store.counts().await.ok()?
+    }
+
+    /// The value of a kept result.
+    async fn whole(&self, owner: &JobOwner, reference: &str) -> Result<Whole, Fault> {
+        let text = self.text(owner, reference).await?;
+        blocking(move || Whole::read(&text)).await
+    }
+
+    /// A kept result, or the result of a job, as JSON text.
+    async fn text(&self, owner: &JobOwner, id: &str) -> Result<String, Fault> {
+        match self.jobs.get(id, owner).map(|job| job.end()) {
+            Some(Some(JobEnd { value: Some(value), .. })) => {
+                return blocking(move || value.to_string()).await;
+            }
+            Some(Some(_)) => {}
+            Some(None) => {
+                let message = format!("The task `{id}` is still running; it has no result yet.");
+                return Err(Fault::new(Code::NotFound, message).then(jobs::wait_call(id)));
+            }
+            None if self.jobs.knows(id) => return Err(gone(id)),
+            None => {}
+        }
+        let text = self.store.text(id, owner.key()).await.map_err(|error| unreadable(id, &error))?;
+        settle_memory(text.as_ref().map_or(0, String::len));
+        text.ok_or_else(|| gone(id))
+    }
+}
+
+/// The kept results that templates name.
+#[derive(Debug, Default)]
+pub struct References(BTreeMap<String, Arc<Source>>);
+
+impl References {
+    /// What a name in a template stands for.
+    pub fn named(&self, name: &str) -> Named {
+        match name.strip_prefix("ref:").and_then(|id| self.0.get(id)) {
+            Some(value) => Named::Value(value.clone()),
+            None => Named::Foreign,
+        }
+    }
+}
+
+/// Gives memory back to the system after a large result has gone out, or was read.
+pub fn settle_memory(bytes: usize) {
+    if bytes >= LARGE {
+        tokio::spawn(async {
+            tokio::time::sleep(WRITE_TIME).await;
+            let _ = tokio::task::spawn_blocking(memory::give_back).await;
+        });
+    }
+}
+
+/// Does long work away from the threads that answer.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
+    let failed =
+        |_| Fault::new(Code::Internal, "Nonet failed while it read a kept result; the log has the reason.");
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+fn gone(id: &str) -> Fault {
+    let message =
+        format!("No result is kept as `{id}`: the reference is wrong or has expired. Make the call again.");
+    Fault::new(Code::NotFound, message)
+}
+
+fn unreadable(id: &str, error: &dyn std::error::Error) -> Fault {
+    Fault::new(Code::Internal, format!("The result `{id}` cannot be read: {error}"))
+}

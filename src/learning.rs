@@ -1,0 +1,165 @@
+//! Learning from outcomes: which tool was called with success after which search. On this machine only.
+//!
+//! A session remembers its last searches ([`RecentSearches`]). A successful call counts for the words of the last search that
+//! found the tool. [`Learning`] keeps these outcomes, and lifts the tool a little when the same words are searched again
+//! (`search/outcomes.rs`). Knows tools by their names only.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OnceCell, mpsc},
+    time::Instant,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    clock::Clock,
+    search::{Hit, Learned, Outcome, Outcomes},
+    store::Store,
+};
+
+/// How long after a search a call still counts as its outcome.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(10 * 60);
+/// The share of the best fit from which on a tool counts as found. Calls of other tools were not searched for.
+const FITS: f32 = 0.5;
+/// Searches of a session that are remembered; a model searches once per step.
+const MAX_SEARCHES: usize = 8;
+/// Outcomes that wait to be written. While the queue is full, further ones are kept in memory only.
+const QUEUE: usize = 64;
+
+/// What was learned, in memory and in the store.
+#[derive(Debug)]
+pub struct Learning {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    recalled: OnceCell<Recollection>,
+}
+
+#[derive(Debug)]
+struct Recollection {
+    outcomes: Mutex<Outcomes>,
+    /// To the one writer of the store.
+    unwritten: mpsc::Sender<Outcome>,
+}
+
+impl Learning {
+    /// Learns into a store. One of `tasks` writes the outcomes one after the other, until `stop`, and then those that still
+    /// wait.
+    pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: TaskTracker, stop: CancellationToken) -> Self {
+        Self { store, clock, tasks, stop, recalled: OnceCell::new() }
+    }
+
+    /// Reads what was learned before, if it has not been read. Until then nothing is learned.
+    pub async fn recall(&self) {
+        let read = async || {
+            let warn = |error: &_| tracing::warn!(%error, "what earlier searches led to cannot be read");
+            let outcomes = self.store.outcomes().await.inspect_err(warn).unwrap_or_default();
+            let (unwritten, rows) = mpsc::channel(QUEUE);
+            self.tasks.spawn(write(self.store.clone(), rows, self.stop.clone()));
+            Recollection { outcomes: Mutex::new(Outcomes::new(outcomes)), unwritten }
+        };
+        self.recalled.get_or_init(read).await;
+    }
+
+    /// What each tool gains for the words of a request, and from which words.
+    pub fn lifts(&self, words: &[String]) -> HashMap<Arc<str>, Learned> {
+        let Some(Recollection { outcomes, .. }) = self.recalled.get() else { return HashMap::new() };
+        outcomes.lock().boosts(words, self.clock.unix_secs())
+    }
+
+    /// Counts a successful call for the search that it followed, if it followed one.
+    pub fn succeeded(&self, searches: &RecentSearches, tool: &str) {
+        let Some(Recollection { outcomes, unwritten }) = self.recalled.get() else { return };
+        let Some(led) = searches.led_to(tool) else { return };
+        let now = self.clock.unix_secs();
+        let mut outcomes = outcomes.lock();
+        let mut rows = Vec::from_iter(outcomes.record(&led.words, tool, now));
+        if let Some(passed) = &led.passed_over {
+            rows.extend(outcomes.pass_over(&led.words, passed, now));
+        }
+        for row in rows {
+            if unwritten.try_send(row).is_err() {
+                tracing::debug!("the store is behind: an outcome is kept in memory only");
+            }
+        }
+    }
+}
+
+async fn write(store: Arc<dyn Store>, mut outcomes: mpsc::Receiver<Outcome>, stop: CancellationToken) {
+    loop {
+        let outcome = tokio::select! {
+            biased;
+            outcome = outcomes.recv() => outcome,
+            () = stop.cancelled() => return,
+        };
+        let Some(outcome) = outcome else { return };
+        if let Err(error) = store.put_outcome(outcome).await {
+            tracing::warn!(%error, "an outcome was not kept");
+        }
+    }
+}
+
+/// The last searches of a session, whose outcome may still come.
+#[derive(Debug, Default)]
+pub struct RecentSearches(Mutex<VecDeque<RecentSearch>>);
+
+#[derive(Debug)]
+struct RecentSearch {
+    words: Vec<String>,
+    /// The full names of the tools that it found and that were not called since.
+    found: Vec<Arc<str>>,
+    /// The tool that was shown first, until any of them is called.
+    first: Option<Arc<str>>,
+    at: Instant,
+}
+
+/// What a successful call says of a search before it.
+struct Led {
+    words: Vec<String>,
+    /// The tool that was shown first, if another one was called.
+    passed_over: Option<Arc<str>>,
+}
+
+impl RecentSearches {
+    /// Remembers a search by its words and hits. `name` gives the full name of a hit's tool.
+    pub fn remember(&self, words: Vec<String>, hits: &[Hit], name: impl Fn(&Hit) -> Option<Arc<str>>) {
+        if words.is_empty() {
+            return;
+        }
+        // A priority does not make a tool fit better.
+        let fit = |hit: &Hit| if hit.exact { 1.0 } else { hit.signals.fit() };
+        let enough = hits.iter().map(fit).fold(0.0, f32::max) * FITS;
+        let found = hits.iter().filter(|hit| fit(hit) >= enough).filter_map(&name).collect();
+        // Of a request for several things the first hit belongs to one of them only.
+        let first = hits.first().filter(|hit| hit.part.is_none()).and_then(&name);
+        let mut searches = self.0.lock();
+        if searches.len() == MAX_SEARCHES {
+            searches.pop_front();
+        }
+        searches.push_back(RecentSearch { words, found, first, at: Instant::now() });
+    }
+
+    /// What a call of this tool says of the last search that found it; counted once.
+    fn led_to(&self, tool: &str) -> Option<Led> {
+        self.0.lock().iter_mut().rev().find_map(|search| search.led_to(tool))
+    }
+}
+
+impl RecentSearch {
+    fn led_to(&mut self, tool: &str) -> Option<Led> {
+        let at = self.found.iter().position(|found| **found == *tool)?;
+        self.found.remove(at);
+        let passed_over = self.first.take().filter(|first| **first != *tool);
+        (self.at.elapsed() < FOLLOWED_WITHIN).then(|| Led { words: self.words.clone(), passed_over })
+    }
+}

@@ -1,0 +1,426 @@
+//! Requests in flight: the messages to their clients meanwhile, and the answers.
+//!
+//! A client of the session era is asked by requests while its own request is in flight. A client of the stateless era gets an
+//! unfinished result and sends the request again with the answers (SEP-2322); until then the request is parked here, under a
+//! handle that is good once, for the same request and profile.
+
+use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{
+        CallToolRequestParams, ClientCapabilities, InputRequiredResult, InputResponses,
+        LoggingMessageNotificationParam, ProgressNotificationParam, ServerRequest,
+    },
+    service::{Peer, PeerRequestOptions, RequestContext, ServiceError},
+};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    downstream::{ClientChannel, InputReplies, InputRequests, LogLevel, ToClient},
+    gateway::{Gateway, session::Caller},
+    jobs,
+    meta::{self, Answer},
+};
+
+/// The progress notifications of one call that wait for its client.
+const PROGRESS_QUEUE: usize = 4_096;
+/// The requests and log messages of servers that wait for one client.
+const TOWARD_QUEUE: usize = 256;
+/// The longest time that a request is parked.
+const PARKED_FOR: Duration = Duration::from_secs(600);
+/// The most parked requests; beyond it, requests of servers are declined.
+const MAX_PARKED: usize = 1_000;
+/// The beginning of every handle.
+const HANDLE: &str = "parked-";
+
+/// A request in flight, with the channels to its client. Its outcome is a `T`.
+pub(super) struct InFlight<T> {
+    /// The identity of the request: the client's answers are good only for the same request.
+    what: String,
+    profile: Option<String>,
+    work: Pin<Box<dyn Future<Output = T> + Send>>,
+    progress: Option<mpsc::Receiver<Value>>,
+    toward: mpsc::Receiver<ToClient>,
+    asker: ClientChannel,
+    /// Cancels the work if the request is dropped before its end.
+    cancel: DropGuard,
+}
+
+/// The parked requests, by their outcome.
+#[derive(Clone, Default)]
+pub(super) struct Parkings {
+    /// Tool calls.
+    pub calls: Arc<Parking<Answer>>,
+    /// Prompts and resources.
+    pub passed: Arc<Parking<Result<Value, ErrorData>>>,
+}
+
+/// Requests that wait for the answers of their clients.
+pub(super) struct Parking<T>(Mutex<HashMap<String, Parked<T>>>);
+
+impl<T> Default for Parking<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+struct Parked<T> {
+    request: InFlight<T>,
+    reply: oneshot::Sender<InputReplies>,
+    asked: Vec<String>,
+}
+
+/// How a request left its handler.
+pub(super) enum Outcome<T> {
+    /// The work has ended.
+    Ended(T),
+    /// The client has to answer first.
+    Asks(Box<InputRequiredResult>),
+}
+
+/// The channels from a request to its client.
+pub(super) struct Channels {
+    /// Takes progress, if the client wants it.
+    pub progress: Option<mpsc::Sender<Value>>,
+    /// Takes requests and log messages of servers.
+    pub asker: ClientChannel,
+    /// Cancels the request.
+    pub cancel: CancellationToken,
+    receivers: (Option<mpsc::Receiver<Value>>, mpsc::Receiver<ToClient>),
+}
+
+impl Channels {
+    /// Returns the channels to a client with these capabilities.
+    pub fn new(
+        session: u64,
+        can: Arc<Map<String, Value>>,
+        parks: bool,
+        log: Option<LogLevel>,
+        wants_progress: bool,
+    ) -> Self {
+        let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
+        let (to, toward) = mpsc::channel(TOWARD_QUEUE);
+        let (declined, waits) = (Arc::default(), Arc::default());
+        let asker = ClientChannel { session, to, can, declined, parks, waits, log };
+        let cancel = CancellationToken::new();
+        Self { progress, asker, cancel, receivers: (from_progress, toward) }
+    }
+
+    /// Returns a request in flight whose work has not begun.
+    pub fn open<T>(
+        self,
+        what: String,
+        profile: Option<String>,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> InFlight<T> {
+        let (progress, toward) = self.receivers;
+        let (asker, cancel) = (self.asker, self.cancel.drop_guard());
+        InFlight { what, profile, work: Box::pin(work), progress, toward, asker, cancel }
+    }
+}
+
+/// Calls a tool or a meta-tool.
+pub(super) async fn call(gateway: Arc<Gateway>, caller: Caller, request: CallToolRequestParams) -> Answer {
+    let arguments = request.arguments.unwrap_or_default();
+    let call = AssertUnwindSafe(meta::call(&gateway, &caller, &request.name, arguments)).catch_unwind();
+    call.await.unwrap_or_else(|_| {
+        tracing::error!(tool = %request.name, "a call panicked");
+        Answer::Result(jobs::panicked())
+    })
+}
+
+/// Returns the identity of a tool call. It includes the arguments if the client may have to send the call again.
+pub(super) fn called(request: &CallToolRequestParams, may_resend: bool) -> String {
+    let mut what = format!("tools/call {}", request.name);
+    if may_resend && let Some(arguments) = &request.arguments {
+        let digest = Sha256::digest(serde_json::to_vec(arguments).unwrap_or_default());
+        what.push_str(&crate::text::hex(&digest));
+    }
+    what
+}
+
+/// Returns the client's capabilities for servers. `forms`: whether the client's forms are known to work.
+pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map<String, Value> {
+    let Some(Ok(Value::Object(mut all))) = capabilities.map(serde_json::to_value) else { return Map::new() };
+    all.retain(|name, _| matches!(name.as_str(), "sampling" | "roots") || name == "elicitation" && forms);
+    all
+}
+
+impl<T: Send + 'static> InFlight<T> {
+    /// Polls the work until it ends or the client has to answer.
+    pub async fn run(
+        mut self,
+        parking: &Arc<Parking<T>>,
+        context: &RequestContext<RoleServer>,
+        level: Option<LogLevel>,
+    ) -> Outcome<T> {
+        let (token, peer) = (context.meta.get_progress_token(), &context.peer);
+        let forward = async |mut params: Value| {
+            params["progressToken"] = json!(token);
+            if let Ok(params) = serde_json::from_value::<ProgressNotificationParam>(params) {
+                let _ = peer.notify_progress(params).await;
+            }
+        };
+        // Polled here and not in a task: rmcp sends a request on the stream of the request that is being handled.
+        let mut asking: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
+        let mut cancelled = false;
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = &mut self.work => break ended,
+                Some(params) = next(&mut self.progress) => forward(params).await,
+                Some(toward) = self.toward.recv() => match toward {
+                    ToClient::Log(params) => tell(peer, params, level).await,
+                    ToClient::Ask(requests, reply) if self.asker.parks => match parking.park(self, requests, reply) {
+                        Ok(asked) => return Outcome::Asks(asked),
+                        Err(open) => self = *open,
+                    },
+                    ToClient::Ask(requests, reply) => asking.push(ask(peer, requests, reply).boxed()),
+                },
+                Some(()) = asking.next(), if !asking.is_empty() => {}
+                () = context.ct.cancelled(), if !cancelled => {
+                    cancelled = true;
+                    self.cancel = cancel(self.cancel);
+                }
+            }
+        };
+        // Earlier progress goes out before the answer; the queue is closed, so that a flood does not delay the answer.
+        if let Some(mut progress) = self.progress {
+            progress.close();
+            while let Ok(params) = progress.try_recv() {
+                forward(params).await;
+            }
+        }
+        self.toward.close();
+        while let Ok(toward) = self.toward.try_recv() {
+            if let ToClient::Log(params) = toward {
+                tell(peer, params, level).await;
+            }
+        }
+        Outcome::Ended(ended)
+    }
+}
+
+/// Cancels a token and returns its guard.
+fn cancel(guard: DropGuard) -> DropGuard {
+    let token = guard.disarm();
+    token.cancel();
+    token.drop_guard()
+}
+
+async fn next(progress: &mut Option<mpsc::Receiver<Value>>) -> Option<Value> {
+    match progress {
+        Some(progress) => progress.recv().await,
+        None => None,
+    }
+}
+
+/// Sends a server's requests to a client of the session era, one after the other. Cancels the current request at the client
+/// once the server no longer needs the reply.
+async fn ask(peer: &Peer<RoleServer>, requests: InputRequests, mut reply: oneshot::Sender<InputReplies>) {
+    let mut replies = InputReplies::new();
+    for (key, request) in requests {
+        let answer = match serde_json::from_value::<ServerRequest>(request) {
+            Ok(request) => {
+                let sent = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
+                match sent {
+                    Ok(mut handle) => {
+                        let answer = tokio::select! {
+                            answer = &mut handle.rx => answer,
+                            () = reply.closed() => {
+                                let reason = Some("the server no longer needs it".to_string());
+                                let _ = handle.cancel(reason).await;
+                                return;
+                            }
+                        };
+                        answer.unwrap_or(Err(ServiceError::TransportClosed))
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Err(error) => {
+                let why = format!("not a request to clients: {error}");
+                Err(ServiceError::McpError(ErrorData::invalid_params(why, None)))
+            }
+        };
+        let answer = match answer {
+            Ok(result) => serde_json::to_value(result)
+                .map_err(|error| ErrorData::internal_error(error.to_string(), None)),
+            Err(ServiceError::McpError(error)) => Err(error),
+            Err(error) => Err(ErrorData::internal_error(format!("the client did not answer: {error}"), None)),
+        };
+        replies.insert(key, answer);
+    }
+    let _ = reply.send(replies);
+}
+
+/// Sends a log message of a server, if the client wants its level.
+async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
+    let Some(level) = level else { return };
+    if let Ok(params) = serde_json::from_value::<LoggingMessageNotificationParam>(params)
+        && LogLevel::from(params.level) >= level
+    {
+        let _ = peer.notify_logging_message(params).await;
+    }
+}
+
+impl<T: Send + 'static> Parking<T> {
+    /// Parks a request until its client answers. Returns the request if it cannot be parked.
+    fn park(
+        self: &Arc<Self>,
+        open: InFlight<T>,
+        requests: InputRequests,
+        reply: oneshot::Sender<InputReplies>,
+    ) -> Result<Box<InputRequiredResult>, Box<InFlight<T>>> {
+        let asked: Vec<String> = requests.keys().cloned().collect();
+        let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
+        let unfinished =
+            json!({ "resultType": "input_required", "inputRequests": requests, "requestState": handle });
+        let unfinished = match serde_json::from_value(unfinished) {
+            Ok(unfinished) if self.0.lock().len() < MAX_PARKED => unfinished,
+            Ok(_) => {
+                tracing::warn!("too many requests wait for their clients; a server's request was declined");
+                return Err(Box::new(open));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a server's request cannot be sent to the client and was declined");
+                return Err(Box::new(open));
+            }
+        };
+        // The work continues meanwhile: progress, timeouts.
+        let running = tokio::spawn(open.work);
+        // Fails only if the whole process ends.
+        let work = async move {
+            match running.await {
+                Ok(ended) => ended,
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let open = InFlight { work: Box::pin(work), ..open };
+        self.0.lock().insert(handle.clone(), Parked { request: open, reply, asked });
+        // Weak: parked requests end with the last client that could come back for them.
+        let parking = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(PARKED_FOR).await;
+            if let Some(parking) = parking.upgrade() {
+                parking.0.lock().remove(&handle);
+            }
+        });
+        Ok(Box::new(unfinished))
+    }
+
+    /// Resumes the parked request that a request continues, and passes the client's answers on. `None`: the request is new.
+    pub fn resume(
+        &self,
+        what: &str,
+        profile: Option<&str>,
+        state: Option<&str>,
+        given: Option<&InputResponses>,
+    ) -> Option<Result<InFlight<T>, ErrorData>> {
+        let handle = state.filter(|state| state.starts_with(HANDLE))?;
+        let mut all = self.0.lock();
+        let fits =
+            |parked: &Parked<T>| parked.request.what == what && parked.request.profile.as_deref() == profile;
+        let fits = all.get(handle).is_some_and(fits);
+        let Some(parked) = fits.then(|| all.remove(handle)).flatten() else {
+            let why = "`requestState` is unknown, expired, already used, or of another request; send the request without it \
+                       to start again";
+            return Some(Err(ErrorData::invalid_params(why, None)));
+        };
+        let answer = |key: &String| Some((key.clone(), Ok(given?.get(key)?.clone())));
+        parked.request.asker.waits.restart();
+        let _ = parked.reply.send(parked.asked.iter().filter_map(answer).collect());
+        Some(Ok(parked.request))
+    }
+}
+
+/// The log level that a client has set, shared by its requests.
+#[derive(Clone, Default)]
+pub(super) struct LogThreshold(Arc<Mutex<Option<LogLevel>>>);
+
+impl LogThreshold {
+    pub fn set(&self, level: LogLevel) {
+        *self.0.lock() = Some(level);
+    }
+
+    /// Returns the level. A client that has set none gets every message.
+    pub fn get(&self) -> LogLevel {
+        self.0.lock().unwrap_or(LogLevel::Debug)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parks a request with one question. Returns its handle, the reply's receiver and the future of its work.
+    fn park(
+        parking: &Arc<Parking<u8>>,
+        what: &str,
+        profile: Option<&str>,
+    ) -> (String, oneshot::Receiver<InputReplies>) {
+        let channels = Channels::new(1, Arc::default(), true, None, false);
+        let request = channels.open(what.into(), profile.map(Into::into), std::future::pending::<u8>());
+        let question = json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } } });
+        let (reply, replied) = oneshot::channel();
+        let asked = parking.park(request, InputRequests::from_iter([("q".into(), question)]), reply);
+        let asked = json!(asked.unwrap_or_else(|_| panic!("there is room")));
+        (asked["requestState"].as_str().expect("a handle").into(), replied)
+    }
+
+    #[tokio::test]
+    async fn a_handle_is_good_once_for_the_same_request_and_profile() {
+        let parking = Arc::<Parking<u8>>::default();
+        let (handle, mut replied) = park(&parking, "tools/call a", Some("reader"));
+        let given = InputResponses::from_iter([("q".into(), json!(1)), ("other".into(), json!(2))]);
+        let resume = |what: &str, profile: Option<&str>, state: Option<&str>| {
+            parking.resume(what, profile, state, Some(&given)).map(|resumed| resumed.is_ok())
+        };
+        for (what, profile, state, expected) in [
+            ("tools/call a", Some("reader"), None, None),
+            ("tools/call a", Some("reader"), Some("a state of the client's own"), None),
+            ("tools/call a", Some("reader"), Some("parked-0"), Some(false)),
+            ("tools/call b", Some("reader"), Some(&*handle), Some(false)),
+            ("tools/call a", Some("writer"), Some(&*handle), Some(false)),
+            ("tools/call a", None, Some(&*handle), Some(false)),
+        ] {
+            assert_eq!(resume(what, profile, state), expected, "{what} {profile:?} {state:?}");
+            assert!(replied.try_recv().is_err(), "nothing is answered: {what} {profile:?} {state:?}");
+        }
+        assert_eq!(resume("tools/call a", Some("reader"), Some(&handle)), Some(true));
+        let replies = replied.await.expect("answered");
+        assert_eq!(replies, InputReplies::from_iter([("q".into(), Ok(json!(1)))]), "only what was asked");
+        assert_eq!(resume("tools/call a", Some("reader"), Some(&handle)), Some(false), "used");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_parked_request_expires_and_declines_its_question() {
+        let parking = Arc::<Parking<u8>>::default();
+        let (handle, replied) = park(&parking, "prompts/get a", None);
+        tokio::time::sleep(PARKED_FOR - Duration::from_secs(1)).await;
+        assert_eq!(parking.0.lock().len(), 1);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(parking.resume("prompts/get a", None, Some(&handle), None).is_some_and(|it| it.is_err()));
+        assert!(replied.await.is_err(), "whoever drops the sender has declined");
+    }
+
+    #[tokio::test]
+    async fn only_so_many_requests_are_parked() {
+        let parking = Arc::<Parking<u8>>::default();
+        for number in 0..MAX_PARKED {
+            park(&parking, &number.to_string(), None);
+        }
+        let request = Channels::new(1, Arc::default(), true, None, false).open(
+            String::new(),
+            None,
+            std::future::pending::<u8>(),
+        );
+        assert!(parking.park(request, InputRequests::new(), oneshot::channel().0).is_err());
+    }
+}
