@@ -361,7 +361,7 @@ impl Gate {
             let description = match entry {
                 Some(entry) if description.is_empty() => {
                     let tools = entry.tools.iter().filter(|full| seen(full));
-                    some_of(&tools.filter_map(|full| catalog.get(full)).collect::<Vec<_>>())
+                    sample(&tools.filter_map(|full| catalog.get(full)).collect::<Vec<_>>())
                 }
                 _ => description,
             };
@@ -513,7 +513,7 @@ fn distinct<'a>(
 }
 
 /// Samples three tools from a server's list, to describe a server without a description.
-fn some_of(tools: &[&Arc<Tool>]) -> String {
+fn sample(tools: &[&Arc<Tool>]) -> String {
     let count = tools.len();
     let places: BTreeSet<usize> = [0, count / 2, count.saturating_sub(1)].into();
     let names: Vec<&str> = places.iter().filter_map(|at| tools.get(*at)).map(|tool| &*tool.name).collect();

@@ -22,7 +22,7 @@ const LINKS: usize = 1_000;
 /// How long a request for an unknown item waits while servers start for the first time, and how often it
 /// checks.
 const LIST_WAIT: Duration = Duration::from_secs(3);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 /// The entries in one page of a list.
 const PAGE: usize = 1_000;
 /// In the range that JSON-RPC leaves to applications: the server is down.
@@ -82,7 +82,7 @@ impl Gateway {
             while !enough() {
                 tokio::select! {
                     changed = indexing.changed() => if changed.is_err() { return },
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(POLL) => {}
                 }
             }
         };
@@ -145,7 +145,7 @@ impl Gateway {
         let Some(prompt) = prompt else {
             return Err(ErrorData::invalid_params(format!("there is no prompt `{name}`"), None));
         };
-        let (connection, control, wait) = self.way(caller, &prompt.server)?;
+        let (connection, control, wait) = self.route(caller, &prompt.server)?;
         let result = connection.get_prompt(&prompt.own, arguments, control, wait).await;
         let result = result.map_err(|error| to_rpc_error(&prompt.server, error))?;
         let messages = result.get("messages").and_then(Value::as_array).into_iter().flatten();
@@ -157,7 +157,7 @@ impl Gateway {
     pub async fn read_resource(&self, caller: &Caller, uri: &str) -> Result<Value, ErrorData> {
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
-        let (connection, control, wait) = self.way(caller, &server)?;
+        let (connection, control, wait) = self.route(caller, &server)?;
         let result = connection.read_resource(&own, control, wait).await;
         let mut result = result.map_err(|error| match error {
             CallError::Rpc(error) if error.code == ErrorCode::RESOURCE_NOT_FOUND => {
@@ -198,7 +198,7 @@ impl Gateway {
     ) -> Result<ResourceSubscription, ErrorData> {
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
-        let (connection, ..) = self.way(caller, &server)?;
+        let (connection, ..) = self.route(caller, &server)?;
         connection.subscribe(own).await.map_err(|error| to_rpc_error(&server, error))
     }
 
@@ -233,12 +233,12 @@ impl Gateway {
         if !gate.sees(&server) {
             return Err(unknown("such prompt or resource"));
         }
-        let (connection, control, wait) = self.way(caller, &server)?;
+        let (connection, control, wait) = self.route(caller, &server)?;
         connection.complete(params, control, wait).await.map_err(|error| to_rpc_error(&server, error))
     }
 
     /// How to ask a server on behalf of a caller: within half of the client's own timeout.
-    fn way(
+    fn route(
         &self,
         caller: &Caller,
         server: &Arc<str>,

@@ -95,22 +95,22 @@ impl Questions {
         };
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
         match self.put(caller, &message, &schema, wanted).await {
-            Put::Reply(Reply::Decline) => return Ok(json!({ "status": "denied" })),
-            Put::Reply(Reply::Cancel) => return Ok(json!({ "status": "cancelled" })),
-            Put::Reply(Reply::Accept(form)) => {
+            FormOutcome::Reply(Reply::Decline) => return Ok(json!({ "status": "denied" })),
+            FormOutcome::Reply(Reply::Cancel) => return Ok(json!({ "status": "cancelled" })),
+            FormOutcome::Reply(Reply::Accept(form)) => {
                 if let Some(answer) = about.filled_in(form) {
                     return Ok(answer);
                 }
                 // The answer does not fit the form, so ask in the chat instead.
             }
-            Put::TimedOut => {
+            FormOutcome::TimedOut => {
                 let mut answer = json!({ "status": "timed_out" });
                 if let Some(default) = arguments.default {
                     answer["answer"] = default;
                 }
                 return Ok(answer);
             }
-            Put::Nobody => {}
+            FormOutcome::NoForm => {}
         }
         let mut text = message;
         for (n, choice) in arguments.choices.iter().enumerate() {
@@ -153,11 +153,11 @@ impl Questions {
         let written = if written.is_null() { json!({}) } else { written };
         let about = About::Call { approval, params: written.clone(), lasting: caller.lasting };
         match self.put(caller, &message, &schema, patience(caller)).await {
-            Put::Reply(Reply::Cancel) => {
+            FormOutcome::Reply(Reply::Cancel) => {
                 let message = format!("The form for `{}` was closed without an answer.", tool.full);
                 Err(unanswered(tool, &message, written))
             }
-            Put::Reply(reply) => match reply.decision() {
+            FormOutcome::Reply(reply) => match reply.decision() {
                 Decision::Yes => Ok(()),
                 Decision::Always => {
                     if caller.lasting {
@@ -176,11 +176,11 @@ impl Questions {
                 }
             },
             // No token for clients with forms: a model could answer it without the user.
-            Put::TimedOut => {
+            FormOutcome::TimedOut => {
                 let message = format!("The user has not answered whether `{}` may run.", tool.full);
                 Err(unanswered(tool, &message, written))
             }
-            Put::Nobody => {
+            FormOutcome::NoForm => {
                 let token = self.add(about, &message)?;
                 let always = if caller.lasting { ", `allow_for_session`" } else { "" };
                 Err(Fault::new(
@@ -194,8 +194,8 @@ impl Questions {
     }
 
     /// Shows a form to the user, if the client supports forms.
-    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> Put {
-        let Some(asker) = caller.forms() else { return Put::Nobody };
+    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> FormOutcome {
+        let Some(asker) = caller.forms() else { return FormOutcome::NoForm };
         let mut params = json!({ "message": message, "requestedSchema": schema });
         if asker.parks {
             params["mode"] = json!("form");
@@ -205,18 +205,18 @@ impl Questions {
         let patience = wanted.min(patience(caller));
         let asked = tokio::select! {
             asked = tokio::time::timeout(patience, asker.put(requests)) => asked,
-            () = caller.cancel.cancelled() => return Put::Reply(Reply::Cancel),
+            () = caller.cancel.cancelled() => return FormOutcome::Reply(Reply::Cancel),
         };
         match asked.map(|replies| replies.and_then(|mut replies| replies.remove(ASK))) {
-            Ok(Some(Ok(answer))) => Put::Reply(Reply::of(&answer)),
+            Ok(Some(Ok(answer))) => FormOutcome::Reply(Reply::of(&answer)),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, "the client failed to show a form");
-                Put::Nobody
+                FormOutcome::NoForm
             }
-            Ok(None) => Put::Nobody,
+            Ok(None) => FormOutcome::NoForm,
             // The user may answer later, so ask through the model instead.
-            Err(_) if patience < wanted => Put::Nobody,
-            Err(_) => Put::TimedOut,
+            Err(_) if patience < wanted => FormOutcome::NoForm,
+            Err(_) => FormOutcome::TimedOut,
         }
     }
 
@@ -338,10 +338,10 @@ fn unanswered(tool: &Tool, message: &str, written: Value) -> Interrupt {
 }
 
 /// The outcome of a form.
-enum Put {
+enum FormOutcome {
     Reply(Reply),
     TimedOut,
-    Nobody,
+    NoForm,
 }
 
 /// How long to wait for a form: within the client's soft deadline, unless the client can return at any time.

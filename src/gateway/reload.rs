@@ -86,8 +86,8 @@ impl Gateway {
                 while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
                 let read = read.clone();
                 match tokio::task::spawn_blocking(move || read()).await {
-                    Ok(Ok(loaded)) => self.take_up(loaded).await,
-                    Ok(Err(error)) => self.tell_of_config(json!({
+                    Ok(Ok(loaded)) => self.apply(loaded).await,
+                    Ok(Err(error)) => self.announce(json!({
                         "kind": "config_faulty",
                         "message": clip(&error.to_string(), 1_000),
                         "hint": "Nothing was changed. Run `nonet check` to see all faults.",
@@ -98,7 +98,7 @@ impl Gateway {
         }
     }
 
-    async fn take_up(self: &Arc<Self>, mut loaded: Loaded) {
+    async fn apply(self: &Arc<Self>, mut loaded: Loaded) {
         keep_faulty(&mut loaded, &self.config());
         let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
         let changes = self.reload(loaded.config).await;
@@ -116,11 +116,11 @@ impl Gateway {
             notice["faults"] = json!(faults);
             notice["hint"] = json!("Entries with a fault keep their old version; new ones are left out.");
         }
-        self.tell_of_config(notice);
+        self.announce(notice);
     }
 
     /// Logs the outcome of a changed file and notifies every session that sees all servers.
-    fn tell_of_config(&self, notice: Value) {
+    fn announce(&self, notice: Value) {
         match notice["kind"] == "config_faulty" || notice.get("faults").is_some() {
             true => tracing::warn!("{notice}"),
             false => tracing::info!("{notice}"),

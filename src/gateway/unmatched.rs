@@ -328,7 +328,7 @@ mod tests {
 
     /// The reports on a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs
     /// where the file has them; `slow` has not listed any.
-    fn told(text: &str) -> Vec<String> {
+    fn reports(text: &str) -> Vec<String> {
         let text = format!("[servers.files]\ncommand = 'x'\n{text}");
         let config =
             config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
@@ -351,7 +351,7 @@ mod tests {
     }
 
     fn check(text: &str, expected: &[&str]) {
-        assert_eq!(told(text), expected, "{text}");
+        assert_eq!(reports(text), expected, "{text}");
     }
 
     #[test]

@@ -112,25 +112,25 @@ impl Inner {
         match self.cheap(value) {
             Some(validator) => {
                 for error in validator.iter_errors(value) {
-                    self.tell(&error, &mut faults, 0);
+                    self.report(&error, &mut faults, 0);
                 }
             }
-            None => self.tell_plainly(value, &mut faults),
+            None => self.report_top_level(value, &mut faults),
         }
-        let mut told: Vec<String> = Vec::new();
+        let mut messages: Vec<String> = Vec::new();
         for fault in faults {
-            if told.len() < MAX_FAULTS && !told.contains(&fault) {
-                told.push(fault);
+            if messages.len() < MAX_FAULTS && !messages.contains(&fault) {
+                messages.push(fault);
             }
         }
-        if told.is_empty() {
-            told.push("params: they do not fit the schema".into());
+        if messages.is_empty() {
+            messages.push("params: they do not fit the schema".into());
         }
-        told
+        messages
     }
 
     /// Reports one fault. If all alternatives fail, reports the faults of the intended one.
-    fn tell(&self, error: &ValidationError<'_>, out: &mut Vec<String>, depth: usize) {
+    fn report(&self, error: &ValidationError<'_>, out: &mut Vec<String>, depth: usize) {
         if out.len() >= 2 * MAX_FAULTS {
             return;
         }
@@ -141,7 +141,7 @@ impl Inner {
                 let mut meant = context.iter().filter(|branch| meant(branch, &path));
                 if let (Some(only), None, true) = (meant.next(), meant.next(), depth < 8) {
                     for inner in only {
-                        self.tell(inner, out, depth + 1);
+                        self.report(inner, out, depth + 1);
                     }
                     return;
                 }
@@ -158,7 +158,7 @@ impl Inner {
     }
 
     /// Reports faults of top-level fields without the validator.
-    fn tell_plainly(&self, value: &Value, out: &mut Vec<String>) {
+    fn report_top_level(&self, value: &Value, out: &mut Vec<String>) {
         let Some(fields) = value.as_object() else { return };
         let repair = Repair::new(&self.raw, Last::None);
         for name in required(&self.raw).filter(|name| !fields.contains_key(*name)) {

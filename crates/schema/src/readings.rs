@@ -50,21 +50,21 @@ pub(super) fn is_wrapper(key: &str) -> bool {
 
 /// Reads the params of a tool with an unusable schema: only checks that they are an object.
 pub(super) fn unchecked(given: Value) -> Result<Reading, Misfit> {
-    let mut told = (given, Vec::new());
+    let mut unwrapped = (given, Vec::new());
     for _ in 0..3 {
-        match told {
+        match unwrapped {
             (Value::Object(params), repaired) => return Ok(Reading { params, repaired }),
             (Value::String(text), notes) => {
                 let Some((inner, note)) = from_text(&text) else {
-                    told = (Value::String(text), notes);
+                    unwrapped = (Value::String(text), notes);
                     break;
                 };
-                told = (inner, with(&notes, note));
+                unwrapped = (inner, with(&notes, note));
             }
             _ => break,
         }
     }
-    let found = clip(&told.0.to_string(), 80);
+    let found = clip(&unwrapped.0.to_string(), 80);
     Err(Misfit {
         faults: vec![format!("params: {found} is not an object")],
         example: Map::new(),
@@ -136,17 +136,17 @@ impl Inner {
         let mut bases = vec![(given.clone(), Vec::new())];
         let mut at = 0;
         while at < bases.len() && bases.len() < MAX_BASES {
-            let (base, told) = &bases[at];
+            let (base, changes) = &bases[at];
             let inner = match base {
-                Value::String(text) => from_text(text).map(|(inner, note)| (inner, with(told, note))),
+                Value::String(text) => from_text(text).map(|(inner, note)| (inner, with(changes, note))),
                 Value::Array(items) => match &items[..] {
                     [only @ Value::Object(_)] => {
-                        Some((only.clone(), with(told, "params were a list of one object")))
+                        Some((only.clone(), with(changes, "params were a list of one object")))
                     }
                     _ => None,
                 },
                 Value::Object(fields) => {
-                    self.unwrapped(fields).map(|(inner, note)| (inner, with(told, &note)))
+                    self.unwrapped(fields).map(|(inner, note)| (inner, with(changes, &note)))
                 }
                 _ => None,
             };
@@ -204,18 +204,18 @@ impl Inner {
     }
 
     /// Returns the possible layouts of one unwrapping's fields, each repaired.
-    fn layouts(&self, (base, told): &Noted<Value>, repair: &Repair<'_>) -> Vec<Noted<Map<String, Value>>> {
+    fn layouts(&self, (base, changes): &Noted<Value>, repair: &Repair<'_>) -> Vec<Noted<Map<String, Value>>> {
         let Value::Object(fields) = base else { return Vec::new() };
-        let mut layouts = vec![(fields.clone(), told.clone())];
+        let mut layouts = vec![(fields.clone(), changes.clone())];
         for (moved, note) in [self.undotted(fields), self.folded(fields)].into_iter().flatten() {
-            layouts.push((moved, with(told, &note)));
+            layouts.push((moved, with(changes, &note)));
         }
         let mut readings = Vec::new();
-        for (fields, told) in layouts {
-            let mut notes = told.clone();
+        for (fields, changes) in layouts {
+            let mut notes = changes.clone();
             let repaired = repair.params(&fields, &mut notes);
-            let changed = notes.len() > told.len();
-            readings.push((fields, told));
+            let changed = notes.len() > changes.len();
+            readings.push((fields, changes));
             if changed {
                 readings.push((repaired, notes));
             }
@@ -301,8 +301,8 @@ fn parsed(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-fn with(told: &[String], note: &str) -> Vec<String> {
-    let mut all = told.to_vec();
+fn with(changes: &[String], note: &str) -> Vec<String> {
+    let mut all = changes.to_vec();
     all.push(note.into());
     all
 }

@@ -163,12 +163,12 @@ impl<'a> Repair<'a> {
             return out;
         }
         let mut found: Vec<(Value, Vec<String>)> = Vec::new();
-        let mut keep = |candidate: Value, told: Vec<String>| {
+        let mut keep = |candidate: Value, changes: Vec<String>| {
             if self.left.get() > 0
                 && self.fits(schema, &candidate, depth)
                 && !found.iter().any(|(other, _)| *other == candidate)
             {
-                found.push((candidate, told));
+                found.push((candidate, changes));
             }
         };
         if self.last == Last::Text
@@ -177,13 +177,13 @@ impl<'a> Repair<'a> {
             && self.spend(values(value))
             && takes_only_text(self.root, &path.steps())
         {
-            let told = format!("`{path}`: expects text, so the value was sent as JSON text");
-            keep(Value::String(value.to_string()), vec![told]);
+            let change = format!("`{path}`: expects text, so the value was sent as JSON text");
+            keep(Value::String(value.to_string()), vec![change]);
         }
         for (candidate, what) in self.other_types(&views, &out) {
-            let mut told = vec![format!("`{path}`: {what}")];
-            let whole = self.value(schema, &candidate, path, &mut told, depth + 1).into_owned();
-            keep(whole, told);
+            let mut changes = vec![format!("`{path}`: {what}")];
+            let whole = self.value(schema, &candidate, path, &mut changes, depth + 1).into_owned();
+            keep(whole, changes);
         }
         // Each branch may copy the whole value.
         let size = values(&out) / 4;
@@ -191,16 +191,16 @@ impl<'a> Repair<'a> {
             if !self.spend(size) {
                 break;
             }
-            let mut told = Vec::new();
-            let whole = self.value(branch, &out, path, &mut told, depth + 1);
-            if !told.is_empty() && self.fits(branch, &whole, depth) {
-                keep(whole.into_owned(), told);
+            let mut changes = Vec::new();
+            let whole = self.value(branch, &out, path, &mut changes, depth + 1);
+            if !changes.is_empty() && self.fits(branch, &whole, depth) {
+                keep(whole.into_owned(), changes);
             }
         }
         if found.len() == 1
-            && let Some((only, told)) = found.pop()
+            && let Some((only, changes)) = found.pop()
         {
-            notes.extend(told);
+            notes.extend(changes);
             return Cow::Owned(only);
         }
         out

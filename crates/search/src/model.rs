@@ -211,8 +211,8 @@ impl Model {
             // The built-in engine aborts the process on a token that the graph lacks, so the number must be
             // known in advance.
             return Err(fault(format!(
-                "which tokens the graph knows cannot be told from it, and the built-in engine has to know; ONNX Runtime does \
-                 not: `pip install onnxruntime`, or {EXPORT} makes a graph of the usual form"
+                "the graph does not show how many tokens it knows, which the built-in engine needs; use ONNX Runtime (`pip \
+                 install onnxruntime`), or export a graph of the usual form with {EXPORT}"
             )));
         }
         // If the first token runs and the last fails, the graph has fewer.

@@ -104,8 +104,8 @@ pub struct Learned {
 pub fn words(query: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let query = text::cut(query, LONGEST_QUERY);
-    let told: Vec<&str> = query.split_whitespace().filter(|run| !may_be_secret(run)).collect();
-    for word in text::terms(&told.join(" "), Rules::default()) {
+    let safe: Vec<&str> = query.split_whitespace().filter(|run| !may_be_secret(run)).collect();
+    for word in text::terms(&safe.join(" "), Rules::default()) {
         let counts = !text::is_preposition(&word);
         if counts && words.len() < MOST_WORDS && !words.contains(&word) {
             words.push(word);
