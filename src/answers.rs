@@ -7,6 +7,7 @@
 mod choices;
 mod decision;
 mod forms;
+mod phrases;
 #[cfg(test)]
 mod tests;
 mod words;

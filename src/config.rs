@@ -21,7 +21,7 @@ mod servers;
 mod values;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
 };
@@ -62,8 +62,7 @@ pub struct Config {
     pub file: PathBuf,
     /// The gateway itself.
     pub gateway: GatewaySettings,
-    /// Whether the file asks for bearer tokens, be it in an entry that is left out for a fault: then nobody comes in over
-    /// HTTP without one.
+    /// Whether the file has bearer tokens, even in an entry that is left out: then every request over HTTP needs a token.
     pub guarded: bool,
     /// The sentence embedder and the index.
     pub embedder: search::Settings,
@@ -71,27 +70,34 @@ pub struct Config {
     pub servers: BTreeMap<ServerName, ServerSettings>,
     /// The servers that are left out for faults of their own, by the name that the file gives them.
     pub left_out: BTreeMap<String, LeftOut>,
-    /// Groups of tools besides the one that each server makes.
+    /// Groups of tools, in addition to one per server.
     pub categories: BTreeMap<String, Category>,
     /// What single clients may see.
     pub profiles: BTreeMap<String, Profile>,
     /// What happens when certain tools are called.
     pub policies: BTreeMap<String, PolicyRule>,
-    /// What is known of clients: the built-in table with the file's entries.
+    /// Limits of clients: the built-in table with the file's entries.
     pub clients: BTreeMap<String, ClientSettings>,
     /// The apps that `call_app` runs.
     pub apps: BTreeMap<String, App>,
 }
 
-/// A config that can be used, though not every entry of the file may be in it.
+/// A usable configuration; some entries of the file may be missing.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What can be used. A profile or category may name a server that was left out.
+    /// The usable part. A profile or category may name a server that was left out.
     pub config: Config,
     /// Why entries were left out, by line; each names its `entry`. A fault of `secrets.env` has none.
     pub faults: Vec<ConfigFault>,
-    /// What costs no entry, but should not stay: secrets that others can read.
+    /// Problems that cost no entry: secrets that others can read.
     pub warnings: Vec<ConfigFault>,
+}
+
+impl Loaded {
+    /// Returns the entries that are left out, such as `servers.files`.
+    pub fn left_out(&self) -> BTreeSet<&str> {
+        self.faults.iter().filter_map(|fault| fault.entry.as_deref()).collect()
+    }
 }
 
 /// Reads and checks a file. `sources` answer for the environment and the keyring; a variable that the environment does
@@ -119,20 +125,20 @@ pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
             (secrets, told)
         }
         Err(error) => {
-            let remedy = "Its secrets are missing until it is put right.".to_string();
-            (SecretsFile::default(), vec![at(1, format!("the file cannot be read: {error}"), remedy)])
+            let remedy = "Its secrets are unavailable until the file can be read.".to_string();
+            (SecretsFile::default(), vec![at(1, format!("cannot read the file: {error}"), remedy)])
         }
     };
     match parse_with(&text, file, sources, &secrets) {
         Ok(mut loaded) => {
             loaded.faults.extend(told);
             if secrets.is_open {
-                let remedy = format!("Close it: `chmod 600 '{}'`.", path.display());
+                let remedy = format!("Run `chmod 600 '{}'`.", path.display());
                 loaded.warnings.push(at(1, "others on this machine can read these secrets".into(), remedy));
             }
             Ok(loaded)
         }
-        // A secret that was not read may be the cause of what is fatal.
+        // An unreadable secret may be the cause of the fatal fault.
         Err(Unusable::Faults(faults)) => Err(Unusable::Faults(faults.into_iter().chain(told).collect())),
         Err(error) => Err(error),
     }
@@ -181,7 +187,7 @@ pub fn find(explicit: Option<&Path>) -> Result<PathBuf, NotFound> {
     }
 }
 
-/// Whether anything as written asks for bearer tokens. A misspelt key does too: who wrote it wants no open door.
+/// Whether the file as written has bearer tokens. A misspelt key counts: its author wants no open access.
 fn asks_for_tokens(root: &Value) -> bool {
     let asks = |table: &Value| {
         let mut members = table.as_object().into_iter().flatten();
@@ -193,7 +199,7 @@ fn asks_for_tokens(root: &Value) -> bool {
     root.get("gateway").is_some_and(asks) || profiles.into_iter().flatten().any(|(_, profile)| asks(profile))
 }
 
-/// The file of this user, which is found from any folder, whether it is there or not.
+/// Returns the path of the user's own file, which may not exist.
 pub fn user_file() -> Option<PathBuf> {
     places(&|name| std::env::var(name).ok()).into_iter().nth(1)
 }
@@ -282,7 +288,7 @@ impl Assembler<'_> {
     fn read<T: DeserializeOwned>(&mut self, pointer: &str, value: &Value) -> Option<T> {
         T::deserialize(value)
             .map_err(|error| {
-                let remedy = "`nonet schema` prints what is expected.";
+                let remedy = "Run `nonet schema` for the expected form.";
                 self.faults.push(self.written.fault(pointer, Side::Key, error.to_string(), remedy.into()));
             })
             .ok()

@@ -11,12 +11,14 @@ mod edit;
 mod entry;
 mod find;
 mod import;
+mod imported;
 mod install;
 mod join;
 mod names;
 mod parts;
 mod read;
 mod receipt;
+mod secret_names;
 mod secrets;
 mod servers;
 mod text;
@@ -29,10 +31,8 @@ use std::{
 };
 
 pub use change::{Applied, Change};
-pub use import::{
-    Carried, Done, ImportOptions, ImportRow, ImportSource, Imported, KeptSecret, Origin, SecretStore,
-    Variable, import, usable,
-};
+pub use import::{ImportOptions, ImportSource, import, usable};
+pub use imported::{Carried, Imported, SecretStore, Variable};
 pub use install::{Launch, Present, install, present, uninstall};
 
 use crate::name;
@@ -195,8 +195,8 @@ pub fn find(name: &str) -> Result<&'static Host, HostFault> {
         .map(|host| format!("Did you mean `{}`? ", host.name))
         .unwrap_or_default();
     let all: Vec<_> = HOSTS.iter().map(|host| host.name).collect();
-    let remedy = format!("{near}Known are {}.", all.join(", "));
-    Err(HostFault::new(format!("no host is called `{}`", shortened(name)), remedy))
+    let remedy = format!("{near}Known hosts: {}.", all.join(", "));
+    Err(HostFault::new(format!("unknown host `{}`", shortened(name)), remedy))
 }
 
 impl Host {
@@ -213,7 +213,7 @@ impl Host {
     }
 }
 
-/// Hosts have no other way to be told apart than by name.
+/// Hosts differ by name.
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
@@ -237,12 +237,12 @@ enum FileFormat {
     Toml,
 }
 
-/// What a number stands for that is called just `timeout`.
+/// The unit of a plain `timeout`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Milliseconds,
     Seconds,
-    /// It depends on who wrote the file: from 1000 on they are milliseconds.
+    /// Unknown: 1000 and more are milliseconds.
     Guess,
 }
 
@@ -257,7 +257,7 @@ pub enum Os {
     Windows,
 }
 
-/// Everything that differs from one machine, user or moment to the next.
+/// Everything that depends on the machine, the user or the time.
 pub struct Machine {
     /// The operating system.
     pub os: Os,
@@ -283,14 +283,11 @@ impl Machine {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let home = std::env::home_dir().filter(|home| home.is_absolute()).ok_or_else(|| {
-            HostFault::new(
-                "your home folder is not known".into(),
-                "Set HOME (on Windows, USERPROFILE).".into(),
-            )
+            HostFault::new("your home folder is unknown".into(), "Set HOME (on Windows, USERPROFILE).".into())
         })?;
         let current = std::env::current_dir().map_err(|source| {
-            let remedy = "Go to a folder that exists and try again.";
-            HostFault::new("the current folder cannot be told".into(), remedy.into()).because(source)
+            let remedy = "Change to an existing folder and try again.";
+            HostFault::new("the current folder is unknown".into(), remedy.into()).because(source)
         })?;
         Ok(Self { os, home, current, env, now: SystemTime::now() })
     }
@@ -319,7 +316,7 @@ impl Machine {
     }
 }
 
-/// Why something could not be done: what happened, where, and what to do next.
+/// A failure: what happened, where, and the remedy.
 #[derive(Debug)]
 pub struct HostFault {
     /// The file it is about.
@@ -370,7 +367,7 @@ impl std::error::Error for HostFault {
     }
 }
 
-/// A text that someone else wrote, short enough for a line.
+/// Shortens an outside text for a line.
 fn shortened(text: &str) -> String {
     let mut shown: String = text.chars().filter(|c| !c.is_control()).take(60).collect();
     if shown.len() < text.len() {

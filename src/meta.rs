@@ -62,11 +62,15 @@ pub async fn call(
 ) -> Answer {
     gateway.recalled_lists().await;
     let find = |name: &str| META.iter().find(|tool| tool.name == name);
-    let tool = find(name);
-    let verbatim = tool.is_none() && gateway.gate(&caller.session).is_verbatim(name);
-    let tool: Option<&'static MetaTool> = match tool {
-        None if !verbatim => gateway.gate(&caller.session).meta_tool(name).and_then(find),
-        known => known,
+    let (tool, verbatim): (Option<&'static MetaTool>, bool) = match find(name) {
+        Some(tool) => (Some(tool), false),
+        None => {
+            let gate = gateway.gate(&caller.session);
+            match gate.is_verbatim(name) {
+                true => (None, true),
+                false => (gate.meta_tool(name).and_then(find), false),
+            }
+        }
     };
     let mut notices = Vec::new();
     let outcome = match tool {

@@ -20,7 +20,7 @@ pub const NAME: &str = "secrets.env";
 const MAX_BYTES: u64 = 1 << 20;
 const HEADER: &str = "\
 # Secrets for `${NAME}` in the servers.toml of this folder: one NAME=value a line, never expanded again.
-# A value in double quotes is read as JSON, one in single quotes as it is. Keep this file to yourself.
+# A value in double quotes is read as JSON, a value in single quotes literally. Keep this file private.
 ";
 
 /// A `secrets.env`, as read and with what has been set since.
@@ -126,7 +126,7 @@ impl SecretsFile {
             _ => Some(whole(&self.path)?),
         };
         if now != self.before {
-            return Err(io::Error::other("it has just been changed by someone else; try again"));
+            return Err(io::Error::other("another program has just changed it; try again"));
         }
         replace(&self.path, Some(&self.text))
     }
@@ -154,8 +154,8 @@ impl SecretsFile {
                 Ok(None) => {}
                 Ok(Some((name, value))) => {
                     if self.values.insert(name.into(), value).is_some() {
-                        let message = format!("`{name}` is set a second time, and this line counts");
-                        let remedy = "Keep one of the two lines.";
+                        let message = format!("`{name}` is set twice; this line wins");
+                        let remedy = "Remove one of the lines.";
                         self.faults.push(LineFault { line: index + 1, message, remedy });
                     }
                 }
@@ -175,7 +175,7 @@ impl fmt::Debug for SecretsFile {
     }
 }
 
-/// What a line sets, or what is wrong with it and what to do.
+/// Returns the name and value of a line, or its fault and the remedy.
 fn entry(line: &str) -> Result<Option<(&str, String)>, (&'static str, &'static str)> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
@@ -185,13 +185,13 @@ fn entry(line: &str) -> Result<Option<(&str, String)>, (&'static str, &'static s
     let Some((name, value)) = line.split_once('=') else {
         return Err((
             "this line is not `NAME=value`",
-            "Write one NAME=value a line, and comments after `#`.",
+            "Write one NAME=value per line; comments start with `#`.",
         ));
     };
     let name = name.trim();
     if !is_name(name) {
-        let remedy = "A name has letters, digits and `_`, and does not begin with a digit.";
-        return Err(("what is before `=` is not a name", remedy));
+        let remedy = "A name has only letters, digits and `_`, and does not start with a digit.";
+        return Err(("the text before `=` is not a name", remedy));
     }
     let value = value.trim();
     let quoted = match value.chars().next() {
@@ -202,8 +202,8 @@ fn entry(line: &str) -> Result<Option<(&str, String)>, (&'static str, &'static s
     match quoted {
         Some(value) if !value.contains('\0') => Ok(Some((name, value))),
         _ => {
-            let remedy = "Close the quotes; inside of double quotes write `\\\"` and `\\n` as JSON does.";
-            Err(("the value in quotes cannot be read", remedy))
+            let remedy = "Close the quotes; in double quotes escape as in JSON: `\\\"`, `\\n`.";
+            Err(("the quoted value is invalid", remedy))
         }
     }
 }
@@ -312,7 +312,7 @@ mod tests {
         file.write().unwrap();
         assert_eq!(SecretsFile::read(&path).unwrap().get("A"), Some("1"));
         // The one that was read before somebody else wrote it.
-        assert!(file.write().unwrap_err().to_string().contains("someone else"));
+        assert!(file.write().unwrap_err().to_string().contains("another program"));
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::config;
 
-/// `nonet COMMAND` for a configuration: names its file, unless that is the one that is found wherever the user stands.
+/// Returns `nonet COMMAND` for a configuration, with its file unless it is the user's default file.
 pub fn nonet(command: &str, config: &Path) -> String {
     let config = std::path::absolute(config).unwrap_or_else(|_| config.into());
     if config::user_file().is_some_and(|file| file == config) {

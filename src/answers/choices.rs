@@ -168,7 +168,7 @@ fn around_choice(word: &str) -> bool {
     AROUND.contains(&word)
         || word_of(word).is_some_and(|word| word.is_filler() || matches!(word, Gist::It | Gist::Says))
 }
-/// The words of an answer without a yes before them and without what is said around a choice.
+/// Returns the words of an answer without a leading yes and without the words around a choice.
 fn core(words: &[String]) -> &[String] {
     let around = around_choice;
     let agrees = |word: &String| matches!(word_of(word), Some(Gist::Yes));

@@ -43,7 +43,7 @@ pub enum Decision {
     Always,
     /// No.
     No,
-    /// It begins by saying what is to be different.
+    /// It starts with a change request.
     Change,
     /// It is not understood.
     Unclear,
@@ -96,7 +96,7 @@ fn decided(words: &[Option<Gist>]) -> Decision {
     let known: Vec<Gist> = said.iter().map_while(|word| *word).collect();
     let Some((first, rest)) = said.split_first() else { return Decision::Unclear };
     let refuses = |word: &Option<Gist>| matches!(word, Some(Gist::No | Gist::Bare));
-    // What is told beside a no or a change must not be what could take it back.
+    // Text beside a no or a change request must not revoke it.
     let tells = |word: &Option<Gist>| matches!(word, None | Some(Gist::Start | Gist::Change));
     match first {
         Some(first) if first.agrees() => {
@@ -118,7 +118,7 @@ fn decided(words: &[Option<Gist>]) -> Decision {
         _ => Decision::Unclear,
     }
 }
-/// The words of an answer without those that say nothing where they stand.
+/// Returns the words of an answer without fillers.
 fn parts(words: &[Option<Gist>]) -> Vec<Option<Gist>> {
     let mut said: Vec<Option<Gist>> =
         words.iter().filter(|word| !word.is_some_and(Gist::is_filler)).copied().collect();
@@ -160,11 +160,11 @@ fn lasting(said: &[Gist]) -> Decision {
     let always = said.iter().any(|word| matches!(word, Gist::Always | Gist::Lasting));
     if always { Decision::Always } else { Decision::Yes }
 }
-/// What each phrase of a text is; `None` is one that is not known.
+/// Returns the gist of each phrase of a text; `None` for an unknown phrase.
 fn classes(text: &str) -> Vec<Option<Gist>> {
     let mut found = Vec::new();
     let (mut from, mut before) = (0, None);
-    // Signs stand by themselves, between words.
+    // Signs are separate words.
     for (at, c) in text.char_indices() {
         let behind = at + c.len_utf8();
         let pause = pauses(before, c, text[behind..].chars().next());
@@ -259,7 +259,7 @@ fn of_fields(fields: &Map<String, Value>) -> Said {
                 said.feedback = Some(text()).filter(|text| !text.trim().is_empty()).or(said.feedback);
             }
             "token" => {}
-            // It may limit what is agreed to.
+            // An unknown field may limit the approval.
             _ => read.push(Decision::Unclear),
         }
     }
@@ -271,7 +271,7 @@ fn of_fields(fields: &Map<String, Value>) -> Said {
     }
     said
 }
-/// Whether feedback beside a yes is no more than another yes, or thanks.
+/// Whether feedback beside a yes is only another yes or thanks.
 fn agreeable(feedback: &str) -> bool {
     let words = classes(feedback);
     let nothing = |word: &Option<Gist>| word.is_some_and(|word| word.is_filler() || word == Gist::Pause);

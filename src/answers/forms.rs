@@ -13,7 +13,7 @@ use crate::text::clip;
 /// How long a fault of a form is, in characters.
 const MAX_FAULTS: usize = 600;
 
-/// Reads the fields of a form against its schema. Otherwise: what is wrong with them.
+/// Reads the fields of a form against its schema, or returns their faults.
 pub fn fields(answer: &Value, form: &Value) -> Result<Map<String, Value>, String> {
     let own = form.get("properties").and_then(Value::as_object);
     let own = || own.into_iter().flatten();
@@ -30,7 +30,7 @@ pub fn fields(answer: &Value, form: &Value) -> Result<Map<String, Value>, String
             }
             fields
         }
-        // One value for the only field, or for the only one that must be there.
+        // A single value, for the only field or the only required field.
         value => {
             let required = form.get("required").and_then(Value::as_array);
             let must: Vec<&str> = required.into_iter().flatten().filter_map(Value::as_str).collect();

@@ -18,74 +18,73 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  nonet                                     serve MCP on stdin and stdout (what clients start)
+  nonet                                     serve MCP on stdin and stdout (clients run this)
   nonet serve --http 127.0.0.1:8931         serve MCP over HTTP at /mcp
-  nonet check                               look the configuration and every server over
-  nonet setup                               take over the servers of your clients, step by step
+  nonet check                               check the configuration and every server
+  nonet setup                               move your clients' servers behind Nonet, step by step
   nonet import && nonet install claude-desktop --replace
-                                            the same for one client, by hand
-  nonet status                              how the gateway that runs is doing
+                                            the same for one client
+  nonet status                              show the running gateway
   nonet search \"what time is it in Tokyo\"   find tools
   nonet call time.get_current_time '{\"timezone\": \"Asia/Tokyo\"}'
 
-Configuration: ./servers.toml, else ~/.config/nonet/servers.toml; setup, import and install take the latter.
-Exit codes: 0 fine, 1 a tool or server failed, 2 the command line or configuration cannot be used,
-130 Ctrl-C.";
+Configuration: ./servers.toml, else ~/.config/nonet/servers.toml. setup, import and install always use the latter.
+Exit codes: 0 success, 1 a tool or server failed, 2 unusable command line or configuration, 130 Ctrl-C.";
 
 /// One MCP server in front of all of your MCP servers.
 #[derive(Debug, Parser)]
 #[command(name = "nonet", version, about, after_help = EXAMPLES, max_term_width = 100)]
 pub(super) struct Cli {
-    /// The configuration to use
+    /// Configuration file
     #[arg(long, global = true, value_name = "FILE", env = "NONET_CONFIG")]
     pub config: Option<PathBuf>,
-    /// The profile of [profiles.NAME] that the client is under
+    /// Profile of the client, one of [profiles.NAME]
     #[arg(long, global = true, value_name = "NAME")]
     pub profile: Option<String>,
-    /// What is logged to stderr: error, warn, info, debug, or a filter such as nonet=debug
+    /// Log level (error, warn, info, debug), or a filter such as nonet=debug
     #[arg(long, global = true, value_name = "FILTER", env = "NONET_LOG")]
     pub log: Option<String>,
-    /// Log to this file instead of stderr; a new one each day, of which seven are kept
+    /// Log to this file instead of stderr; one file a day, seven kept
     #[arg(long, global = true, value_name = "FILE", env = "NONET_LOG_FILE")]
     pub log_file: Option<PathBuf>,
-    /// Log one JSON object a line
+    /// Log one JSON object per line
     #[arg(long, global = true)]
     pub log_json: bool,
-    /// The same as `serve --http ADDR`
+    /// Same as `serve --http ADDR`
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
     #[command(subcommand)]
     pub command: Option<Command>,
 }
 
-/// Who is asked, and how failures are told.
+/// Which gateway answers, and how much of a failure is shown.
 #[derive(Debug, Args)]
 pub(super) struct Where {
-    /// Ask the gateway at this address, such as http://127.0.0.1:8931/mcp; NONET_TOKEN is sent as a bearer token
+    /// Ask the gateway at this address, such as http://127.0.0.1:8931/mcp, with NONET_TOKEN as the bearer token
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// A header for each request, as `Name: value`; ${VAR} is expanded (may be repeated)
+    /// Header for each request, as `Name: value`; ${VAR} is expanded (repeatable)
     #[arg(long, value_name = "HEADER", requires = "url")]
     pub header: Vec<String>,
-    /// Show all that servers said as they failed
+    /// Show the full stderr of servers that failed
     #[arg(long, short)]
     pub verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Serve MCP on stdin and stdout, or over HTTP (the default command)
+    /// Serve MCP on stdin and stdout, or over HTTP (default command)
     Serve {
-        /// Serve streamable HTTP here, at /mcp and /mcp/PROFILE, instead of stdio
+        /// Serve streamable HTTP at this address, under /mcp and /mcp/PROFILE, instead of stdio
         #[arg(long, value_name = "ADDR")]
         http: Option<String>,
     },
-    /// Join a client on stdin and stdout to a gateway that others use too
+    /// Connect a client on stdin and stdout to a shared gateway
     Connect {
-        /// The gateway's address, such as http://127.0.0.1:8931/mcp; the shared gateway of this machine if left out
+        /// Gateway address, such as http://127.0.0.1:8931/mcp (default: this machine's shared gateway)
         url: Option<String>,
-        /// A header for each request, as `Name: value`; ${VAR} is expanded (may be repeated). NONET_TOKEN is sent as a
-        /// bearer token
+        /// Header for each request, as `Name: value`; ${VAR} is expanded (repeatable). NONET_TOKEN is sent as the bearer
+        /// token
         #[arg(long, value_name = "HEADER", requires = "url")]
         header: Vec<String>,
     },
@@ -93,19 +92,19 @@ pub(super) enum Command {
     Search {
         /// What the tool should do
         query: String,
-        /// How many to show, 1 to 50
+        /// Number of results, 1 to 50
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=50))]
         limit: u8,
-        /// Only this server or group
+        /// Search only this server or group
         #[arg(long)]
         category: Option<String>,
-        /// Show why each result stands where it stands: what each signal adds, and the matched words
+        /// Explain each rank: the share of each signal and the matched words
         #[arg(long)]
         explain: bool,
-        /// Print the answer of search_tools as JSON
+        /// Print the search_tools answer as JSON
         #[arg(long)]
         json: bool,
-        /// Start every server and ask it, instead of a gateway that runs or the last lists
+        /// Start and ask every server, instead of using the running gateway or the last lists
         #[arg(long, conflicts_with = "url")]
         refresh: bool,
         #[command(flatten)]
@@ -116,20 +115,20 @@ pub(super) enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Start every server and ask it, instead of a gateway that runs or the last lists
+        /// Start and ask every server, instead of using the running gateway or the last lists
         #[arg(long, conflicts_with = "url")]
         refresh: bool,
         #[command(flatten)]
         way: Where,
     },
-    /// Show everything about one tool, as JSON
+    /// Show one tool in full, as JSON
     Get {
-        /// The tool, such as files.read_file
+        /// Tool, such as files.read_file
         name: String,
-        /// Print a fault as JSON too
+        /// Print faults as JSON too
         #[arg(long)]
         json: bool,
-        /// Start every server and ask it, instead of a gateway that runs or the last lists
+        /// Start and ask every server, instead of using the running gateway or the last lists
         #[arg(long, conflicts_with = "url")]
         refresh: bool,
         #[command(flatten)]
@@ -137,12 +136,12 @@ pub(super) enum Command {
     },
     /// Call a tool and print its result
     Call {
-        /// The tool, such as files.read_file
+        /// Tool, such as files.read_file
         name: String,
-        /// Its params
+        /// Params of the tool
         #[arg(default_value = "{}", value_name = "JSON")]
         params: String,
-        /// A jq filter on the result
+        /// jq filter for the result
         #[arg(long, value_name = "FILTER")]
         select: Option<String>,
         /// Print the whole result as JSON
@@ -151,37 +150,37 @@ pub(super) enum Command {
         #[command(flatten)]
         way: Where,
     },
-    /// Show the gateway that runs: its servers, their tools and last errors, its jobs
+    /// Show the running gateway: servers, tools, last errors, jobs
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Go on, and show it again whenever something changes
+        /// Keep running, and print the status after each change
         #[arg(long, short)]
         follow: bool,
         #[command(flatten)]
         way: Where,
     },
-    /// Show the log of the gateway that clients of this machine share, or of one of its servers
+    /// Show the log of this machine's shared gateway, or the part about one server
     Logs {
-        /// Only what is about this server: its state, its calls, what it prints on stderr
+        /// Show only this server: its state, calls and stderr
         server: Option<String>,
-        /// How many entries to show, from the end; some have several lines
+        /// Number of entries to show, from the end; an entry may have several lines
         #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
         lines: usize,
-        /// Go on, and show what is written from now on
+        /// Keep running, and show new entries
         #[arg(long, short)]
         follow: bool,
-        /// Print one JSON object an entry
+        /// Print one JSON object per entry
         #[arg(long)]
         json: bool,
     },
-    /// Look over the configuration, then start every server and say how it went
+    /// Check the configuration, then start every server and report its state
     Check {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Show all that servers said as they failed
+        /// Show the full stderr of servers that failed
         #[arg(long, short)]
         verbose: bool,
     },
@@ -191,126 +190,126 @@ pub(super) enum Command {
         tools: PathBuf,
         /// Lines of {"query", "relevant": ["server.name"]}
         queries: PathBuf,
-        /// Write what each query ranked, one JSON object a line
+        /// Write the ranking of each query to this file, one JSON object per line
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Switch a rule of the ranking off, to see what it is worth (may be repeated)
+        /// Rank without this rule, to measure its worth (repeatable)
         #[arg(long, value_name = "RULE", value_parser = rule())]
         without: Vec<Rule>,
-        /// Also tell how often high, medium and low confidence were right
+        /// Also report how often high, medium and low confidence were right
         #[arg(long)]
         confidence: bool,
-        /// Also tell what earlier outcomes change: for repeated requests, and for others
+        /// Also report the effect of earlier outcomes, on repeated requests and on others
         #[arg(long)]
         replay: bool,
     },
-    /// Put Nonet in front of your clients, step by step: import, secrets, check, install
+    /// Set up Nonet for your clients, step by step: import, secrets, check, install
     Setup(setup::Wishes),
-    /// Take MCP servers over from a client's configuration into servers.toml
+    /// Import MCP servers from a client's configuration into servers.toml
     Import {
-        /// A client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) or a file; all
-        /// clients of this machine if left out
+        /// Client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) or file (default: all
+        /// clients on this machine)
         source: Option<String>,
-        /// Replace servers of the same name that are reached otherwise
+        /// Replace servers that have the same name but another command or address
         #[arg(long)]
         replace: bool,
-        /// Put secrets into the keyring of this system, or do nothing; without it they go into the keyring where there
-        /// is one, else into secrets.env beside servers.toml
+        /// Store secrets in the system's keyring, or fail without one (default: the keyring if there is one, else
+        /// secrets.env beside servers.toml)
         #[arg(long)]
         keyring: bool,
-        /// Keep no secrets: they become variables to set
+        /// Store no secrets; write them as variables that you set
         #[arg(long, conflicts_with = "keyring")]
         variables: bool,
-        /// Show what would be written, and write nothing
+        /// Show the changes without writing them
         #[arg(long)]
         dry_run: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Put Nonet into a client's configuration, with a backup
+    /// Add Nonet to a client's configuration, with a backup
     Install {
-        /// The client: claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli
+        /// Client: claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli
         client: String,
-        /// Into the file of this project instead of the user's
+        /// Use the project's file instead of the user's
         #[arg(long)]
         project: bool,
-        /// Take out the servers that servers.toml has too, so that nothing is there twice
+        /// Remove the servers that are also in servers.toml
         #[arg(long)]
         replace: bool,
-        /// Show what would be written, and write nothing
+        /// Show the changes without writing them
         #[arg(long)]
         dry_run: bool,
     },
-    /// Take Nonet out of a client's configuration, and put back what `install` replaced
+    /// Remove Nonet from a client's configuration, and restore the servers that `install` removed
     Uninstall {
-        /// The client
+        /// Client
         client: String,
-        /// From the file of this project instead of the user's
+        /// Use the project's file instead of the user's
         #[arg(long)]
         project: bool,
-        /// Show what would be written, and write nothing
+        /// Show the changes without writing them
         #[arg(long)]
         dry_run: bool,
     },
-    /// Sign in to a server that asks for it (OAuth), in a browser
+    /// Sign in to a server in a browser (OAuth)
     Login(login::LoginArgs),
-    /// Forget the sign-in to a server
+    /// Sign out of a server: delete its tokens
     Logout {
-        /// The server, by its name in servers.toml
+        /// Name of the server in servers.toml
         server: String,
     },
-    /// Keep secrets for servers.toml, in the keyring of this system or in a file
+    /// Manage secrets for servers.toml, in the system's keyring or in a file
     Secret {
         #[command(subcommand)]
         action: secret::SecretAction,
     },
-    /// Forget what searches have led to, kept results and ended tasks, on this machine
+    /// Delete learned search outcomes, kept results and finished tasks from this machine
     Forget,
     /// Print the JSON Schema of servers.toml
     Schema,
-    /// Print the man page, or that of a command
+    /// Print the man page of nonet or of a command
     Man {
-        /// The command, such as `call`
+        /// Command, such as `call`
         command: Vec<String>,
-        /// Write the pages of all commands into this folder, such as ~/.local/share/man/man1
+        /// Write all man pages into this folder, such as ~/.local/share/man/man1
         #[arg(long, value_name = "DIR", conflicts_with = "command")]
         dir: Option<PathBuf>,
     },
-    /// Print completions for a shell
+    /// Print shell completions
     Completions {
-        /// The shell
+        /// Shell
         shell: clap_complete::Shell,
     },
-    /// Ends child processes when the gateway is gone; started by the gateway itself
+    /// Ends child processes after the gateway is gone; started by the gateway
     #[command(name = process_guard::GUARD_COMMAND, hide = true)]
     Guard,
-    /// Is the gateway that clients of this machine share; started by the first of them
+    /// Run as this machine's shared gateway; started by the first client
     #[command(name = SHARED_COMMAND, hide = true)]
     Shared,
-    /// Starts it and leaves
+    /// Start the shared gateway and exit
     #[command(name = START_COMMAND, hide = true)]
     StartShared,
-    /// Runs one jq filter on stdin; started by the gateway itself
+    /// Run one jq filter on stdin; started by the gateway
     #[command(name = SELECT_COMMAND, hide = true)]
     Select {
-        /// The filter
+        /// Filter
         filter: String,
     },
 }
 
-/// The command line of this process. One that cannot be used ends it with a message and exit code 2.
+/// Returns the command line of this process. An unusable command line ends the process with a message and exit code 2.
 pub(super) fn read() -> Cli {
     let cli = Cli::parse();
     if let Some(option) = cli.idle() {
-        let message = format!("{option} does nothing with this command");
+        let message = format!("{option} has no effect on this command");
         Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
     }
     cli
 }
 
 impl Cli {
-    /// Whether what the command prints is read by a program.
+    /// Whether the command prints for a program to read.
     pub(super) fn wants_json(&self) -> bool {
         matches!(
             self.command,
@@ -326,7 +325,7 @@ impl Cli {
         )
     }
 
-    /// An option that the command has no use for. Nobody writes one for nothing.
+    /// Returns an option that has no effect on the command: a mistake of the user.
     fn idle(&self) -> Option<&'static str> {
         let serves = matches!(self.command, None | Some(Command::Serve { .. }));
         let without_profile = matches!(

@@ -1,18 +1,21 @@
-//! `nonet search`, `tools`, `get` and `call`: who answers.
+//! `nonet search`, `tools`, `get` and `call`.
 //!
-//! A gateway that runs is asked first: the one of `--url`, else the one that serves the clients of this machine. Without one
-//! a gateway in this process answers from the last lists on disk and starts only the servers that it needs: those of which
-//! no list is known, and the one that is called.
+//! A running gateway answers first: the gateway at `--url`, else this machine's shared gateway. Without a running gateway, a
+//! gateway in this process answers (`local`).
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+#[cfg(unix)]
+use std::time::Duration;
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::{
-    FAILED, INDEX_LIMIT,
+    FAILED, INDEX_LIMIT, answers,
     args::{Command, Where},
-    connect, show,
+    connect,
+    local::LocalGateway,
+    show,
     signal::stopped,
     usable,
 };
@@ -24,23 +27,18 @@ use crate::{
     gateway::{
         Gateway,
         inquiry::{CLIENT, Inquiry, METHOD},
-        last_seen::LastSeen,
         session::Caller,
     },
 };
 
-/// How old a list may be: an older one is asked for again.
-const LIST_AGE: Duration = Duration::from_secs(7 * 86_400);
-/// How old a list may be that proves that a server has no such tool.
-const FRESH: Duration = Duration::from_secs(600);
-/// How long a gateway that runs may take to greet.
+/// How long a running gateway may take to greet.
 #[cfg(unix)]
 const GREETING: Duration = Duration::from_secs(2);
 
-/// An answer, or the object of its fault.
+/// The answer to an inquiry, or its fault as an object.
 pub(super) type InquiryAnswer = Result<Value, Value>;
 
-/// What is asked, of whom, and how the answer is shown.
+/// An inquiry, the gateway to ask, and the format of the answer.
 struct Asked {
     inquiry: Inquiry,
     way: Where,
@@ -54,20 +52,20 @@ impl Asked {
         Ok(match command {
             Command::Search { query, limit, category, explain, json, refresh, way } => Self {
                 inquiry: Inquiry::Search { query, category, limit: limit.into(), explain },
-                table: if explain { show::explained_table } else { show::search_table },
+                table: if explain { answers::explained_table } else { answers::search_table },
                 json,
                 refresh,
                 way,
             },
             Command::Tools { json, refresh, way } => {
-                Self { inquiry: Inquiry::Tools, table: show::tools_table, json, refresh, way }
+                Self { inquiry: Inquiry::Tools, table: answers::tools_table, json, refresh, way }
             }
             Command::Get { name, json, refresh, way } => {
                 Self { inquiry: Inquiry::Describe { name }, table: show::whole, json, refresh, way }
             }
             Command::Call { name, params, select, json, way } => {
                 let params = serde_json::from_str(&params)
-                    .with_context(|| format!("the params are not JSON: {params}"))?;
+                    .with_context(|| format!("the params are not valid JSON: {params}"))?;
                 let inquiry = Inquiry::Call { name, params, select };
                 Self { inquiry, table: show::whole, json, refresh: false, way }
             }
@@ -79,7 +77,7 @@ impl Asked {
         matches!(self.inquiry, Inquiry::Call { .. })
     }
 
-    /// Shows the answer; gives the exit code.
+    /// Prints the answer. Returns the exit code.
     fn show(&self, answer: InquiryAnswer) -> anyhow::Result<u8> {
         let manner = show::Style { json: self.json, verbose: self.way.verbose };
         match self.inquiry {
@@ -89,7 +87,7 @@ impl Asked {
     }
 }
 
-/// Runs one of the commands that ask a gateway one thing.
+/// Runs a command that sends one inquiry to a gateway.
 pub(super) async fn run(
     command: Command,
     config: Option<&Path>,
@@ -109,7 +107,7 @@ pub(super) async fn run(
     {
         match inquire(running, &asked.inquiry).await {
             Ok(answer) => return asked.show(answer),
-            // Nothing was done yet, or nothing that matters: it can be asked here.
+            // The inquiry had no effect, so this process can answer it.
             Err(Other::Unanswered(error)) if !asked.is_call() || error.is_unknown_method() => {
                 tracing::debug!(%error, "the gateway that runs did not answer");
             }
@@ -121,22 +119,22 @@ pub(super) async fn run(
     here(loaded, profile, &asked).await
 }
 
-/// Why a gateway that runs gave no answer.
+/// Why a running gateway gave no answer.
 pub(super) enum Other {
-    /// It did not answer.
+    /// The gateway did not answer.
     Unanswered(Unanswered),
-    /// The user did not wait: the exit code.
+    /// The user interrupted the command: the exit code.
     Stopped(u8),
 }
 
-/// Says why there is no answer; gives the exit code.
+/// Prints why there is no answer. Returns the exit code.
 pub(super) fn told(other: Other, as_json: bool) -> anyhow::Result<u8> {
     match other {
         Other::Stopped(code) => Ok(code),
         Other::Unanswered(error) => {
             let code = match error {
                 Unanswered::Refused { .. } => Code::ServerDown,
-                // It may have been carried out.
+                // The call may have taken effect.
                 Unanswered::Lost => Code::UpstreamError,
             };
             show::refuse(code, error, as_json);
@@ -145,7 +143,7 @@ pub(super) fn told(other: Other, as_json: bool) -> anyhow::Result<u8> {
     }
 }
 
-/// Says on stderr what is wrong with a configuration: of servers that are left out only that they are.
+/// Prints the faults of a configuration on stderr. Left-out servers are only named.
 fn tell_faults(loaded: &Loaded) {
     let left_out: Vec<String> = loaded.config.left_out.keys().map(|name| format!("`{name}`")).collect();
     let is_of_server = |fault: &ConfigFault| {
@@ -156,11 +154,11 @@ fn tell_faults(loaded: &Loaded) {
     others.chain(&loaded.warnings).for_each(show::complain);
     if !left_out.is_empty() {
         let are = if left_out.len() == 1 { "is" } else { "are" };
-        show::complain(format_args!("{} {are} left out; `nonet check` says why", show::names(&left_out)));
+        show::complain(format_args!("{} {are} left out; `nonet check` reports why", show::names(&left_out)));
     }
 }
 
-/// The gateway that serves the clients of this machine, if one runs for this configuration.
+/// Returns this machine's shared gateway of the configuration, if it is running.
 #[cfg(unix)]
 pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<RunningGateway> {
     use crate::shared::{Hello, SharedPlace};
@@ -175,11 +173,11 @@ pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Runn
     match tokio::time::timeout(GREETING, RunningGateway::shared(&place, &hello, CLIENT)).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => {
-            show::complain(format_args!("the gateway that runs is not asked: {}", show::causes(&error)));
+            show::complain(format_args!("cannot use the running gateway: {}", show::causes(&error)));
             None
         }
         Err(_) => {
-            show::complain("the gateway that runs does not answer, and is not asked");
+            show::complain("the running gateway does not answer");
             None
         }
     }
@@ -190,7 +188,7 @@ pub(super) async fn running(_file: &Path, _profile: Option<String>) -> Option<Ru
     None
 }
 
-/// Asks a gateway that runs.
+/// Sends an inquiry to a running gateway.
 pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
     let answer = tokio::select! {
         answer = running.request(METHOD, json!(inquiry)) => answer,
@@ -206,7 +204,7 @@ pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> R
     })
 }
 
-/// Asks a gateway in this process.
+/// Answers with a gateway in this process.
 async fn here(loaded: Loaded, profile: Option<String>, asked: &Asked) -> anyhow::Result<u8> {
     let gateway = super::gateway(loaded, matches!(asked.inquiry, Inquiry::Search { .. }));
     let caller = gateway.caller(gateway.open_session(profile), CLIENT);
@@ -214,11 +212,11 @@ async fn here(loaded: Loaded, profile: Option<String>, asked: &Asked) -> anyhow:
         code = answer_here(&gateway, caller, asked) => code,
         code = stopped() => Ok(code),
     };
-    // Nothing was started, so nothing has to be stopped.
+    // No server was started, so none has to be stopped.
     if gateway.connections().values().all(|connection| connection.is_held()) {
         return code;
     }
-    // Who presses Ctrl-C again does not wait for servers that take their time; the guard ends them.
+    // A second Ctrl-C does not wait for slow servers; the guard ends them.
     tokio::select! {
         () = gateway.stop() => code,
         code = stopped() => Ok(code),
@@ -240,7 +238,7 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         let mut more = match gateway.server_of(&caller, name) {
             Ok(server) if &*server == GATEWAY => Vec::new(),
             Ok(server) if asked.is_call() || here.is_old(&server) => vec![server],
-            // A fresh list of the server that the name says is believed.
+            // A fresh list of the named server is proof enough.
             Err(fault) if fault.code == Code::UnknownTool && here.is_fresh(name) => Vec::new(),
             Err(fault) if fault.code == Code::UnknownTool => here.that_may_have(name),
             _ => Vec::new(),
@@ -248,7 +246,7 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         more.retain(|server| !started.contains(server));
         here.start(&more).await;
         started.extend(more);
-        // One that was asked for a tool that it has not answers too.
+        // Also a started server without that tool.
         of = gateway.server_of(&caller, name).ok().or_else(|| match &started[..] {
             [only] => Some(only.clone()),
             _ => None,
@@ -271,7 +269,7 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
             each_text(answer, without_held);
         }
     }
-    // The sentence of a fault about one server says why it is missing.
+    // A fault about a single server already says why it is missing.
     if answer.is_ok() || started.len() > 1 {
         show::missing(gateway, &started, asked.way.verbose);
     }
@@ -282,101 +280,6 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         here.tell_age(&started, of.as_ref(), refresh);
     }
     Ok(code)
-}
-
-/// A gateway in this process, and what is known of its servers.
-struct LocalGateway<'a> {
-    gateway: &'a Arc<Gateway>,
-    seen: BTreeMap<Arc<str>, LastSeen>,
-}
-
-impl LocalGateway<'_> {
-    /// Takes the last lists up and starts these servers; the others are held.
-    async fn connect(&self, servers: &[Arc<str>]) {
-        for (name, connection) in self.gateway.connections().iter() {
-            if !servers.contains(name) {
-                connection.hold();
-            }
-        }
-        self.gateway.connect();
-        self.settle(servers).await;
-    }
-
-    /// Starts these servers too.
-    async fn start(&self, servers: &[Arc<str>]) {
-        for server in servers {
-            if let Some(connection) = self.gateway.connections().get(server) {
-                connection.release();
-            }
-        }
-        self.settle(servers).await;
-    }
-
-    /// Waits until these servers are ready or have failed, and until what is known is published.
-    async fn settle(&self, servers: &[Arc<str>]) {
-        if servers.is_empty() {
-            return self.gateway.recalled_lists().await;
-        }
-        let connections = self.gateway.connections();
-        let settings = servers.iter().filter_map(|server| Some(connections.get(server)?.settings()));
-        // A person has more patience than a model: a first start may download.
-        let slowest = settings.map(|settings| settings.start_timeout).max().unwrap_or_default();
-        show::starting(self.gateway, servers, slowest).await;
-        servers.iter().for_each(|server| self.gateway.note_failure(server));
-        self.gateway.published().await;
-    }
-
-    /// Whether the list of a server is missing or too old to be believed.
-    fn is_old(&self, server: &str) -> bool {
-        self.seen.get(server).is_none_or(|seen| seen.listed.is_none_or(|age| age > LIST_AGE))
-    }
-
-    /// Whether a name is `SERVER.TOOL`, and the list of that server is a moment old.
-    fn is_fresh(&self, name: &str) -> bool {
-        let server = name.split_once('.').and_then(|(server, _)| self.seen.get(server));
-        server.and_then(|seen| seen.listed).is_some_and(|age| age < FRESH)
-    }
-
-    /// The servers that have to be asked for their lists, without those that failed a moment ago.
-    fn unlisted(&self) -> Vec<Arc<str>> {
-        let old = self.seen.iter().filter(|(name, seen)| self.is_old(name) && seen.failed.is_none());
-        old.map(|(name, _)| name.clone()).collect()
-    }
-
-    /// The servers that may have a tool of which no list knows: those whose name it begins with, else those without a list.
-    fn that_may_have(&self, tool: &str) -> Vec<Arc<str>> {
-        let tool = crate::name::fold(tool);
-        let named = |server: &&Arc<str>| {
-            tool.strip_prefix(&*crate::name::fold(server)).is_some_and(|rest| rest.starts_with('_'))
-        };
-        match self.seen.keys().filter(named).max_by_key(|server| server.len()) {
-            Some(server) => vec![server.clone()],
-            None => self.unlisted(),
-        }
-    }
-
-    /// Says that an answer came from last lists, and what is not in it. `of`: the one server that it is about; `refresh`:
-    /// what asks the servers.
-    fn tell_age(&self, started: &[Arc<str>], of: Option<&Arc<str>>, refresh: &str) {
-        let asked =
-            self.seen.iter().filter(|(name, _)| !started.contains(name) && of.is_none_or(|of| of == *name));
-        let (mut oldest, mut failed) = (None, Vec::new());
-        for (name, seen) in asked {
-            oldest = oldest.max(seen.listed);
-            if seen.listed.is_none() && seen.failed.is_some() {
-                failed.push(name);
-            }
-        }
-        if let Some(age) = oldest {
-            let age = show::age(age);
-            eprintln!(
-                "nonet: from the last lists (up to {age} old), no gateway runs; {refresh} asks the servers"
-            );
-        }
-        if !failed.is_empty() {
-            eprintln!("nonet: not available a moment ago: {}; `nonet status` says why", show::names(&failed));
-        }
-    }
 }
 
 /// Changes the JSON in the text blocks of a result.
@@ -391,7 +294,7 @@ fn each_text(result: &mut Value, change: fn(&mut Value)) {
     }
 }
 
-/// Takes out of an answer the state of servers that were only held: nobody has asked how they are.
+/// Removes the state of held servers from an answer: the user did not ask for it.
 fn without_held(answer: &mut Value) {
     let strip = |tool: &mut Value| {
         if tool["state"] == "stopped"

@@ -1,7 +1,8 @@
 //! `nonet check`: the configuration, then each server.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, UNUSABLE, gateway, launchers, show, signal::stopped, status};
@@ -9,14 +10,14 @@ use crate::{
     catalog::{GATEWAY, Tool},
     config::{ConfigFault, Loaded, Unusable},
     downstream::State,
-    gateway::Gateway,
+    gateway::{Gateway, Unmatched, session::Caller},
     meta,
     results::json_len,
 };
 
-/// A configuration that cannot be used, as JSON.
-pub fn unusable(unusable: &Unusable) -> Value {
-    let faults: Vec<Value> = unusable.faults().iter().map(fault).collect();
+/// Returns an unusable configuration as JSON.
+pub(super) fn unusable(unusable: &Unusable) -> Value {
+    let faults: Vec<FaultEntry> = unusable.faults().iter().map(FaultEntry::from).collect();
     let mut out = json!({ "usable": false, "faults": faults });
     if faults.is_empty() {
         out["error"] = json!(unusable.to_string());
@@ -24,31 +25,33 @@ pub fn unusable(unusable: &Unusable) -> Value {
     out
 }
 
-fn fault(fault: &ConfigFault) -> Value {
-    json!({
-        "file": fault.file,
-        "line": fault.line,
-        "column": fault.column,
-        "key": fault.key,
-        "message": fault.message,
-        "remedy": fault.remedy,
-        "left_out": fault.entry,
-    })
+/// A fault of the configuration as JSON.
+#[derive(Serialize)]
+struct FaultEntry<'a> {
+    file: &'a PathBuf,
+    line: usize,
+    column: usize,
+    key: &'a str,
+    message: &'a str,
+    remedy: &'a str,
+    left_out: Option<&'a str>,
 }
 
-/// Prints what is wrong and how every server does. Exit code 0: all fine; 1: a server failed; 2: the
+impl<'a> From<&'a ConfigFault> for FaultEntry<'a> {
+    fn from(fault: &'a ConfigFault) -> Self {
+        let ConfigFault { file, line, column, key, message, remedy, entry } = fault;
+        Self { file, line: *line, column: *column, key, message, remedy, left_out: entry.as_deref() }
+    }
+}
+
+/// Checks the configuration and every server, and prints the report. Exit code 0: no problems; 1: a server failed; 2: the
 /// configuration has faults.
-pub async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow::Result<u8> {
+pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow::Result<u8> {
     let (faults, exposed) = (loaded.faults.clone(), loaded.warnings.clone());
     let file = loaded.config.file.clone();
     let limit = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
-    let disabled: Vec<String> = loaded
-        .config
-        .servers
-        .iter()
-        .filter(|(_, server)| !server.enabled)
-        .map(|(name, _)| name.to_string())
-        .collect();
+    let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
+    let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();
     let gateway = gateway(loaded, true);
     gateway.connect();
     let launchers = launchers::versions(&gateway.config()).await;
@@ -61,120 +64,156 @@ pub async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow::Result
         }
     }
     gateway.published().await;
-    let snapshot = gateway.snapshot();
-    let backend = match gateway.embedder() {
+    let embedder = match gateway.embedder() {
         Some(embedder) => embedder
             .ready()
             .await
             .map(|backend| format!("{} ({})", backend.name, backend.detail))
-            .map_err(|e| e.to_string()),
+            .map_err(|error| error.to_string()),
         None => Err("not started".into()),
     };
-    let mut status = gateway.status(&crate::gateway::session::Caller::default());
-    let failed = gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. }));
-    let (whole, nine) = meta::saving(&gateway);
-    let warnings = warnings(&gateway);
-    let unmatched = gateway.unmatched();
-    gateway.stop().await;
-    let failed = failed || !exposed.is_empty();
-    let code = match (faults.is_empty(), failed || warnings.iter().any(|warning| warning.serious)) {
-        (false, _) => UNUSABLE,
-        (true, true) => FAILED,
-        (true, false) => OK,
+    let report = Report {
+        file,
+        faults,
+        exposed,
+        disabled,
+        launchers,
+        embedder,
+        status: gateway.status(&Caller::default()),
+        failed: gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. })),
+        tools: gateway.snapshot().of_servers().count(),
+        definitions: meta::saving(&gateway),
+        warnings: warnings(&gateway),
+        unmatched: gateway.unmatched(),
     };
-    if as_json {
+    gateway.stop().await;
+    let code = report.code();
+    match as_json {
+        true => say!("{}", serde_json::to_string_pretty(&report.into_json())?),
+        false => report.print(verbose),
+    }
+    Ok(code)
+}
+
+/// The result of a check.
+struct Report {
+    file: PathBuf,
+    faults: Vec<ConfigFault>,
+    /// Secrets that others can read.
+    exposed: Vec<ConfigFault>,
+    disabled: Vec<String>,
+    launchers: BTreeMap<&'static str, Option<String>>,
+    /// The engine that embeds, or why there is none.
+    embedder: Result<String, String>,
+    status: Value,
+    /// Whether a server is not ready.
+    failed: bool,
+    tools: usize,
+    /// The bytes of all definitions, and of the nine.
+    definitions: (usize, usize),
+    warnings: Vec<Warning>,
+    unmatched: Vec<Unmatched>,
+}
+
+impl Report {
+    fn code(&self) -> u8 {
+        let failed = self.failed || !self.exposed.is_empty() || self.warnings.iter().any(|it| it.serious);
+        match (self.faults.is_empty(), failed) {
+            (false, _) => UNUSABLE,
+            (true, true) => FAILED,
+            (true, false) => OK,
+        }
+    }
+
+    fn into_json(self) -> Value {
+        let faults = |faults: &[ConfigFault]| json!(faults.iter().map(FaultEntry::from).collect::<Vec<_>>());
+        let mut status = self.status;
+        let warnings = self.warnings.iter().map(|it| json!({ "server": it.server, "message": it.message }));
+        let exposed = self.exposed.iter().map(|fault| json!(FaultEntry::from(fault)));
+        let rules = self.unmatched.iter().map(|rule| json!({ "key": rule.key, "message": rule.message }));
         status["usable"] = json!(true);
-        status["file"] = json!(file);
-        status["faults"] = json!(faults.iter().map(fault).collect::<Vec<_>>());
-        status["disabled"] = json!(disabled);
-        let warnings =
-            warnings.iter().map(|warning| json!({ "server": warning.server, "message": warning.message }));
-        let rules = unmatched.iter().map(|rule| json!({ "key": rule.key, "message": rule.message }));
-        let warnings = warnings.chain(exposed.iter().map(fault)).chain(rules);
-        status["warnings"] = json!(warnings.collect::<Vec<_>>());
-        status["embedder"] = match &backend {
+        status["file"] = json!(self.file);
+        status["faults"] = faults(&self.faults);
+        status["disabled"] = json!(self.disabled);
+        status["warnings"] = warnings.chain(exposed).chain(rules).collect();
+        status["embedder"] = match &self.embedder {
             Ok(backend) => json!({ "backend": backend }),
             Err(error) => json!({ "error": error }),
         };
-        status["launchers"] = json!(launchers);
+        status["launchers"] = json!(self.launchers);
+        let (whole, nine) = self.definitions;
         status["definitions"] = json!({ "bytes_of_all_tools": whole, "bytes_of_the_nine": nine });
-        say!("{}", serde_json::to_string_pretty(&status)?);
-        return Ok(code);
+        status
     }
-    say!(
-        "{}: {}",
-        file.display(),
-        if faults.is_empty() { "no faults".into() } else { show::count(faults.len() as u64, "fault") }
-    );
-    for fault in &faults {
-        let left_out =
-            fault.entry.as_ref().map(|entry| format!(" [{entry}] is left out.")).unwrap_or_default();
-        say!("  {fault}{left_out}");
+
+    fn print(&self, verbose: bool) {
+        let faults = match self.faults.len() {
+            0 => "no faults".into(),
+            number => show::count(number as u64, "fault"),
+        };
+        say!("{}: {faults}", self.file.display());
+        for fault in &self.faults {
+            let left_out = fault.entry.as_ref().map(|entry| format!(" [{entry}] is left out."));
+            say!("  {fault}{}", left_out.unwrap_or_default());
+        }
+        self.print_servers(verbose);
+        self.warnings.iter().for_each(|warning| say!("{}: {}", warning.server, warning.message));
+        self.unmatched.iter().for_each(|rule| say!("warning: {rule}"));
+        self.exposed.iter().for_each(|fault| say!("{fault}"));
+        if !self.launchers.is_empty() {
+            let launchers = self.launchers.iter().map(|(program, version)| match version {
+                Some(version) => format!("{program} {version}"),
+                None => format!("{program} (does not run)"),
+            });
+            say!("started by: {}", launchers.collect::<Vec<_>>().join(", "));
+        }
+        match &self.embedder {
+            Ok(backend) => say!("search by meaning: {backend}"),
+            Err(error) => say!("{error}"),
+        }
+        let (whole, nine) = self.definitions;
+        say!(
+            "definitions: {whole} bytes for {} (about {} tokens); clients read {nine} bytes (about {} tokens)",
+            show::count(self.tools as u64, "tool"),
+            whole / 4,
+            nine / 4
+        );
     }
-    let mut table = show::plain_table(&["SERVER", "STATE", "STARTED", "PROTOCOL", "TOOLS"]);
-    for server in status["servers"].as_array().into_iter().flatten() {
-        let text = |key: &str| server[key].as_str().unwrap_or_default().to_string();
-        let started = server["started_ms"].as_u64().map(|ms| format!("{ms} ms")).unwrap_or_default();
-        table.add_row([
-            text("name"),
-            status::state(&text("state")),
-            started,
-            text("version"),
-            server["tools"].to_string(),
-        ]);
+
+    fn print_servers(&self, verbose: bool) {
+        let servers = || self.status["servers"].as_array().into_iter().flatten();
+        let mut table = show::plain_table(&["SERVER", "STATE", "STARTED", "PROTOCOL", "TOOLS"]);
+        for server in servers() {
+            let text = |key: &str| server[key].as_str().unwrap_or_default().to_string();
+            let started = server["started_ms"].as_u64().map(|ms| format!("{ms} ms")).unwrap_or_default();
+            let tools = server["tools"].to_string();
+            table.add_row([text("name"), status::state(&text("state")), started, text("version"), tools]);
+        }
+        for name in &self.disabled {
+            table.add_row([name.as_str(), "disabled", "", "", ""]);
+        }
+        say!("{table}");
+        // The fault of a left-out server is printed above.
+        for server in servers().filter(|server| server["state"] != "needs_config") {
+            status::say_trouble(server, verbose);
+        }
     }
-    for name in disabled {
-        table.add_row([name, "disabled".into(), String::new(), String::new(), String::new()]);
-    }
-    say!("{table}");
-    let servers = status["servers"].as_array().into_iter().flatten();
-    // Why a server is left out stands above.
-    for server in servers.filter(|server| server["state"] != "needs_config") {
-        status::say_trouble(server, verbose);
-    }
-    for warning in &warnings {
-        say!("{}: {}", warning.server, warning.message);
-    }
-    for rule in &unmatched {
-        say!("warning: {rule}");
-    }
-    for fault in &exposed {
-        say!("{fault}");
-    }
-    if !launchers.is_empty() {
-        let told = launchers.iter().map(|(program, version)| match version {
-            Some(version) => format!("{program} {version}"),
-            None => format!("{program} (does not run)"),
-        });
-        say!("started by: {}", told.collect::<Vec<_>>().join(", "));
-    }
-    match backend {
-        Ok(backend) => say!("search by meaning: {backend}"),
-        Err(error) => say!("{error}"),
-    }
-    say!(
-        "definitions: {whole} bytes for {} (about {} tokens); clients read {nine} bytes (about {} tokens)",
-        show::count(snapshot.of_servers().count() as u64, "tool"),
-        whole / 4,
-        nine / 4
-    );
-    Ok(code)
 }
 
 /// Something about a server's tools that its user may want to know.
 struct Warning {
     server: String,
     message: String,
-    /// Whether it is more than a remark.
+    /// Whether the warning makes the check fail.
     serious: bool,
 }
 
-/// A definition from this size on, in bytes, is worth a word: it costs about 2,500 tokens wherever it is listed.
+/// The size in bytes from which a definition causes a warning: about 2,500 tokens wherever it is listed.
 const LARGE_DEFINITION: usize = 10_000;
 /// How many tools a warning names.
 const NAMED: usize = 3;
 
-/// What is worth saying of the tools of every server.
+/// Returns the warnings about the tools of every server.
 fn warnings(gateway: &Gateway) -> Vec<Warning> {
     let snapshot = gateway.snapshot();
     let mut all = Vec::new();
@@ -201,14 +240,14 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
         };
         warn(
             false,
-            "have no description, so that search knows their names alone",
+            "have no description, so search knows only their names",
             which(&|tool| tool.description.is_empty()),
         );
         let plain = |tool: &Tool| *tool.wire == tool.full.replacen('.', "__", 1);
-        warn(false, "are called by a shortened or changed name in APIs", which(&|tool| !plain(tool)));
+        warn(false, "have a shortened or changed name in APIs", which(&|tool| !plain(tool)));
         warn(
             true,
-            "have a schema that cannot be used, so that their params go unchecked",
+            "have an unusable schema, so their params go unchecked",
             which(&|tool| tool.schema.broken().is_some()),
         );
         let large = |tool: &Tool| json_len(&tool.definition) > LARGE_DEFINITION;

@@ -1,7 +1,6 @@
 //! Completions: the scripts of `nonet completions` ask this program, which knows the names of clients, servers and tools.
 //!
-//! What is known is read from files: `servers.toml` and the last lists. No server is started and no keyring asked, whoever
-//! presses Tab.
+//! The names come from files: `servers.toml` and the last lists. Tab starts no server and asks no keyring.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,7 @@ use clap_complete::{
 };
 
 use super::{
+    OK,
     args::Cli,
     show::{self, causes},
 };
@@ -22,14 +22,15 @@ use crate::{
     gateway::last_seen,
     hosts::HOSTS,
     name,
+    text::clip,
 };
 
 /// The variable by which a script asks for completions.
 const VARIABLE: &str = "NONET_COMPLETE";
-/// What stands for secrets and unset variables: names depend on neither.
+/// The placeholder for secrets and unset variables: names do not depend on them.
 const UNKNOWN: &str = "-";
 
-/// Answers a script that asks for completions, if that is why this program was started.
+/// Answers a completion script, if it started this program.
 pub(super) fn answered() -> bool {
     let completing = CompleteEnv::with_factory(command).var(VARIABLE);
     let folder = std::env::current_dir().ok();
@@ -37,7 +38,7 @@ pub(super) fn answered() -> bool {
 }
 
 /// Prints the script for a shell.
-pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<()> {
+pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<u8> {
     let known = Shells::builtins();
     let completer = known.completer(&shell.to_string()).context("there are no completions for this shell")?;
     let program = std::env::args_os().next().map_or_else(|| "nonet".into(), PathBuf::from);
@@ -51,10 +52,10 @@ pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<()> {
         .write_registration(VARIABLE, "nonet", "nonet", &program.to_string_lossy(), &mut script)
         .map_err(|error| anyhow::anyhow!(causes(&error.into())))?;
     show::line(String::from_utf8_lossy(&script).trim_end());
-    Ok(())
+    Ok(OK)
 }
 
-/// The command line with what is known of the values of its arguments.
+/// The command line with candidates for its arguments.
 fn command() -> Command {
     with_candidates(Cli::command())
 }
@@ -107,7 +108,7 @@ fn tools() -> Vec<CompletionCandidate> {
     for (server, settings) in config.servers.iter().filter(|(_, settings)| settings.enabled) {
         for (tool, about) in last_seen::last_tools(&folder, server.as_str(), settings) {
             let candidate = CompletionCandidate::new(name::full_name(server.as_str(), &tool));
-            let about = about.lines().next().map(|line| crate::text::clip(line.trim(), 60));
+            let about = about.lines().next().map(|line| clip(line.trim(), 60));
             all.push(candidate.help(about.map(|about| show::clean(&about).into())));
         }
     }

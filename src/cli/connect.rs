@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::{FAILED, OK, show};
+use super::{FAILED, OK, serve, show};
 use crate::{
     bridge::{self, Far, Target},
     config::{self, Loaded, Sources},
@@ -18,7 +18,7 @@ const TOKEN_VARIABLE: &str = "NONET_TOKEN";
 /// Joins the client to a gateway behind a URL.
 pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<u8> {
     let target = target(url, headers, profile)?;
-    Ok(joined(bridge::run(Far::Http(target), super::stop_signal()).await))
+    Ok(joined(bridge::run(Far::Http(target), serve::stop_signal()).await))
 }
 
 /// The gateway behind a URL, with the headers that it wants.
@@ -28,7 +28,7 @@ pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> an
     Ok(Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? })
 }
 
-/// The exit code. A gateway that cannot be reached is no fault of the command line.
+/// Returns the exit code. An unreachable gateway is not a fault of the command line.
 fn joined(joined: anyhow::Result<()>) -> u8 {
     match joined {
         Ok(()) => OK,
@@ -44,26 +44,26 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
 pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow::Result<u8> {
     use crate::shared::{Hello, SharedPlace};
     let far = Far::Shared(SharedPlace::of(config)?, Hello { profile });
-    Ok(joined(bridge::run(far, super::stop_signal()).await))
+    Ok(joined(bridge::run(far, serve::stop_signal()).await))
 }
 
-/// Is the shared gateway.
+/// Runs as the shared gateway.
 #[cfg(unix)]
 pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
     let Some(owner) = crate::shared::SharedPlace::of(&file)?.own().await? else {
-        // Somebody else was quicker, and serves whoever started this one.
+        // Another process was faster and serves the client.
         return Ok(OK);
     };
     let gateway = super::gateway(loaded, true);
-    super::watch(&gateway, &file);
-    crate::serve::serve_shared(gateway, owner, super::stop_signal()).await?;
+    serve::watch(&gateway, &file);
+    crate::serve::serve_shared(gateway, owner, serve::stop_signal()).await?;
     Ok(OK)
 }
 
 #[cfg(not(unix))]
-const NOT_HERE: &str = "a gateway that is started on demand is not there on this system yet: run `nonet serve --http 127.0.0.1:8931`, \
-                        and `nonet connect http://127.0.0.1:8931/mcp` in each client";
+const NOT_HERE: &str = "a shared gateway is not supported on this system yet: run `nonet serve --http 127.0.0.1:8931`, and \
+                        `nonet connect http://127.0.0.1:8931/mcp` in each client";
 
 #[cfg(not(unix))]
 pub(super) async fn to_shared(_config: &Path, _profile: Option<String>) -> anyhow::Result<u8> {
@@ -77,12 +77,12 @@ pub(super) async fn be_shared(_loaded: Loaded) -> anyhow::Result<u8> {
 
 /// The address of the MCP endpoint: `/mcp`, or that of the profile, unless the URL says more than the host.
 fn endpoint(url: &str, profile: Option<&str>) -> anyhow::Result<String> {
-    let faulty = || format!("`{url}` is no address of a gateway; give one such as http://127.0.0.1:8931/mcp");
+    let faulty = || format!("`{url}` is not a gateway address; use one such as http://127.0.0.1:8931/mcp");
     let parsed: http::Uri = url.parse().with_context(faulty)?;
     anyhow::ensure!(matches!(parsed.scheme_str(), Some("http" | "https")), faulty());
     anyhow::ensure!(
         profile.is_none() || !url.contains(['?', '#']),
-        "the profile is a part of the path: give `{url}` without a query, or the address of the profile itself"
+        "the profile becomes part of the path: use `{url}` without a query, or the profile's own address"
     );
     let base = url.trim_end_matches('/');
     let base = if parsed.path().trim_matches('/').is_empty() { format!("{base}/mcp") } else { base.into() };
@@ -96,18 +96,18 @@ fn read_headers(given: &[String], sources: Sources) -> anyhow::Result<HeaderMap>
     let mut headers = HeaderMap::new();
     if let Some(token) = (sources.env)(TOKEN_VARIABLE) {
         let value = HeaderValue::try_from(format!("Bearer {token}"))
-            .with_context(|| format!("the value of {TOKEN_VARIABLE} does not fit into a header"))?;
+            .with_context(|| format!("the value of {TOKEN_VARIABLE} is not a valid header value"))?;
         headers.insert(header::AUTHORIZATION, value);
     }
     for given in given {
-        // Nothing of the value is told: it may be a secret.
-        let (name, value) = given.split_once(':').context("`--header` wants `Name: value`")?;
+        // The value may be a secret, so no message contains it.
+        let (name, value) = given.split_once(':').context("`--header` needs `Name: value`")?;
         let value = config::expand(value.trim(), sources)
             .map_err(|why| anyhow::anyhow!("`--header {name}`: {why}"))?;
         let name: HeaderName =
-            name.trim().parse().with_context(|| format!("`{name}` is no name of a header"))?;
+            name.trim().parse().with_context(|| format!("`{name}` is not a valid header name"))?;
         let value = HeaderValue::try_from(value)
-            .with_context(|| format!("the value of `{name}` does not fit into a header"))?;
+            .with_context(|| format!("the value of `{name}` is not a valid header value"))?;
         headers.insert(name, value);
     }
     for value in headers.values_mut() {

@@ -1,7 +1,6 @@
 //! `nonet import`, `install` and `uninstall`: the configuration files of MCP hosts.
 
 use std::{
-    collections::BTreeSet,
     io::{IsTerminal, stdin},
     path::{Path, PathBuf},
 };
@@ -11,7 +10,8 @@ use serde_json::json;
 
 use super::{OK, show};
 use crate::{
-    config, downstream,
+    config::{self, LeftOut, Loaded},
+    downstream,
     hosts::{
         self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch,
         Machine, SecretStore, Variable,
@@ -25,7 +25,9 @@ use crate::{
 pub(super) fn target(config: Option<&Path>) -> anyhow::Result<PathBuf> {
     let file = match config {
         Some(file) => file.into(),
-        None => config::user_file().context("no home folder is known; name the file with `--config FILE`")?,
+        None => {
+            config::user_file().context("the home folder is unknown; name the file with `--config FILE`")?
+        }
     };
     Ok(std::path::absolute(&file).unwrap_or(file))
 }
@@ -46,7 +48,7 @@ pub(super) fn command(command: &str, target: &Path) -> String {
 
 /// Where an import puts the secrets that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Secrets {
+pub(super) enum Secrets {
     /// Into the keyring where there is one, else into `secrets.env`.
     Kept,
     /// Into the keyring, or nothing is done.
@@ -98,7 +100,7 @@ fn source(name: &str) -> Result<ImportSource<'_>, hosts::HostFault> {
 }
 
 /// Takes servers over from a host or a file; from every host that has some if none is named.
-pub fn import(
+pub(super) fn import(
     name: Option<&str>,
     config: Option<&Path>,
     replace: bool,
@@ -133,10 +135,12 @@ pub fn import(
         let written = applied.as_ref().is_some_and(|applied| applied.file.is_some());
         finish(&imported.change, applied);
         if is_passed_over(&target) {
-            say!("The servers.toml of this folder is left alone; `--config servers.toml` writes to it.");
+            say!(
+                "The servers.toml in this folder is not changed; to change it, add `--config servers.toml`."
+            );
         }
         if written {
-            say!("Look it over with `{}`.", command("check", &target));
+            say!("Check it with `{}`.", command("check", &target));
         }
     }
     Ok(OK)
@@ -160,13 +164,13 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
     }
     let unset: Vec<_> = imported.variables.iter().filter(|variable| !variable.set).collect();
     if !unset.is_empty() {
-        say!("\nNonet needs these variables, and leaves their servers out until they are set:");
+        say!("\nNonet leaves servers out until these variables are set:");
         for variable in unset {
             let set = command(&format!("secret set {} --file", variable.name), target);
             say!("  {set}  ({}; for {})", variable.what, variable.servers.join(", "));
         }
     }
-    let file = format!("In {}, for you only:", imported.secrets_file().display());
+    let file = format!("In {}, readable only by you:", imported.secrets_file().display());
     for (store, title) in [(SecretStore::Keyring, "In the keyring:"), (SecretStore::File, &file)] {
         let kept: Vec<_> = imported.secrets.iter().filter(|kept| kept.store == store).collect();
         if kept.is_empty() {
@@ -175,7 +179,7 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
         let title = if dry_run { title.replacen("In", "To go into", 1) } else { title.into() };
         say!("\n{title}");
         for secret in kept {
-            let there = if secret.there { "; it was there" } else { "" };
+            let there = if secret.there { "; already there" } else { "" };
             say!("  {}  (for {}{there})", secret.name, secret.servers.join(", "));
         }
     }
@@ -184,7 +188,7 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
 
 /// How hosts start Nonet with a configuration.
 pub(super) fn launch(target: &Path, profile: Option<&str>) -> anyhow::Result<Launch> {
-    let command = std::env::current_exe().context("the path of this program is not known")?;
+    let command = std::env::current_exe().context("the path of this program is unknown")?;
     let mut args = vec!["--config".into(), target.display().to_string()];
     if let Some(profile) = profile {
         args.extend(["--profile".into(), profile.into()]);
@@ -194,7 +198,7 @@ pub(super) fn launch(target: &Path, profile: Option<&str>) -> anyhow::Result<Lau
 
 /// Puts Nonet into a host's configuration, under a profile if one is named. `replace` takes out what `servers.toml`
 /// has of it.
-pub fn install(
+pub(super) fn install(
     host: &str,
     config: Option<&Path>,
     profile: Option<&str>,
@@ -213,28 +217,29 @@ pub fn install(
     let carried = imported.as_ref().map(|found| found.carried(host, scope, &machine)).unwrap_or_default();
     let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
     let change = hosts::install(host, scope, &launch(&target, profile)?, &names, &machine)?;
-    let left_out = usable(&target, host, profile)?;
-    let lost: Vec<&Carried> = carried.iter().filter(|carried| left_out.has(&carried.server)).collect();
+    let loaded = usable(&target, host, profile)?;
+    let lost: Vec<&Carried> =
+        carried.iter().filter(|carried| loaded.config.left_out.contains_key(&carried.server)).collect();
     if !lost.is_empty() {
-        anyhow::bail!(left_out.refusal(&lost, host, &target));
+        anyhow::bail!(refusal(&loaded, &lost, host, &target));
     }
     finish(&change, apply(&change, dry_run)?);
     if let Some(imported) = &imported {
         tell_staying(&imported.staying(host, scope, &machine));
         if !imported.change.is_nothing() {
             let import = command(&format!("import {}", host.name), &target);
-            say!("`{import}` adds what servers.toml does not have.");
+            say!("`{import}` adds the servers that are not in servers.toml.");
         }
         tell_of_this_shell(imported, &carried, host, &target);
     }
-    if !left_out.is_empty() {
-        let servers = left_out.servers().len();
-        let are = if servers == 1 { "1 entry is".into() } else { format!("{servers} entries are") };
-        say!("{are} left out of {}: `{}` says why.", target.display(), command("check", &target));
+    let left_out = loaded.left_out().len();
+    if left_out > 0 {
+        let are = if left_out == 1 { "1 entry is".into() } else { format!("{left_out} entries are") };
+        say!("{are} left out of {}; `{}` reports why.", target.display(), command("check", &target));
     }
     if !dry_run && !change.is_nothing() {
         let project = if project { " --project" } else { "" };
-        say!("To undo it: nonet uninstall {}{project}", host.name);
+        say!("To undo the change: nonet uninstall {}{project}", host.name);
     }
     Ok(OK)
 }
@@ -254,18 +259,21 @@ pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host:
     for variable in imported.variables.iter().filter(is_of_this_shell) {
         if variable.servers.iter().any(is_carried) {
             let set = command(&format!("secret set {} --file", variable.name), target);
-            say!("`{}` is set in this shell, which {} may not see: `{set}`", variable.name, host.title);
+            say!("`{}` is set only in this shell, and {} may not see it: `{set}`", variable.name, host.title);
         }
     }
 }
 
 /// Reads the configuration that a host is to start Nonet with, under a profile if one is named. One that Nonet could not
 /// start with is an error.
-fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<Faulty> {
+fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<Loaded> {
     if !target.exists() {
         let here = match is_passed_over(target) {
             true => {
-                format!("; for the one of this folder: `nonet install {} --config servers.toml`", host.name)
+                format!(
+                    "; to use the file in this folder: `nonet install {} --config servers.toml`",
+                    host.name
+                )
             }
             false => String::new(),
         };
@@ -278,66 +286,35 @@ fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<F
     }
     let checked = super::load(target).map_err(anyhow::Error::from).and_then(|loaded| {
         super::has_profile(&loaded, profile)?;
-        Ok(Faulty::of_faults(loaded.faults))
+        Ok(loaded)
     });
-    checked.with_context(|| format!("{} would start Nonet in vain; nothing was changed", host.title))
+    checked.with_context(|| format!("{} could not start Nonet; nothing was changed", host.title))
 }
 
-/// The entries of a configuration that Nonet leaves out.
-pub(super) struct Faulty(Vec<config::ConfigFault>);
-
-impl Faulty {
-    /// What these faults leave out.
-    pub fn of_faults(faults: Vec<config::ConfigFault>) -> Self {
-        Self(faults)
+/// Says why a host's servers are not removed from its file, and what to do. `lost` are servers that Nonet leaves out.
+fn refusal(loaded: &Loaded, lost: &[&Carried], host: &Host, target: &Path) -> String {
+    let servers = if lost.len() == 1 { "a server".into() } else { format!("{} servers", lost.len()) };
+    let mut text = format!(
+        "nothing was changed: Nonet leaves out {servers} of {}, so nothing would run them:\n",
+        host.title
+    );
+    for carried in lost {
+        let why = loaded.config.left_out.get(&carried.server).map(LeftOut::brief).unwrap_or_default();
+        text.push_str(&format!("  {}: {why}\n", carried.server));
     }
-
-    /// What is wrong with a server of servers.toml, if it is left out.
-    pub fn why(&self, server: &str) -> Option<String> {
-        let entry = format!("servers.{server}");
-        let faults = self.0.iter().filter(|fault| fault.entry.as_ref() == Some(&entry));
-        let why: BTreeSet<&str> = faults.map(|fault| fault.message.as_str()).collect();
-        (!why.is_empty()).then(|| why.into_iter().collect::<Vec<_>>().join("; "))
-    }
-
-    fn has(&self, server: &str) -> bool {
-        self.why(server).is_some()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.servers().is_empty()
-    }
-
-    /// The entries, such as `servers.files`.
-    pub fn servers(&self) -> BTreeSet<&str> {
-        self.0.iter().filter_map(|fault| fault.entry.as_deref()).collect()
-    }
-
-    /// Why a host's servers are not taken out, with what to do.
-    fn refusal(&self, lost: &[&Carried], host: &Host, target: &Path) -> String {
-        let servers = if lost.len() == 1 { "a server".into() } else { format!("{} servers", lost.len()) };
-        let mut text = format!(
-            "nothing was changed: Nonet leaves out {servers} that {} has, and nothing would run them:\n",
-            host.title
-        );
-        for carried in lost {
-            let why = self.why(&carried.server).unwrap_or_default();
-            text.push_str(&format!("  {}: {why}\n", carried.server));
-        }
-        let [import, set, check] =
-            [format!("import {}", host.name), "secret set NAME --file".into(), "check".into()]
-                .map(|text| command(&text, target));
-        text.push_str(&format!(
-            "`{import}` keeps the secrets that stand in its file, `{set}` keeps one that you type, `{check}` has every \
-             fault. `nonet setup` does it all and leaves such servers with {}.",
-            host.title
-        ));
-        text
-    }
+    let [import, set, check] =
+        [format!("import {}", host.name), "secret set NAME --file".into(), "check".into()]
+            .map(|text| command(&text, target));
+    text.push_str(&format!(
+        "`{import}` stores the secrets of the client's file, `{set}` stores a secret that you type, `{check}` reports \
+         every fault. `nonet setup` does all of this and leaves such servers with {}.",
+        host.title
+    ));
+    text
 }
 
 /// Takes Nonet out again.
-pub fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Result<u8> {
+pub(super) fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
     let scope = if project { FileScope::Project } else { FileScope::User };
     let change = hosts::uninstall(hosts::find(host)?, scope, &machine)?;

@@ -8,7 +8,7 @@ use crate::config::{Config, Transport};
 
 /// How long a program may take to tell its version.
 const LIMIT: Duration = Duration::from_secs(5);
-/// What starts servers, and the program whose version decides whether they run.
+/// The launchers of servers, each with the program that determines compatibility.
 const KNOWN: &[(&str, &str)] = &[
     ("npx", "node"),
     ("node", "node"),
@@ -22,8 +22,8 @@ const KNOWN: &[(&str, &str)] = &[
     ("docker", "docker"),
 ];
 
-/// The versions of what starts the servers of a configuration, by program; none for one that does not tell.
-pub async fn versions(config: &Config) -> BTreeMap<&'static str, Option<String>> {
+/// Returns the versions of a configuration's launchers, by program; none if unknown.
+pub(super) async fn versions(config: &Config) -> BTreeMap<&'static str, Option<String>> {
     let programs: BTreeMap<&str, ()> = config
         .servers
         .values()
@@ -38,7 +38,7 @@ pub async fn versions(config: &Config) -> BTreeMap<&'static str, Option<String>>
     futures::future::join_all(asked).await.into_iter().collect()
 }
 
-/// The program whose version decides, for the `command` of a server.
+/// Returns the program that determines compatibility for the `command` of a server.
 fn program(command: &str) -> Option<&'static str> {
     let name = Path::new(command).file_stem()?.to_str()?;
     KNOWN.iter().find(|(launcher, _)| *launcher == name).map(|(_, program)| *program)
@@ -50,7 +50,7 @@ async fn version(program: &str) -> Option<String> {
     let told = timeout(LIMIT, command.output()).await.ok()?.ok()?;
     let text = String::from_utf8_lossy(&told.stdout);
     let line = text.lines().next()?.trim();
-    // Some say their name again.
+    // Some programs print their name first.
     let line = line.split_whitespace().find(|word| word.contains(|c: char| c.is_ascii_digit()))?;
     Some(line.trim_end_matches(',').to_string())
 }

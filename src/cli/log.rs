@@ -20,7 +20,7 @@ use crate::trace::{Export, is_ours};
 const LOG_FILES: usize = 7;
 
 /// The log of this process. What waits to be written or sent goes out when it is dropped.
-pub struct Log {
+pub(super) struct Log {
     // Before the writer: what it says at the end is still written.
     #[cfg(feature = "otel")]
     _traces: Option<Export>,
@@ -29,7 +29,7 @@ pub struct Log {
 
 /// Logs to stderr or a file, from a thread of its own: a client that does not read stderr must not stop the gateway. What it
 /// cannot take is dropped.
-pub fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
+pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     // `nonet logs` reads that file.
     let file = cli.log_file.as_deref().filter(|_| !matches!(cli.command, Some(Command::Logs { .. })));
     let asked = cli.log.as_deref().filter(|asked| !asked.is_empty());
@@ -45,7 +45,7 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
     let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     if trace::wanted(|name| std::env::var(name).ok()) {
         tracing::info!(
-            "no traces are sent to OTEL_EXPORTER_OTLP_ENDPOINT: this build is without the feature `otel`"
+            "no traces are sent to OTEL_EXPORTER_OTLP_ENDPOINT: this build lacks the feature `otel`"
         );
     }
     Log { _writer: writer }
@@ -60,7 +60,7 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
         Err(fault) => (None, Some(fault)),
     };
     let _ = match &traces {
-        // Spans are for the collector alone, and it gets nothing else.
+        // Only spans go to the collector, and only to the collector.
         Some(traces) => tracing_subscriber::registry()
             .with(lines.with_filter(filter.and(filter_fn(|metadata| !is_ours(metadata)))))
             .with(traces.layer().with_filter(filter_fn(is_ours)))
@@ -75,13 +75,13 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
 
 /// What is logged.
 fn filter(asked: Option<&str>, serves: bool, to_file: bool) -> EnvFilter {
-    // rmcp says of its own accord what the state of a server says. In a file there is room for what servers print.
+    // rmcp's transport log repeats the state of a server. A file has room for servers' stderr.
     let default = match (serves, to_file) {
         (true, true) => "warn,nonet=info,nonet::stderr=debug,rmcp::transport=off",
         (true, false) => "warn,nonet=info,rmcp::transport=off",
         (false, _) => "error,rmcp::transport=off",
     };
-    // A level alone is Nonet's: what libraries say at `debug` shows what goes through them, secrets included.
+    // A bare level is for Nonet: libraries at `debug` log whole messages, secrets included.
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
     let own = asked.filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
     let own = own.map(|level| format!("warn,nonet={level},rmcp::transport=off"));
@@ -89,7 +89,7 @@ fn filter(asked: Option<&str>, serves: bool, to_file: bool) -> EnvFilter {
     let asked = asked.map(|asked| format!("{asked},rmcp::transport::auth=info"));
     let filter = own.as_deref().or(asked.as_deref()).unwrap_or(default);
     filter.parse().unwrap_or_else(|error| {
-        eprintln!("nonet: the log filter `{filter}` is not understood ({error}); using `{default}`");
+        eprintln!("nonet: invalid log filter `{filter}` ({error}); using `{default}`");
         EnvFilter::new(default)
     })
 }
@@ -123,6 +123,6 @@ fn writer(file: Option<&Path>) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
         .filename_suffix(suffix)
         .max_log_files(LOG_FILES)
         .build(folder)
-        .with_context(|| format!("`--log-file {}` cannot be written", file.display()))?;
+        .with_context(|| format!("cannot write `--log-file {}`", file.display()))?;
     Ok(tracing_appender::non_blocking(files))
 }

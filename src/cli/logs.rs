@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use super::{FAILED, OK, log::Files, show, signal::stopped};
 use crate::{config, fault::Code, shared::SharedPlace};
 
-/// How much of the end of a file is looked through, in bytes.
+/// The part of a file's end to read, in bytes.
 const READ: u64 = 16 << 20;
-/// How often is looked for new lines.
+/// The interval between checks for new lines.
 const LOOK: Duration = Duration::from_millis(200);
 const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
 
@@ -35,11 +35,11 @@ pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Logs
         None => SharedPlace::of(&config::find(config)?)?.log(),
     };
     let files = Files::of(&file);
-    let days = days(&files).with_context(|| format!("`{}` cannot be read", files.folder.display()))?;
+    let days = days(&files).with_context(|| format!("cannot read `{}`", files.folder.display()))?;
     if days.is_empty() && !wanted.follow {
         let message = format_args!(
-            "there is no log beside `{}`. A gateway that clients share writes one (`shared = true` in [gateway], or \
-             `nonet connect`); any other does with `--log-file FILE`, which `nonet logs` takes as well",
+            "there is no log at `{}`. A shared gateway writes one (`shared = true` in [gateway], or `nonet connect`); any \
+             other gateway writes one with `--log-file FILE`, an option of `nonet logs` too",
             file.display()
         );
         show::refuse(Code::NotFound, message, wanted.json);
@@ -50,7 +50,7 @@ pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Logs
     if last.is_empty() && !wanted.follow {
         match &wanted.server {
             Some(server) => {
-                let message = format_args!("the log says nothing of a server `{server}`");
+                let message = format_args!("the log has no entries for server `{server}`");
                 show::refuse(Code::NotFound, message, wanted.json);
             }
             None => show::refuse(Code::NotFound, "the log is empty", wanted.json),
@@ -93,7 +93,7 @@ fn days(files: &Files) -> io::Result<Vec<PathBuf>> {
 fn last_entries(days: &[PathBuf], shown: &Shown) -> anyhow::Result<VecDeque<String>> {
     let mut last: VecDeque<String> = VecDeque::new();
     for day in days.iter().rev() {
-        let text = end_of(day).with_context(|| format!("`{}` cannot be read", day.display()))?;
+        let text = end_of(day).with_context(|| format!("cannot read `{}`", day.display()))?;
         let mut entries = Entries::default();
         let mut of_day: VecDeque<String> = text.lines().filter_map(|line| entries.push(line)).collect();
         of_day.extend(entries.finish());
@@ -121,7 +121,7 @@ fn end_of(file: &Path) -> io::Result<String> {
     })
 }
 
-/// Prints what is written from now on, into this file and those of later days.
+/// Prints new entries, of this file and of later days.
 async fn follow(files: &Files, last: Option<&PathBuf>, shown: &Shown) -> anyhow::Result<()> {
     let mut at = last.map(|file| (file.clone(), fs::metadata(file).map_or(0, |file| file.len())));
     let mut begun = Vec::new();
@@ -129,8 +129,7 @@ async fn follow(files: &Files, last: Option<&PathBuf>, shown: &Shown) -> anyhow:
     loop {
         let mut new = 0;
         if let Some((file, read)) = &mut at {
-            let mut open =
-                File::open(&*file).with_context(|| format!("`{}` cannot be read", file.display()))?;
+            let mut open = File::open(&*file).with_context(|| format!("cannot read `{}`", file.display()))?;
             open.seek(SeekFrom::Start(*read))?;
             new = open.take(READ).read_to_end(&mut begun)? as u64;
             *read += new;
@@ -154,7 +153,7 @@ async fn follow(files: &Files, last: Option<&PathBuf>, shown: &Shown) -> anyhow:
     }
 }
 
-/// Puts lines together that are of one entry.
+/// Joins the lines of an entry.
 #[derive(Default)]
 struct Entries {
     open: Option<String>,

@@ -1,4 +1,4 @@
-//! `nonet man`: the page of the program and those of its commands, each of which names the others.
+//! `nonet man`: the man pages of the program and its commands.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ pub(super) fn run(path: &[String], folder: Option<&Path>) -> anyhow::Result<u8> 
     if let Some(folder) = folder {
         std::fs::create_dir_all(folder)
             .and_then(|()| clap_mangen::generate_to(whole, folder))
-            .with_context(|| format!("the pages cannot be written into `{}`", folder.display()))?;
-        say!("written: the pages of nonet and its commands, into {}", folder.display());
+            .with_context(|| format!("cannot write the pages into `{}`", folder.display()))?;
+        say!("wrote the man pages into {}", folder.display());
         return Ok(OK);
     }
     let mut page = Vec::new();
@@ -31,7 +31,7 @@ fn of<'a>(whole: &'a Command, path: &[String]) -> anyhow::Result<&'a Command> {
         command.find_subcommand(name).filter(|found| !found.is_hide_set()).with_context(|| {
             let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
             let known: Vec<&str> = shown.map(Command::get_name).collect();
-            format!("there is no command `{name}`; there are: {}", super::or_none(&known))
+            format!("unknown command `{name}`; commands: {}", super::or_none(&known))
         })
     })
 }

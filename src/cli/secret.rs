@@ -1,4 +1,4 @@
-//! `nonet secret`: what `${keyring:NAME}` in servers.toml stands for, and what `${NAME}` does with `--file`.
+//! `nonet secret`: the secrets for `${keyring:NAME}` in servers.toml, and with `--file` for `${NAME}`.
 
 use std::{
     io::{BufRead, IsTerminal, Read, stdin},
@@ -16,31 +16,31 @@ use crate::{
 
 /// What to do with a secret.
 #[derive(Debug, Subcommand)]
-pub enum SecretAction {
-    /// Store a secret, in the place of one that has the name: one line of stdin, without echo in a terminal
+pub(super) enum SecretAction {
+    /// Store a secret, read as one line from stdin (without echo in a terminal); replaces an existing secret
     Set {
-        /// Its name: letters, digits and `_`, such as GITHUB_TOKEN
+        /// Name of the secret: letters, digits and `_`, such as GITHUB_TOKEN
         #[arg(value_parser = name)]
         name: String,
-        /// In secrets.env beside servers.toml instead of the keyring, as a variable: `${NAME}`
+        /// Use secrets.env beside servers.toml instead of the keyring, as the variable `${NAME}`
         #[arg(long)]
         file: bool,
     },
-    /// Take a secret out
+    /// Remove a secret
     Remove {
-        /// Its name
+        /// Name of the secret
         #[arg(value_parser = name)]
         name: String,
-        /// In secrets.env beside servers.toml instead of the keyring, as a variable: `${NAME}`
+        /// Use secrets.env beside servers.toml instead of the keyring, as the variable `${NAME}`
         #[arg(long)]
         file: bool,
     },
-    /// See whether Nonet gets a secret; waits while the keyring asks you to unlock it
+    /// Test whether Nonet can read a secret; waits while the keyring asks you to unlock it
     Test {
-        /// Its name
+        /// Name of the secret
         #[arg(value_parser = name)]
         name: String,
-        /// In secrets.env beside servers.toml instead of the keyring, as a variable: `${NAME}`
+        /// Use secrets.env beside servers.toml instead of the keyring, as the variable `${NAME}`
         #[arg(long)]
         file: bool,
     },
@@ -52,12 +52,12 @@ const LONGEST: u64 = 1 << 16;
 fn name(text: &str) -> Result<String, &'static str> {
     match keyring::is_name(text) {
         true => Ok(text.into()),
-        false => Err("a name has letters, digits and `_`, and begins with none of the digits"),
+        false => Err("a name has only letters, digits and `_`, and does not start with a digit"),
     }
 }
 
 /// Does it with the keyring of this system, or with the file. Exit code 1: it could not be done.
-pub fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
+pub(super) fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
     let (SecretAction::Set { name, file }
     | SecretAction::Remove { name, file }
     | SecretAction::Test { name, file }) = action;
@@ -70,16 +70,16 @@ pub fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
             let value = line(name)?;
             (keyring.set(name, &value), "is in the keyring")
         }
-        SecretAction::Remove { name, .. } => (keyring.remove(name), "was taken out of the keyring"),
+        SecretAction::Remove { name, .. } => (keyring.remove(name), "was removed from the keyring"),
         SecretAction::Test { name, .. } => {
-            (keyring.get(name).map(drop), "is in the keyring, and Nonet gets it")
+            (keyring.get(name).map(drop), "is in the keyring, and Nonet can read it")
         }
     };
     if let Err(error) = result {
         match (action, &error) {
             (SecretAction::Remove { .. }, keyring::Error::NoSecret(_)) => eprintln!("nonet: {error}."),
             (SecretAction::Set { .. }, keyring::Error::Missing(_)) => eprintln!(
-                "nonet: {error}. {} Or keep it in a file of your own: `nonet secret set {name} --file`, for `${{{name}}}`.",
+                "nonet: {error}. {} Or store the secret in a private file: `nonet secret set {name} --file`, for `${{{name}}}`.",
                 error.remedy()
             ),
             _ => eprintln!("nonet: {error}. {}", error.remedy()),
@@ -89,8 +89,7 @@ pub fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
     say!("`{name}` {done}.");
     if matches!(action, SecretAction::Set { .. }) {
         say!(
-            "In servers.toml it is `${{keyring:{name}}}`. A gateway that is running takes a changed secret when \
-             that file is saved."
+            "Use `${{keyring:{name}}}` in servers.toml. A running gateway reads a changed secret when that file is saved."
         );
     }
     Ok(OK)
@@ -100,22 +99,24 @@ pub fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
 fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::Result<u8> {
     let path = secrets_file::beside(&hosts::target(config)?);
     let shown = path.display();
-    let unusable = || format!("{shown} cannot be used");
+    let unusable = || format!("cannot use {shown}");
     let mut file = SecretsFile::read(&path).with_context(unusable)?;
     match action {
         SecretAction::Set { .. } => {
             file.set(name, &line(name)?);
             file.write().with_context(unusable)?;
-            say!("`{name}` is in {shown}, for you only. In the servers.toml beside it, it is `${{{name}}}`.");
+            say!(
+                "`{name}` is in {shown}, readable only by you. Use `${{{name}}}` in the servers.toml beside that file."
+            );
         }
         SecretAction::Remove { .. } if file.remove(name) => {
             file.write().with_context(unusable)?;
-            say!("`{name}` was taken out of {shown}.");
+            say!("`{name}` was removed from {shown}.");
         }
         SecretAction::Test { .. } if file.get(name).is_some() => {
             say!("`{name}` is in {shown}.");
             if std::env::var_os(name).is_some() {
-                say!("The environment has `{name}` too, and is used instead.");
+                say!("The environment variable `{name}` is also set and takes precedence.");
             }
         }
         SecretAction::Remove { .. } | SecretAction::Test { .. } => {
@@ -129,12 +130,12 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
 /// The line that holds the secret, without its end.
 fn line(name: &str) -> anyhow::Result<String> {
     let line = if stdin().is_terminal() {
-        rpassword::prompt_password(format!("The secret {name} (it is not shown): "))
+        rpassword::prompt_password(format!("Secret {name} (not shown): "))
     } else {
         let mut line = String::new();
         stdin().lock().take(LONGEST).read_line(&mut line).map(|_| line)
     };
-    let line = line.context("the secret could not be read from stdin")?;
+    let line = line.context("cannot read the secret from stdin")?;
     anyhow::ensure!((line.len() as u64) < LONGEST, "the first line of stdin is longer than {LONGEST} bytes");
     let value = line.trim_end_matches(['\r', '\n']);
     anyhow::ensure!(!value.is_empty(), "there is no secret in the first line of stdin");

@@ -1,10 +1,12 @@
-//! `nonet setup`: from the clients of this machine to Nonet in front of them, in one guided command.
+//! `nonet setup`: puts Nonet in front of this machine's clients, in one guided command.
 //!
-//! The steps are those of `import`, `secret`, `check` and `install`. All questions come before the first change. A server
-//! that Nonet cannot run stays where it is: nothing that worked is taken away.
+//! The steps are those of `import`, `secret`, `check` and `install`. All questions come before the first change (`apply`). A
+//! server that Nonet cannot run stays with its client.
+
+mod apply;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     io::{self, BufRead, IsTerminal, Read, Write},
     path::{Path, PathBuf},
 };
@@ -13,40 +15,43 @@ use anyhow::Context;
 use clap::Args;
 
 use super::{
-    FAILED, OK, UNUSABLE,
-    hosts::{self as commands, Faulty, Secrets},
+    OK, UNUSABLE,
+    hosts::{self as commands, Secrets},
     show,
 };
 use crate::{
     config,
-    downstream::{Remedy, State},
     hosts::{
         self, Carried, FileScope, Host, ImportOptions, ImportSource, Imported, Launch, Machine, Present,
-        SecretStore, Variable,
+        Variable,
     },
-    keyring::Keyring,
     secrets_file::{self, SecretsFile},
-    shell,
 };
 
 /// The longest answer to a question, in bytes.
 const LONGEST_ANSWER: u64 = 1 << 10;
+const EXAMPLE: &str = r#"  [servers.memory]
+  command = "npx"
+  args = ["-y", "@modelcontextprotocol/server-memory"]"#;
 
-/// What a user wants of a setup.
+/// The arguments of a setup.
 #[derive(Debug, Args)]
-pub struct Wishes {
-    /// The clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli); all that have a
-    /// configuration on this machine if left out
+pub(super) struct Wishes {
+    /// Clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) (default: all with a
+    /// configuration on this machine)
     pub clients: Vec<String>,
-    /// Ask nothing and do everything
+    /// Agree to everything without asking
     #[arg(long, short)]
     pub yes: bool,
-    /// Show what would be done, and write nothing
+    /// Show the changes without writing them
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// One client that is set up.
+/// The names and values of variables that the user typed.
+type Typed = Vec<(String, String)>;
+
+/// A client to set up.
 struct SetupClient {
     host: &'static Host,
     file: PathBuf,
@@ -54,34 +59,21 @@ struct SetupClient {
     launch: Launch,
 }
 
-/// Sets clients up. Exit code 1: the file of a client could not be written.
-pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) -> anyhow::Result<u8> {
+/// Sets up clients. Exit code 1: a client's file could not be written.
+pub(super) async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) -> anyhow::Result<u8> {
     let named: Vec<&'static Host> =
         wishes.clients.iter().map(|name| hosts::find(name)).collect::<Result<_, _>>()?;
     let asks = !wishes.yes && !wishes.dry_run;
     anyhow::ensure!(
         !asks || io::stdin().is_terminal(),
-        "`nonet setup` asks before it changes anything, and there is no terminal to answer on: add `--yes` to agree to \
-         everything, or `--dry-run` to see what it would do"
+        "`nonet setup` asks before it changes anything, but there is no terminal for your answers: add `--yes` to agree \
+         to everything, or `--dry-run` to see the changes"
     );
     let machine = Machine::this()?;
     let target = commands::target(config)?;
-    match (target.exists(), profile) {
-        (true, _) => match super::load(&target) {
-            Ok(loaded) => super::has_profile(&loaded, profile)?,
-            Err(unusable) => {
-                eprintln!("nonet: {unusable}");
-                return Ok(UNUSABLE);
-            }
-        },
-        (false, Some(profile)) => anyhow::bail!(
-            "there is no [profiles.{profile}]: {} does not exist yet. Run `nonet setup` without `--profile` first",
-            target.display()
-        ),
-        (false, None) => {}
+    if !is_usable(&target, profile)? {
+        return Ok(UNUSABLE);
     }
-    let secrets = secrets_file::beside(&target);
-    SecretsFile::read(&secrets).with_context(|| format!("{} cannot be used", secrets.display()))?;
     let clients = clients(named, &target, profile, &machine)?;
     let all: Vec<&'static Host> = clients.iter().map(|client| client.host).collect();
     let (mut imported, keyring) =
@@ -89,15 +81,14 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
     imported.keep_backup();
     let had_config = target.exists();
     if !had_config && imported.change.is_nothing() {
-        let example = "command = \"npx\"\n  args = [\"-y\", \"@modelcontextprotocol/server-memory\"]";
         anyhow::bail!(
-            "there is nothing to set up: no client has a server that Nonet could run. Write {} first, such as\n\n  \
-             [servers.memory]\n  {example}\n\nand run `nonet setup` again",
+            "there is nothing to set up: no client has a server that Nonet can run. Write {} first, such as\n\n\
+             {EXAMPLE}\n\nand run `nonet setup` again",
             target.display()
         );
     }
     let setup = Setup { machine, target, clients, had_config };
-    let mut planned = setup.planned(&imported, &[])?;
+    let planned = setup.planned(&imported, &[])?;
     setup.tell_clients(&imported);
     let is_done = imported.is_nothing() && planned.iter().all(|plan| plan.is_nothing);
     let is_asked_for = imported.variables.iter().any(|variable| !variable.set);
@@ -105,7 +96,7 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
         for client in &setup.clients {
             commands::tell_staying(&imported.will_stay(client.host, FileScope::User, &setup.machine));
         }
-        say!("Everything is set up: nothing was changed.");
+        say!("Everything is already set up; nothing was changed.");
         return Ok(OK);
     }
     commands::tell(&imported, &setup.target, wishes.dry_run);
@@ -117,30 +108,44 @@ pub async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) 
         say!("Nothing was changed.");
         return Ok(OK);
     }
-    let mut typed = Vec::new();
-    if asks {
-        let agree = |question: &str| agree(question, &mut io::stdin().lock(), &mut io::stderr());
-        let secrets =
-            if imported.secrets.iter().all(|kept| kept.there) { "" } else { ", and keep their secrets" };
-        let question = format!("Write these servers to {}{secrets}?", setup.target.display());
-        let takes_over = imported.is_nothing() || agree(&question)?;
-        if !takes_over {
-            say!("Nothing was changed.");
-            return Ok(OK);
-        }
-        typed = ask_for_variables(&imported)?;
-        planned = setup.planned(&imported, &typed)?;
-        for plan in planned.iter_mut().filter(|plan| !plan.is_nothing) {
-            plan.is_nothing = !agree(&plan.question())?;
-        }
-    }
+    let (planned, typed) = match asks {
+        false => (planned, Vec::new()),
+        true => match setup.ask(&imported)? {
+            Some(answers) => answers,
+            None => {
+                say!("Nothing was changed.");
+                return Ok(OK);
+            }
+        },
+    };
     let wanted = planned.iter().filter(|plan| !plan.is_nothing);
     let chosen: BTreeSet<&str> = wanted.map(|plan| plan.host.name).collect();
-    setup.go_on(&imported, keyring.as_ref(), &chosen, typed).await
+    setup.apply(&imported, keyring.as_ref(), &chosen, typed).await
 }
 
-/// The clients that are named, else those that have a configuration. One whose file cannot be read, or that has another
-/// Nonet, is left alone; if it was named, that is an error.
+/// Checks the files that a setup writes to. Prints the faults of an unusable servers.toml.
+fn is_usable(target: &Path, profile: Option<&str>) -> anyhow::Result<bool> {
+    match (target.exists(), profile) {
+        (true, _) => match super::load(target) {
+            Ok(loaded) => super::has_profile(&loaded, profile)?,
+            Err(unusable) => {
+                show::complain(show::causes(&unusable.into()));
+                return Ok(false);
+            }
+        },
+        (false, Some(profile)) => anyhow::bail!(
+            "there is no [profiles.{profile}]: {} does not exist yet. Run `nonet setup` without `--profile` first",
+            target.display()
+        ),
+        (false, None) => {}
+    }
+    let secrets = secrets_file::beside(target);
+    SecretsFile::read(&secrets).with_context(|| format!("cannot use {}", secrets.display()))?;
+    Ok(true)
+}
+
+/// Returns the named clients, else the clients with a configuration. A client with an unreadable file or another Nonet is
+/// skipped, or is an error if it was named.
 fn clients(
     named: Vec<&'static Host>,
     target: &Path,
@@ -161,7 +166,7 @@ fn clients(
             Ok(launch) => clients.push(SetupClient { host, file, launch }),
             Err(why) if all => {
                 left_alone = true;
-                eprintln!("nonet: {} is left alone: {why:#}", host.title);
+                eprintln!("nonet: skipping {}: {why:#}", host.title);
             }
             Err(why) => return Err(why),
         }
@@ -169,13 +174,13 @@ fn clients(
     anyhow::ensure!(!clients.is_empty() || !left_alone, "nothing was changed: no client can be set up");
     anyhow::ensure!(
         !clients.is_empty(),
-        "no MCP client was found on this machine; looked for{looked_at}\n\
-         Name one to have its file made: `nonet setup cursor`"
+        "no MCP client found on this machine; looked for{looked_at}\n\
+         Name a client to create its file: `nonet setup cursor`"
     );
     Ok(clients)
 }
 
-/// How a client is to start Nonet: as it does now, if that is the same configuration.
+/// How a client should start Nonet: as now, if the configuration is the same.
 fn launch(
     host: &'static Host,
     target: &Path,
@@ -187,7 +192,7 @@ fn launch(
     let (now, config) = match hosts::present(host, FileScope::User, machine)? {
         Present::Absent => return Ok(wanted),
         Present::Program { launch, config } => (launch, config),
-        Present::Elsewhere => anyhow::bail!("its `nonet` joins a gateway elsewhere"),
+        Present::Elsewhere => anyhow::bail!("its `nonet` connects to a gateway elsewhere"),
     };
     let config = match &config {
         Some(file) => Some(std::path::absolute(file)?),
@@ -195,7 +200,7 @@ fn launch(
     };
     anyhow::ensure!(
         config.as_deref() == Some(target),
-        "its `nonet` has another configuration; `nonet install {}` would change that",
+        "its `nonet` uses another configuration; run `nonet install {}` to change that",
         host.name
     );
     let is_gone = |command: &str| Path::new(command).is_absolute() && !Path::new(command).exists();
@@ -206,7 +211,7 @@ fn launch(
     }
 }
 
-/// What is meant to become of a client's file, if every server works and the user agrees.
+/// The change of a client's file, if every server works and the user agrees.
 struct ClientPlan {
     host: &'static Host,
     moves: usize,
@@ -218,14 +223,15 @@ impl ClientPlan {
         let title = self.host.title;
         match self.moves {
             0 => format!("Add Nonet to {title}?"),
-            1 => format!("Put Nonet in the place of a server of {title}? A backup of its file is kept."),
+            1 => format!("Replace 1 server of {title} with Nonet? A backup of the file is kept."),
             moves => {
-                format!("Put Nonet in the place of {moves} servers of {title}? A backup of its file is kept.")
+                format!("Replace {moves} servers of {title} with Nonet? A backup of the file is kept.")
             }
         }
     }
 }
 
+/// Everything that a setup knows before its questions.
 struct Setup {
     machine: Machine,
     target: PathBuf,
@@ -245,13 +251,13 @@ impl Setup {
         say!("{table}\n");
         if commands::is_passed_over(&self.target) {
             say!(
-                "The servers.toml of this folder is left alone; `--config servers.toml` sets it up instead.\n"
+                "The servers.toml in this folder is not changed; to set it up, add `--config servers.toml`.\n"
             );
         }
     }
 
-    /// The servers that can move behind Nonet, as far as that is known before they are started. `typed` has the
-    /// variables that will be set.
+    /// Returns the servers that can probably move behind Nonet; none has been started yet. `typed` are the variables that
+    /// will be set.
     fn movable(&self, host: &Host, imported: &Imported, typed: &[(String, String)]) -> Vec<Carried> {
         let is_typed = |variable: &&Variable| typed.iter().any(|(name, _)| *name == variable.name);
         let unset = imported.variables.iter().filter(|variable| !variable.set && !is_typed(variable));
@@ -270,12 +276,29 @@ impl Setup {
         self.clients.iter().map(plan).collect()
     }
 
+    /// Asks all questions. Returns the changes that the user agrees to and the typed variables; none if the user refuses.
+    fn ask(&self, imported: &Imported) -> anyhow::Result<Option<(Vec<ClientPlan>, Typed)>> {
+        let agree = |question: &str| agree(question, &mut io::stdin().lock(), &mut io::stderr());
+        let secrets =
+            if imported.secrets.iter().all(|kept| kept.there) { "" } else { ", and store their secrets" };
+        let question = format!("Write these servers to {}{secrets}?", self.target.display());
+        if !imported.is_nothing() && !agree(&question)? {
+            return Ok(None);
+        }
+        let typed = ask_for_variables(imported)?;
+        let mut planned = self.planned(imported, &typed)?;
+        for plan in planned.iter_mut().filter(|plan| !plan.is_nothing) {
+            plan.is_nothing = !agree(&plan.question())?;
+        }
+        Ok(Some((planned, typed)))
+    }
+
     fn change(&self, client: &SetupClient, carried: &[Carried]) -> anyhow::Result<hosts::Change> {
         let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
         Ok(hosts::install(client.host, FileScope::User, &client.launch, &names, &self.machine)?)
     }
 
-    /// Shows every file as it would become.
+    /// Prints the changes of every file.
     fn show(&self, imported: &Imported) -> anyhow::Result<()> {
         if !imported.change.is_nothing() {
             say!("{}", imported.change.diff());
@@ -288,199 +311,19 @@ impl Setup {
                 say!("{}", change.diff());
             }
         }
-        say!("Every server would be started first; one that does not work would stay with its client.");
+        say!("Setup would start every server first; a server that does not work would stay with its client.");
         say!("Nothing was written (--dry-run).");
         Ok(())
     }
-
-    /// Does what was agreed to.
-    async fn go_on(
-        &self,
-        imported: &Imported,
-        keyring: Option<&Keyring>,
-        chosen: &BTreeSet<&str>,
-        typed: Vec<(String, String)>,
-    ) -> anyhow::Result<u8> {
-        let applied = imported.apply()?;
-        if applied.file.is_some() {
-            say!("written: {}", self.target.display());
-        }
-        if let Some(backup) = &applied.backup {
-            say!("backup:  {}", backup.display());
-        }
-        self.keep_typed(&typed)?;
-
-        let broken = match self.broken().await? {
-            Ok(broken) => broken,
-            Err(code) => {
-                let file = self.target.display();
-                let written =
-                    if applied.file.is_some() { format!("{file} was written, and ") } else { String::new() };
-                show::complain(format_args!("interrupted: {written}no client was changed"));
-                self.tell_undo(imported, &applied, &[], &typed);
-                return Ok(code);
-            }
-        };
-        // As servers.toml is now.
-        let hosts: Vec<&'static Host> = self.clients.iter().map(|client| client.host).collect();
-        let manner = ImportOptions { replace: false, keyring, file: true };
-        let now = hosts::import(ImportSource::Users(&hosts), &self.target, manner, &self.machine)?;
-        let (mut code, mut installed) = (OK, Vec::new());
-        let mut stayed = false;
-        for client in self.clients.iter().filter(|client| chosen.contains(client.host.name)) {
-            let host = client.host;
-            say!("\n{}", host.title);
-            let (stay, carried): (Vec<_>, Vec<_>) = now
-                .carried(host, FileScope::User, &self.machine)
-                .into_iter()
-                .partition(|carried| broken.contains_key(&carried.server));
-            commands::tell_staying(&now.staying(host, FileScope::User, &self.machine));
-            for Carried { name, server } in stay {
-                let why = broken.get(&server).map(String::as_str).unwrap_or_default();
-                say!("`{name}` stays in its file, because Nonet cannot run it: {why}");
-                stayed = true;
-            }
-            let done = self.change(client, &carried).and_then(|change| {
-                let applied = commands::apply(&change, false)?;
-                commands::finish(&change, applied);
-                Ok(!change.is_nothing())
-            });
-            match done {
-                Ok(true) => installed.push(host),
-                Ok(false) => {}
-                Err(error) => {
-                    eprintln!("nonet: {}: {error:#}", host.title);
-                    code = FAILED;
-                }
-            }
-            commands::tell_of_this_shell(&now, &carried, host, &self.target);
-        }
-        if stayed {
-            say!("\nOnce Nonet can run what stays, `nonet setup` moves it too.");
-        }
-        self.tell_undo(imported, &applied, &installed, &typed);
-        Ok(code)
-    }
-
-    /// Keeps the values that the user has typed for variables.
-    fn keep_typed(&self, typed: &[(String, String)]) -> anyhow::Result<()> {
-        if typed.is_empty() {
-            return Ok(());
-        }
-        let path = secrets_file::beside(&self.target);
-        let unusable = || format!("{} cannot be used", path.display());
-        let mut file = SecretsFile::read(&path).with_context(unusable)?;
-        typed.iter().for_each(|(name, value)| file.set(name, value));
-        file.write().with_context(unusable)
-    }
-
-    /// Starts every server. Returns those that do not work, each with the reason and the remedy; the exit code if the
-    /// user interrupts it.
-    async fn broken(&self) -> anyhow::Result<Result<BTreeMap<String, String>, u8>> {
-        let loaded = super::load(&self.target)?;
-        let left_out = Faulty::of_faults(loaded.faults.clone());
-        let limit =
-            loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
-        let mut broken: BTreeMap<String, String> = left_out
-            .servers()
-            .into_iter()
-            .filter_map(|entry| {
-                let server = entry.strip_prefix("servers.")?;
-                Some((server.to_string(), left_out.why(server)?))
-            })
-            .collect();
-        let gateway = super::gateway(loaded, false);
-        gateway.connect();
-        let servers: Vec<_> = gateway.connections().keys().cloned().collect();
-        let stopped = tokio::select! {
-            () = show::starting(&gateway, &servers, limit) => None,
-            code = super::signal::stopped() => Some(code),
-        };
-        if let Some(code) = stopped {
-            gateway.stop().await;
-            return Ok(Err(code));
-        }
-        gateway.published().await;
-        let connections = gateway.connections();
-        for (name, connection) in connections.iter() {
-            let why = match connection.state() {
-                State::Ready { .. } => continue,
-                State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                    format!("it wants a sign-in; run `{login}`")
-                }
-                State::AuthRequired { error, .. } | State::Down { error, .. } => show::failure(&error, false),
-                State::Starting => "it is still starting".into(),
-                State::Stopped => "it was stopped".into(),
-            };
-            broken.insert(name.to_string(), why);
-        }
-        let works = connections.keys().filter(|name| !broken.contains_key(&***name)).count();
-        let tools = gateway.snapshot().of_servers().count();
-        let all = connections.len() + left_out.servers().len();
-        gateway.stop().await;
-        let work = if works == 1 || all == 1 { "works" } else { "work" };
-        let [servers, tools] =
-            [(all, "server"), (tools, "tool")].map(|(n, thing)| show::count(n as u64, thing));
-        say!("{works} of {servers} {work}, with {tools}.");
-        Ok(Ok(broken))
-    }
-
-    fn tell_undo(
-        &self,
-        imported: &Imported,
-        applied: &hosts::Applied,
-        installed: &[&Host],
-        typed: &[(String, String)],
-    ) {
-        let stored = |store: SecretStore| {
-            let new = imported.secrets.iter().filter(move |kept| kept.store == store && !kept.there);
-            new.map(|kept| kept.name.as_str())
-        };
-        let word = |path: &Path| shell::word(&path.to_string_lossy());
-        let remove = if cfg!(windows) { "del" } else { "rm" };
-        let mut undo: Vec<String> =
-            installed.iter().map(|host| format!("nonet uninstall {}", host.name)).collect();
-        undo.extend(stored(SecretStore::Keyring).map(|name| format!("nonet secret remove {name}")));
-        let in_file: Vec<&str> =
-            stored(SecretStore::File).chain(typed.iter().map(|(name, _)| name.as_str())).collect();
-        match (imported.had_secrets_file(), in_file.is_empty()) {
-            (_, true) => {}
-            (false, false) => undo.push(format!("{remove} {}", word(imported.secrets_file()))),
-            (true, false) => undo.extend(
-                in_file
-                    .iter()
-                    .map(|name| commands::command(&format!("secret remove {name} --file"), &self.target)),
-            ),
-        }
-        match (&applied.file, &applied.backup) {
-            (Some(file), Some(backup)) => {
-                let copy = if cfg!(windows) { "copy" } else { "cp" };
-                undo.push(format!("{copy} {} {}", word(backup), word(file)));
-            }
-            (Some(file), None) if !self.had_config => undo.push(format!("{remove} {}", word(file))),
-            _ => {}
-        }
-        if undo.is_empty() {
-            say!("\nNothing was changed.");
-            return;
-        }
-        say!("\nTo undo it:");
-        undo.iter().for_each(|line| say!("  {line}"));
-        let check = commands::command("check", &self.target);
-        say!(
-            "\n`{check}` looks everything over at any time; `nonet search \"...\"` finds tools as a model does."
-        );
-    }
 }
 
-/// Asks for the variables that nobody has set. An empty answer leaves one unset.
-fn ask_for_variables(imported: &Imported) -> anyhow::Result<Vec<(String, String)>> {
+/// Asks for the values of unset variables. An empty answer skips a variable.
+fn ask_for_variables(imported: &Imported) -> anyhow::Result<Typed> {
     let mut typed = Vec::new();
     for variable in imported.variables.iter().filter(|variable| !variable.set) {
         let (servers, what) = (variable.servers.join(", "), &variable.what);
-        let question =
-            format!("{} for {servers} ({what}); it is not shown, and Enter leaves it out: ", variable.name);
-        let value = rpassword::prompt_password(question).context("the answer could not be read")?;
+        let question = format!("{} for {servers} ({what}); not shown, Enter to skip: ", variable.name);
+        let value = rpassword::prompt_password(question).context("cannot read the answer")?;
         let value = value.trim();
         if !value.is_empty() {
             typed.push((variable.name.clone(), value.to_string()));
@@ -489,14 +332,14 @@ fn ask_for_variables(imported: &Imported) -> anyhow::Result<Vec<(String, String)
     Ok(typed)
 }
 
-/// Asks a question until it is answered by yes, which Enter means too, or no. An input that ends is an error.
+/// Asks a question until the answer is yes (or Enter) or no. The end of the input is an error.
 fn agree(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> anyhow::Result<bool> {
     loop {
         write!(output, "{question} [Y/n] ")?;
         output.flush()?;
         let mut line = String::new();
-        let read = input.take(LONGEST_ANSWER).read_line(&mut line).context("the answer could not be read")?;
-        anyhow::ensure!(read > 0, "there is no answer; nothing was changed");
+        let read = input.take(LONGEST_ANSWER).read_line(&mut line).context("cannot read the answer")?;
+        anyhow::ensure!(read > 0, "no answer; nothing was changed");
         match line.trim().to_lowercase().as_str() {
             "" | "y" | "yes" => return Ok(true),
             "n" | "no" => return Ok(false),

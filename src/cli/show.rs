@@ -1,12 +1,15 @@
 //! What people see: progress bars, results, failures in a line.
 
-use std::{borrow::Cow, io::IsTerminal, sync::Arc, time::Duration};
+use std::{io::IsTerminal, sync::Arc, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use serde_json::{Value, json};
 
-pub use super::table::{Look, clean, paint, plain_table};
 use super::{FAILED, OK};
+pub(super) use super::{
+    failure::{brief, failure},
+    table::{Look, clean, paint, plain_table},
+};
 use crate::{
     downstream::{Remedy, State, likely_cause},
     fault::{Code, Fault},
@@ -15,15 +18,15 @@ use crate::{
     shell,
 };
 
-/// How long a wait takes before a bar, or a line where there is no terminal, says what for.
+/// The length of a wait before a progress bar appears, or a line without a terminal.
 const SILENCE: Duration = Duration::from_millis(200);
-/// How often is looked how far something has come.
+/// The interval between checks of progress.
 const LOOK: Duration = Duration::from_millis(10);
 /// How many servers a line names.
 const NAMED: usize = 5;
 
-/// Prints a line on stdout. A reader that has left, as `head` does, ends the program without a word.
-pub fn line(text: &str) {
+/// Prints a line on stdout. A closed pipe, as by `head`, ends the program silently.
+pub(super) fn line(text: &str) {
     use std::io::Write;
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         std::process::exit(if error.kind() == std::io::ErrorKind::BrokenPipe {
@@ -35,12 +38,12 @@ pub fn line(text: &str) {
 }
 
 /// A number of things, such as `1 tool` and `2 tools`.
-pub fn count(number: u64, thing: &str) -> String {
+pub(super) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A length of time for people, in one unit.
-pub fn age(time: Duration) -> String {
+pub(super) fn age(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -51,12 +54,12 @@ pub fn age(time: Duration) -> String {
 }
 
 /// Says on stderr what went wrong.
-pub fn complain(what: impl std::fmt::Display) {
+pub(super) fn complain(what: impl std::fmt::Display) {
     eprintln!("{} {what}", console::style("nonet:").for_stderr().red().bold());
 }
 
 /// An error with its causes, each said once: many an error says its cause itself.
-pub fn causes(error: &anyhow::Error) -> String {
+pub(super) fn causes(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if said.is_empty() {
@@ -68,56 +71,8 @@ pub fn causes(error: &anyhow::Error) -> String {
     said
 }
 
-/// A failure of a server in one line; with what the server said, over several, if `verbose`.
-pub fn failure(error: &str, verbose: bool) -> String {
-    let brief = brief(error);
-    let line = match likely_cause(error) {
-        Some(cause) => format!("{} ({brief})", cause.trim_end_matches('.')),
-        None => brief.clone().into_owned(),
-    };
-    if !verbose || brief == error {
-        return line;
-    }
-    let whole: Vec<String> = error.lines().map(|line| format!("    {line}")).collect();
-    format!("{line}\n{}", whole.join("\n"))
-}
-
-/// What a server said last stands behind these words in the reason of its failure.
-const TAIL: &str = "; its stderr ends with: ";
-
-/// The reason of a failure with the one line of the server's stderr that says most.
-fn brief(error: &str) -> Cow<'_, str> {
-    let (reason, tail) = error.split_once(TAIL).unwrap_or((error, ""));
-    let reason = reason.lines().next().unwrap_or_default();
-    match telling(tail) {
-        Some(said) => format!("{reason}: {}", crate::text::clip(said, 200)).into(),
-        None => reason.into(),
-    }
-}
-
-/// The line of a program's last words that names the error: `SomeError: ...` at its beginning, else one that speaks of an
-/// error, else the last.
-fn telling(tail: &str) -> Option<&str> {
-    let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let names_error = |line: &&&str| {
-        let (head, rest) = line.split_once(':').unwrap_or((line, ""));
-        let word = !head.is_empty() && !head.contains(char::is_whitespace);
-        word && !rest.is_empty() && (head.ends_with("Error") || head.ends_with("Exception"))
-    };
-    let speaks = |line: &&&str| {
-        let line = line.to_lowercase();
-        let words =
-            ["error", "fatal", "denied", "not found", "missing", "required", "invalid", "cannot", "failed"];
-        !line.starts_with("at ")
-            && !line.contains("complete log")
-            && words.iter().any(|word| line.contains(word))
-    };
-    let found = lines.iter().rfind(names_error).or_else(|| lines.iter().find(speaks));
-    found.or(lines.last()).copied()
-}
-
 /// Names for a line: the first few, and how many more there are.
-pub fn names<S: AsRef<str>>(names: &[S]) -> String {
+pub(super) fn names<S: AsRef<str>>(names: &[S]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
     match names.len().saturating_sub(NAMED) {
         0 => shown.join(", "),
@@ -125,8 +80,8 @@ pub fn names<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
-/// A progress bar on stderr; invisible where stderr is no terminal. It is gone when it is dropped, however its work ends.
-pub fn bar(what: &'static str) -> ProgressBar {
+/// A progress bar on stderr; invisible without a terminal. Dropping the bar removes it.
+pub(super) fn bar(what: &'static str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
@@ -138,12 +93,12 @@ pub fn bar(what: &'static str) -> ProgressBar {
     bar.with_finish(ProgressFinish::AndClear)
 }
 
-/// Waits until these servers are ready or have failed, and shows how far that has come.
-pub async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit: Duration) {
+/// Waits until these servers are ready or have failed, with a progress bar.
+pub(super) async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit: Duration) {
     let left = || {
         let settled = |name: &&Arc<str>| {
             let state = gateway.connections().get(*name).map(|connection| connection.state());
-            // One that was held is stopped until its start is under way.
+            // A held server is `Stopped` until its start begins.
             state.is_none_or(|state| state.settled() && !matches!(state, State::Stopped))
         };
         servers.iter().filter(|name| !settled(name)).cloned().collect::<Vec<_>>()
@@ -159,7 +114,7 @@ pub async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit: Durat
             let bar = bar("starting servers");
             bar.set_length(servers.len() as u64);
             if bar.is_hidden() {
-                let first = if servers.len() > 1 { "; a first start may download some" } else { "" };
+                let first = if servers.len() > 1 { "; a first start may download servers" } else { "" };
                 eprintln!("nonet: starting {} ({}){first}", count(left.len() as u64, "server"), names(&left));
             }
             shown = Some(bar);
@@ -173,11 +128,11 @@ pub async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit: Durat
 }
 
 /// Says on stderr which of these servers are not there, in a line each.
-pub fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
+pub(super) fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
     for (name, connection) in gateway.connections().iter().filter(|(name, _)| servers.contains(name)) {
         match connection.state() {
             State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                complain(format_args!("`{name}` wants a sign-in: run `{login}`"));
+                complain(format_args!("`{name}` needs a sign-in: run `{login}`"));
             }
             State::Down { error, .. } | State::AuthRequired { error, .. } => {
                 complain(format_args!("`{name}` is not available: {}", failure(&error, verbose)));
@@ -188,8 +143,8 @@ pub fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
     }
 }
 
-/// Waits until the tools are indexed by meaning, and shows how far that has come.
-pub async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
+/// Waits until the tools are indexed by meaning, with a progress bar.
+pub(super) async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
     let mut progress = gateway.indexing();
     let watch = async {
         tokio::time::sleep(SILENCE).await;
@@ -218,7 +173,7 @@ pub async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
 
 /// How an answer is shown.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Style {
+pub(super) struct Style {
     /// As JSON.
     pub json: bool,
     /// With all that servers said as they failed.
@@ -226,7 +181,7 @@ pub struct Style {
 }
 
 /// Prints an answer as JSON or as a table; gives the exit code. A fault is `{code, message, ...}`.
-pub fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Value)) -> anyhow::Result<u8> {
+pub(super) fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Value)) -> anyhow::Result<u8> {
     match answer {
         Ok(answer) if manner.json => say!("{}", serde_json::to_string_pretty(&answer)?),
         Ok(answer) => table(&answer),
@@ -242,8 +197,8 @@ pub fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Value)) ->
     Ok(OK)
 }
 
-/// Says why a command cannot do what it should: in a sentence on stderr, or as a fault on stdout if JSON is wanted.
-pub fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool) {
+/// Prints why a command fails: a sentence on stderr, or with `--json` a fault on stdout.
+pub(super) fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool) {
     match as_json {
         true => say!("{}", json!({ "error": Fault::new(code, message.to_string()) })),
         false => complain(message),
@@ -251,22 +206,24 @@ pub fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool) {
 }
 
 /// The object that a fault is in answers.
-pub fn fault_value(fault: &Fault) -> Value {
+pub(super) fn fault_value(fault: &Fault) -> Value {
     fault.to_value()["error"].take()
 }
 
-/// A fault as a sentence, with what may have been meant and a command to copy.
+/// Prints a fault as a sentence, with suggestions and a command to copy.
 fn print_fault(fault: &Value, verbose: bool) {
     let message = field(fault, "message");
     if fault["code"] == "needs_approval" && !verbose {
         // The rest says how a model asks.
         let what = message.split(" Ask the user").next().unwrap_or(message);
-        complain(format_args!("{what} A command cannot ask: call it from a client, or change its policy."));
+        complain(format_args!(
+            "{what} A command cannot ask: call the tool from a client, or change its policy."
+        ));
         return;
     }
     let message = for_people(message);
     complain(if verbose { message.clone() } else { brief(&message).into_owned() });
-    // What may not be retried, as a server that is left out, says itself what is wrong.
+    // A fault that is not retryable, as of a left-out server, already names its cause.
     let is_down = fault["code"] == "server_down" && fault["retryable"] != false;
     if let Some(cause) = likely_cause(&message).filter(|_| is_down) {
         eprintln!("  {cause}");
@@ -284,155 +241,23 @@ fn print_fault(fault: &Value, verbose: bool) {
 }
 
 /// Advice for models, with commands in the place of meta-tools.
-fn for_people(text: &str) -> String {
+pub(super) fn for_people(text: &str) -> String {
     text.replace(", or browse_category.", ", or see `nonet tools`.")
         .replace(", or call list_categories.", ", or see `nonet tools`.")
         .replace("; list_categories has all of them.", "; `nonet search \"\"` shows all of them.")
 }
 
-fn field<'a>(value: &'a Value, key: &str) -> &'a str {
+pub(super) fn field<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The answer of `search_tools`.
-pub fn search_table(answer: &Value) {
-    if was_without_query(answer) {
-        return;
-    }
-    let mut table = plain_table(&["SCORE", "TOOL", "RISK", "DESCRIPTION"]);
-    for hit in answer["results"].as_array().into_iter().flatten() {
-        let state = field(hit, "state");
-        let name = if state.is_empty() {
-            field(hit, "name").into()
-        } else {
-            format!("{} ({state})", field(hit, "name"))
-        };
-        let score = hit["score"].as_f64().unwrap_or(0.0);
-        // The same tool of other servers.
-        let also: Vec<&str> =
-            hit["also"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let about = match &also[..] {
-            [] => field(hit, "description").to_owned(),
-            also => format!("(also {}) {}", names(also), field(hit, "description")),
-        };
-        table.add_row([format!("{score:.3}"), name, risk(hit), about]);
-    }
-    say!("{}", table.clipped(2));
-    tell_confidence(answer);
-}
-
-/// Whether an answer is that to a search without words: the categories, or the tools of one. Prints it then.
-fn was_without_query(answer: &Value) -> bool {
-    if let Some(categories) = answer["categories"].as_array() {
-        let mut table = plain_table(&["CATEGORY", "TOOLS", "DESCRIPTION"]);
-        for category in categories {
-            let about = [field(category, "description"), field(category, "hint")];
-            let about = about.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
-            let tools = category["tool_count"].as_u64().unwrap_or(0);
-            table.add_row([field(category, "name").to_owned(), tools.to_string(), about.to_owned()]);
-        }
-        say!("{}", table.clipped(2));
-        return true;
-    }
-    let is_list = answer["tools"].is_array();
-    if is_list {
-        tools_table(answer);
-    }
-    is_list
-}
-
-/// What a call can do at worst, in its colour.
-fn risk(tool: &Value) -> String {
-    match field(tool, "risk") {
-        "high" => paint(Look::Bad, "high"),
-        "medium" => paint(Look::Warn, "medium"),
-        other => other.into(),
-    }
-}
-
-fn tell_confidence(answer: &Value) {
-    eprintln!("confidence: {}", field(answer, "confidence"));
-    let hint = field(answer, "hint");
-    if !hint.is_empty() {
-        eprintln!("{}", for_people(hint));
-    }
-}
-
-/// The same with what each signal adds to each score.
-pub fn explained_table(answer: &Value) {
-    if was_without_query(answer) {
-        return;
-    }
-    let mut table =
-        plain_table(&["SCORE", "TOOL", "MEANING", "KEYWORDS", "LETTERS", "LEARNED", "WORDS", "BECAUSE"]);
-    for hit in answer["results"].as_array().into_iter().flatten() {
-        let why = &hit["explain"];
-        let share = |of: &Value| format!("{:.3}", of.as_f64().unwrap_or(0.0));
-        let word = |word: &Value| match field(word, "for") {
-            "" => format!("{} {}", field(word, "word"), share(&word["share"])),
-            said => format!("{} (for {said}) {}", field(word, "word"), share(&word["share"])),
-        };
-        let words: Vec<String> = why["words"].as_array().into_iter().flatten().map(word).collect();
-        let mut because = Vec::new();
-        if why["name"] == true {
-            because.push("its name".to_owned());
-        }
-        if !field(why, "part").is_empty() {
-            because.push(format!("the part `{}`", field(why, "part")));
-        }
-        if let Some(learned) = why["learned_from"].as_array() {
-            let learned: Vec<&str> = learned.iter().filter_map(Value::as_str).collect();
-            because.push(format!("called after a search for `{}`", learned.join(" ")));
-        }
-        for (signal, gained, lost) in [
-            ("action", "it does what is wanted", "it does something else"),
-            ("product", "its product was named", "it is bound to a product that was not named"),
-            ("deprecated", "", "it is deprecated"),
-        ] {
-            match why["signals"][signal].as_f64().unwrap_or(0.0) {
-                worth if worth > 0.0 => because.push(format!("{gained} ({worth:+.3})")),
-                worth if worth < 0.0 => because.push(format!("{lost} ({worth:+.3})")),
-                _ => {}
-            }
-        }
-        if let Some(priority) = why["priority"].as_f64() {
-            let worth = why["signals"]["priority"].as_f64().unwrap_or(0.0);
-            because.push(format!("its priority of {priority} ({worth:+.3})"));
-        }
-        table.add_row([
-            share(&hit["score"]),
-            field(hit, "name").to_owned(),
-            share(&why["signals"]["meaning"]),
-            share(&why["signals"]["keywords"]),
-            share(&why["signals"]["letters"]),
-            share(&why["signals"]["learned"]),
-            words.join(", "),
-            because.join(", "),
-        ]);
-    }
-    say!("{table}");
-    tell_confidence(answer);
-}
-
-/// Every tool, in a line each.
-pub fn tools_table(answer: &Value) {
-    let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
-    for tool in answer["tools"].as_array().into_iter().flatten() {
-        let description = field(tool, "description").split_whitespace().collect::<Vec<_>>().join(" ");
-        let description = crate::text::clip(&description, 100);
-        table.add_row([field(tool, "name").to_owned(), risk(tool), description]);
-    }
-    say!("{}", table.clipped(1));
-    eprintln!("{}", count(answer["total"].as_u64().unwrap_or(0), "tool"));
-}
-
 /// Everything about a tool, as JSON.
-pub fn whole(answer: &Value) {
+pub(super) fn whole(answer: &Value) {
     line(&serde_json::to_string_pretty(answer).unwrap_or_default());
 }
 
 /// The result of a call: its text, or everything as JSON. Gives the exit code.
-pub fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Result<u8> {
+pub(super) fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Result<u8> {
     let mut result = match result {
         Ok(result) => result,
         Err(fault) => return answer(Err(fault), manner, whole),
@@ -463,7 +288,7 @@ pub fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Result<u8>
         let others = others.filter(|block| block["type"] != "text").count();
         if others > 0 {
             eprintln!(
-                "{} that {} not text; --json shows everything",
+                "{} that {} not text; add --json for everything",
                 count(others as u64, "more content block"),
                 if others == 1 { "is" } else { "are" }
             );
@@ -504,7 +329,7 @@ fn notice_text(notice: &Value) -> String {
         "params_repaired" => list("changes").join("; "),
         "request_declined" => {
             format!(
-                "`{}` asked for {}, which a command cannot answer",
+                "`{}` requested {}, which a command cannot answer",
                 field(notice, "tool"),
                 list("methods").join(", ")
             )
@@ -556,26 +381,6 @@ mod tests {
         assert_eq!(causes(&says), format!("the store: `/no/such/file`: {cause}; make it readable"));
         let silent = missing().context("cannot read /no/such/file").unwrap_err();
         assert_eq!(causes(&silent), format!("cannot read /no/such/file: {cause}"));
-    }
-
-    #[test]
-    fn a_failure_is_told_in_one_line_with_its_cause() {
-        let check = |error: &str, expected: &str| assert_eq!(failure(error, false), expected);
-        check("it ended (exit code 3)", "it ended (exit code 3)");
-        check(
-            "it ended (exit code 1); its stderr ends with: node:internal/modules/cjs/loader:1\n  throw err;\nError: spawn x\n    at Module._resolve (node:1)\nNode.js v22",
-            "it ended (exit code 1): Error: spawn x",
-        );
-        check(
-            "it ended (exit code 1); its stderr ends with: Traceback:\n  raise KeyError(name)\nKeyError: 'X'",
-            "A variable or argument that the server wants is not given: look at `env` and `args` (it ended (exit code 1): KeyError: 'X')",
-        );
-        check(
-            "it ended (exit code 1); its stderr ends with: hello\nit crashed\n",
-            "it ended (exit code 1): it crashed",
-        );
-        let verbose = failure("it ended; its stderr ends with: one\ntwo", true);
-        assert_eq!(verbose, "it ended: two\n    it ended; its stderr ends with: one\n    two");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `nonet status`: the gateway that runs; without one, what is known of the servers.
+//! `nonet status`: the running gateway, else the last lists of the servers.
 
 use std::{path::Path, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
 
 /// How often a status that is followed is asked for.
 const EVERY: Duration = Duration::from_secs(1);
-/// Members that change all the time: they alone are no news.
+/// Members that change constantly: their changes are not news.
 const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
 
 /// How the status is wanted.
@@ -41,7 +41,7 @@ pub(super) async fn run(
     profile: Option<String>,
     wanted: StatusArgs,
 ) -> anyhow::Result<u8> {
-    // Listens all the time: a signal that arrives between two waits would be lost.
+    // Always listening: a signal between two waits would be lost.
     tokio::select! {
         biased;
         code = stopped() => Ok(code),
@@ -104,7 +104,7 @@ async fn ask_for_it(
             show::answer(Err(fault), manner, show::whole)?
         })),
         Err(Other::Unanswered(error)) if error.is_unknown_method() => {
-            let message = "a gateway of another version runs, which cannot be asked: restart it";
+            let message = "the running gateway has another version: restart it";
             show::refuse(Code::UpstreamError, message, wanted.json);
             Ok(Err(FAILED))
         }
@@ -112,7 +112,7 @@ async fn ask_for_it(
     }
 }
 
-/// What is known of the servers of a configuration without starting any; none if it cannot be used.
+/// Returns the last lists of a configuration's servers without starting any; none if the configuration is unusable.
 fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Value>> {
     let Some(loaded) = usable(file, profile, as_json)? else { return Ok(None) };
     let left_out = loaded.config.left_out.clone();
@@ -189,10 +189,8 @@ fn print(status: &Value, verbose: bool) {
         }
         say!("{table}");
     } else {
-        say!("No gateway runs for {}.", text(status, "file"));
-        say!(
-            "(One that a client has started for itself, without `shared = true`, cannot be seen from here.)\n"
-        );
+        say!("No gateway is running for {}.", text(status, "file"));
+        say!("(A client's own gateway, without `shared = true`, is not visible from here.)\n");
         let mut table = show::plain_table(&["SERVER", "TOOLS", "LISTED"]);
         for server in servers() {
             let listed = server["listed_s"].as_u64();
@@ -215,7 +213,7 @@ fn print(status: &Value, verbose: bool) {
     servers().for_each(|server| say_trouble(server, verbose));
 }
 
-/// Says what is wrong with a server of a status, if something is.
+/// Prints the failure of a server in a status, if any.
 pub(super) fn say_trouble(server: &Value, verbose: bool) {
     let name = text(server, "name");
     match (text(server, "login"), text(server, "last_error")) {
@@ -223,7 +221,7 @@ pub(super) fn say_trouble(server: &Value, verbose: bool) {
         // A fault of the configuration says what to do.
         ("", error) if server["state"] == "needs_config" => say!("{name}: {error}"),
         ("", error) => say!("{name}: {}", show::failure(error, verbose)),
-        (login, _) => say!("{name}: wants a sign-in: run `{login}`"),
+        (login, _) => say!("{name}: needs a sign-in: run `{login}`"),
     }
 }
 

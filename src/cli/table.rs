@@ -7,10 +7,10 @@ use console::{Style, Term};
 
 /// How a word looks where there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub(super) enum Look {
     /// As it should be.
     Good,
-    /// It wants to be looked at.
+    /// It needs attention.
     Warn,
     /// It failed, or is dangerous.
     Bad,
@@ -25,28 +25,28 @@ const END: char = '\u{2064}';
 const LAST: u16 = 24;
 
 /// A word for a cell, in the colour of its look.
-pub fn paint(look: Look, word: &str) -> String {
+pub(super) fn paint(look: Look, word: &str) -> String {
     let mark = MARKS.iter().find(|(_, marked)| *marked == look).map_or(END, |(mark, _)| *mark);
     format!("{mark}{word}{END}")
 }
 
 /// A table of plain lines.
 #[derive(Debug)]
-pub struct Plain {
+pub(super) struct Plain {
     table: Table,
     /// How many lines of the terminal a row takes at most.
     height: Option<usize>,
 }
 
 /// An empty table.
-pub fn plain_table(head: &[&str]) -> Plain {
+pub(super) fn plain_table(head: &[&str]) -> Plain {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(head);
     Plain { table, height: None }
 }
 
 impl Plain {
-    /// Adds a row. Its last cell is the one that gives way where the terminal is narrow.
+    /// Adds a row. In a narrow terminal the last column shrinks.
     pub fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
         let cells = cells.into_iter().map(|cell| clean(&cell.to_string()));
         self.table.add_row(cells.collect::<Vec<_>>());
@@ -103,7 +103,7 @@ fn terminal_width() -> Option<u16> {
 }
 
 /// A text from outside without what a terminal would obey.
-pub fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
 }
 

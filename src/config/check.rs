@@ -1,6 +1,6 @@
 //! What no schema can say: keys that exclude each other, names that must exist, steps that are not a plan.
 //!
-//! Works on the JSON as written, so that an entry with a wrong value still has all of its faults told.
+//! Works on the JSON as written, so that an entry with a wrong value still gets all of its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,12 +28,8 @@ pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFau
     checker.tokens();
     for (pointer, policy) in checker.entries("policies") {
         if !policy.contains_key("tools") && !policy.contains_key("risk") {
-            let remedy = "Give `tools = [\"server.*\"]`, `risk = \"high\"`, or both.";
-            checker.missing(
-                &pointer,
-                "a policy needs `tools` or `risk`, to say which tools it is for",
-                remedy,
-            );
+            let remedy = "Set `tools = [\"server.*\"]`, `risk = \"high\"`, or both.";
+            checker.missing(&pointer, "a policy needs `tools` or `risk` to select tools", remedy);
         }
     }
     for (pointer, app) in checker.entries("apps") {
@@ -54,28 +50,28 @@ impl<'a> Checker<'a> {
         let transport = server.get("transport").and_then(Value::as_str);
         match (server.contains_key("command"), server.contains_key("url")) {
             (true, true) => {
-                let message = "a server has `command` or `url`, not both";
-                let remedy = "Keep `command` for a program to start, `url` for a server to reach.";
+                let message = "a server cannot have both `command` and `url`";
+                let remedy = "Keep `command` for a local program, or `url` for a remote server.";
                 self.fault(&join(pointer, "url"), Side::Key, message, remedy);
             }
             (false, false) => self.missing(
                 pointer,
                 "a server needs `command` or `url`",
-                "Give `command = \"npx\"` and `args` for a program to start, or `url` for a server to reach.",
+                "Set `command = \"npx\"` and `args` for a local program, or `url` for a remote server.",
             ),
             (true, false) => {
                 self.only_with(pointer, server, &["headers", "oauth"], "url", "command");
                 if let Some(transport @ ("http" | "sse")) = transport {
-                    let remedy = "Give a `url` instead, or take `transport` out.";
-                    let message = format!("`{transport}` needs `url`, and this server has `command`");
+                    let remedy = "Set `url` instead, or remove `transport`.";
+                    let message = format!("`{transport}` needs `url`, but this server has `command`");
                     self.fault(&join(pointer, "transport"), Side::Value, &message, remedy);
                 }
             }
             (false, true) => {
                 self.only_with(pointer, server, &["args", "env", "inherit_env", "cwd"], "command", "url");
                 if transport == Some("stdio") {
-                    let remedy = "Give a `command` instead, or take `transport` out.";
-                    let message = "`stdio` needs `command`, and this server has `url`";
+                    let remedy = "Set `command` instead, or remove `transport`.";
+                    let message = "`stdio` needs `command`, but this server has `url`";
                     self.fault(&join(pointer, "transport"), Side::Value, message, remedy);
                 }
                 self.oauth(pointer, server);
@@ -91,20 +87,20 @@ impl<'a> Checker<'a> {
         if headers
             .is_some_and(|headers| headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")))
         {
-            let message = "a server has `oauth` or a header `Authorization`, not both";
-            self.fault(&pointer, Side::Key, message, "Keep the one that the server wants.");
+            let message = "a server cannot have both `oauth` and an `Authorization` header";
+            self.fault(&pointer, Side::Key, message, "Keep the one that the server expects.");
         }
         let has = |key: &str| oauth.contains_key(key);
         if oauth.get("grant").and_then(Value::as_str) == Some("client_credentials") {
             if !has("client_id") || !has("client_secret") {
                 let message = "`client_credentials` needs `client_id` and `client_secret`";
-                let remedy = "Give both, or take `grant` out to sign in with `nonet login`.";
+                let remedy = "Set both, or remove `grant` to sign in with `nonet login`.";
                 self.fault(&join(&pointer, "grant"), Side::Value, message, remedy);
             }
             self.only_with(&pointer, oauth, &["redirect_uri"], "authorization_code", "client_credentials");
         } else if has("client_secret") && !has("client_id") {
-            let message = "`client_secret` needs the `client_id` that it is the secret of";
-            self.fault(&join(&pointer, "client_secret"), Side::Key, message, "Give both, or neither.");
+            let message = "`client_secret` needs a `client_id`";
+            self.fault(&join(&pointer, "client_secret"), Side::Key, message, "Set both or neither.");
         }
     }
 
@@ -116,11 +112,11 @@ impl<'a> Checker<'a> {
         for (pointer, category) in self.entries("categories") {
             let name = pointer.rsplit('/').next().unwrap_or_default();
             if servers.contains(&name) {
-                let message = format!("`{name}` is the category of the server of that name already");
-                self.fault(&pointer, Side::Key, &message, "Give the group another name.");
+                let message = format!("`{name}` is already the category of the server with that name");
+                self.fault(&pointer, Side::Key, &message, "Choose another name for the group.");
             } else if RESERVED.contains(&name) {
-                let message = format!("`{name}` is a category of Nonet's own");
-                self.fault(&pointer, Side::Key, &message, "Give the group another name.");
+                let message = format!("`{name}` is a reserved category");
+                self.fault(&pointer, Side::Key, &message, "Choose another name for the group.");
             }
             self.must_exist(&pointer, category, "servers", "server", &servers);
         }
@@ -153,7 +149,7 @@ impl<'a> Checker<'a> {
         for same in places.values().filter(|same| same.len() > 1) {
             for (item, other) in same.iter().zip(same.iter().cycle().skip(1)) {
                 let message = format!("is the same token as {}", quoted(self.written.key(other)));
-                self.fault(item, Side::Value, &message, "Give each place a token of its own.");
+                self.fault(item, Side::Value, &message, "Use a different token in each place.");
             }
         }
     }
@@ -163,17 +159,17 @@ impl<'a> Checker<'a> {
         let steps = app.get("steps").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         match (app.contains_key("tool"), app.contains_key("steps")) {
             (true, true) => {
-                let message = "an app has `tool` or `steps`, not both";
+                let message = "an app cannot have both `tool` and `steps`";
                 self.fault(&join(pointer, "tool"), Side::Key, message, "Make the tool one of the steps.");
             }
             (false, false) => self.missing(
                 pointer,
                 "an app needs `tool` or `steps`",
-                "Give `tool = \"server.tool\"` for a single tool, or a `[[…steps]]` for each step of a workflow.",
+                "Set `tool = \"server.tool\"` for a single tool, or add a `[[…steps]]` for each step of a workflow.",
             ),
             (true, false) => self.only_with(pointer, app, &["output"], "steps", "tool"),
             (false, true) if app.get("steps") == Some(&Value::Array(Vec::new())) => {
-                self.fault(&join(pointer, "steps"), Side::Value, "no step in it", "Give at least one.");
+                self.fault(&join(pointer, "steps"), Side::Value, "must have at least one step", "Add a step, or remove the app.");
             }
             (false, true) => {}
         }
@@ -256,7 +252,7 @@ impl<'a> Checker<'a> {
         let names = entry.get(key).and_then(Value::as_array).into_iter().flatten();
         for (index, name) in names.enumerate().filter_map(|(i, name)| Some((i, name.as_str()?))) {
             let item = join(&join(pointer, key), &index.to_string());
-            // A name that cannot be a server's has been told already.
+            // An invalid server name already has a fault.
             let told = key == "servers" && ServerName::new(name).is_err();
             if !known.contains(&name) && !told && !self.written.is_unknown(&item) {
                 let message = format!("there is no {what} {}", self.shown(&item, name));
@@ -267,12 +263,12 @@ impl<'a> Checker<'a> {
 
     fn only_with(&mut self, pointer: &str, entry: &Map<String, Value>, keys: &[&str], with: &str, has: &str) {
         for key in keys.iter().filter(|key| entry.contains_key(**key)) {
-            let message = format!("`{key}` goes with `{with}`, not with `{has}`");
-            self.fault(&join(pointer, key), Side::Key, &message, "Take it out.");
+            let message = format!("`{key}` belongs to `{with}`, not to `{has}`");
+            self.fault(&join(pointer, key), Side::Key, &message, "Remove it.");
         }
     }
 
-    /// A key that is missing, unless it may just be misspelt, which has been told.
+    /// Reports a missing key, unless the key may be misspelt, which already has a fault.
     fn missing(&mut self, pointer: &str, message: &str, remedy: &str) {
         let entry = self.written.entry(pointer);
         if !self.earlier.iter().any(|fault| fault.entry == entry && fault.message == UNKNOWN_KEY) {

@@ -1,4 +1,4 @@
-//! `[clients.NAME]`: what single MCP clients stand. A table of known ones is built in (`clients.toml` beside this file).
+//! `[clients.NAME]`: the limits of MCP clients. A table of known clients is built in (`clients.toml` beside this file).
 
 use std::{collections::BTreeMap, path::Path, sync::LazyLock, time::Duration};
 
@@ -8,40 +8,40 @@ use serde::Deserialize;
 use super::{Config, Globs, Sources, read, values::time};
 use crate::secrets_file::SecretsFile;
 
-/// When a call that is still running becomes a task, for a client that nothing is known of: most give up at 60 s.
+/// When a call in flight becomes a task, for an unknown client: most clients give up at 60 s.
 pub const SOFT_DEADLINE: Duration = Duration::from_secs(45);
-/// The largest result that is given whole, in bytes: about the 25,000 tokens at which common clients cut.
+/// The largest result that is returned whole, in bytes: about the 25,000 tokens at which common clients cut.
 pub const MAX_RESULT_BYTES: usize = 100_000;
 /// The longest instructions, in characters; no client is known to read more than 2,048.
 const MAX_INSTRUCTIONS: usize = 2_000;
 
-/// What one client stands. What is left out is not known.
+/// The known limits of a client.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientSettings {
-    /// Patterns on the name that the client gives of itself (`clientInfo.name`), in any letter case.
+    /// Patterns on the client's own name (`clientInfo.name`), in any letter case.
     #[serde(rename = "match")]
     pub matches: Globs,
-    /// When a call that still runs becomes a background task.
+    /// When a call in flight becomes a background task.
     #[serde(deserialize_with = "time::option::deserialize")]
     #[schemars(schema_with = "time::schema")]
     pub soft_deadline: Option<Duration>,
-    /// The largest result in bytes that it is given whole.
+    /// The largest result in bytes that the client reads whole.
     #[schemars(range(min = 1_000, max = 1_000_000_000), example = 50_000)]
     pub max_result_bytes: Option<usize>,
-    /// The longest description of a tool in characters that it reads whole; longer ones are cut where they are listed.
+    /// The longest tool description in characters that the client reads whole; longer descriptions are cut in the list.
     #[schemars(range(min = 100, max = 1_000_000), example = 2_048)]
     pub max_description: Option<usize>,
-    /// The longest instructions in characters that it reads whole.
+    /// The longest instructions in characters that the client reads whole.
     #[schemars(range(min = 100, max = 1_000_000), example = 2_048)]
     pub max_instructions: Option<usize>,
-    /// `false`: it is known to show no forms, whatever it says of itself.
+    /// `false`: the client shows no forms, even if it claims support.
     #[schemars(example = false)]
     pub elicitation: Option<bool>,
 }
 
 impl ClientSettings {
-    /// Takes over what `newer` says.
+    /// Applies the values of `newer`.
     fn update(&mut self, newer: &ClientSettings) {
         if !newer.matches.is_empty() {
             let folded = newer.matches.patterns().iter().map(|pattern| pattern.to_lowercase()).collect();
@@ -55,18 +55,18 @@ impl ClientSettings {
     }
 }
 
-/// What holds for one client, with everything filled in.
+/// The limits of a client, with all defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// When a call that still runs becomes a background task.
+    /// When a call in flight becomes a background task.
     pub soft_deadline: Duration,
-    /// The largest result that is given whole, in bytes.
+    /// The largest result that is returned whole, in bytes.
     pub max_result_bytes: usize,
     /// The longest description of a listed tool, in characters.
     pub max_description: usize,
     /// The longest instructions, in characters.
     pub max_instructions: usize,
-    /// Whether it may be asked for a form if it says that it can show one.
+    /// Whether to send forms if the client claims support.
     pub elicitation: bool,
 }
 
@@ -90,7 +90,7 @@ static BUILT_IN: LazyLock<BTreeMap<String, ClientSettings>> = LazyLock::new(|| {
         .expect("the built-in table fits; a test reads it")
 });
 
-/// The built-in table, changed and added to by `own`.
+/// Returns the built-in table with the changes and additions of `own`.
 pub(super) fn joined(own: BTreeMap<String, ClientSettings>) -> BTreeMap<String, ClientSettings> {
     let mut all = BUILT_IN.clone();
     for (name, client) in own {
@@ -100,8 +100,8 @@ pub(super) fn joined(own: BTreeMap<String, ClientSettings>) -> BTreeMap<String, 
 }
 
 impl Config {
-    /// What holds for a client of this name (`clientInfo.name`). `[gateway]` goes before what is known of clients. Of several
-    /// entries that match the one with the longest pattern holds.
+    /// Returns the limits of the client with this name (`clientInfo.name`). `[gateway]` takes precedence over the table. If
+    /// several entries match, the longest pattern wins.
     pub fn limits(&self, client: &str) -> ClientLimits {
         let name = client.to_lowercase();
         let length = |client: &ClientSettings| client.matches.patterns().iter().map(String::len).max();

@@ -5,10 +5,10 @@ use crate::keyring;
 /// What answers for the environment.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What stands before the name of a secret in the keyring.
+/// The prefix of the name of a secret in the keyring.
 const KEYRING: &str = "keyring:";
 
-/// Where values come from that do not stand in the file.
+/// The sources of values that are not in the file.
 #[derive(Clone, Copy)]
 pub struct Sources<'a> {
     /// The environment: what a variable holds, if it is set.
@@ -18,7 +18,7 @@ pub struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// Nothing is set, and there is no keyring.
+    /// No variables and no keyring.
     pub const NONE: Sources<'static> =
         Sources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
 }
@@ -30,7 +30,7 @@ pub(super) enum Trouble {
     Unset(String),
     #[error("{error}")]
     Keyring { name: String, error: keyring::Error },
-    #[error("a `${{` that is not a variable")]
+    #[error("invalid variable after `${{`")]
     Malformed,
 }
 
@@ -38,27 +38,25 @@ impl Trouble {
     /// What to do about it.
     pub fn remedy(&self) -> String {
         match self {
-            Self::Unset(name) => format!("Set it, or give a default: `${{{name}:-default}}`."),
+            Self::Unset(name) => format!("Set the variable or give a default: `${{{name}:-default}}`."),
             Self::Keyring { name, error: error @ keyring::Error::Missing(_) } => {
                 format!("{} Or use a variable: `${{{name}}}`.", error.remedy())
             }
             Self::Keyring { name, error: keyring::Error::Locked(_) } => {
                 format!(
-                    "Unlock it and let Nonet in; `nonet secret test {name}` asks again and waits for you."
+                    "Unlock the keyring and allow Nonet; `nonet secret test {name}` asks again and waits."
                 )
             }
             Self::Keyring { error, .. } => error.remedy(),
-            Self::Malformed => {
-                "Write `${NAME}`, `${NAME:-default}` or `${keyring:NAME}`; for the characters \
-                                themselves write `$${`."
-                    .into()
-            }
+            Self::Malformed => "Write `${NAME}`, `${NAME:-default}` or `${keyring:NAME}`; for a literal \
+                 `${` write `$${`."
+                .into(),
         }
     }
 }
 
-/// The text with its variables filled in, or every reason why not. A default counts when the
-/// variable is empty or not set, as in a shell. What a variable holds is not expanded again.
+/// Returns the text with its variables expanded, or every fault. As in a shell, a default applies if the variable is empty or
+/// not set. Values are not expanded again.
 pub(super) fn expand(text: &str, sources: Sources) -> Result<String, Vec<Trouble>> {
     let mut troubles = Vec::new();
     let mut expanded = String::new();
@@ -91,13 +89,13 @@ const MAX_NESTING: usize = 16;
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// Meant as it stands, without the escape.
+    /// Literal text, without the escape.
     Plain(&'a str),
     /// `${NAME}` or `${NAME:-default}`; the default can be taken apart in turn.
     Variable { name: &'a str, default: Option<&'a str> },
     /// `${keyring:NAME}`.
     Keyring(&'a str),
-    /// A `${` that begins neither.
+    /// A `${` without a valid variable.
     Malformed,
 }
 
@@ -138,7 +136,7 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// What stands behind `${`, and what follows its `}`.
+    /// Reads the variable after `${`. Returns also the text after its `}`.
     fn braced(&self, inside: &'a str) -> Option<(Piece<'a>, &'a str)> {
         let end = closing_brace(inside)?;
         let (content, after) = (&inside[..end], &inside[end + 1..]);
@@ -156,7 +154,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Where the `}` is that ends what `${` began.
+/// Returns the position of the `}` that matches a `${`.
 pub(crate) fn closing_brace(text: &str) -> Option<usize> {
     let mut open = 0usize;
     let mut before = None;
@@ -207,8 +205,8 @@ mod tests {
 
     #[test]
     fn a_default_that_cannot_be_read_is_told_before_it_is_needed() {
-        check("${A:-${1}}", Err("a `${` that is not a variable"));
-        check("${A:-${B:-${}}}", Err("a `${` that is not a variable"));
+        check("${A:-${1}}", Err("invalid variable after `${`"));
+        check("${A:-${B:-${}}}", Err("invalid variable after `${`"));
         check("${A:-$${1}}", Ok("a"));
     }
 
@@ -234,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_filled_in_is_told() {
-        let malformed = "a `${` that is not a variable";
+        let malformed = "invalid variable after `${`";
         check(
             "${NO} ${NO2}",
             Err("the environment variable `NO` is not set; the environment variable `NO2` is not set"),

@@ -54,9 +54,9 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Co
             .collect(),
         Kind::PropertyNames { error } => {
             let name = error.instance().as_str().unwrap_or_default();
-            let why = format_fault(error.kind(), name).unwrap_or_else(|| "is no good key".into());
+            let why = format_fault(error.kind(), name).unwrap_or_else(|| "is not a valid key".into());
             let message = format!("{} {why}", quoted(name));
-            vec![written.fault(&join(pointer, name), Side::Key, message, "Give it another name.".into())]
+            vec![written.fault(&join(pointer, name), Side::Key, message, "Choose another name.".into())]
         }
         Kind::Type { .. } => {
             let message = format!("expected {}, found {}", expected(node), found(error.instance()));
@@ -73,7 +73,7 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Co
                 options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             let text = error.instance().as_str().unwrap_or_default();
             let shown = if written.is_showable(pointer) { quoted(text) } else { "this value".into() };
-            at(Side::Value, format!("{shown} is not one of the choices"), choose(text, &options))
+            at(Side::Value, format!("{shown} is not a valid choice"), choose(text, &options))
         }
         Kind::Required { property } => {
             let key = property.as_str().unwrap_or_default();
@@ -86,10 +86,10 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Co
         Kind::Maximum { limit } => {
             at(Side::Value, format!("must be at most {limit}"), like(pointer, node, written))
         }
-        Kind::MinLength { .. } => at(Side::Value, "is empty".into(), like(pointer, node, written)),
+        Kind::MinLength { .. } => at(Side::Value, "must not be empty".into(), like(pointer, node, written)),
         _ => {
             let message = error.masked().to_string();
-            at(Side::Value, message, "`nonet schema` prints what is expected.".into())
+            at(Side::Value, message, "Run `nonet schema` for the expected form.".into())
         }
     }
 }
@@ -111,7 +111,7 @@ fn known_keys(key: &str, node: &Value) -> String {
 pub(super) fn choose(given: &str, choices: &[&str]) -> String {
     match nearest(given, choices.iter().copied(), 1).as_slice() {
         [near] => format!("Did you mean {}?", quoted(near)),
-        _ if choices.is_empty() => "There is none yet.".into(),
+        _ if choices.is_empty() => "None is defined yet.".into(),
         _ => {
             let shown: Vec<_> = choices.iter().take(MOST_CHOICES).map(|choice| quoted(choice)).collect();
             let rest = if choices.len() > MOST_CHOICES { " and more" } else { "" };
@@ -124,7 +124,7 @@ pub(super) fn choose(given: &str, choices: &[&str]) -> String {
 fn like(pointer: &str, node: &Value, written: &Written) -> String {
     let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
     if node["type"] == "array" && node["items"]["type"] == "object" {
-        return format!("Give each its own header in two brackets: `[[{}]]`.", written.key(pointer));
+        return format!("Write each entry under its own header: `[[{}]]`.", written.key(pointer));
     }
     let given = [&node["examples"][0], &node["default"]].into_iter().find(|value| !value.is_null());
     let example = given.cloned().unwrap_or_else(|| match node["type"].as_str() {
@@ -137,8 +137,8 @@ fn like(pointer: &str, node: &Value, written: &Written) -> String {
     let element = written.value.pointer(parent).is_some_and(Value::is_array);
     let key = key.replace("~1", "/").replace("~0", "~");
     match element {
-        true => format!("Write it like `{}`.", toml(&example)),
-        false => format!("Write it like `{} = {}`.", written_key(&key), toml(&example)),
+        true => format!("For example: `{}`.", toml(&example)),
+        false => format!("For example: `{} = {}`.", written_key(&key), toml(&example)),
     }
 }
 
@@ -158,7 +158,7 @@ fn toml(value: &Value) -> String {
 /// What a schema asks for, in words.
 fn expected(node: &Value) -> String {
     let words = |name: &Value| match name.as_str() {
-        Some("string") => "a text in quotes",
+        Some("string") => "a string in quotes",
         Some("integer") => "a whole number",
         Some("number") => "a number",
         Some("boolean") => "`true` or `false`",
@@ -178,7 +178,7 @@ fn found(value: &Value) -> &'static str {
         Value::Null => "nothing",
         Value::Bool(_) => "`true` or `false`",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "a table",
     }

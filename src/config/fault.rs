@@ -1,7 +1,6 @@
-//! What is told when a config is not right: where, what, and what to do about it.
+//! The faults of a configuration: where, what, and the remedy.
 //!
-//! A fault is read by the person who wrote the file. It never holds a secret: no expanded text, and
-//! no value of `env` or `headers`.
+//! The author of the file reads them. A fault never holds a secret: no expanded text, and no value of `env` or `headers`.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -14,13 +13,13 @@ pub struct ConfigFault {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// The full dotted key, such as `servers.files.timeout`; empty when the text is no TOML.
+    /// The full dotted key, such as `servers.files.timeout`; empty if the text is not TOML.
     pub key: String,
     /// What is wrong, without a full stop.
     pub message: String,
     /// What to do: one sentence or more.
     pub remedy: String,
-    /// The entry that is left out because of it (`servers.files`). None: the whole file is unusable.
+    /// The entry that is left out (`servers.files`). None: the whole file is unusable.
     pub entry: Option<String>,
 }
 
@@ -44,7 +43,7 @@ pub enum Unusable {
         /// What the system said.
         source: io::Error,
     },
-    /// It has faults, at least one of them outside of the entries that can be left out.
+    /// The file has faults, at least one of them outside the entries that can be left out.
     Faults(Vec<ConfigFault>),
 }
 
@@ -72,11 +71,11 @@ impl fmt::Display for Unusable {
         match self {
             Self::Unreadable { file, .. } => write!(f, "cannot read {}", file.display()),
             Self::Faults(faults) => {
-                write!(f, "the config cannot be used until this is put right:")?;
+                write!(f, "the configuration cannot be used until these faults are fixed:")?;
                 let (fatal, rest): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.entry.is_none());
                 fatal.iter().try_for_each(|fault| write!(f, "\n  {fault}"))?;
                 if !rest.is_empty() {
-                    write!(f, "\nand this costs single entries only:")?;
+                    write!(f, "\nthese faults cost single entries only:")?;
                 }
                 rest.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
             }
@@ -88,10 +87,10 @@ const EXAMPLE: &str = r#"  [servers.memory]
   command = "npx"
   args = ["-y", "@modelcontextprotocol/server-memory"]"#;
 
-/// No config file where one was looked for.
+/// No configuration file was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotFound {
-    /// Where it was looked for, in this order.
+    /// The searched places, in order.
     pub looked_at: Vec<PathBuf>,
     /// Whether the user has named the file.
     pub named: bool,
@@ -106,8 +105,8 @@ impl fmt::Display for NotFound {
         let same = if self.named { " with the same `--config`" } else { "" };
         write!(
             f,
-            "no config file: looked at {places}. Run `nonet setup`{same} to make one from the servers of your MCP \
-             clients. Or write one there, or name one with `--config FILE`; this is enough to begin with:\n\n{EXAMPLE}",
+            "no configuration file: looked at {places}. Run `nonet setup`{same} to create one from your MCP clients' \
+             servers, write one there, or name one with `--config FILE`. A minimal file:\n\n{EXAMPLE}",
         )
     }
 }

@@ -15,49 +15,49 @@ use crate::name::ServerName;
 pub struct GatewaySettings {
     /// How tools are shown to clients.
     pub tool_injection: ToolInjection,
-    /// The context window of the model in tokens; `auto` goes by it.
+    /// The model's context window in tokens, for `auto`.
     #[schemars(range(min = 1_000, max = 1_000_000_000))]
     pub context_window: u64,
-    /// Tools listed beside the meta-tools in any mode: names, or patterns on full names (`server.tool`).
+    /// Tools to list beside the meta-tools in every mode: names, or patterns on full names (`server.tool`).
     #[schemars(example = json!(["filesystem.read_*"]))]
     pub pinned: Globs,
-    /// Bearer tokens of those who may reach everything over HTTP. As soon as there is any token, here or in a profile,
-    /// every request over HTTP needs one.
+    /// Bearer tokens with full access over HTTP. As soon as there is any token, here or in a profile, every request over
+    /// HTTP needs one.
     #[schemars(example = json!(["${ADMIN_TOKEN}"]))]
     pub tokens: Vec<BearerToken>,
-    /// Patterns on full names (`server.tool`) with a number from -10 to 10 that lifts or lowers these tools in searches.
+    /// Patterns on full names (`server.tool`) with a number from -10 to 10 that raises or lowers these tools in searches.
     pub priorities: Priorities,
-    /// Variables of Nonet's environment that every server gets besides the usual ones; names and patterns.
+    /// Variables of Nonet's environment that every server inherits, besides the usual ones: names and patterns.
     #[schemars(schema_with = "super::servers::inherit_env_schema")]
     pub inherit_env: Globs,
-    /// Folders of skills; `~/` and paths relative to this file are understood.
+    /// Folders of skills: absolute, with `~/`, or relative to this file.
     #[schemars(example = json!(["~/.config/nonet/skills"]))]
     pub skills: Vec<PathBuf>,
-    /// When a call that still runs becomes a background task. Left out: what the client stands.
+    /// When a call in flight becomes a background task. Default: the client's limit.
     #[serde(deserialize_with = "time::option::deserialize")]
     #[schemars(schema_with = "time::schema")]
     pub soft_deadline: Option<Duration>,
-    /// The largest result in bytes that is given whole; a larger one is kept and previewed. Left out: what the client stands,
-    /// else 100,000.
+    /// The largest result in bytes that is returned whole; a larger result is kept and previewed. Default: the client's
+    /// limit, else 100,000.
     #[schemars(range(min = 1_000, max = 1_000_000_000), example = 100_000)]
     pub max_result_bytes: Option<usize>,
-    /// How long results that were too large, and those of background tasks, are kept on this machine.
+    /// How long large results and task results are kept on this machine.
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
     pub keep_results_for: Duration,
-    /// How many bytes of them are kept; the oldest go first.
+    /// The most bytes of results to keep; the oldest go first.
     #[schemars(range(min = 1_000_000, max = 1_000_000_000_000_u64))]
     pub keep_results_bytes: u64,
-    /// Whether searches learn from the calls that follow them. What is learned stays in the store on this machine.
+    /// Whether searches learn from the calls that follow. The data stays in the store on this machine.
     pub learn: bool,
-    /// Whether all clients on this machine share one gateway, and with it one set of servers. The first one starts it; it runs
-    /// in the folder of this file, with the environment of whoever started it.
+    /// Whether all clients on this machine share one gateway with one set of servers. The first client starts the gateway in
+    /// this file's folder, with that client's environment.
     pub shared: bool,
-    /// How long a shared gateway waits for the next client when the last one has left.
+    /// How long a shared gateway waits for the next client after the last one has left.
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
     pub shared_grace: Duration,
-    /// Whether the HTTP server has a live page at `/ui`, for this machine alone.
+    /// Whether the HTTP server has a live page at `/ui`, for this machine only.
     pub page: bool,
     /// Host names besides localhost that HTTP clients may use for this gateway.
     #[schemars(example = json!(["nonet.example.com"]))]
@@ -100,80 +100,81 @@ pub enum ToolInjection {
     Discovery,
     /// The nine and every tool with its schema.
     Direct,
-    /// The nine and every tool by its name and one line.
+    /// The nine and every tool with its name and one line.
     CompactDirect,
-    /// The fullest of the three that takes at most a fifth of the context window.
+    /// The fullest of these modes that uses at most a fifth of the context window.
     Auto,
 }
 
-/// A group of tools: `[categories.NAME]`. A tool belongs to it by any of the three.
+/// A group of tools: `[categories.NAME]`. A tool belongs to the group by its server, a tag or a pattern.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Category {
-    /// What the group is for; shown in the list of categories.
+    /// The purpose of the group, shown in the list of categories.
     #[schemars(example = &"Reading and writing text")]
     pub description: String,
-    /// Servers all of whose tools belong to it.
+    /// Servers with all of their tools.
     #[schemars(schema_with = "server_names")]
     pub servers: Vec<ServerName>,
-    /// Tags whose tools belong to it.
+    /// Tags of tools.
     #[schemars(example = json!(["files"]))]
     pub tags: Vec<String>,
-    /// Patterns on full names (`server.tool`) whose tools belong to it.
+    /// Patterns on full names (`server.tool`).
     pub tools: Globs,
 }
 
-/// What a client may see: `[profiles.NAME]`. What is left out does not restrict.
+/// What a client may see: `[profiles.NAME]`. A key without a value does not restrict.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {
-    /// Categories or servers whose tools are shown.
+    /// Categories or servers to show.
     #[schemars(example = json!(["files", "docs"]))]
     pub categories: Vec<String>,
-    /// Tags whose tools are shown.
+    /// Tags of tools to show.
     #[schemars(example = json!(["files"]))]
     pub tags: Vec<String>,
-    /// Patterns on full names (`server.tool`) that are shown, besides what `categories`, `tags` and `max_risk` show.
+    /// Patterns on full names (`server.tool`) to show, in addition to `categories`, `tags` and `max_risk`.
     pub allow: Globs,
-    /// If given, nothing is shown but full names that match, whatever `allow` says.
+    /// Patterns on full names: if set, only these tools are shown, regardless of `allow`.
     pub only: Option<Globs>,
-    /// Patterns on full names that are not shown, whatever else says so.
+    /// Patterns on full names to hide, regardless of all other keys.
     pub deny: Globs,
-    /// The highest risk that is shown.
+    /// The highest risk to show.
     pub max_risk: Option<Risk>,
-    /// Tools listed beside the meta-tools in any mode: names, or patterns on full names.
+    /// Tools to list beside the meta-tools in every mode: names, or patterns on full names.
     #[schemars(example = json!(["files.read_*"]))]
     pub pinned: Globs,
-    /// How tools are shown, instead of `[gateway]`'s way.
+    /// How tools are shown, instead of `[gateway]`'s mode.
     pub tool_injection: Option<ToolInjection>,
     /// The context window of this client's model, instead of `[gateway]`'s.
     #[schemars(range(min = 1_000, max = 1_000_000_000), example = 200_000)]
     pub context_window: Option<u64>,
-    /// Bearer tokens that put a client under this profile over HTTP.
+    /// Bearer tokens that select this profile over HTTP.
     #[schemars(example = json!(["${READER_TOKEN}"]))]
     pub tokens: Vec<BearerToken>,
-    /// Patterns on full names with a number from -10 to 10 that lifts or lowers these tools in searches; they go before
-    /// `[gateway]`'s.
+    /// Patterns on full names with a number from -10 to 10 that raises or lowers these tools in searches; they take
+    /// precedence over `[gateway]`'s.
     pub priorities: Priorities,
 }
 
 impl Profile {
-    /// Whether only tools of what is named are shown. `allow` limits alone; beside `only` it adds to what that leaves.
+    /// Whether the profile shows only named categories, servers, tags or patterns. `allow` limits by itself; with `only`, it
+    /// adds to the remaining tools.
     pub fn is_limited(&self) -> bool {
         let allows = !self.allow.is_empty() && self.only.is_none();
         !self.categories.is_empty() || !self.tags.is_empty() || allows
     }
 }
 
-/// What happens when certain tools are called: `[policies.NAME]`. A tool is meant if its name matches one of `tools`, where
-/// they are given, and its risk is at least `risk`, where that is given.
+/// What happens when certain tools are called: `[policies.NAME]`. A policy applies to a tool if its name matches `tools` (if
+/// set) and its risk is at least `risk` (if set).
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRule {
     /// Patterns on full names (`server.tool`).
     #[serde(default)]
     pub tools: Globs,
-    /// The risk from which on it holds.
+    /// The lowest risk to which the policy applies.
     #[serde(default)]
     pub risk: Option<Risk>,
     /// What happens.
@@ -184,11 +185,11 @@ pub struct PolicyRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Risk {
-    /// It only reads.
+    /// The tool only reads.
     Low,
-    /// It changes things in ways that can be undone, or its server does not say.
+    /// The tool changes things reversibly, or its server does not say.
     Medium,
-    /// It can destroy.
+    /// The tool can destroy.
     High,
 }
 

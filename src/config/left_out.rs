@@ -1,6 +1,9 @@
-//! Servers of the file that are left out for faults of their own, so that they can be shown with what to do about it.
+//! Servers that are left out because of faults in their tables, with the remedies.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use serde_json::Value;
 
@@ -15,17 +18,23 @@ const TOLD: usize = 3;
 /// The longest sentence, in characters.
 const LONGEST: usize = 1_000;
 
-/// A server that cannot be used until its table is put right.
+/// A server that is unusable until its table is fixed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// What the server is for; empty where the file does not say so in plain text.
+    /// The purpose of the server; empty if the file does not state it in plain text.
     pub description: String,
-    /// What is wrong in its table; never empty.
+    /// The faults of its table; never empty.
     pub faults: Vec<ConfigFault>,
 }
 
 impl LeftOut {
-    /// Returns what is wrong, where, and what to do. Holds no value of a variable, as no fault does.
+    /// Returns only what is wrong, without places and remedies.
+    pub fn brief(&self) -> String {
+        let messages: BTreeSet<&str> = self.faults.iter().map(|fault| fault.message.as_str()).collect();
+        messages.into_iter().collect::<Vec<_>>().join("; ")
+    }
+
+    /// Returns what is wrong, where, and what to do. Like every fault, the text holds no value of a variable.
     pub fn why(&self) -> String {
         let mut why = String::new();
         for fault in self.faults.iter().take(TOLD) {
@@ -37,13 +46,13 @@ impl LeftOut {
             );
         }
         if self.faults.len() > TOLD {
-            let _ = write!(why, "`nonet check` tells the rest, {} more.", self.faults.len() - TOLD);
+            let _ = write!(why, "`nonet check` reports {} more.", self.faults.len() - TOLD);
         }
         clip(why.trim_end(), LONGEST)
     }
 }
 
-/// Returns the servers that are wanted and have a fault, by the name that the file gives them.
+/// Returns the enabled servers with faults, by their names in the file.
 pub(super) fn left_out(written: &Written, faults: &[ConfigFault]) -> BTreeMap<String, LeftOut> {
     let servers = written.value.get("servers").and_then(Value::as_object).into_iter().flatten();
     let wanted = servers.filter(|(_, table)| table.get("enabled") != Some(&Value::Bool(false)));

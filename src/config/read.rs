@@ -1,4 +1,4 @@
-//! TOML text to JSON, remembering where each key and value stood, with `${VAR}` and `${keyring:NAME}` expanded.
+//! TOML text to JSON with `${VAR}` and `${keyring:NAME}` expanded; remembers the position of each key and value.
 //!
 //! Knows nothing about servers; places are named by JSON pointers.
 
@@ -19,8 +19,8 @@ use super::{
 };
 use crate::{keyring, secrets_file::SecretsFile};
 
-/// The tables whose entries can be left out one by one. Policies are none of them: one that is left out would let through
-/// what it is there to stop.
+/// The tables with entries that can be left out one by one. Policies are not among them: without a policy, calls that it
+/// should stop would go through.
 const TABLES_OF_ENTRIES: [&str; 5] = ["servers", "categories", "profiles", "clients", "apps"];
 
 /// A file as written.
@@ -35,7 +35,7 @@ pub(super) struct Written {
     spots: HashMap<String, Spot>,
 }
 
-/// Where a value stands; by its JSON pointer.
+/// The position of a value.
 struct Spot {
     /// The full dotted key.
     key: String,
@@ -49,11 +49,11 @@ type At = (usize, usize);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextState {
-    /// As it stands in the file.
+    /// Exactly as in the file.
     Plain,
-    /// In part from the environment or the keyring, so it may be a secret.
+    /// Partly from the environment or the keyring, so it may be a secret.
     Expanded,
-    /// It could not be read, so nothing more is said about it.
+    /// Unreadable: it gets no further faults.
     Unknown,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Side {
     Value,
 }
 
-/// Reads a text; `Err` when it is no TOML. `kept` has the variables that the environment does not have.
+/// Reads a text; `Err` if it is not TOML. `kept` has the variables that are not in the environment.
 pub(super) fn read(
     text: &str,
     file: &Path,
@@ -78,10 +78,10 @@ pub(super) fn read(
         let mut message = error.message().lines().collect::<Vec<_>>().join(", ");
         let remedy = match text.get(span) {
             Some(key) if message == "duplicate key" => {
-                message = format!("the key {} is there twice", quoted(key));
-                "Keep one of the two; the rest of the file was not checked."
+                message = format!("duplicate key {}", quoted(key));
+                "Remove one of them; the rest of the file was not checked."
             }
-            _ => "This is not TOML (texts go in quotes, for example); the rest of the file was not checked.",
+            _ => "The file is not valid TOML (are all strings in quotes?); the rest of the file was not checked.",
         };
         let remedy = remedy.into();
         let (file, key) = (file.into(), String::new());
@@ -125,13 +125,12 @@ impl Written {
         self.spots.get(pointer).map_or("", |spot| &spot.key)
     }
 
-    /// The entry that a pointer is in, such as `servers.files`, if it can be left out alone.
+    /// Returns the entry that contains a pointer, such as `servers.files`, if the entry can be left out.
     pub fn entry(&self, pointer: &str) -> Option<String> {
         self.entry_pointer(pointer).map(|entry| self.key(entry).to_string())
     }
 
-    /// Whether the value may be shown: it stands in the file as it is and is not of a kind that
-    /// people keep secrets in.
+    /// Whether the value may be shown: it is exactly as in the file, and its key does not usually hold secrets.
     pub fn is_showable(&self, pointer: &str) -> bool {
         let mut parts = pointer.split('/').skip(1);
         let secret = match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -227,8 +226,8 @@ impl Walk<'_> {
             Toml::Float(number) => match serde_json::Number::from_f64(*number.value()) {
                 Some(number) => number.into(),
                 None => {
-                    let remedy = "Write a number with digits.".into();
-                    self.unreadable(pointer, "not a finite number".into(), remedy);
+                    let remedy = "Write a number in digits.".into();
+                    self.unreadable(pointer, "must be a finite number".into(), remedy);
                     Value::Null
                 }
             },
@@ -281,7 +280,7 @@ impl Walk<'_> {
                     if !self.is_off || trouble == Trouble::Malformed {
                         let remedy = match &trouble {
                             Trouble::Unset(name) => format!(
-                                "Set it, keep it with `nonet secret set {name} --file`, or give a default: \
+                                "Set the variable, store it with `nonet secret set {name} --file`, or give a default: \
                                  `${{{name}:-default}}`."
                             ),
                             trouble => trouble.remedy(),

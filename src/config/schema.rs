@@ -14,37 +14,37 @@ use super::{
 };
 use crate::{name::ServerName, search};
 
-/// A check of one text. `Err` says why it is not good, to follow "`the text`" or "this value".
+/// Checks a string. `Err` is the predicate of the fault, to follow "`the text`" or "this value".
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
 pub(super) const FORMATS: [(&str, Check); 11] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
-        Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is no pattern ({})", e.kind()))
+        Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
     }),
     ("http-url", http_url),
     ("redirect-uri", redirect_uri),
     ("header-name", header_name),
     ("header-value", header_value),
     ("env-name", |text| match text.is_empty() || text.contains(['=', '\0']) {
-        true => Err("cannot be the name of an environment variable".into()),
+        true => Err("is not a valid name for an environment variable".into()),
         false => Ok(()),
     }),
     ("server-name", |text| {
         ServerName::new(text)
             .map(drop)
-            .map_err(|bad| format!("is not a server name ({}); `{}` would be one", bad.why, bad.nearest))
+            .map_err(|bad| format!("is not a valid server name ({}); try `{}`", bad.why, bad.nearest))
     }),
     ("bearer-token", BearerToken::check),
     ("plain-name", plain_name),
     ("step-id", |text| match text {
-        "input" => Err("is the app's own input".into()),
+        "input" => Err("is reserved for the app's input".into()),
         _ => plain_name(text),
     }),
 ];
 
-/// Headers that the protocol needs for itself.
+/// Headers reserved for the protocol.
 const OWN_HEADERS: [&str; 7] = [
     "accept",
     "content-length",
@@ -70,9 +70,9 @@ pub fn schema() -> Value {
             "embedder": generator.subschema_for::<search::Settings>(),
             "servers": entries::<ServerTable>(&mut generator, "server-name", "The servers, by name."),
             "categories": entries::<Category>(&mut generator, "plain-name", "Groups of tools."),
-            "profiles": entries::<Profile>(&mut generator, "plain-name", "What single clients see."),
+            "profiles": entries::<Profile>(&mut generator, "plain-name", "What clients may see."),
             "policies": entries::<PolicyRule>(&mut generator, "plain-name", "What happens when certain tools are called."),
-            "clients": entries::<ClientSettings>(&mut generator, "plain-name", "What single clients stand."),
+            "clients": entries::<ClientSettings>(&mut generator, "plain-name", "Limits of clients."),
             "apps": entries::<AppTable>(&mut generator, "plain-name", "Workflows and named tools."),
         },
         "additionalProperties": false,
@@ -155,7 +155,7 @@ fn plain_name(text: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     match text.chars().all(good) && (1..=64).contains(&text.len()) {
         true => Ok(()),
-        false => Err("is not made of 1 to 64 characters of a-z, A-Z, 0-9, `-` and `_`".into()),
+        false => Err("must be 1 to 64 characters from a-z, A-Z, 0-9, `-` and `_`".into()),
     }
 }
 
@@ -164,34 +164,38 @@ pub(crate) fn http_url(text: &str) -> Result<(), String> {
     if !text.starts_with("http://") && !text.starts_with("https://") {
         return Err("is not an http:// or https:// address".into());
     }
-    let url: http::Uri = text.parse().map_err(|error| format!("is no address ({error})"))?;
+    let url: http::Uri = text.parse().map_err(|error| format!("is not a valid address ({error})"))?;
     match url.host() {
         Some(host) if !host.is_empty() => Ok(()),
-        _ => Err("is an address without a host".into()),
+        _ => Err("has no host".into()),
     }
 }
 
 /// The browser must come back to this machine (RFC 8252, section 7.3), and Nonet must know where to listen.
 fn redirect_uri(text: &str) -> Result<(), String> {
-    let uri: http::Uri = text.parse().map_err(|error| format!("is no address ({error})"))?;
+    let uri: http::Uri = text.parse().map_err(|error| format!("is not a valid address ({error})"))?;
     let here = matches!(uri.host(), Some("localhost" | "127.0.0.1" | "[::1]"));
     match (uri.scheme_str(), here, uri.port_u16()) {
         (Some("http"), true, Some(1..)) => Ok(()),
-        _ => Err("is not an address such as http://127.0.0.1:3118/callback, of this machine and with a port"
-            .into()),
+        _ => {
+            Err("must be an address on this machine with a port, such as http://127.0.0.1:3118/callback"
+                .into())
+        }
     }
 }
 
 /// Whether a header of this name can be sent along.
 pub(crate) fn header_name(text: &str) -> Result<(), String> {
     match http::HeaderName::from_bytes(text.as_bytes()) {
-        Err(_) => Err("cannot be the name of a header".into()),
-        Ok(name) if OWN_HEADERS.contains(&name.as_str()) => Err("is a header that Nonet sets itself".into()),
+        Err(_) => Err("is not a valid header name".into()),
+        Ok(name) if OWN_HEADERS.contains(&name.as_str()) => Err("is a header set by Nonet itself".into()),
         Ok(_) => Ok(()),
     }
 }
 
 /// Whether a text can be the value of a header.
 pub(crate) fn header_value(text: &str) -> Result<(), String> {
-    http::HeaderValue::from_str(text).map(drop).map_err(|_| "holds characters that no header may".into())
+    http::HeaderValue::from_str(text)
+        .map(drop)
+        .map_err(|_| "contains characters that are not allowed in a header".into())
 }

@@ -1,7 +1,7 @@
 //! `[servers.NAME]`: how a server is reached and which of its tools are shown.
 //!
-//! [`ServerTable`] is the table as written and the source of its JSON Schema; [`ServerSettings`] is what the
-//! rest of Nonet gets, where a server is either a program or an address, never both.
+//! [`ServerTable`] is the table as written and the source of its JSON Schema. The other rooms use [`ServerSettings`], where
+//! a server is either a program or an address.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -41,20 +41,20 @@ pub struct ServerSettings {
     pub parallel: bool,
     /// Whether the server takes one call at a time, whoever makes it.
     pub serialize: bool,
-    /// How many calls may be with the server at the same time; further ones wait.
+    /// The most concurrent calls on the server; further calls wait.
     pub max_concurrency: usize,
-    /// Whose process or connection it is.
+    /// Whether clients share the server's process or connection.
     pub scope: ServerScope,
-    /// Under which names clients are given what it offers.
+    /// The names of its tools and prompts.
     pub expose: Expose,
-    /// What single tools have of their own, by the name their server gives them.
+    /// Settings of single tools, by the server's own names.
     pub tools: BTreeMap<String, ToolOverride>,
-    /// What the keyring or `secrets.env` gave for any of its texts; hidden wherever it turns up.
+    /// Values from the keyring or `secrets.env`; masked wherever they appear.
     pub secrets: Vec<Secret>,
 }
 
 impl ServerSettings {
-    /// Returns how many calls may be with the server at the same time.
+    /// Returns the most concurrent calls on the server.
     pub fn concurrency(&self) -> usize {
         if self.serialize { 1 } else { self.max_concurrency }
     }
@@ -69,28 +69,28 @@ pub enum Transport {
         command: String,
         /// Its arguments, as written.
         args: Vec<String>,
-        /// What it gets besides the variables that every child gets.
+        /// Its variables besides those that every child gets.
         env: BTreeMap<String, Secret>,
-        /// The variables that it also gets from Nonet's own environment.
+        /// The variables that it inherits from Nonet's environment.
         inherit_env: Globs,
         /// The folder it runs in, made absolute.
         cwd: Option<PathBuf>,
     },
-    /// An address that speaks streamable HTTP, or the old HTTP+SSE.
+    /// An address that speaks streamable HTTP or legacy SSE.
     Http {
         /// An `http` or `https` address; checked.
         url: String,
         /// Headers of each request; names and values are well-formed.
         headers: BTreeMap<String, Secret>,
-        /// Whether the old HTTP+SSE is spoken from the start; else that is found out.
+        /// Whether to use legacy SSE from the start instead of detecting it.
         sse: bool,
-        /// How Nonet signs in, where the server wants that.
+        /// How Nonet signs in, if the server requests it.
         oauth: OAuth,
     },
 }
 
 impl Transport {
-    /// Whether Nonet signs in where the server wants that: `headers` with an `Authorization` do it otherwise.
+    /// Whether Nonet signs in on request: not if `headers` have an `Authorization`.
     pub fn is_signed_in_to(&self) -> bool {
         match self {
             Self::Stdio { .. } => false,
@@ -101,107 +101,106 @@ impl Transport {
     }
 }
 
-/// How Nonet signs in to a server with OAuth. All of it can be left out: what a server needs is found out when it asks for
-/// a sign-in.
+/// How Nonet signs in to a server with OAuth. Every key is optional: Nonet finds out what the server needs when the server
+/// requests a sign-in.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OAuth {
-    /// The client that Nonet is for the sign-in server. Left out, Nonet registers itself. An https address is that of a
-    /// client metadata document.
+    /// Nonet's client id at the sign-in server, or the https address of a client metadata document. Default: Nonet
+    /// registers itself.
     #[schemars(length(min = 1), example = &"Iv23liB7wXyz")]
     pub client_id: Option<String>,
     /// The secret of that client, if it has one.
     #[schemars(with = "Option<String>", length(min = 1), example = &"${CLIENT_SECRET}")]
     pub client_secret: Option<Secret>,
-    /// What is asked for. Left out, what the server says that it needs.
+    /// The scopes to request. Default: the scopes that the server needs.
     #[schemars(example = json!(["files:read"]))]
     pub scopes: Vec<String>,
-    /// Where the browser comes back to, where the client is registered with a fixed address: one of this machine, with a
-    /// port. Left out, any free port of 127.0.0.1.
+    /// The redirect address, if the client is registered with a fixed one: on this machine, with a port. Default: any free
+    /// port of 127.0.0.1.
     #[schemars(extend("format" = "redirect-uri"), example = &"http://localhost:3118/callback")]
     pub redirect_uri: Option<String>,
-    /// The sign-in server that is meant, by its `issuer`. Left out, the one that the server names.
+    /// The `issuer` of the sign-in server. Default: the sign-in server that the server names.
     #[schemars(extend("format" = "http-url"), example = &"https://login.example.com")]
     pub issuer: Option<String>,
-    /// `client_credentials`: Nonet signs in as itself, with `client_id` and `client_secret`, and no user is asked.
+    /// `client_credentials`: Nonet signs in as itself, with `client_id` and `client_secret`, without a user.
     pub grant: Grant,
-    /// `true`: the sign-in server may be at a private address, such as 10.0.0.9, although `url` has a name.
+    /// `true`: the sign-in server may be at a private address, such as 10.0.0.9, even if `url` has a host name.
     pub private_addresses: bool,
 }
 
-/// In whose name Nonet signs in.
+/// The identity with which Nonet signs in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Grant {
-    /// In that of the user, who agrees in a browser.
+    /// As the user, who agrees in a browser.
     #[default]
     AuthorizationCode,
-    /// In its own (SEP-1046).
+    /// As itself (SEP-1046).
     ClientCredentials,
 }
 
-/// What one tool has of its own.
+/// Settings of a single tool.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolOverride {
     /// What happens when this tool is called.
     pub policy: Option<Policy>,
-    /// How much harm the tool can do, whatever its server or its name say.
+    /// How much harm the tool can do, regardless of its server's hints and its name.
     pub risk: Option<Risk>,
-    /// Other words for the tool, in any language; search finds it by them.
+    /// Other words for the tool, in any language, for search.
     #[schemars(example = json!(["remove a page"]))]
     pub aliases: Vec<String>,
     /// Tags of this tool, besides its server's.
     #[schemars(example = json!(["writing"]))]
     pub tags: Vec<String>,
-    /// Whether calls of this tool may run at the same time, whatever its server says.
+    /// Whether calls of this tool may run concurrently, regardless of its server's setting.
     pub parallel: Option<bool>,
 }
 
-/// What happens when a tool is called.
-/// In the order of their strictness.
+/// What happens when a tool is called, in order of strictness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// It runs.
+    /// The call runs.
     Allow,
     /// The user is asked first.
     Approve,
-    /// It never runs.
+    /// The call never runs.
     Deny,
 }
 
-/// How many of a server there are.
+/// How many instances of a server run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerScope {
     /// One for all clients.
     #[default]
     Shared,
-    /// One for each client, started with its first call and ended with its session, and one for the lists.
+    /// One per client, started with its first call and ended with its session, and one for the lists.
     Client,
 }
 
-/// Under which names clients are given what a server offers.
+/// The names under which clients see a server's tools and prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Expose {
-    /// Under names that begin with the server's; tools are found by searching, or listed as `tool_injection` says.
+    /// With the server's name as a prefix; tools are found by search, or listed according to `tool_injection`.
     #[default]
     Prefixed,
-    /// Under its own names: its tools are listed before the nine, as the server defines them.
+    /// With the server's own names and definitions, listed before the nine.
     Verbatim,
 }
 
-/// The transport by its name in the file. Left out, it is told from `command` or `url`.
+/// The transport by its name in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum TransportName {
     /// A child process.
     Stdio,
-    /// Streamable HTTP; the old HTTP+SSE with a server that speaks only that.
+    /// Streamable HTTP; legacy SSE with a server that supports nothing else.
     Http,
-    /// The old HTTP+SSE (MCP 2024-11-05).
+    /// Legacy SSE (MCP 2024-11-05).
     Sse,
 }
 
@@ -209,70 +208,69 @@ pub(super) enum TransportName {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServerTable {
-    /// `stdio` or `http`; left out, it is told from `command` or `url`. `sse` is the old HTTP+SSE, which `http` finds
-    /// out by itself where a server speaks only that.
+    /// `stdio`, `http` or `sse`. Default: from `command` or `url`. `sse` is the legacy SSE transport, which `http` also
+    /// detects.
     #[schemars(example = &"stdio")]
     pub transport: Option<TransportName>,
-    /// The program to start: a name found through PATH, or a path (`~/` and paths relative to this
-    /// file are understood).
+    /// The program to start: a name on the PATH, or a path (absolute, with `~/`, or relative to this file).
     #[schemars(length(min = 1), example = &"npx")]
     pub command: Option<String>,
-    /// The program's arguments, one text each.
+    /// The program's arguments.
     #[schemars(example = json!(["-y", "@modelcontextprotocol/server-memory"]))]
     pub args: Vec<String>,
-    /// Environment variables for the program, besides PATH, HOME and the like, which it always gets.
+    /// Environment variables for the program, in addition to PATH, HOME and the like.
     #[schemars(schema_with = "env_schema")]
     pub env: BTreeMap<String, Secret>,
-    /// Variables of Nonet's own environment that the program gets too; names and patterns.
+    /// Variables of Nonet's environment that the program inherits: names and patterns.
     #[schemars(schema_with = "inherit_env_schema")]
     pub inherit_env: Globs,
-    /// The folder the program runs in; relative to this file.
+    /// The working directory of the program, relative to this file.
     #[schemars(length(min = 1), example = &"~/projects")]
     pub cwd: Option<String>,
-    /// The server's address, for streamable HTTP or the old HTTP+SSE.
+    /// The server's address, for streamable HTTP or legacy SSE.
     #[schemars(extend("format" = "http-url"), example = &"https://example.com/mcp")]
     pub url: Option<String>,
     /// Headers sent with each request to `url`.
     #[schemars(schema_with = "headers_schema")]
     pub headers: BTreeMap<String, Secret>,
-    /// How Nonet signs in to `url` with OAuth (`nonet login`), where it needs to be told.
+    /// How Nonet signs in to `url` with OAuth (`nonet login`), if the defaults do not suffice.
     pub oauth: Option<OAuth>,
     /// `false` keeps the entry but never starts the server.
     pub enabled: bool,
-    /// What the server is for, in a few words; helps search.
+    /// The purpose of the server in a few words; helps search.
     #[schemars(example = &"Issues and pull requests")]
     pub description: Option<String>,
-    /// Words that find the server's tools and that profiles choose by.
+    /// Words for search and for profiles.
     #[schemars(example = json!(["files"]))]
     pub tags: Vec<String>,
     /// The hard limit of one call.
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
     pub timeout: Duration,
-    /// How long a start may take. The first run of `npx` or `uvx` downloads the server.
+    /// The time limit of a start. The first run of `npx` or `uvx` downloads the server.
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
     pub start_timeout: Duration,
-    /// If given, only the tools that match are shown.
+    /// If set, only matching tools are shown.
     pub allowed_tools: Option<Globs>,
-    /// Tools that match are invisible and cannot be called.
+    /// Matching tools are hidden and not callable.
     pub blocked_tools: Globs,
     /// What happens when a tool of this server is called.
     pub policy: Option<Policy>,
-    /// `true`: calls that may change something may run at the same time.
+    /// `true`: calls that may change something may run concurrently.
     pub parallel: bool,
-    /// `true`: one call at a time, of whatever tool and whoever makes it, also where `parallel` or `max_concurrency` say
-    /// otherwise. Further calls wait for their turn.
+    /// `true`: one call at a time, for all tools and callers, regardless of `parallel` and `max_concurrency`. Further calls
+    /// wait for their turn.
     pub serialize: bool,
-    /// How many calls may be with the server at the same time; further ones wait for their turn.
+    /// The most concurrent calls on the server; further calls wait for their turn.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: usize,
-    /// Whether one of it serves all clients, or each client has its own. A client without a session (2026-07-28 over HTTP)
-    /// uses the shared one.
+    /// Whether all clients share one instance of the server, or each client has its own. A client without a session
+    /// (2026-07-28 over HTTP) uses the shared instance.
     pub scope: ServerScope,
-    /// `verbatim`: its tools are listed before the nine, and they and its prompts keep the names that it gives them.
+    /// `verbatim`: the server's tools are listed before the nine, and tools and prompts keep the server's names.
     pub expose: Expose,
-    /// Single tools, by the name their server gives them.
+    /// Settings of single tools, by the server's own names.
     pub tools: BTreeMap<String, ToolOverride>,
 }
 

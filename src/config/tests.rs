@@ -372,9 +372,9 @@ fn tokens_are_long_and_each_stands_in_one_place() {
         "[profiles.a]\ntokens = [\"${NO}\", \"${TOKEN}\", \"with a space in it\", 5]\n[profiles.b]\n",
         &[
             "2: profiles.a.tokens[0]: the environment variable `NO` is not set",
-            "2: profiles.a.tokens[1]: this value is shorter than 16 characters; `openssl rand -hex 32` makes a good one",
-            "2: profiles.a.tokens[2]: this value holds white space or characters outside of ASCII",
-            "2: profiles.a.tokens[3]: expected a text in quotes, found a number",
+            "2: profiles.a.tokens[1]: this value must have at least 16 characters; generate one with `openssl rand -hex 32`",
+            "2: profiles.a.tokens[2]: this value contains white space or non-ASCII characters",
+            "2: profiles.a.tokens[3]: expected a string in quotes, found a number",
         ],
     );
     let twice = "[gateway]\ntokens = ['0123456789abcdef']\n[profiles.a]\ntokens = ['0123456789abcdef']\n";
@@ -432,8 +432,8 @@ fn of_several_priorities_the_longest_pattern_holds() {
         "[gateway]\npriorities = { 'a.*' = 11, 'b[' = 1, c = 'x', d = -10.5 }",
         &[
             "2: gateway.priorities.\"a.*\": must be at most 10",
-            "2: gateway.priorities.\"b[\": `b[` is no pattern (unclosed character class; missing ']')",
-            "2: gateway.priorities.c: expected a number, found a text",
+            "2: gateway.priorities.\"b[\": `b[` is not a valid pattern (unclosed character class; missing ']')",
+            "2: gateway.priorities.c: expected a number, found a string",
             "2: gateway.priorities.d: must be at least -10",
         ],
     );
@@ -472,7 +472,7 @@ fn odd_files_are_told_too() {
         ("[[servers]]", vec!["1: servers: expected a table, found a list"]),
         ("[servers]\na = 1", vec!["2: servers.a: expected a table, found a number"]),
         ("x = 1", vec!["1: x: unknown key"]),
-        ("[gateway]\ncontext_window = nan", vec!["2: gateway.context_window: not a finite number"]),
+        ("[gateway]\ncontext_window = nan", vec!["2: gateway.context_window: must be a finite number"]),
         (
             "[gateway]\ncontext_window = 1.5",
             vec!["2: gateway.context_window: expected a whole number, found a number"],
@@ -482,46 +482,47 @@ fn odd_files_are_told_too() {
             "[gateway]\ncontext_window = 5000.0",
             vec!["1: gateway: invalid type: floating point `5000.0`, expected u64"],
         ),
-        ("[servers.a]\nurl = \"http://\"", vec!["2: servers.a.url: this value is no address (empty string)"]),
+        (
+            "[servers.a]\nurl = \"http://\"",
+            vec!["2: servers.a.url: this value is not a valid address (empty string)"],
+        ),
         (
             "[servers.\"a\\nb\"]\ncommand = \"x\"",
             vec![
-                "1: servers.\"a\\nb\": `a\\nb` is not a server name (only a-z, 0-9 and single `-` or `_` between them are allowed); `a-b` would be one",
+                "1: servers.\"a\\nb\": `a\\nb` is not a valid server name (only a-z, 0-9 and single `-` or `_` between them are allowed); try `a-b`",
             ],
         ),
-        ("[servers.a]\ncommand = \"\"", vec!["2: servers.a.command: is empty"]),
-        ("[categories.apps]", vec!["1: categories.apps: `apps` is a category of Nonet's own"]),
+        ("[servers.a]\ncommand = \"\"", vec!["2: servers.a.command: must not be empty"]),
+        ("[categories.apps]", vec!["1: categories.apps: `apps` is a reserved category"]),
         (
             "[profiles.\"a/b\"]",
-            vec![
-                "1: profiles.\"a/b\": `a/b` is not made of 1 to 64 characters of a-z, A-Z, 0-9, `-` and `_`",
-            ],
+            vec!["1: profiles.\"a/b\": `a/b` must be 1 to 64 characters from a-z, A-Z, 0-9, `-` and `_`"],
         ),
-        ("[apps.a]\nsteps = []", vec!["2: apps.a.steps: no step in it"]),
+        ("[apps.a]\nsteps = []", vec!["2: apps.a.steps: must have at least one step"]),
         (
             "[apps.a]\ntool = \"t\"\noutput = \"x\"",
-            vec!["3: apps.a.output: `output` goes with `steps`, not with `tool`"],
+            vec!["3: apps.a.output: `output` belongs to `steps`, not to `tool`"],
         ),
         (
             "[[apps.a.steps]]\ntool = \"t\"\nid = \"input\"",
-            vec!["3: apps.a.steps[0].id: `input` is the app's own input"],
+            vec!["3: apps.a.steps[0].id: `input` is reserved for the app's input"],
         ),
         (
             "[servers.a]\nurl = \"http://a\"\nheaders.Accept = \"x\"",
-            vec!["3: servers.a.headers.Accept: `Accept` is a header that Nonet sets itself"],
+            vec!["3: servers.a.headers.Accept: `Accept` is a header set by Nonet itself"],
         ),
         (
             "[servers.a]\ncommand = \"a\"\noauth = {}",
-            vec!["3: servers.a.oauth: `oauth` goes with `url`, not with `command`"],
+            vec!["3: servers.a.oauth: `oauth` belongs to `url`, not to `command`"],
         ),
         (
             "[servers.a]\nurl = \"http://a\"\nheaders.authorization = \"x\"\n[servers.a.oauth]\nscopes = [\"x\"]",
-            vec!["4: servers.a.oauth: a server has `oauth` or a header `Authorization`, not both"],
+            vec!["4: servers.a.oauth: a server cannot have both `oauth` and an `Authorization` header"],
         ),
         (
             "[servers.a]\nurl = \"http://a\"\noauth.client_secret = \"x\"\noauth.scope = \"x\"",
             vec![
-                "3: servers.a.oauth.client_secret: `client_secret` needs the `client_id` that it is the secret of",
+                "3: servers.a.oauth.client_secret: `client_secret` needs a `client_id`",
                 "4: servers.a.oauth.scope: unknown key",
             ],
         ),
@@ -532,13 +533,16 @@ fn odd_files_are_told_too() {
         (
             "[servers.a]\nurl = \"http://a\"\noauth.redirect_uri = \"https://example.com/callback\"",
             vec![
-                "3: servers.a.oauth.redirect_uri: `https://example.com/callback` is not an address such as \
-                 http://127.0.0.1:3118/callback, of this machine and with a port",
+                "3: servers.a.oauth.redirect_uri: `https://example.com/callback` must be an address on this machine with a \
+                 port, such as http://127.0.0.1:3118/callback",
             ],
         ),
-        ("[servers.a]\nurl = \"${\"", vec!["2: servers.a.url: a `${` that is not a variable"]),
+        ("[servers.a]\nurl = \"${\"", vec!["2: servers.a.url: invalid variable after `${`"]),
         ("[gateway]\ncontext_window = -1", vec!["2: gateway.context_window: must be at least 1000"]),
-        ("[gateway]\r\nsoft_deadline = \"0s\"", vec!["2: gateway.soft_deadline: `0s` is no time at all"]),
+        (
+            "[gateway]\r\nsoft_deadline = \"0s\"",
+            vec!["2: gateway.soft_deadline: `0s` must be greater than zero"],
+        ),
         ("\u{feff}[gateway]\nx = 1", vec!["2: gateway.x: unknown key"]),
     ] {
         check(text, &expected);
@@ -656,7 +660,7 @@ fn faults_of_the_file_of_secrets_name_it_and_cost_nothing_else() {
     let loaded = load(&file, here()).unwrap();
     assert_eq!((loaded.config.servers.len(), loaded.faults.len(), loaded.warnings.len()), (1, 1, 0));
     let told = loaded.faults[0].to_string();
-    let expected = "secrets.env:3:1: this line is not `NAME=value`. Write one NAME=value a line, and comments after `#`.";
+    let expected = "secrets.env:3:1: this line is not `NAME=value`. Write one NAME=value per line; comments start with `#`.";
     assert!(told.ends_with(expected), "{told}");
     close(0o640);
     let warnings = load(&file, here()).unwrap().warnings;
@@ -667,11 +671,11 @@ fn faults_of_the_file_of_secrets_name_it_and_cost_nothing_else() {
     std::fs::create_dir(&secrets).unwrap();
     let faults = load(&file, here()).unwrap().faults;
     assert_eq!(faults.len(), 2, "{faults:?}");
-    assert!(faults.iter().any(|fault| fault.message.contains("cannot be read")), "{faults:?}");
+    assert!(faults.iter().any(|fault| fault.message.contains("cannot read")), "{faults:?}");
     // Where it may be the cause of what makes servers.toml unusable, it is among the faults.
     std::fs::write(&file, "[gateway]\nskills = [\"${A}\"]\n").unwrap();
     let unusable = load(&file, here()).unwrap_err().to_string();
-    assert!(unusable.contains("cannot be read"), "{unusable}");
+    assert!(unusable.contains("cannot read"), "{unusable}");
 }
 
 #[test]
@@ -699,8 +703,8 @@ command = "b"
     check(
         wrong,
         &[
-            "3: servers.a.inherit_env: `inherit_env` goes with `command`, not with `url`",
-            "6: servers.b.inherit_env[0]: `[` is no pattern (unclosed character class; missing ']')",
+            "3: servers.a.inherit_env: `inherit_env` belongs to `command`, not to `url`",
+            "6: servers.b.inherit_env[0]: `[` is not a valid pattern (unclosed character class; missing ']')",
         ],
     );
 }
@@ -719,5 +723,5 @@ fn the_schema_for_editors_is_up_to_date() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/servers.schema.json");
     let kept = std::fs::read_to_string(file).expect("it is there");
     let now = serde_json::to_string_pretty(&super::schema()).expect("it is JSON");
-    assert!(kept.trim() == now, "write it anew: cargo run -- schema > docs/servers.schema.json");
+    assert!(kept.trim() == now, "update it: cargo run -- schema > docs/servers.schema.json");
 }

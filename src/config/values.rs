@@ -45,7 +45,7 @@ impl fmt::Display for Secret {
 pub struct BearerToken([u8; 32]);
 
 impl BearerToken {
-    /// The fewest characters of one that is not soon guessed.
+    /// The minimum length, against guessing.
     const SHORTEST: usize = 16;
 
     /// The token that is written so.
@@ -57,13 +57,13 @@ impl BearerToken {
     pub(super) fn check(text: &str) -> Result<(), String> {
         if text.chars().count() < Self::SHORTEST {
             return Err(format!(
-                "is shorter than {} characters; `openssl rand -hex 32` makes a good one",
+                "must have at least {} characters; generate one with `openssl rand -hex 32`",
                 Self::SHORTEST
             ));
         }
         match text.chars().all(|c| c.is_ascii_graphic()) {
             true => Ok(()),
-            false => Err("holds white space or characters outside of ASCII".into()),
+            false => Err("contains white space or non-ASCII characters".into()),
         }
     }
 }
@@ -238,9 +238,9 @@ pub(super) mod time {
     /// Reads a time; it must be more than nothing and at most [`LONGEST`].
     pub fn parse(text: &str) -> Result<Duration, &'static str> {
         match humantime::parse_duration(text) {
-            Err(_) => Err("is not a time with its unit"),
-            Ok(Duration::ZERO) => Err("is no time at all"),
-            Ok(time) if time > LONGEST => Err("is more than 30 days"),
+            Err(_) => Err("must be a time with a unit"),
+            Ok(Duration::ZERO) => Err("must be greater than zero"),
+            Ok(time) if time > LONGEST => Err("must be at most 30 days"),
             Ok(time) => Ok(time),
         }
     }

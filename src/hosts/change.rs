@@ -1,7 +1,4 @@
-//! What is to become of a file: shown as a diff, or done.
-//!
-//! A file is never half written: the new text goes into a file beside it, which then takes its
-//! place. What was there is kept as a backup first.
+//! A change of a file: shown as a diff, or applied in one step with a backup.
 
 use std::{
     fs::{self, OpenOptions},
@@ -17,6 +14,7 @@ use super::{
     receipt::{self, Receipt},
     text::{behind_links, bytes},
 };
+use crate::files::replace_as_it_was;
 
 /// A file before and after. Nothing happens until [`Change::apply`].
 pub struct Change {
@@ -104,7 +102,7 @@ impl Change {
         // A longer secret may hold a shorter one.
         secrets.sort_by_key(|secret| usize::MAX - secret.len());
         for secret in secrets {
-            // As it stands in JSON, without the quotes.
+            // As in JSON, without the quotes.
             let quoted = serde_json::Value::from(secret.as_str()).to_string();
             for form in [secret.as_str(), quoted.trim_matches('"')] {
                 text = text.replace(form, "***");
@@ -122,28 +120,24 @@ impl Change {
         }
         if bytes(&file)? != self.before {
             let remedy = "Nothing was written; try again.";
-            return Err(HostFault::new(
-                "the file has just been changed by someone else".into(),
-                remedy.into(),
-            )
-            .within(&file));
+            return Err(HostFault::new("another program has just changed the file".into(), remedy.into())
+                .within(&file));
         }
         let failed = |what: &str, source: io::Error| {
-            let remedy =
-                "Look at the permissions of the folder and at the space on the disk; nothing was changed.";
+            let remedy = "Check the folder's permissions and the free disk space; nothing was changed.";
             HostFault::new(format!("{what}: {source}"), remedy.into()).within(&file).because(source)
         };
         let backup = match &self.before {
             Some(before) if self.backup => {
-                Some(self.keep(before, &file).map_err(|error| failed("no backup could be written", error))?)
+                Some(self.keep(before, &file).map_err(|error| failed("cannot write a backup", error))?)
             }
             _ => None,
         };
         match &self.after {
             Some(after) => {
-                write(&file, after).map_err(|error| failed("the file could not be written", error))?
+                replace_as_it_was(&file, after).map_err(|error| failed("cannot write the file", error))?
             }
-            None => fs::remove_file(&file).map_err(|error| failed("the file could not be removed", error))?,
+            None => fs::remove_file(&file).map_err(|error| failed("cannot remove the file", error))?,
         }
         self.finish(&file, backup.as_deref())?;
         Ok(Applied { file: Some(file), backup })
@@ -155,7 +149,7 @@ impl Change {
             Afterwards::Record(receipt) => receipt.clone().with_backup(backup).write(file),
             Afterwards::Forget(backup) => {
                 receipt::forget(file);
-                // It is the file again, byte for byte.
+                // The file is the backup again, byte for byte.
                 backup.iter().for_each(|backup| drop(fs::remove_file(backup)));
                 Ok(())
             }
@@ -177,12 +171,7 @@ impl Change {
     }
 }
 
-/// Writes a whole file in one step.
-pub(super) fn write(file: &Path, text: &[u8]) -> io::Result<()> {
-    crate::files::replace_as_it_was(file, text)
-}
-
-/// Creates a file with the permissions of another, if that is there.
+/// Creates a file with the permissions of another file, if that exists.
 fn create(file: &Path, like: &Path, text: &[u8]) -> io::Result<()> {
     let permissions = fs::metadata(like).map(|data| data.permissions()).ok();
     let mut options = OpenOptions::new();

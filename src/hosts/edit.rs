@@ -1,5 +1,5 @@
-//! Putting an entry into a host's text and taking entries out, with everything else left as it is:
-//! comments, order, indentation, unknown keys. Each edit is read again before it is believed.
+//! Adds an entry to a host's text and removes entries, without changing anything else: comments, order, indentation,
+//! unknown keys. Each edit is verified by reading the result.
 
 use std::path::Path;
 
@@ -33,9 +33,11 @@ impl HostTable<'_> {
             Some(Value::Object(entries)) => Ok(entries.clone()),
             Some(_) => {
                 let (line, column) = self.place(text);
-                let remedy =
-                    format!("Make it a table of servers, or take `{}` out; nothing was changed.", self.table);
-                Err(HostFault::new(format!("`{}` is no table", self.table), remedy)
+                let remedy = format!(
+                    "Make `{0}` a table of servers, or remove `{0}`; nothing was changed.",
+                    self.table
+                );
+                Err(HostFault::new(format!("`{}` is not a table", self.table), remedy)
                     .within(self.file)
                     .at(line, column))
             }
@@ -118,7 +120,7 @@ impl HostTable<'_> {
     }
 
     fn json(&self, text: &str, edit: impl FnOnce(&CstObject)) -> Result<String, HostFault> {
-        // Its faults have been told by `entries`.
+        // `entries` has already reported syntax errors.
         let root = CstRootNode::parse(text, &read::JSONC).map_err(|_| self.unsafe_edit(&[]))?;
         let servers = root.object_value_or_create().and_then(|root| root.object_value_or_create(self.table));
         edit(&servers.ok_or_else(|| self.unsafe_edit(&[]))?);
@@ -160,13 +162,12 @@ impl HostTable<'_> {
     }
 
     fn unsafe_edit(&self, names: &[&str]) -> HostFault {
-        let message =
-            "the file is written in a way that cannot be edited without touching more than the entry";
+        let message = "the file cannot be edited without changing more than the entry";
         let remedy = format!("Edit {} in `{}` by hand; nothing was changed.", listed(names), self.table);
         HostFault::new(message.into(), remedy).within(self.file)
     }
 
-    /// Where the table's value stands.
+    /// The position of the table's value.
     fn place(&self, text: &str) -> (usize, usize) {
         let at = match self.format {
             FileFormat::Json => parse_to_ast(text, &CollectOptions::default(), &read::JSONC)
@@ -229,7 +230,7 @@ fn keep_comments(document: &mut DocumentMut, taken: &Item) {
     }
 }
 
-/// The first table that stands behind a place in the file.
+/// Returns the first table after a position in the file.
 fn next_table(root: &mut Table, from: Option<isize>) -> Option<&mut Table> {
     fn positions(table: &Table, found: &mut Vec<isize>) {
         for (_, item) in table {

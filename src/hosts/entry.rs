@@ -1,4 +1,4 @@
-//! One server as a host writes it, read into what servers.toml can say. What it cannot say is told.
+//! Reads one server from a host's entry. Settings without an equivalent in servers.toml are reported.
 
 mod reach;
 
@@ -22,7 +22,7 @@ pub(super) struct HostServer {
     pub blocked_tools: Vec<String>,
     pub timeout: Option<Duration>,
     pub start_timeout: Option<Duration>,
-    /// What the host gives the server and Nonet would not, as a reason to leave the server with the host.
+    /// A setting that Nonet cannot provide, as the reason to leave the server with the host.
     pub lost: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub(super) enum HostEntry {
     Left(String),
 }
 
-/// What is known about the file that an entry stands in.
+/// The file that contains an entry.
 pub(super) struct Context<'a> {
     pub machine: &'a Machine,
     pub host: Option<&'static Host>,
@@ -73,7 +73,7 @@ pub(super) struct Context<'a> {
     pub root: &'a Value,
 }
 
-/// Keys that say nothing that servers.toml would have to know.
+/// Keys that servers.toml does not need.
 const IDLE: [&str; 18] = [
     "type",
     "transport",
@@ -94,7 +94,7 @@ const IDLE: [&str; 18] = [
     "registryUrl",
     "dev",
 ];
-/// Keys about which tools the host calls without asking. That is no list of tools to show.
+/// Keys for tools that the host calls without approval. They are not a list of visible tools.
 const APPROVALS: [&str; 8] = [
     "autoApprove",
     "alwaysAllow",
@@ -121,12 +121,12 @@ const SIGN_IN: [&str; 9] = [
 /// Reads one entry.
 pub(super) fn read(value: &Value, context: &Context) -> HostEntry {
     let Some(entry) = value.as_object() else {
-        return HostEntry::Left("the entry is no object".into());
+        return HostEntry::Left("the entry is not an object".into());
     };
     // The host's extension starts the server; there is nothing here to start it with.
     if entry.get("source").and_then(Value::as_str) == Some("extension") && !entry.contains_key("command") {
         return HostEntry::Left(
-            "an extension of the host starts it; look in its README for a command".into(),
+            "an extension of the host starts this server; look for a command in its README".into(),
         );
     }
     let fallback = context.folder.unwrap_or(&context.machine.current);
@@ -173,19 +173,20 @@ impl<'a> EntryReader<'a> {
         let http = sse || matches!(kind.as_str(), "http" | "streamablehttp" | "httpstream" | "remote");
         let transport = match (command.filter(|command| !command.trim().is_empty()), url) {
             _ if !http && !matches!(kind.as_str(), "" | "stdio" | "local") => {
-                Err(format!("`{}` is no transport that servers.toml knows", shortened(&kind)))
+                Err(format!("servers.toml does not support the transport `{}`", shortened(&kind)))
             }
             (Some(command), url) if !http || url.is_none() => {
                 if is_nonet(command) {
                     return HostEntry::Nonet;
                 }
                 if url.is_some() {
-                    self.notes.push("it has a command and an address; the address was left out".into());
+                    self.notes
+                        .push("the entry has a command and an address; the address was left out".into());
                 }
                 Ok(self.program(command, inner))
             }
             (_, Some(url)) => self.address(url, sse),
-            (_, None) => Err("it has neither a command nor an address".into()),
+            (_, None) => Err("the entry has neither a command nor an address".into()),
         };
         let transport = match transport {
             Ok(transport) => transport,
@@ -265,8 +266,7 @@ impl<'a> EntryReader<'a> {
             time.map(|time| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or_default()));
         let time = time.filter(|time| !time.is_zero());
         if time.is_none() {
-            self.notes
-                .push(format!("its {what} was left out: {seconds} s is no time that servers.toml takes"));
+            self.notes.push(format!("its {what} was left out: servers.toml does not accept {seconds} s"));
         }
         time
     }
@@ -285,22 +285,21 @@ impl<'a> EntryReader<'a> {
         let rest: Vec<_> = self.entry.keys().filter(|key| !known(key)).cloned().collect();
         let written = Value::Object(self.entry.clone()).to_string();
         if ["${workspaceFolder", "${workspaceRoot}", "${cwd}"].iter().any(|name| written.contains(name)) {
-            self.notes
-                .push(format!("the folder of the project was taken to be {}", self.texts.folder.display()));
+            self.notes.push(format!("the project folder was taken to be {}", self.texts.folder.display()));
         }
         let mut tell = |keys: &[String], why: &str| {
             if !keys.is_empty() {
                 self.notes.push(format!("{} left out: {why}", listed(keys)));
             }
         };
-        tell(&approvals, "which tools need no question is the host's own; here `policy` says which need one");
+        tell(&approvals, "the host decides which tools need no approval; in servers.toml `policy` decides");
         tell(
             &sign_in,
-            "sign in to the server with `nonet login`; a client that was registered by hand goes into its `oauth`",
+            "sign in to the server with `nonet login`; put a manually registered client into the server's `oauth`",
         );
-        tell(&env_file, "put the variables of that file into Nonet's environment, or into `env`");
+        tell(&env_file, "put the variables of that file into Nonet's environment or into `env`");
         tell(&sandbox, "Nonet starts servers without a sandbox");
-        tell(&rest, "servers.toml has nothing like it");
+        tell(&rest, "servers.toml has no equivalent");
         let is_used = |key: &&String| {
             let empty = [Value::Null, Value::Bool(false), Value::from("")];
             self.entry.get(*key).is_some_and(|value| !empty.contains(value))
@@ -309,11 +308,9 @@ impl<'a> EntryReader<'a> {
         let (env_file, sandbox) = (used(&env_file), used(&sandbox));
         if !env_file.is_empty() {
             let name = listed(&env_file);
-            return Some(format!(
-                "Nonet does not read its {name}; write those variables into its `env` instead"
-            ));
+            return Some(format!("Nonet does not read {name}; put those variables into the server's `env`"));
         }
-        (!sandbox.is_empty()).then(|| format!("Nonet would start it without its {}", listed(&sandbox)))
+        (!sandbox.is_empty()).then(|| format!("Nonet would start the server without {}", listed(&sandbox)))
     }
 
     fn text(&mut self, key: &'static str) -> Option<&'a str> {
@@ -328,7 +325,7 @@ pub(super) fn is_nonet(command: &str) -> bool {
     name.strip_suffix(".exe").unwrap_or(&name) == OWN_NAME
 }
 
-/// The values of an entry that look like secrets, so that they can be kept out of what is shown.
+/// Returns the values of an entry that look like secrets, for masking.
 pub(super) fn secrets(value: &Value, machine: &Machine) -> Vec<String> {
     let context = Context { machine, host: None, folder: None, root: &Value::Null };
     let HostEntry::Server(server, _) = read(value, &context) else { return Vec::new() };

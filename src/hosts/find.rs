@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::{
     FileScope, HOSTS, Host, HostFault, Machine, OWN_NAME,
     entry::{self, Context, HostEntry},
-    import::{ImportSource, Origin},
+    import::ImportSource,
+    imported::Origin,
     read,
     text::{self, Text},
 };
@@ -16,18 +17,18 @@ use super::{
 pub(super) struct FoundEntries {
     pub entries: Vec<FoundEntry>,
     pub notes: Vec<String>,
-    /// What looks like a secret in them.
+    /// Values that look like secrets.
     pub secrets: Vec<String>,
 }
 
-/// A server as it stands in a file.
+/// A server in a file.
 pub(super) struct FoundEntry {
     pub name: String,
     pub from: Origin,
     pub entry: HostEntry,
 }
 
-/// Reads every file of a source that is there.
+/// Reads every existing file of a source.
 pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntries, HostFault> {
     let files: Vec<(PathBuf, Option<&'static Host>)> = match source {
         ImportSource::File(file) => {
@@ -56,10 +57,9 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
     if read.is_empty() {
         let looked_at: Vec<_> = files.iter().map(|(file, _)| shown(file)).collect();
         return Err(match source {
-            ImportSource::All => HostFault::new(
-                "no MCP host was found on this machine".into(),
-                "Give a FILE, or a host's name.".into(),
-            ),
+            ImportSource::All => {
+                HostFault::new("no MCP host found on this machine".into(), "Name a FILE or a host.".into())
+            }
             _ => HostFault::new(
                 format!("there is no file {}", looked_at.join(" and no file ")),
                 "Name the file that holds the servers.".into(),
@@ -116,9 +116,9 @@ impl FoundEntries {
         let root = read::value(text.plain(), read::format_of(text.plain()), file)?;
         let (tables, passed_over) = read::servers(&root, &machine.current);
         if passed_over > 0 {
-            let note = "import again in the folder of their project";
+            let note = "run the import in their project's folder";
             self.notes.push(format!(
-                "{}: servers of other projects passed over: {passed_over}; {note}",
+                "{}: skipped servers of other projects: {passed_over}; {note}",
                 file.display()
             ));
         }
@@ -126,7 +126,7 @@ impl FoundEntries {
         for table in tables {
             let of_project = table.table.starts_with("projects.");
             let folder = if of_project { Some(machine.current.as_path()) } else { folder.as_deref() };
-            // A table called by a name that one host alone has tells which host it was.
+            // Some table names are used by a single host.
             let host = host.or_else(|| match table.table.as_str() {
                 "context_servers" | "mcp_servers" => HOSTS.iter().find(|host| host.table == table.table),
                 _ => None,
@@ -146,7 +146,7 @@ impl FoundEntries {
         Ok(())
     }
 
-    /// Nonet over HTTP has no command to be known by, only its name.
+    /// Nonet over HTTP is recognised by its name, because it has no command.
     fn entry(&self, name: &str, value: &Value, context: &Context) -> HostEntry {
         match entry::read(value, context) {
             HostEntry::Server(..) if name == OWN_NAME && value.get("command").is_none() => HostEntry::Nonet,

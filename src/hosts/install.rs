@@ -1,4 +1,4 @@
-//! Nonet in a host's file, and out of it again.
+//! Adds Nonet to a host's file and removes it again.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use super::{
 /// How a host is to start Nonet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The program, as a whole path: hosts do not look where a shell does.
+    /// The program as an absolute path: hosts may not search the shell's PATH.
     pub command: String,
     /// Its arguments, such as `--config FILE`.
     pub args: Vec<String>,
@@ -34,7 +34,7 @@ pub enum Present {
         /// A path, as written.
         config: Option<String>,
     },
-    /// It joins a gateway that runs elsewhere, or is none that Nonet would write.
+    /// It connects to a gateway elsewhere, or was not written by Nonet.
     Elsewhere,
 }
 
@@ -87,18 +87,18 @@ pub fn install(
 
     let is_there = before.get(OWN_NAME).is_some_and(|there| {
         let same = |(key, value): (&String, &Value)| there.get(key) == Some(value);
-        // What is not about how it is started is the user's.
+        // Other keys belong to the user.
         entry.iter().filter(|(key, _)| matches!(key.as_str(), "command" | "args")).all(same)
     });
     let shown = file.file.display();
     match (is_there, before.contains_key(OWN_NAME)) {
-        (true, _) => told.push(format!("`{OWN_NAME}` is in {shown} already.")),
+        (true, _) => told.push(format!("`{OWN_NAME}` is already in {shown}.")),
         (false, there) => {
             text = servers.put(&text, OWN_NAME, &entry)?;
             told.push(match (there, &file.bytes) {
-                (true, _) => format!("`{OWN_NAME}` in {shown} is brought up to date."),
+                (true, _) => format!("`{OWN_NAME}` in {shown} is updated."),
                 (false, Some(_)) => format!("`{OWN_NAME}` is added to {shown}."),
-                (false, None) => format!("{shown} is made, with `{OWN_NAME}` in it."),
+                (false, None) => format!("{shown} is created with `{OWN_NAME}` in it."),
             });
         }
     }
@@ -109,7 +109,7 @@ pub fn install(
         .collect();
     if !out.is_empty() {
         text = servers.take(&text, &out)?;
-        told.push(format!("Taken out, because servers.toml has them: {}.", listed(&out)));
+        told.push(format!("Removed, because servers.toml has them: {}.", listed(&out)));
     }
     let after = match is_there && out.is_empty() {
         true => file.bytes.clone(),
@@ -143,11 +143,11 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
         .filter(|receipt| file.bytes.as_deref().is_some_and(|bytes| receipt::digest(bytes) == receipt.after));
     let (after, afterwards) = match untouched.and_then(|receipt| file.first(receipt, &servers)) {
         Some(First::NoFile) => {
-            told.push(format!("{shown} was made for `{OWN_NAME}`, and is removed."));
+            told.push(format!("{shown} was created for `{OWN_NAME}` and is removed."));
             (None, Afterwards::Forget(None))
         }
         Some(First::Was(backup, bytes)) => {
-            told.push(format!("{shown} is again what it was before `{OWN_NAME}`, byte for byte."));
+            told.push(format!("{shown} is restored byte for byte to its state before `{OWN_NAME}`."));
             (Some(bytes), Afterwards::Forget(Some(backup)))
         }
         None if !entries.contains_key(OWN_NAME) && receipt.is_none() => {
@@ -158,7 +158,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
             let mut text = servers.take(file.text.plain(), &[OWN_NAME])?;
             if entries.contains_key(OWN_NAME) {
                 told.push(format!(
-                    "`{OWN_NAME}` is taken out of {shown}; what else was changed there stays."
+                    "`{OWN_NAME}` is removed from {shown}; your other changes to the file stay."
                 ));
             }
             for Removed { name, backup } in receipt.map(|receipt| receipt.removed).unwrap_or_default() {
@@ -166,9 +166,9 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
                     _ if entries.contains_key(&name) => {}
                     Some(entry) => {
                         text = servers.put(&text, &name, &entry)?;
-                        told.push(format!("`{name}` is put back from {backup}."));
+                        told.push(format!("`{name}` is restored from {backup}."));
                     }
-                    None => told.push(format!("`{name}` cannot be put back: {backup} does not have it.")),
+                    None => told.push(format!("`{name}` cannot be restored: {backup} does not contain it.")),
                 }
             }
             if told.is_empty() {
@@ -183,7 +183,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
     if !change.is_nothing() {
         told.push(host.reload.into());
     }
-    // Going back to a backup needs no other one.
+    // Restoring a backup needs no other backup.
     change.backup = !matches!(afterwards, Afterwards::Forget(Some(_))) && change.after.is_some();
     change.afterwards = afterwards;
     change.told = told;
@@ -201,7 +201,7 @@ impl HostFile {
     fn read(host: &Host, scope: FileScope, machine: &Machine) -> Result<Self, HostFault> {
         let file = host.file(scope, machine).ok_or_else(|| {
             let message = format!("{} has no servers for single projects", host.title);
-            HostFault::new(message, "Leave the project out: its file for the user is the only one.".into())
+            HostFault::new(message, "Leave out the project: this host has only a user file.".into())
         })?;
         let real = behind_links(&file)?;
         let bytes = bytes(&real)?;
@@ -238,7 +238,7 @@ impl HostFile {
         (!entries.contains_key(OWN_NAME)).then_some(First::Was(backup, bytes))
     }
 
-    /// A server as it stands in a backup.
+    /// Returns a server from a backup.
     fn kept(&self, backup: &str, name: &str, servers: &HostTable) -> Option<Map<String, Value>> {
         let backup = receipt::backup(&self.real, backup)?;
         let bytes = bytes(&backup).ok()??;

@@ -6,7 +6,8 @@ use super::{
     Machine, Os,
     entry::{HostEntry, HostServer},
     find::FoundEntry,
-    import::{Done, ImportOptions, ImportRow, KeptSecret, SecretStore, Variable},
+    import::ImportOptions,
+    imported::{Done, ImportRow, KeptSecret, SecretStore, Variable},
     listed,
     names::{Meaning, Names, Reference},
     parts::TextPart,
@@ -50,7 +51,7 @@ impl<'a> Joining<'a> {
         Self { doc, names, machine, replace, keeps, mine, variables, secrets }
     }
 
-    /// Puts one server into servers.toml, unless it is there.
+    /// Adds a server to servers.toml, unless servers.toml has the server.
     pub fn join(&mut self, found: &FoundEntry) -> ImportRow {
         let (done, notes, lost) = match &found.entry {
             HostEntry::Nonet => (Done::Nonet, Vec::new(), None),
@@ -98,8 +99,8 @@ impl<'a> Joining<'a> {
         };
         let newcomer = Newcomer { server, file: &found.from.file, name: &name };
         let twin = self.doc.twin(&newcomer, &self.names);
-        let note = twin
-            .map(|twin| format!("servers.toml has the same server as `{twin}`; one of the two is enough"));
+        let note =
+            twin.map(|twin| format!("servers.toml has the same server as `{twin}`; one of them is enough"));
         self.doc.add(&newcomer, &mut self.names);
         self.mine.insert(name.clone());
         self.note_references(found, server, &name, None);
@@ -108,7 +109,7 @@ impl<'a> Joining<'a> {
         (done, note)
     }
 
-    /// Says of which secrets nobody here knows whether they are the same.
+    /// Returns a note about secrets that could not be compared.
     fn not_compared(&self, held: &[(Reference, Meaning)]) -> Option<String> {
         let unseen = held.iter().map(|(reference, _)| reference);
         let unseen: Vec<_> = unseen.filter(|reference| !self.names.is_known(reference)).collect();
@@ -121,7 +122,7 @@ impl<'a> Joining<'a> {
         (!unseen.is_empty()).then(|| format!("{} {why}, so secrets were not compared", listed(&unseen)))
     }
 
-    /// Whether some secret of a server that is there is to go into the keyring and is not in it.
+    /// Whether an existing server has a secret that should go into the keyring but is not there.
     fn is_for_keyring(&self, server: &HostServer, held: &[(Reference, Meaning)]) -> bool {
         let texts = server.texts();
         let secrets = texts.iter().flat_map(|(_, parts)| parts.iter());
@@ -148,7 +149,7 @@ impl<'a> Joining<'a> {
                     TextPart::Plain(_) | TextPart::Keyring(_) => {}
                     TextPart::Variable { default: Some(_), .. } => {}
                     TextPart::Variable { name: variable, .. } => {
-                        let what = "the host's file names it".to_string();
+                        let what = "the host's file uses it".to_string();
                         self.note_variable(variable.clone(), what, name, &place);
                     }
                     TextPart::Secret { .. } | TextPart::Asked { .. } => {

@@ -1,4 +1,4 @@
-//! Names for secrets: one name never stands for two values.
+//! Names for secrets: a name never has two values.
 
 use std::{cell::RefCell, collections::BTreeMap, fmt};
 
@@ -11,7 +11,7 @@ use crate::{
     secrets_file::SecretsFile,
 };
 
-/// The names that servers.toml has for what does not stand in it, or will have.
+/// The names of variables and secrets in servers.toml, existing and new.
 pub(super) struct Names<'a> {
     machine: &'a Machine,
     /// Where secrets go; into variables if it is none.
@@ -49,14 +49,14 @@ impl fmt::Display for Reference {
     }
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// A secret of this import.
     Value { value: String, key: SecretName },
-    /// What a host asks for: the file and what it is, then on a line of its own what it is called.
+    /// A prompt of a host: the file and its purpose, then on a separate line its id.
     Asked(String),
-    /// Something that the user named; nobody here knows its value.
+    /// A name from the user, with an unknown value.
     Unknown,
 }
 
@@ -70,12 +70,12 @@ impl<'a> Names<'a> {
         self.held.entry(reference).or_insert(Meaning::Unknown);
     }
 
-    /// Records what a name stands for.
+    /// Records the meaning of a name.
     pub fn hold(&mut self, reference: Reference, held: Meaning) {
         self.held.insert(reference, held);
     }
 
-    /// The name that stands for this already, where it would be put.
+    /// Returns the existing name with this meaning, in the same store.
     pub fn find(&self, held: &Meaning) -> Option<Reference> {
         let kind = self.reference(held, String::new());
         let same = |(reference, other): &(&Reference, &Meaning)| {
@@ -102,7 +102,7 @@ impl<'a> Names<'a> {
         reference
     }
 
-    /// Whether a name that servers.toml has already may stand for this secret of the server.
+    /// Whether an existing name of servers.toml may mean this secret of the server.
     pub fn may_be(&self, reference: &Reference, server: &str, held: &Meaning) -> bool {
         let fits = |name: &String| name == reference.name();
         let Meaning::Value { value, .. } = held else {
@@ -116,7 +116,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether anybody here knows what the name stands for.
+    /// Whether the value of the name is known.
     pub fn is_known(&self, reference: &Reference) -> bool {
         self.is_set(reference) || !matches!(self.held.get(reference), None | Some(Meaning::Unknown))
     }
@@ -139,12 +139,12 @@ impl<'a> Names<'a> {
         self.keyring.is_some()
     }
 
-    /// Why the keyring could not be asked, if it was asked and could not.
+    /// Returns the error of the keyring, if there was one.
     pub fn trouble(&self) -> Option<keyring::Error> {
         self.trouble.borrow().clone()
     }
 
-    /// How servers.toml would name it: secrets whose value is known may go into the keyring.
+    /// Returns the reference for servers.toml: known secrets may go into the keyring.
     fn reference(&self, held: &Meaning, name: String) -> Reference {
         match held {
             Meaning::Value { .. } if self.has_keyring() => Reference::Keyring(name),

@@ -1,5 +1,5 @@
-//! A text of a config taken apart: what stands there as it is, what names a variable, and what is
-//! a secret. Hosts and servers.toml write variables in different ways; this is between the two.
+//! A text of a configuration in parts: plain text, variables and secrets. Hosts and servers.toml write variables in
+//! different ways; parts are the common form.
 
 use std::path::Path;
 
@@ -14,24 +14,24 @@ pub(super) type TextParts = Vec<TextPart>;
 /// A piece of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TextPart {
-    /// Meant as it stands.
+    /// Literal text.
     Plain(String),
     /// An environment variable.
     Variable {
         name: String,
-        /// What holds without it; may name variables in turn, as servers.toml writes them.
+        /// The default, which may contain variables in the form of servers.toml.
         default: Option<String>,
     },
     /// A secret in the keyring, as servers.toml names it.
     Keyring(String),
-    /// What the host gets elsewhere: by asking, from a file, from a command.
+    /// A value from elsewhere: a prompt, a file, a command.
     Asked {
         /// What the host calls it.
         id: String,
         /// What it is, for the user.
         what: String,
     },
-    /// What nobody should see. `key` says what it is: `GITHUB_TOKEN`, or just `TOKEN`.
+    /// A secret. `key` names it: `GITHUB_TOKEN`, or only `TOKEN`.
     Secret { value: String, key: SecretName },
 }
 
@@ -49,7 +49,7 @@ pub(super) const GIVEN: &str = "secret";
 
 /// How a host understands a text.
 pub(super) struct TextReader<'a> {
-    /// `$NAME` is a variable wherever it stands.
+    /// Whether `$NAME` is a variable anywhere in a text.
     pub bare_variables: bool,
     pub windows: bool,
     /// The folder that the host means by `${workspaceFolder}`.
@@ -101,10 +101,10 @@ impl TextReader<'_> {
             Some(("env", name)) => variable(name)?,
             Some(("input", id)) => {
                 let what = (self.input)(id).map(|what| format!(": {what}")).unwrap_or_default();
-                asked(id, format!("the host asks for it as `{id}`{what}"))
+                asked(id, format!("the host prompts for `{id}`{what}"))
             }
             Some(("file", path)) => asked(GIVEN, format!("the text of the file {path}")),
-            Some(("cmd" | "command", command)) => asked(GIVEN, format!("what `{}` gives", command.trim())),
+            Some(("cmd" | "command", command)) => asked(GIVEN, format!("the output of `{}`", command.trim())),
             _ => match content {
                 "workspaceFolder" | "workspaceRoot" | "cwd" => TextPart::Plain(folder),
                 "workspaceFolderBasename" => {
@@ -146,7 +146,7 @@ pub(super) fn own(text: &str) -> TextParts {
     parts
 }
 
-/// Writes plain text so that servers.toml's expansion gives it back.
+/// Escapes plain text for servers.toml.
 pub(super) fn escaped(text: &str) -> String {
     text.replace("${", "$${")
 }
@@ -177,7 +177,7 @@ pub(super) fn beginning(parts: &[TextPart]) -> &str {
     }
 }
 
-/// A name that can stand in `${...}`.
+/// Whether a name is valid in `${...}`.
 pub(super) fn is_variable_name(name: &str) -> bool {
     keyring::is_name(name)
 }

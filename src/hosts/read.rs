@@ -1,5 +1,4 @@
-//! Reading what hosts write: the format is told from the text, the servers are found wherever a
-//! host may have put them.
+//! Reads hosts' files: detects the format and finds the tables of servers.
 
 use std::{collections::HashSet, path::Path};
 
@@ -25,7 +24,7 @@ pub(super) const JSONC: ParseOptions = ParseOptions {
 
 /// The keys under which hosts have their servers.
 const TABLES: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_servers"];
-const KEEP_OFF: &str = "Put that right; nothing was changed.";
+const KEEP_OFF: &str = "Fix the syntax; nothing was changed.";
 
 /// The format that a text is in. TOML begins with a key, a `#` or a `[`.
 pub(super) fn format_of(text: &str) -> FileFormat {
@@ -45,7 +44,7 @@ pub(super) fn value(text: &str, format: FileFormat, file: &Path) -> Result<Value
                 if value.is_object() {
                     return Ok(value);
                 }
-                let remedy = "A config file is one object, `{ ... }`; nothing was changed.";
+                let remedy = "A configuration file is one object, `{ ... }`; nothing was changed.";
                 Err(HostFault::new("expected an object".into(), remedy.into()).within(file).at(line, column))
             }
         },
@@ -68,7 +67,7 @@ fn json<'a>(text: &'a str, file: &Path) -> Result<Option<ast::Value<'a>>, HostFa
 }
 
 /// Which of two keys with the same name counts is for each host to say, so none of them is edited.
-/// What is no server may be there twice; editors warn of that.
+/// Keys outside the tables of servers may be duplicates; editors warn of those.
 fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), HostFault> {
     let ast::Value::Object(root) = value else { return Ok(()) };
     let tables: Vec<_> =
@@ -85,8 +84,8 @@ fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), HostFau
         let mut seen = HashSet::new();
         if let Some(again) = properties.iter().find(|property| !seen.insert(property.name.as_str())) {
             let (line, column) = position(text, again.range.start);
-            let message = format!("the key `{}` is there twice", shortened(again.name.as_str()));
-            let remedy = "Keep one of the two; nothing was changed.";
+            let message = format!("duplicate key `{}`", shortened(again.name.as_str()));
+            let remedy = "Remove one of them; nothing was changed.";
             return Err(HostFault::new(message, remedy.into()).within(file).at(line, column));
         }
     }
@@ -98,8 +97,7 @@ pub(super) fn toml(text: &str, file: &Path) -> Result<Document<String>, HostFaul
     Document::parse(text.to_string()).map_err(|error| {
         let (line, column) = position(text, error.span().unwrap_or_default().start);
         let message = error.message().lines().collect::<Vec<_>>().join(", ");
-        let remedy = "Put that right; nothing was changed.";
-        HostFault::new(format!("this is not TOML: {message}"), remedy.into()).within(file).at(line, column)
+        HostFault::new(format!("this is not TOML: {message}"), KEEP_OFF.into()).within(file).at(line, column)
     })
 }
 
@@ -126,7 +124,7 @@ pub(super) fn toml_value(item: &Item) -> Value {
 
 /// A table of servers inside of a file.
 pub(super) struct FoundTable<'a> {
-    /// Where it stands, such as `mcpServers`.
+    /// The path of the table, such as `mcpServers`.
     pub table: String,
     /// The entries, by the host's own names.
     pub entries: &'a Map<String, Value>,
@@ -210,7 +208,7 @@ mod tests {
             ("{\n  \"a\": \n}", "f:3:1: this is not JSON: unexpected close brace"),
             ("{\"a\": 1} x", "f:1:10: this is not JSON"),
             ("[a\nb = 1", "f:1:"),
-            ("{\"servers\": {\"é\": 1, \"é\": 2}}", "f:1:22: the key `é` is there twice"),
+            ("{\"servers\": {\"é\": 1, \"é\": 2}}", "f:1:22: duplicate key `é`"),
             ("// only\n[1]", "f:2:1: expected an object"),
             ("/* a */ 3", "f:1:9: expected an object"),
             ("{'a': 1}", "f:1:2: this is not JSON"),

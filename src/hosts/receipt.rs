@@ -1,5 +1,5 @@
-//! What an install leaves beside a host's file, so that it can be undone: which backup holds what
-//! was there before, how the file looked afterwards, and which servers were taken out.
+//! The record of an install beside a host's file, for undoing it: the backup, the digest of the new file, and the removed
+//! servers.
 
 use std::{
     fs,
@@ -9,9 +9,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{HostFault, change::write};
+use super::HostFault;
+use crate::{files::replace_as_it_was, text::hex};
 
-/// What follows a file's name, and comes before the time, in the name of a backup.
+/// The part between a file's name and the time in the name of a backup.
 pub(super) const BACKUP: &str = "nonet-backup-";
 const RECEIPT: &str = "nonet-install.json";
 
@@ -40,7 +41,7 @@ pub(super) struct Removed {
 }
 
 impl Receipt {
-    /// The record of a file; none if there is none that can be read.
+    /// Returns the record of a file, if it is readable.
     pub fn of(file: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::read(path(file)).ok()?).ok()
     }
@@ -60,18 +61,18 @@ impl Receipt {
     pub fn write(&self, file: &Path) -> Result<(), HostFault> {
         let path = path(file);
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        write(&path, &text).map_err(|source| {
-            let remedy = "Nonet is installed, but `uninstall` will only take its entry out.";
-            HostFault::new(format!("the record of the change could not be written: {source}"), remedy.into())
+        replace_as_it_was(&path, &text).map_err(|source| {
+            let remedy = "Nonet is installed, but `uninstall` can only remove its entry.";
+            HostFault::new(format!("cannot write the record of the change: {source}"), remedy.into())
                 .within(&path)
                 .because(source)
         })
     }
 }
 
-/// Takes the record of a file away.
+/// Deletes the record of a file.
 pub(super) fn forget(file: &Path) {
-    // One that stays fits no file any more, and is not believed.
+    // A leftover record no longer matches the file and is ignored.
     drop(fs::remove_file(path(file)));
 }
 
@@ -82,9 +83,9 @@ pub(super) fn backup(file: &Path, name: &str) -> Option<PathBuf> {
     stamp.chars().all(|c| c.is_ascii_alphanumeric() || c == '-').then(|| file.with_file_name(name))
 }
 
-/// How a file is known again.
+/// Returns the digest that identifies a file.
 pub(super) fn digest(bytes: &[u8]) -> String {
-    crate::text::hex(&Sha256::digest(bytes))
+    hex(&Sha256::digest(bytes))
 }
 
 fn path(file: &Path) -> PathBuf {

@@ -1,12 +1,14 @@
-//! What looks like a secret: by the name of its place, by how it begins, or because it is long and
-//! looks rolled by dice. A wrong guess costs the user one variable to set; a missed one stands in a
-//! file, so in doubt it is a secret.
+//! Recognises secrets: by the name of their place, by their beginning, or by length and randomness. A false positive costs
+//! the user one variable; a missed secret stays in a file, so in doubt a value is a secret.
 
 use std::ops::Range;
 
-use super::parts::{SecretName, TextPart, TextParts, as_plain, plain};
+use super::{
+    parts::{SecretName, TextPart, TextParts, as_plain, plain},
+    secret_names::{is_harmless, is_secret_header, is_secret_name, kind},
+};
 
-/// Where a text stands.
+/// The place of a text.
 #[derive(Clone, Copy)]
 pub(super) enum TextPlace<'a> {
     /// The value of an environment variable.
@@ -60,7 +62,7 @@ const BEGINNINGS: [(&str, &str); 36] = [
 ];
 /// The shortest token: no service gives out shorter ones, and words that begin alike are shorter.
 const MIN_TOKEN: usize = 16;
-/// From which length on randomness alone gives a secret away.
+/// The length from which randomness by itself indicates a secret.
 const MIN_RANDOM: usize = 32;
 /// Bits per character that words, paths and package names stay below at that length.
 const RANDOM_BITS: f64 = 4.2;
@@ -92,7 +94,7 @@ fn has_secret(name: &str, default: &str) -> bool {
     marked.iter().any(|part| matches!(part, TextPart::Secret { .. }))
 }
 
-/// A text that is a secret because of where it stands.
+/// Marks a text that is a secret because of its place.
 fn by_place(text: &str, place: TextPlace) -> Option<TextParts> {
     match place {
         TextPlace::Env(name) if is_secret_name(name) && !is_harmless(text, name) => {
@@ -276,170 +278,6 @@ fn is_random(text: &str) -> bool {
     let bits: f64 =
         counts.iter().filter(|count| **count > 0).map(share).map(|share| -share * share.log2()).sum();
     bits > RANDOM_BITS
-}
-
-fn is_secret_header(name: &str) -> bool {
-    let name = name.trim().to_ascii_lowercase();
-    matches!(name.as_str(), "authorization" | "proxy-authorization" | "cookie") || is_secret_name(&name)
-}
-
-/// Whether a secret is usually called by this name.
-fn is_secret_name(name: &str) -> bool {
-    let words = unnumbered(words(name));
-    let Some(last) = words.last() else { return false };
-    let about = [
-        "FILE", "PATH", "DIR", "URL", "URI", "ID", "NAME", "TYPE", "LENGTH", "LIMIT", "COUNT", "TTL",
-        "HEADER",
-    ];
-    if about.contains(&singular(last)) {
-        return false;
-    }
-    let anywhere = ["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "APIKEY"];
-    let at_end = [
-        "TOKEN",
-        "PAT",
-        "PASS",
-        "PWD",
-        "AUTH",
-        "AUTHORIZATION",
-        "COOKIE",
-        "CREDENTIAL",
-        "CREDENTIALS",
-        "JWT",
-    ];
-    let public = ["PUBLIC", "PRIMARY", "FOREIGN", "SORT", "PARTITION"];
-    let before = words.len().checked_sub(2).and_then(|at| words.get(at)).map_or("", String::as_str);
-    words.iter().any(|word| anywhere.contains(&singular(word)))
-        || at_end.contains(&last.as_str())
-        || at_end.contains(&singular(last)) && !counts_tokens(&words)
-        || singular(last) == "KEY" && !public.contains(&before)
-        || ["TOKEN", "SECRET", "PASSWORD", "SECRETKEY", "ACCESSKEY"].iter().any(|end| last.ends_with(end))
-        || is_suffixed(&words)
-}
-
-/// Whether a secret's usual name has a word behind it that tells it from others, as in `GITHUB_TOKEN_WORK`.
-fn is_suffixed(words: &[String]) -> bool {
-    // What these words speak of is about a secret, and is none.
-    let about = [
-        "ALG",
-        "ALGORITHM",
-        "AUDIENCE",
-        "BUDGET",
-        "CACHE",
-        "COMMAND",
-        "DAYS",
-        "DOMAIN",
-        "ENABLED",
-        "ENDPOINT",
-        "ENV",
-        "EXPIRATION",
-        "EXPIRES",
-        "EXPIRY",
-        "FIELD",
-        "FORMAT",
-        "HOST",
-        "HOURS",
-        "INTERVAL",
-        "ISSUER",
-        "LIFETIME",
-        "METHOD",
-        "MINUTES",
-        "MODE",
-        "PARAM",
-        "PORT",
-        "PREFIX",
-        "PROVIDER",
-        "REFRESH",
-        "REGION",
-        "SCOPE",
-        "SECONDS",
-        "SIZE",
-        "SOURCE",
-        "STORAGE",
-        "STORE",
-        "SUFFIX",
-        "TIMEOUT",
-        "VAR",
-        "VERSION",
-    ];
-    let Some((last, words)) = words.split_last() else { return false };
-    let specific = ["API", "ACCESS", "PRIVATE", "SERVICE", "ENCRYPTION", "SIGNING", "MASTER", "ADMIN"];
-    let is_key = |pair: &[String]| specific.contains(&pair[0].as_str()) && singular(&pair[1]) == "KEY";
-    let is_token = |word: &String| ["TOKEN", "PAT", "CREDENTIAL"].contains(&singular(word));
-    !about.contains(&last.as_str())
-        && !about.contains(&singular(last))
-        && !counts_tokens(words)
-        && (words.iter().any(is_token) || words.windows(2).any(is_key))
-}
-
-/// Whether a name is about how many tokens a model reads or writes.
-fn counts_tokens(words: &[String]) -> bool {
-    let counts =
-        ["MAX", "MIN", "NUM", "LIMIT", "TOTAL", "BUDGET", "INPUT", "OUTPUT", "PROMPT", "CONTEXT", "THINKING"];
-    words.iter().any(|word| word == "TOKENS") && words.iter().any(|word| counts.contains(&word.as_str()))
-}
-
-/// The words of a name without the number behind them: `TOKEN_2` and `TOKEN2` are a `TOKEN`.
-fn unnumbered(mut words: Vec<String>) -> Vec<String> {
-    while let Some(last) = words.last_mut() {
-        let length = last.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        last.truncate(length);
-        if !last.is_empty() {
-            break;
-        }
-        words.pop();
-    }
-    words
-}
-
-/// `TOKENS` as `TOKEN`.
-fn singular(word: &str) -> &str {
-    word.strip_suffix('S').unwrap_or(word)
-}
-
-/// Whether a value tells nobody anything, whatever its name.
-fn is_harmless(value: &str, name: &str) -> bool {
-    let value = value.trim();
-    let password = words(name).iter().any(|word| word.starts_with("PASS") || word == "PWD");
-    let word = ["", "true", "false", "yes", "no", "on", "off", "none", "null"];
-    let path =
-        ["~/", "./", "../", "/home/", "/Users/", "/etc/", "/opt/", "/var/", "/usr/", "/tmp/", "/root/"];
-    let drive = |text: &str| text.as_bytes().get(1..3).is_some_and(|colon| colon == b":\\" || colon == b":/");
-    word.contains(&value.to_ascii_lowercase().as_str())
-        || !password && value.len() < 6 && value.chars().all(|c| c.is_ascii_digit())
-        || path.iter().any(|start| value.starts_with(start))
-        || drive(value)
-}
-
-/// `X-Api-Key` as `API_KEY`, `Authorization` as `TOKEN`.
-fn kind(name: &str) -> String {
-    let words = words(name);
-    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [.., "AUTHORIZATION" | "AUTH"] => "TOKEN".into(),
-        ["APIKEY"] => "API_KEY".into(),
-        ["X", rest @ ..] if !rest.is_empty() => rest.join("_"),
-        all => all.join("_"),
-    }
-}
-
-/// The words of a name in capitals: `apiKey`, `api-key` and `API_KEY` are the same.
-fn words(name: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut before = ' ';
-    for c in name.chars() {
-        let new = !c.is_ascii_alphanumeric() || before.is_ascii_lowercase() && c.is_ascii_uppercase();
-        if new {
-            words.push(String::new());
-        }
-        if c.is_ascii_alphanumeric()
-            && let Some(word) = words.last_mut()
-        {
-            word.push(c.to_ascii_uppercase());
-        }
-        before = c;
-    }
-    words.retain(|word| !word.is_empty());
-    words
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use super::{
 };
 
 const HEADER: &str = "\
-# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` stand for environment variables, or for lines of
-# `secrets.env` in this folder; `${keyring:NAME}` for a secret of the keyring (`nonet secret set NAME`).
-# `nonet check` tells every fault, with its line; `nonet schema` prints every key with what it means.
+# The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` are environment variables or lines of `secrets.env` in
+# this folder; `${keyring:NAME}` is a secret in the keyring (`nonet secret set NAME`). `nonet check` reports every fault
+# with its line; `nonet schema` prints every key with its meaning.
 ";
 /// The key of the table of servers.
 const TABLE: &str = "servers";
@@ -44,8 +44,8 @@ impl ServersToml {
         let document = read::toml(text, file)?.into_mut();
         match document.get(TABLE) {
             Some(servers) if !servers.is_table_like() => {
-                let remedy = "Write each server as a table of its own, `[servers.NAME]`.";
-                Err(HostFault::new("`servers` is no table".into(), remedy.into()).within(file))
+                let remedy = "Write each server as its own table, `[servers.NAME]`.";
+                Err(HostFault::new("`servers` is not a table".into(), remedy.into()).within(file))
             }
             _ => Ok(Self { document }),
         }
@@ -64,8 +64,8 @@ impl ServersToml {
         if own.keeps_the_rest(before, &after, |name| servers.contains(name))? {
             return Ok(after);
         }
-        let message = "the file is written in a way that servers cannot be added to";
-        let remedy = "Write each server as a table of its own, `[servers.NAME]`; nothing was changed.";
+        let message = "no servers can be added to the file as it is written";
+        let remedy = "Write each server as its own table, `[servers.NAME]`; nothing was changed.";
         Err(HostFault::new(message.into(), remedy.into()).within(file))
     }
 
@@ -95,7 +95,7 @@ impl ServersToml {
 
     /// Whether the server of that name is reached in the same way: by the same program with the
     /// same arguments and variables, or at the same address with the same headers. If so, what
-    /// the variables and secrets in the file stand for.
+    /// the variables and secrets in the file mean.
     pub fn same(&self, name: &str, newcomer: &Newcomer, names: &Names) -> Option<Vec<(Reference, Meaning)>> {
         let there = self.servers()?.get(name)?.as_table_like()?;
         let mut comparison = Comparison { newcomer, name, names, found: Vec::new() };
@@ -223,7 +223,7 @@ fn table<'n>(key: &str, texts: impl Iterator<Item = (&'n String, String)>) -> It
     }
 }
 
-/// A tool's name as a pattern that fits it alone.
+/// Returns a pattern that matches only this tool's name.
 fn glob(tool: &str) -> String {
     let mut pattern = String::new();
     for c in tool.chars() {
@@ -254,7 +254,7 @@ fn written(parts: &TextParts, newcomer: &Newcomer, names: &mut Names) -> String 
     text
 }
 
-/// What a variable has to stand for in the place of this part.
+/// Returns what a variable must mean to replace this part.
 pub(super) fn held(part: &TextPart, file: &Path) -> Option<Meaning> {
     match part {
         TextPart::Secret { value, key } => Some(Meaning::Value { value: value.clone(), key: key.clone() }),
@@ -287,13 +287,13 @@ fn texts(value: &serde_json::Value, found: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Compares a server with one that is there.
+/// Compares a server with an existing one.
 struct Comparison<'a> {
     newcomer: &'a Newcomer<'a>,
-    /// The name of the one that is there.
+    /// The name of the existing server.
     name: &'a str,
     names: &'a Names<'a>,
-    /// What its variables and secrets stand for, if the two are the same.
+    /// The meanings of its variables and secrets, if the servers are the same.
     found: Vec<(Reference, Meaning)>,
 }
 
@@ -353,7 +353,7 @@ impl Comparison<'_> {
             && texts.iter().all(|(name, parts)| find(name).is_some_and(|text| self.fits(text, parts)))
     }
 
-    /// Whether a text of servers.toml says what the parts say. A secret may stand there itself.
+    /// Whether a text of servers.toml means the same as the parts. The text may contain the secret itself.
     fn fits(&mut self, text: &str, parts: &TextParts) -> bool {
         let there = own(text);
         let whole: String = parts

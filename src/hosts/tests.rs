@@ -11,7 +11,10 @@ use insta::assert_snapshot;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::*;
+use super::{
+    imported::{Done, ImportRow},
+    *,
+};
 
 const CLAUDE_DESKTOP: &str = include_str!("samples/claude_desktop.json");
 const SYSTEMS: [Os; 3] = [Os::Linux, Os::MacOs, Os::Windows];
@@ -144,8 +147,7 @@ fn hosts_are_found_by_what_people_type() {
     }
     let fault = find("windsruf").unwrap_err().to_string();
     assert!(
-        fault
-            .starts_with("no host is called `windsruf`. Did you mean `windsurf`? Known are claude-desktop, ")
+        fault.starts_with("unknown host `windsruf`. Did you mean `windsurf`? Known hosts: claude-desktop, ")
     );
 }
 

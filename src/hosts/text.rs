@@ -10,7 +10,7 @@ use similar::{ChangeTag, TextDiff};
 
 use super::HostFault;
 
-/// No config file is longer than this; what is, is something else.
+/// The largest configuration file, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 const BOM: &str = "\u{feff}";
 
@@ -30,7 +30,7 @@ impl Text {
             let before = bytes.unwrap_or_default().get(..error.valid_up_to()).unwrap_or_default();
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
             let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
-            let remedy = "Save it as UTF-8 in your editor and try again.";
+            let remedy = "Save the file as UTF-8 in your editor and try again.";
             HostFault::new("this is not UTF-8 text".into(), remedy.into()).within(file).at(line, column)
         })?;
         let (bom, written) = match text.strip_prefix(BOM) {
@@ -86,13 +86,11 @@ pub(super) fn position(text: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The bytes of a file; none if there is no such file.
+/// Returns the bytes of a file; none if the file does not exist.
 pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, HostFault> {
     let unreadable = |source| {
-        let remedy = "Look at the file and its permissions.";
-        HostFault::new(format!("the file cannot be read: {source}"), remedy.into())
-            .within(file)
-            .because(source)
+        let remedy = "Check the file and its permissions.";
+        HostFault::new(format!("cannot read the file: {source}"), remedy.into()).within(file).because(source)
     };
     match fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -100,8 +98,11 @@ pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, HostFault> {
         Ok(data) if data.is_file() && data.len() <= MAX_BYTES => fs::read(file).map(Some).map_err(unreadable),
         Ok(_) => {
             let remedy = "Name the file that holds the servers.";
-            Err(HostFault::new("this is no config file (a folder, or too long)".into(), remedy.into())
-                .within(file))
+            Err(HostFault::new(
+                "this is not a configuration file (a folder, or too long)".into(),
+                remedy.into(),
+            )
+            .within(file))
         }
     }
 }
@@ -111,10 +112,8 @@ pub(super) fn behind_links(file: &Path) -> Result<PathBuf, HostFault> {
     match (fs::canonicalize(file), fs::symlink_metadata(file)) {
         (Ok(real), Ok(data)) if data.is_symlink() => Ok(real),
         (Err(source), Ok(_)) => {
-            let remedy = "Make the file it points to, or take the link away.";
-            Err(HostFault::new("this is a link that leads nowhere".into(), remedy.into())
-                .within(file)
-                .because(source))
+            let remedy = "Create the target file, or remove the link.";
+            Err(HostFault::new("the link has no target".into(), remedy.into()).within(file).because(source))
         }
         _ => Ok(file.into()),
     }
@@ -145,7 +144,7 @@ mod tests {
         let fault = Text::new(Some(b"{}\n \xff"), Path::new("f")).err().unwrap();
         assert_eq!(
             fault.to_string(),
-            "f:2:2: this is not UTF-8 text. Save it as UTF-8 in your editor and try again."
+            "f:2:2: this is not UTF-8 text. Save the file as UTF-8 in your editor and try again."
         );
     }
 }

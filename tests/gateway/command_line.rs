@@ -165,7 +165,7 @@ fn a_server_that_is_left_out_is_told_briefly() {
     let setup = shop().server_of("slack", "command = 'x'\nenv = { KEY = '${NONET_TEST_NEVER_SET}' }");
     let output = run(&setup, &["tools"]);
     let told: Vec<&str> = stderr(&output).lines().filter(|line| line.contains("slack")).collect();
-    assert_eq!(told, ["nonet: `slack` is left out; `nonet check` says why"], "{}", stderr(&output));
+    assert_eq!(told, ["nonet: `slack` is left out; `nonet check` reports why"], "{}", stderr(&output));
     let output = run(&setup, &["call", "slack.post"]);
     let told = stderr(&output);
     assert!(code(&output) == Some(1) && told.contains("NONET_TEST_NEVER_SET"), "{told}");
@@ -391,5 +391,5 @@ fn a_build_without_traces_says_so_where_they_are_wanted() {
     client.leave();
     client.ended();
     let log = client.stderr();
-    assert_eq!(log.matches("this build is without the feature `otel`").count(), 1, "{log}");
+    assert_eq!(log.matches("this build lacks the feature `otel`").count(), 1, "{log}");
 }

@@ -101,7 +101,7 @@ fn a_client_with_a_secret_is_set_up_in_one_command_and_put_back_in_one() {
     assert_eq!(fs::read(backup).expect("it is there"), before);
     for part in [
         "2 of 2 servers work, with 2 tools.".into(),
-        "To undo it:\n  nonet uninstall claude-desktop\n".into(),
+        "To undo the setup:\n  nonet uninstall claude-desktop\n".into(),
         format!("  rm {secrets}\n  rm {toml}\n"),
     ] {
         assert!(said.contains(&part), "{part}\n{said}");
@@ -134,8 +134,8 @@ fn what_nonet_cannot_run_stays_with_its_client() {
     assert_eq!(servers(&claude), ["nonet"]);
     assert_eq!(servers(&cursor), ["asks", "dead", "nonet"], "{said}");
     for part in [
-        "`asks` stays in its file, because Nonet cannot run it: the environment variable `NONET_TEST_UNSET` is not set",
-        "`dead` stays in its file, because Nonet cannot run it: `no-such-program-of-nonet` is not on this machine",
+        "`asks` stays in its file because Nonet cannot run it: the environment variable `NONET_TEST_UNSET` is not set",
+        "`dead` stays in its file because Nonet cannot run it: `no-such-program-of-nonet` is not on this machine",
         "nonet secret set NONET_TEST_UNSET --file",
         "nonet uninstall cursor",
     ] {
@@ -187,7 +187,7 @@ fn what_is_switched_off_or_known_in_part_stays_with_its_client() {
     for part in [
         "2 of 3 servers work, with 2 tools.",
         "`off` stays in its file: [servers.off] of servers.toml has `enabled = false`.",
-        "`filed` stays in its file: Nonet does not read its `envFile`",
+        "`filed` stays in its file: Nonet does not read `envFile`",
     ] {
         assert!(said.contains(part), "{part}\n{said}");
     }
@@ -225,7 +225,7 @@ fn what_cannot_be_set_up_is_told() {
         assert!(refused.status.code() == Some(2) && said.contains(part), "{arguments:?}: {said}");
     };
     // Standard input is no terminal here.
-    refuse(&["setup"], "there is no terminal to answer on: add `--yes`");
+    refuse(&["setup"], "there is no terminal for your answers: add `--yes`");
     refuse(&["setup", "curser"], "Did you mean `cursor`?");
     refuse(&["setup", "--yes", "--profile", "nope"], "there is no [profiles.nope]");
     assert_eq!(files(&home), before);
@@ -234,7 +234,7 @@ fn what_cannot_be_set_up_is_told() {
     fs::write(&cursor, "{ \"mcpServers\": ").expect("it can be written");
     refuse(&["setup", "cursor", "--yes"], "mcp.json");
     let rest = nonet(&home, &["setup", "--yes"]);
-    assert!(rest.status.success() && text(&rest).contains("Cursor is left alone"), "{}", text(&rest));
+    assert!(rest.status.success() && text(&rest).contains("skipping Cursor"), "{}", text(&rest));
     assert_eq!(servers(&claude), ["nonet"]);
     fs::write(home.path().join(".config/nonet/servers.toml"), "[gatway]\n").expect("it can be written");
     refuse(&["setup", "--yes"], "servers.toml:1:");
@@ -242,7 +242,7 @@ fn what_cannot_be_set_up_is_told() {
     let empty = tempfile::tempdir().expect("a temporary folder");
     let none = nonet(&empty, &["setup", "--yes"]);
     let said = text(&none);
-    assert!(none.status.code() == Some(2) && said.contains("no MCP client was found"), "{said}");
+    assert!(none.status.code() == Some(2) && said.contains("no MCP client found"), "{said}");
     let nothing = nonet(&empty, &["setup", "cursor", "--yes"]);
     let said = text(&nothing);
     assert!(nothing.status.code() == Some(2) && said.contains("there is nothing to set up"), "{said}");
@@ -270,7 +270,7 @@ fn a_nonet_that_is_there_stays_as_its_user_has_it() {
         let before = fs::read(&cursor).expect("it is there");
         let set_up = nonet(&home, &["setup", "--yes"]);
         let said = text(&set_up);
-        assert!(set_up.status.success() && said.contains("Cursor is left alone: its `nonet`"), "{said}");
+        assert!(set_up.status.success() && said.contains("skipping Cursor: its `nonet`"), "{said}");
         assert_eq!(fs::read(&cursor).expect("it is there"), before);
         let named = nonet(&home, &["setup", "cursor", "--yes"]);
         assert_eq!(named.status.code(), Some(2), "{}", text(&named));
@@ -296,6 +296,6 @@ fn a_setup_that_is_interrupted_has_changed_no_client() {
     let said = text(&ended);
     assert!(ended.status.code() == Some(130) && said.contains("no client was changed"), "{said}");
     let toml = home.path().join(".config/nonet/servers.toml");
-    assert!(said.contains(&format!("To undo it:\n  rm {}\n", toml.display())), "{said}");
+    assert!(said.contains(&format!("To undo the setup:\n  rm {}\n", toml.display())), "{said}");
     assert_eq!(fs::read(&claude).expect("it is there"), before);
 }

@@ -188,7 +188,11 @@ fn no_server_is_taken_from_a_client_that_nonet_would_leave_out() {
     assert!(beside.status.success() && text(&beside).contains("2 entries are left out"), "{}", text(&beside));
     // What is advised works.
     let kept = nonet(&home, &["import", "claude-desktop"]);
-    assert!(kept.status.success() && text(&kept).contains("secrets.env, for you only:"), "{}", text(&kept));
+    assert!(
+        kept.status.success() && text(&kept).contains("secrets.env, readable only by you:"),
+        "{}",
+        text(&kept)
+    );
     let installed = nonet(&home, &["install", "claude-desktop", "--replace"]);
     assert!(installed.status.success(), "{}", text(&installed));
 }
@@ -214,9 +218,9 @@ fn what_nonet_would_not_run_stays_with_its_client() {
     assert!(installed.status.success() && said.contains("servers.toml has them: `on`."), "{said}");
     for part in [
         "`off` stays in its file: [servers.off] of servers.toml has `enabled = false`.",
-        "`filed` stays in its file: Nonet does not read its `envFile`",
-        "`new` stays in its file: servers.toml does not have it.",
-        "`nonet import claude-desktop` adds what servers.toml does not have.",
+        "`filed` stays in its file: Nonet does not read `envFile`",
+        "`new` stays in its file: it is not in servers.toml.",
+        "`nonet import claude-desktop` adds the servers that are not in servers.toml.",
     ] {
         assert!(said.contains(part), "{part}\n{said}");
     }
@@ -232,7 +236,7 @@ fn what_nonet_would_not_run_stays_with_its_client() {
     fs::remove_file(&config).expect("it is there");
     for arguments in [&["search", "time"][..], &["status"], &["check"], &["call", "a.b"]] {
         let said = text(&nonet(&home, arguments));
-        assert!(said.contains("Run `nonet setup` to make one"), "{arguments:?}: {said}");
+        assert!(said.contains("Run `nonet setup` to create one"), "{arguments:?}: {said}");
     }
 }
 
@@ -248,9 +252,9 @@ fn a_variable_of_this_shell_is_no_secret_that_a_client_has() {
         text(&command.output().expect("nonet runs"))
     };
     let said = install(&home);
-    assert!(said.contains("`OF_THE_SHELL` is set in this shell") && !said.contains("`HOME`"), "{said}");
+    assert!(said.contains("`OF_THE_SHELL` is set only in this shell") && !said.contains("`HOME`"), "{said}");
     fs::write(home.path().join(".config/nonet/secrets.env"), "OF_THE_SHELL=y\n").expect("it can be written");
-    assert!(!install(&home).contains("OF_THE_SHELL` is set in this shell"));
+    assert!(!install(&home).contains("OF_THE_SHELL` is set only in this shell"));
 }
 
 #[test]
@@ -283,7 +287,7 @@ fn a_servers_toml_of_the_current_folder_is_not_written_by_accident() {
     fs::write(&tracked, "# tracked\n").expect("it can be written");
     let imported = nonet(&home, &["import", "claude-desktop"]);
     let said = text(&imported);
-    assert!(imported.status.success() && said.contains("of this folder is left alone"), "{said}");
+    assert!(imported.status.success() && said.contains("in this folder is not changed"), "{said}");
     let own = home.path().join(".config/nonet/servers.toml");
     assert!(said.contains(&format!("`nonet --config {} check`", own.display())), "{said}");
     assert_eq!(fs::read_to_string(&tracked).expect("it is there"), "# tracked\n");
@@ -326,6 +330,6 @@ fn an_option_goes_where_it_counts_or_is_refused() {
         let option = arguments.iter().find(|argument| argument.starts_with("--")).expect("an option");
         let said = text(&refused);
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(&format!("{option} does nothing with this command")), "{arguments:?}: {said}");
+        assert!(said.contains(&format!("{option} has no effect on this command")), "{arguments:?}: {said}");
     }
 }

@@ -316,7 +316,7 @@ fn without_a_gateway_status_says_what_is_known() {
     let output = run(&setup, &["status"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(
-        stdout(&output).contains("No gateway runs") && stdout(&output).contains("never"),
+        stdout(&output).contains("No gateway is running") && stdout(&output).contains("never"),
         "{}",
         stdout(&output)
     );

@@ -310,7 +310,7 @@ fn a_login_that_fails_says_why() {
         while stderr.read_line(&mut all).expect("stderr can be read") > 0 {
             if let Some(line) = all.lines().last()
                 && line.trim().starts_with("http")
-                && expected != "nobody came back"
+                && expected != "the browser did not return"
             {
                 browse(line.trim());
             }
@@ -323,7 +323,7 @@ fn a_login_that_fails_says_why() {
         assert!(kept.flatten().all(|file| file.path().extension().is_none_or(|it| it != "json")));
     };
     check(Manner { user_says_no: true, ..Manner::default() }, "refused: access_denied (The user said no)");
-    check(Manner::default(), "nobody came back");
+    check(Manner::default(), "the browser did not return");
     let metadata = json!({ "authorization_endpoint": "file:///bin/sh" });
     check(Manner { metadata, ..Manner::default() }, "which is not an https address");
     let metadata = json!({ "code_challenge_methods_supported": ["plain"] });
@@ -444,12 +444,12 @@ fn servers_without_a_sign_in_are_told_apart() {
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    assert!(said("keyed", 2).contains("has a header `Authorization`"));
+    assert!(said("keyed", 2).contains("sends the `Authorization`"));
     assert!(said("near", 2).contains("is a program"));
-    assert!(said("other", 2).contains("servers that can be signed in to: far"));
+    assert!(said("other", 2).contains("servers with a sign-in: far"));
     assert!(said("far", 1).contains("cannot be reached"));
     let output = run(setup.folder.path(), &["logout", "far"]);
     assert!(
-        output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Nobody was signed in")
+        output.status.success() && String::from_utf8_lossy(&output.stdout).contains("There was no sign-in")
     );
 }

@@ -144,7 +144,7 @@ fn changed_tokens_hold_for_the_next_request() {
     edit(&site, |text| text.replace(newer, "short"));
     eventually("the fault is told", || {
         let log = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
-        log.contains("profiles.reader.tokens[0]: this value is shorter").then_some(())
+        log.contains("profiles.reader.tokens[0]: this value must have at least 16 characters").then_some(())
     });
     assert_eq!(client.request("ping", json!({})).status, 200);
     // Without any token in the file anybody comes in.

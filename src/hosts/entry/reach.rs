@@ -19,14 +19,14 @@ impl<'a> EntryReader<'a> {
         let command = self.program_path(command);
         for (key, is_right) in [("args", Value::is_array as fn(&Value) -> bool), ("env", Value::is_object)] {
             if entry.get(key).is_some_and(|value| !value.is_null() && !is_right(value)) {
-                self.notes.push(format!("`{key}` was left out: it is not written as hosts write it"));
+                self.notes.push(format!("`{key}` was left out: it has the wrong type"));
             }
         }
         let mut args = Vec::new();
         let mut before: Option<String> = None;
         for value in entry.get("args").and_then(Value::as_array).into_iter().flatten() {
             let Some(text) = scalar(value) else {
-                self.notes.push("an argument that is no text was left out".into());
+                self.notes.push("an argument that is not a string was left out".into());
                 continue;
             };
             args.push(mark(self.texts.parts(&text), TextPlace::Argument(before.as_deref())));
@@ -55,7 +55,7 @@ impl<'a> EntryReader<'a> {
                     env.push((name.clone(), parts))
                 }
                 _ => self.notes.push(format!(
-                    "the variable {} was left out: it is no name with a text",
+                    "the variable {} was left out: its name or value is invalid",
                     listed(&[name])
                 )),
             }
@@ -123,7 +123,7 @@ impl<'a> EntryReader<'a> {
                 return headers.push((name.into(), value));
             }
             (Err(why), _) => why,
-            (Ok(()), None) => "has a value that cannot be sent".into(),
+            (Ok(()), None) => "has an invalid value".into(),
         };
         self.notes.push(format!("the header {} was left out: it {why}", listed(&[name])));
     }
@@ -149,13 +149,15 @@ impl<'a> EntryReader<'a> {
             return resolved;
         }
         if !whole {
-            self.notes.push(format!("{what} is a relative path; from now on it is relative to servers.toml"));
+            self.notes.push(format!(
+                "{what} is a relative path; in servers.toml the path is relative to that file"
+            ));
         }
         parts
     }
 }
 
-/// The text that the parts may come to. What is not known could stand anywhere in an address as a digit.
+/// Returns a possible value of the parts. A digit replaces an unknown part, because it is valid anywhere in an address.
 fn guessed(parts: &[TextPart]) -> String {
     let text = |part: &TextPart| match part {
         TextPart::Plain(text) | TextPart::Secret { value: text, .. } => text.clone(),
@@ -164,7 +166,7 @@ fn guessed(parts: &[TextPart]) -> String {
     parts.iter().map(text).collect()
 }
 
-/// Texts, and what is one for a program: numbers and truths.
+/// Returns a string, number or boolean as text.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

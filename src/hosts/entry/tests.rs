@@ -83,19 +83,23 @@ fn entries_of_every_host_are_read() {
 
 #[test]
 fn what_cannot_be_carried_over_is_told() {
-    check(None, json!({"type": "sse"}), "left: it has neither");
-    check(None, json!({"type": "ws", "url": "ws://h"}), "left: `ws` is no transport");
+    check(None, json!({"type": "sse"}), "left: the entry has neither");
+    check(
+        None,
+        json!({"type": "ws", "url": "ws://h"}),
+        "left: servers.toml does not support the transport `ws`",
+    );
     check(
         None,
         json!({"url": "unix:///run/x.sock"}),
         "left: its address is not an http:// or https:// address (unix://...)",
     );
-    check(None, json!({"url": "https://"}), "left: its address is no address");
-    check(None, json!({"url": "https://h/a b"}), "left: its address is no address");
+    check(None, json!({"url": "https://"}), "left: its address is not a valid address");
+    check(None, json!({"url": "https://h/a b"}), "left: its address is not a valid address");
     check(None, json!({"url": "https://h:${PORT}/mcp"}), "?");
-    check(None, json!({}), "left: it has neither");
-    check(None, json!({"command": ""}), "left: it has neither");
-    check(None, json!("npx"), "left: the entry is no object");
+    check(None, json!({}), "left: the entry has neither");
+    check(None, json!({"command": ""}), "left: the entry has neither");
+    check(None, json!("npx"), "left: the entry is not an object");
     check(None, json!({"command": "x", "args": "a b"}), "x 0; `args` was left out");
     check(None, json!({"command": "x", "env": {"a-b": null}}), "x 0; the variable `a-b` was left out");
     check(None, json!({"type": "http", "command": "x"}), "x 0");
@@ -103,12 +107,12 @@ fn what_cannot_be_carried_over_is_told() {
     check(
         None,
         json!({"command": "x", "autoApprove": ["a"], "weird": 1}),
-        "x 0; `autoApprove` left out: which tools need no question is the host's own; here `policy` says which need one; `weird` left out",
+        "x 0; `autoApprove` left out: the host decides which tools need no approval; in servers.toml `policy` decides; `weird` left out",
     );
     check(
         None,
         json!({"url": "https://h", "headers": {"Content-Type": "x", "a b": "c", "ok": "é"}}),
-        "https://h; the header `Content-Type` was left out: it is a header that Nonet sets itself; the header `a b` was left out: it cannot be",
+        "https://h; the header `Content-Type` was left out: it is a header set by Nonet itself; the header `a b` was left out: it is not a valid",
     );
     for nonet in ["nonet", "/usr/bin/nonet", "C:\\bin\\Nonet.exe", "${HOME}/nonet"] {
         check(None, json!({"command": nonet}), "nonet");

@@ -63,7 +63,7 @@ fn all_hosts_are_imported_in_one_step_or_not_at_all() {
         import(ImportSource::All, &world.servers_toml(), manner, &world.machine)
     };
     let nothing = all(&world, false).map(|_| ()).unwrap_err().to_string();
-    assert_eq!(nothing, "no MCP host was found on this machine. Give a FILE, or a host's name.");
+    assert_eq!(nothing, "no MCP host found on this machine. Name a FILE or a host.");
 
     let server = |token: &str| json!({"command": "gh", "env": {"GITHUB_TOKEN": token}});
     let (one, two) = (server("ghp_aaaaaaaaaaaaaaaaaaaa"), server("ghp_bbbbbbbbbbbbbbbbbbbb"));
@@ -217,7 +217,7 @@ fn a_broken_servers_toml_is_told_and_left() {
     let file = world.machine.current.join("some.json");
     world.write(&file, &config(json!({"a": {"command": "x"}})));
     for (text, place) in
-        [("[servers.a\n", "servers.toml:1:"), ("servers = 3\n", "servers.toml: `servers` is no table")]
+        [("[servers.a\n", "servers.toml:1:"), ("servers = 3\n", "servers.toml: `servers` is not a table")]
     {
         world.write(&world.servers_toml(), text);
         let fault = import(

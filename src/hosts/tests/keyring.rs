@@ -81,7 +81,7 @@ fn a_secret_that_is_there_with_another_value_stays() {
     let imported = world.try_import(&github(TOKEN), to(&keyring)).unwrap();
     keyring.set("GITHUB_TOKEN", "quicker").unwrap();
     let fault = imported.apply().unwrap_err().to_string();
-    assert!(fault.contains("another secret `GITHUB_TOKEN`"), "{fault}");
+    assert!(fault.contains("just stored a secret `GITHUB_TOKEN`"), "{fault}");
     assert_eq!(keyring.get("GITHUB_TOKEN").as_deref(), Ok("quicker"));
     assert!(keyring.get("DOCS_TOKEN").is_err());
     assert_eq!(toml(&world), "");

@@ -90,7 +90,7 @@ fn secrets_and_servers_are_written_together_or_not_at_all() {
     world.write(&secrets_file::beside(&world.servers_toml()), "GITHUB_TOKEN=mine\n");
     let fault = imported.apply().unwrap_err().to_string();
     assert!(
-        fault.contains("secrets.env: the secrets could not be written: it has just been changed"),
+        fault.contains("secrets.env: cannot write the secrets: another program has just changed it"),
         "{fault}"
     );
     assert_eq!(file(&world).get("GITHUB_TOKEN"), Some("mine"));

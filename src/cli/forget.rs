@@ -1,0 +1,20 @@
+//! `nonet forget`: empties the store.
+
+use anyhow::Context;
+
+use super::{OK, show};
+use crate::store::{self, Forgotten};
+
+/// Deletes search outcomes, kept results and tasks. A running gateway continues with its copies in memory.
+pub(super) fn run() -> anyhow::Result<u8> {
+    let folder = store::folder().context("there is no home folder, so nothing is stored")?;
+    let Forgotten { outcomes, kept } = store::forget(&folder)?;
+    say!(
+        "deleted {} and {} ({}) from {}",
+        show::count(outcomes as u64, "search outcome"),
+        show::count(kept.entries, "kept result"),
+        show::count(kept.bytes, "byte"),
+        folder.display()
+    );
+    Ok(OK)
+}

@@ -1,0 +1,106 @@
+//! `nonet serve`: a gateway on stdio or over HTTP.
+
+#[cfg(unix)]
+use std::time::Duration;
+use std::{io::IsTerminal, path::Path, sync::Arc};
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::{OK, connect, gateway, load, signal};
+use crate::{
+    config::Loaded,
+    gateway::Gateway,
+    serve::{self, HttpOptions, Serving},
+};
+
+/// How often a gateway that serves HTTP checks whether it can also serve this machine's clients.
+#[cfg(unix)]
+const SHARE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Serves MCP on stdio, or over HTTP at an address.
+pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<String>) -> anyhow::Result<u8> {
+    let file = loaded.config.file.clone();
+    if http.is_none() && loaded.config.gateway.shared {
+        return connect::to_shared(&file, profile).await;
+    }
+    let gateway = gateway(loaded, true);
+    watch(&gateway, &file);
+    match http {
+        Some(address) => {
+            let mut addresses = tokio::net::lookup_host(&address).await.with_context(|| {
+                format!("cannot listen on `{address}`; use an address such as 127.0.0.1:8931")
+            })?;
+            let address =
+                addresses.next().with_context(|| format!("`{address}` does not resolve to an address"))?;
+            let options = HttpOptions { address, profile };
+            #[cfg(unix)]
+            share(&gateway, &file);
+            let ready = |serving: Serving| {
+                let address = serving.address;
+                eprintln!("nonet: serving MCP at http://{address}/mcp (configuration: {})", file.display());
+                if let Some(page) = serving.page {
+                    eprintln!("nonet: live page at {page}");
+                }
+            };
+            serve::serve_http(gateway, options, ready, stop_signal()).await?;
+        }
+        None => {
+            if std::io::stdin().is_terminal() {
+                eprintln!("{}", welcome(&file));
+            }
+            serve::serve_stdio(gateway, profile, stop_signal()).await?;
+        }
+    }
+    Ok(OK)
+}
+
+/// Applies changes of the configuration file from now on.
+pub(super) fn watch(gateway: &Arc<Gateway>, file: &Path) {
+    let file = file.to_path_buf();
+    let read = file.clone();
+    tokio::spawn(gateway.clone().watch(file, move || load(&read)));
+}
+
+/// Also serves this machine's clients (`nonet connect`, `[gateway] shared`) as soon as no other gateway does.
+#[cfg(unix)]
+fn share(gateway: &Arc<Gateway>, file: &Path) {
+    let (gateway, file) = (gateway.clone(), file.to_path_buf());
+    tokio::spawn(async move {
+        let mut told = false;
+        loop {
+            match crate::shared::SharedPlace::of(&file).and_then(|place| place.try_own()) {
+                Ok(Some(owner)) => return serve::accept_shared(gateway, owner).await,
+                Ok(None) if std::mem::replace(&mut told, true) => {}
+                Ok(None) => {
+                    tracing::info!("another gateway of this configuration serves `nonet connect`")
+                }
+                Err(error) => {
+                    tracing::warn!("`nonet connect` without an address cannot reach this gateway: {error:#}");
+                    return;
+                }
+            }
+            tokio::time::sleep(SHARE_AGAIN).await;
+        }
+    });
+}
+
+/// The text for a user who starts Nonet in a terminal.
+fn welcome(file: &Path) -> String {
+    let exe = std::env::current_exe().map_or_else(|_| "nonet".into(), |exe| exe.display().to_string());
+    let config = std::path::absolute(file).unwrap_or_else(|_| file.into());
+    let entry = json!({ "mcpServers": { "nonet": { "command": exe, "args": ["--config", config] } } });
+    format!(
+        "Nonet {}: one MCP server in front of all of your MCP servers.\n\
+         Nonet speaks MCP on stdin and stdout, so an MCP client starts it. For Claude Desktop, Cursor and\n\
+         other clients with `mcpServers`, add this to their configuration (more in the README):\n\n{}\n\n\
+         From a shell: `nonet check`, `nonet search \"...\"`, `nonet --help`. Waiting for a client; Ctrl-D exits.",
+        env!("CARGO_PKG_VERSION"),
+        serde_json::to_string_pretty(&entry).unwrap_or_default(),
+    )
+}
+
+/// Resolves at SIGINT or SIGTERM.
+pub(super) async fn stop_signal() {
+    signal::stopped().await;
+}

@@ -1,0 +1,319 @@
+//! The result of an import, before and after it is applied.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+
+use super::{Applied, Change, FileScope, Host, HostFault, Machine, import::unusable};
+use crate::{
+    config::Secret,
+    keyring::{self, Keyring},
+    secrets_file::SecretsFile,
+};
+
+/// The servers of an import, and the new servers.toml.
+pub struct Imported {
+    /// One row for each server that was found, in the order of the files.
+    pub rows: Vec<ImportRow>,
+    /// The variables that the servers need, by name.
+    pub variables: Vec<Variable>,
+    /// The secrets that servers.toml takes from the keyring or from `secrets.env`, by name.
+    pub secrets: Vec<KeptSecret>,
+    /// Notes that are not about a single server.
+    pub notes: Vec<String>,
+    /// The new servers.toml.
+    pub change: Change,
+    pub(super) keyring: Option<Keyring>,
+    pub(super) file: SecretsFile,
+}
+
+/// What became of one server.
+#[derive(Clone, Debug, Serialize)]
+pub struct ImportRow {
+    /// Its name in the host's file.
+    pub name: String,
+    /// The place of the entry.
+    pub from: Origin,
+    /// What was done.
+    #[serde(flatten)]
+    pub done: Done,
+    /// Settings that were left out or changed, and remarks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Why the server must stay in its file although servers.toml has it: Nonet would not run it, or not as the host does.
+    #[serde(skip)]
+    pub stays: Option<String>,
+}
+
+impl ImportRow {
+    fn why_it_stays(&self) -> Option<String> {
+        match &self.done {
+            Done::Skipped { why } => Some(why.clone()),
+            _ => self.stays.clone(),
+        }
+    }
+}
+
+/// The place of a server's entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// The host, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<&'static str>,
+    /// The file.
+    pub file: PathBuf,
+    /// The table in it, such as `mcpServers`.
+    pub table: String,
+}
+
+/// What was done with a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "done", rename_all = "snake_case")]
+pub enum Done {
+    /// It was added under its own name.
+    Added {
+        /// Its name in servers.toml.
+        server: String,
+    },
+    /// It was added under another name: its own is invalid or used by another server.
+    AddedAs {
+        /// Its name in servers.toml.
+        server: String,
+    },
+    /// servers.toml has it.
+    AlreadyThere {
+        /// Its name in servers.toml.
+        server: String,
+    },
+    /// It has taken the place of another of its name.
+    Replaced {
+        /// Its name in servers.toml.
+        server: String,
+    },
+    /// It is Nonet itself.
+    Nonet,
+    /// It was left out.
+    Skipped {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Done {
+    /// The server's name in servers.toml, if it is there.
+    pub fn server(&self) -> Option<&str> {
+        match self {
+            Self::Added { server }
+            | Self::AddedAs { server }
+            | Self::AlreadyThere { server }
+            | Self::Replaced { server } => Some(server),
+            Self::Nonet | Self::Skipped { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Added { .. } => f.write_str("added"),
+            Self::AddedAs { server } => write!(f, "added as {server}"),
+            Self::AlreadyThere { server } => write!(f, "already there as {server}"),
+            Self::Replaced { server } => write!(f, "replaced {server}"),
+            Self::Nonet => f.write_str("unchanged: this is Nonet itself"),
+            Self::Skipped { why } => write!(f, "skipped: {why}"),
+        }
+    }
+}
+
+/// A variable that servers need, without its value.
+#[derive(Clone, Debug, Serialize)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its meaning.
+    pub what: String,
+    /// The servers that need it, by their names in servers.toml.
+    pub servers: Vec<String>,
+    /// Where the value can be found, or where the variable was named.
+    pub places: Vec<String>,
+    /// Whether it is set already.
+    pub set: bool,
+    /// Whether `secrets.env` sets it, and not only the environment that Nonet was asked in.
+    #[serde(skip)]
+    pub kept: bool,
+    /// A line for a shell to set it with; the value goes in the place of `...`.
+    pub hint: String,
+}
+
+/// Where a secret is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecretStore {
+    /// In the keyring of the system.
+    Keyring,
+    /// In `secrets.env` beside servers.toml.
+    File,
+}
+
+/// A secret that is kept for servers.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeptSecret {
+    /// Its name.
+    pub name: String,
+    /// The servers that need it, by their names in servers.toml.
+    pub servers: Vec<String>,
+    /// Where it is kept.
+    #[serde(rename = "in")]
+    pub store: SecretStore,
+    /// Whether it is there already.
+    pub there: bool,
+    #[serde(skip)]
+    pub(super) value: Secret,
+}
+
+/// A server of a host's file that servers.toml has too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Its name in the host's file.
+    pub name: String,
+    /// Its name in servers.toml.
+    pub server: String,
+}
+
+impl Imported {
+    /// Stores the secrets, then writes servers.toml. If one of them fails, neither is done.
+    pub fn apply(&self) -> Result<Applied, HostFault> {
+        let mut stored = Vec::new();
+        let kept = self.store(&mut stored).and_then(|()| self.keep());
+        let applied = match &kept {
+            Ok(_) => self.change.apply(),
+            Err(_) => Ok(Applied { file: None, backup: None }),
+        };
+        if (kept.is_err() || applied.is_err())
+            && let Some(keyring) = &self.keyring
+        {
+            stored.into_iter().for_each(|name| drop(keyring.remove(name)));
+        }
+        if applied.is_err() && kept.as_ref().is_ok_and(|kept| *kept) {
+            drop(self.file.restore());
+        }
+        kept.and(applied)
+    }
+
+    /// Whether nothing would be written or stored.
+    pub fn is_nothing(&self) -> bool {
+        self.change.is_nothing() && self.secrets.iter().all(|kept| kept.there)
+    }
+
+    /// The `secrets.env` beside servers.toml.
+    pub fn secrets_file(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Whether `secrets.env` was there before.
+    pub fn had_secrets_file(&self) -> bool {
+        self.file.was_there()
+    }
+
+    /// Whether any of the servers has a secret in its file.
+    pub fn has_secrets(&self) -> bool {
+        !self.change.secrets.is_empty()
+    }
+
+    /// Has a backup of servers.toml kept, also where servers are only added to it.
+    pub fn keep_backup(&mut self) {
+        self.change.backup = true;
+    }
+
+    fn store<'s>(&'s self, stored: &mut Vec<&'s str>) -> Result<(), HostFault> {
+        let Some(keyring) = &self.keyring else { return Ok(()) };
+        let new = |kept: &&KeptSecret| kept.store == SecretStore::Keyring && !kept.there;
+        for KeptSecret { name, value, .. } in self.secrets.iter().filter(new) {
+            match keyring.get(name) {
+                Err(keyring::Error::NoSecret(_)) => {}
+                Ok(there) if there == value.expose() => continue,
+                Ok(_) => {
+                    let message = format!("another program has just stored a secret `{name}` in the keyring");
+                    return Err(HostFault::new(message, "Nothing was written; try again.".into()));
+                }
+                Err(error) => return Err(unusable(&error)),
+            }
+            keyring.set(name, value.expose()).map_err(|error| unusable(&error))?;
+            stored.push(name);
+        }
+        Ok(())
+    }
+
+    /// Puts secrets into `secrets.env`. Returns whether there were any to put.
+    fn keep(&self) -> Result<bool, HostFault> {
+        let mut file = self.file.clone();
+        let new = |kept: &&KeptSecret| kept.store == SecretStore::File && !kept.there;
+        for KeptSecret { name, value, .. } in self.secrets.iter().filter(new) {
+            file.set(name, value.expose());
+        }
+        let is_new = self.secrets.iter().any(|kept| new(&kept));
+        if is_new {
+            file.write().map_err(|source| {
+                let remedy = "Check the folder and the free disk space; nothing was changed.";
+                HostFault::new(format!("cannot write the secrets: {source}"), remedy.into())
+                    .within(file.path())
+                    .because(source)
+            })?;
+        }
+        Ok(is_new)
+    }
+
+    /// The servers of one table that servers.toml has now and Nonet may run: what [`install`](super::install) may take out
+    /// of it.
+    pub fn carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
+        self.carried_if(host, scope, machine, |done| matches!(done, Done::AlreadyThere { .. }))
+    }
+
+    /// The servers of one table that [`install`](super::install) may take out once this import is applied.
+    pub fn will_be_carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
+        self.carried_if(host, scope, machine, |_| true)
+    }
+
+    fn carried_if(
+        &self,
+        host: &Host,
+        scope: FileScope,
+        machine: &Machine,
+        is_wanted: fn(&Done) -> bool,
+    ) -> Vec<Carried> {
+        let rows = self.rows_of(host, scope, machine);
+        let carried = rows.filter(|row| row.stays.is_none() && is_wanted(&row.done)).filter_map(|row| {
+            let server = row.done.server()?.to_string();
+            Some(Carried { name: row.name.clone(), server })
+        });
+        carried.collect()
+    }
+
+    /// The servers of one table that [`install`](super::install) must leave in it now, each with the reason.
+    pub fn staying(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<(String, String)> {
+        let rows = self.rows_of(host, scope, machine);
+        let missing = |done: &Done| !matches!(done, Done::AlreadyThere { .. });
+        let why = |row: &ImportRow| match row.why_it_stays() {
+            None if row.done.server().is_some() && missing(&row.done) => {
+                Some("it is not in servers.toml".into())
+            }
+            why => why,
+        };
+        rows.filter_map(|row| Some((row.name.clone(), why(row)?))).collect()
+    }
+
+    /// The same once this import is applied.
+    pub fn will_stay(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<(String, String)> {
+        let rows = self.rows_of(host, scope, machine);
+        rows.filter_map(|row| Some((row.name.clone(), row.why_it_stays()?))).collect()
+    }
+
+    fn rows_of(&self, host: &Host, scope: FileScope, machine: &Machine) -> impl Iterator<Item = &ImportRow> {
+        let (file, table) = (host.file(scope, machine), host.table);
+        let is_from = move |from: &Origin| Some(&from.file) == file.as_ref() && from.table == table;
+        self.rows.iter().filter(move |row| is_from(&row.from))
+    }
+}
