@@ -504,13 +504,13 @@ mod tests {
     async fn a_token_is_renewed_thirty_seconds_before_its_expiry() {
         let folder = tempfile::tempdir().expect("a folder");
         let account = Arc::new(signed_in(folder.path()));
-        let token = async || account.token().await.map_err(|error| error.to_string());
-        assert_eq!(token().await, Ok(Some("t0k3n".into())));
+        let told = |token: Result<Option<String>, RenewError>| token.map_err(|error| error.to_string());
+        assert_eq!(told(account.token().await), Ok(Some("t0k3n".into())));
         account.clock.advance(Duration::from_secs(3_600 - 35));
-        assert_eq!(token().await, Ok(Some("t0k3n".into())));
+        assert_eq!(told(account.token().await), Ok(Some("t0k3n".into())));
         account.clock.advance(Duration::from_secs(10));
         // A token without a refresh token cannot be renewed: the attempt ends the sign-in.
-        assert_eq!(token().await, Err("its sign-in is over".into()));
+        assert_eq!(told(account.token().await), Err("its sign-in is over".into()));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The lists of a server, page by page, and the announcements of their changes.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use rmcp::{
     RoleClient,
@@ -88,6 +88,7 @@ pub(super) async fn list(
     })
     .await;
     let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
+    let tools = tools.into_iter().map(Arc::new).collect();
     Ok(Listing { tools, prompts, resources, templates, about: about.unwrap_or_default() })
 }
 
