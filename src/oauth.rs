@@ -305,15 +305,15 @@ impl From<RenewError> for HttpFault {
 }
 
 impl Signer for Account {
-    fn token(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>> {
-        async move { Ok(Account::token(&self).await?) }.boxed()
+    fn current(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>> {
+        async move { Ok(self.token().await?) }.boxed()
     }
 
-    fn another(
+    fn replacement(
         self: Arc<Self>,
         used: Option<String>,
     ) -> BoxFuture<'static, Result<Option<String>, HttpFault>> {
-        async move { Ok(Account::another(&self, used).await?) }.boxed()
+        async move { Ok(self.another(used).await?) }.boxed()
     }
 }
 

@@ -78,9 +78,9 @@ impl From<reqwest::Error> for HttpFault {
 /// Gives requests their bearer tokens.
 pub trait Signer: Send + Sync {
     /// The token for a request; none if nobody has signed in.
-    fn token(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>>;
+    fn current(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>>;
     /// Another token after the server refused the one that was `used`; none if there is no other.
-    fn another(
+    fn replacement(
         self: Arc<Self>,
         used: Option<String>,
     ) -> BoxFuture<'static, Result<Option<String>, HttpFault>>;
@@ -184,7 +184,7 @@ impl Endpoint {
     /// Sends a request with the account's token, and once more where the token was refused and there is another.
     async fn send(&self, request: RequestBuilder) -> Result<HttpReply, HttpFault> {
         let Some(signer) = &self.signer else { return Ok(HttpReply::new(request.send().await?)) };
-        let mut token = signer.clone().token().await?;
+        let mut token = signer.clone().current().await?;
         let mut renewed = false;
         loop {
             let signed = request.try_clone().map(|request| match &token {
@@ -196,7 +196,7 @@ impl Endpoint {
             if reply.status != StatusCode::UNAUTHORIZED || std::mem::replace(&mut renewed, true) {
                 return Ok(reply);
             }
-            match signer.clone().another(token.take()).await? {
+            match signer.clone().replacement(token.take()).await? {
                 None => return Ok(reply),
                 fresh => token = fresh,
             }
