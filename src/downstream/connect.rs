@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{config::Transport, text::clip, web};
 
-type Headers = HashMap<HeaderName, HeaderValue>;
+type HeaderValues = HashMap<HeaderName, HeaderValue>;
 
 /// The longest silence of a server before it is also sent `initialize`. Launchers that download first take longer; over
 /// stdio both answers are then understood.
@@ -131,7 +131,7 @@ impl McpServer {
     async fn greet_http(
         &self,
         url: &str,
-        headers: Headers,
+        headers: HeaderValues,
         patience: Duration,
         silence: Duration,
     ) -> Result<Greeted, Lost> {
@@ -182,7 +182,7 @@ impl McpServer {
     async fn find_sse(
         &self,
         url: &str,
-        headers: Headers,
+        headers: HeaderValues,
         silence: Duration,
         failure: String,
     ) -> Result<Greeted, Lost> {
@@ -201,7 +201,7 @@ impl McpServer {
     async fn greet_sse(
         &self,
         url: &str,
-        headers: Headers,
+        headers: HeaderValues,
         silence: Duration,
     ) -> Result<Greeted, HandshakeError> {
         let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());

@@ -16,10 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Gateway, Indexing, Recalled, Snapshot, builtin, lists};
 use crate::{
+    allocator,
     catalog::{Catalog, GATEWAY, Listing},
     config::ServerSettings,
     downstream::Update,
-    memory,
     search::{Document, EmbedError, Graph, Index, Passage},
 };
 
@@ -245,7 +245,7 @@ impl Gateway {
             let passages: Arc<[Passage]> =
                 index.documents().iter().map(|document| document.passage(index.rules())).collect();
             // A list is read, checked and indexed in several forms, of which one stays.
-            memory::give_back();
+            allocator::give_back();
             (Snapshot::new(catalog, index, generation), passages)
         })
         .await;
