@@ -1,9 +1,9 @@
-//! The gateway: every server, one catalogue, one index, and the operations on them.
+//! The gateway: all servers, one catalogue, one index, and the operations on them.
 //!
-//! Read this first. [`Gateway::connect`] starts the servers; one publisher task turns what they list
-//! into a [`Snapshot`] and swaps it in whole (`publish`). Every operation takes one snapshot and keeps it. The
-//! operations are in the files beside: `call` (the one road of a call), `discover` (search, browse,
-//! describe), `graph` (run_parallel and workflows), `ask`, `apps`, `skills`, `builtin`.
+//! Start reading here. [`Gateway::connect`] starts the servers; one publisher task turns their tool lists
+//! into a [`Snapshot`] and replaces it whole (`publish`). Each operation takes one snapshot and keeps it. The
+//! operations are in the sibling files: `call` (the one road of a call), `discover` (search, browse,
+//! describe), `graph` (run_parallel and workflows), `questions`, `apps`, `skills`, `builtin`.
 
 mod absent;
 mod apps;
@@ -22,6 +22,7 @@ mod lists;
 mod mailbox;
 mod prompts_resources;
 mod publish;
+mod publisher;
 mod questions;
 mod reload;
 pub mod run;
@@ -35,21 +36,12 @@ pub mod status;
 mod unmatched;
 mod world;
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{Catalog, GATEWAY},
     clock::Clock,
     config::Config,
     downstream::{Connection, ConnectionContext, Dial, Update, process_guard::ProcessGuard},
@@ -58,7 +50,7 @@ use crate::{
     learning::Learning,
     metrics::Metrics,
     oauth::Vault,
-    search::{Embedder, Graph, Index},
+    search::Embedder,
     select::Selector,
     shell,
     store::{Retention, SqliteStore, Store},
@@ -72,6 +64,7 @@ pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
 pub use prompts_resources::Page;
+use publisher::Publisher;
 pub use questions::AskArguments;
 use questions::Questions;
 use servers::{Life, Servers};
@@ -82,86 +75,62 @@ pub use snapshot::Snapshot;
 pub use unmatched::Unmatched;
 pub use world::{Changes, Connections};
 
-/// How far indexing has come.
+/// The progress of indexing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Indexing {
-    /// The catalogue that is being indexed.
+    /// The catalogue being indexed.
     pub generation: u64,
-    /// Texts whose vectors are known.
+    /// Texts with known vectors.
     pub done: usize,
-    /// Texts in all.
+    /// All texts.
     pub total: usize,
-    /// Whether search by meaning covers this catalogue, or never will (see `failed`).
+    /// Whether indexing is over: search by meaning covers this catalogue, or never will (see `failed`).
     pub finished: bool,
-    /// Whether there are no vectors because the embedder failed.
+    /// Whether vectors are missing because the embedder failed.
     pub failed: bool,
-}
-
-/// How much of the last known lists is in the snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recalled {
-    /// Nobody has asked for them, or they are kept nowhere.
-    Idle,
-    /// They are being read.
-    Reading,
-    /// They are in the catalogue.
-    Listed,
-    /// They are in the index as well, by their words.
-    Indexed,
 }
 
 /// What a gateway is started with beside its configuration.
 #[derive(Default)]
 pub struct Options {
-    /// Nonet's own executable, which guards child processes and runs jq filters in a process of their
-    /// own; none in tests of the library.
+    /// Nonet's own executable, which guards child processes and runs jq filters in a separate process; `None`
+    /// in library tests.
     pub executable: Option<PathBuf>,
-    /// Servers that are reached over byte streams instead of their configured transport.
+    /// Servers reached over byte streams instead of their configured transport.
     pub dials: BTreeMap<String, Box<Dial>>,
-    /// Search by keywords alone: the model is not loaded.
+    /// Keyword search only: the model is not loaded.
     pub without_embedder: bool,
-    /// Where the last known lists are kept; nowhere if absent.
+    /// The folder of the last known lists; without it, lists are not cached.
     pub cache: Option<PathBuf>,
-    /// Where the store is, which holds what was learned and what is kept; nothing outlives the process if absent.
+    /// The folder of the store (learned outcomes, kept results); without it, both end with the process.
     pub state: Option<PathBuf>,
 }
 
-/// The gateway.
+/// All servers, and the operations that clients may ask for.
 pub struct Gateway {
-    /// The servers, and the configuration that they come from.
+    /// The servers and their configuration.
     servers: Servers,
-    /// The open sessions.
     sessions: Sessions,
-    /// What users are asked and have agreed to.
+    /// Open questions and the approvals already given.
     pub(crate) questions: Questions,
-    /// Counters.
+    /// Counters for `/metrics`.
     pub metrics: Metrics,
-    /// Calls in the background.
+    /// Background calls.
     pub jobs: Arc<Jobs>,
-    /// Calls as they end.
+    /// Finished calls.
     pub calls: Feed,
-    embedding: Mutex<Option<AbortHandle>>,
-    /// The newest graph of a large catalogue, and whether one is being built.
-    graph: ArcSwapOption<Graph>,
-    improving: AtomicBool,
-    snapshot: ArcSwap<Snapshot>,
-    indexing: watch::Sender<Indexing>,
-    embedder: Mutex<Option<Embedder>>,
-    without_embedder: bool,
-    cache: Option<PathBuf>,
+    /// What is known of the servers: the catalogue and its index.
+    publisher: Arc<Publisher>,
     learning: Learning,
     /// Results that outlive their calls.
     pub kept: KeptResults,
-    /// Skills and apps, as searches name them.
+    /// Skills and apps as search lists them.
     guides: see_also::Guides,
-    /// How much of the last lists is there.
-    recalled: watch::Sender<Recalled>,
-    updates: Mutex<Option<mpsc::Sender<Update>>>,
     life: Life,
 }
 
 impl Gateway {
-    /// A gateway with nothing started: it answers at once, with its own tools alone.
+    /// Creates a gateway without starting anything: it answers at once, with only its own tools.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
         let around = ConnectionContext {
@@ -174,67 +143,44 @@ impl Gateway {
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
         let store: Arc<dyn Store> = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
-        let own = builtin::listing();
-        let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
-        let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
-        let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
+        let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
             sessions: Sessions::default(),
             questions: Questions::default(),
             metrics: Metrics::default(),
             calls: Feed::default(),
-            embedding: Mutex::default(),
-            graph: ArcSwapOption::empty(),
-            improving: AtomicBool::new(false),
-            snapshot: ArcSwap::from_pointee(snapshot),
-            indexing: watch::Sender::new(Indexing::default()),
-            embedder: Mutex::default(),
-            without_embedder: options.without_embedder,
-            cache: options.cache,
+            publisher,
             learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: see_also::Guides::default(),
-            recalled: watch::Sender::new(Recalled::Idle),
-            updates: Mutex::default(),
             life,
         })
     }
 
-    /// Begins to read the last known lists and returns at once. A second call does nothing.
+    /// Starts reading the last known lists and returns at once. A second call does nothing.
     pub fn recall(self: &Arc<Self>) {
-        let mut updates = self.updates.lock();
-        if updates.is_some() {
-            return;
-        }
-        let (sender, receiver) = mpsc::channel(256);
-        *updates = Some(sender);
-        if self.cache.is_some() {
-            self.recalled.send_replace(Recalled::Reading);
-        }
+        let Some(updates) = self.publisher.take_updates() else { return };
         let gateway = self.clone();
-        self.life.tasks.spawn(async move { gateway.publish(receiver).await });
+        self.life.tasks.spawn(async move { gateway.publish(updates).await });
     }
 
-    /// Starts every server and the embedder, all at the same time, and returns at once. A second
-    /// call does nothing.
+    /// Starts all servers and the embedder concurrently and returns at once. A second call does nothing.
     pub fn connect(self: &Arc<Self>) {
         self.recall();
-        let Some(updates) = self.updates.lock().clone() else { return };
+        let Some(updates) = self.publisher.updates() else { return };
         if self.life.stop.is_cancelled() {
             return;
         }
-        if !self.without_embedder {
-            self.embedder.lock().get_or_insert_with(|| Embedder::start(&self.config().embedder));
-        }
-        if self.servers.start(&updates) && !self.without_embedder {
+        self.publisher.start_embedder(&self.config().embedder);
+        if self.servers.start(&updates) && !self.publisher.is_without_embedder() {
             let gateway = self.clone();
             self.life.tasks.spawn(async move { gateway.recalled().await });
         }
     }
 
-    /// Stops every server and waits until all have left.
+    /// Stops all servers and waits for them to exit.
     pub async fn stop(&self) {
         self.life.end().await;
     }
@@ -244,99 +190,94 @@ impl Gateway {
         &self.life.stop
     }
 
-    /// The catalogue and the index as they are now.
+    /// Returns the current catalogue and index.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
+        self.publisher.snapshot()
     }
 
-    /// How far indexing has come, to wait on.
+    /// Watches the progress of indexing.
     pub fn indexing(&self) -> watch::Receiver<Indexing> {
-        self.indexing.subscribe()
+        self.publisher.indexing()
     }
 
-    /// What an operation of a session goes by. An operation takes it once.
+    /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
     pub fn gate(&self, session: &Arc<Session>) -> Gate {
         Gate::new(self.servers.world(), self.snapshot(), session.clone())
     }
 
-    /// The configuration that it runs with now.
+    /// Returns the current configuration.
     pub fn config(&self) -> Arc<Config> {
         self.servers.world().config.clone()
     }
 
-    /// Changes whenever another configuration was taken up.
+    /// Changes whenever a configuration is loaded.
     pub fn reloads(&self) -> watch::Receiver<()> {
         self.servers.reloads()
     }
 
-    /// The connections as they are now, by server name.
+    /// Returns the current connections by server name.
     pub fn connections(&self) -> Arc<Connections> {
         self.servers.world().connections.clone()
     }
 
-    /// The connection for a caller's requests to a server.
+    /// Returns the connection for a caller's requests to a server.
     fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         self.servers.connection_for(&self.gate(&caller.session), caller, server)
     }
 
-    /// How many sessions are open, and how many notices wait for them.
+    /// Counts the open sessions and the notices queued for them.
     pub fn session_counts(&self) -> (usize, usize) {
         self.sessions.counts()
     }
 
-    /// The sessions with a known client: number, client name, profile.
+    /// Returns number, client name and profile of each session with a known client.
     pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
         self.sessions.clients()
     }
 
-    /// How long it has been running.
+    /// Returns the time since the start.
     pub fn uptime(&self) -> Duration {
         self.servers.since.elapsed()
     }
 
-    /// The embedder, once it was started.
+    /// Returns the embedder, if started.
     pub fn embedder(&self) -> Option<Embedder> {
-        self.embedder.lock().clone()
+        self.publisher.embedder()
     }
 
-    /// A new session under a profile.
+    /// Opens a session under a profile.
     pub fn open_session(&self, profile: Option<String>) -> Arc<Session> {
         self.sessions.open(profile)
     }
 
-    /// A caller of this session, whose client calls itself `client` (`clientInfo.name`).
+    /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).
     pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
         let limits = self.config().limits(client);
         Caller { session, client: client.into(), limits, ..Caller::default() }
     }
 
-    /// Waits until every server is ready or has failed once, at most `limit`.
+    /// Waits until each server is ready or has failed once, for at most `limit`.
     pub async fn settled(&self, limit: Duration) {
         self.servers.settled(limit).await;
     }
 
-    /// Waits until the last known lists are in the catalogue, if they are being read: milliseconds.
+    /// Waits until the last known lists are in the catalogue, if they are being read. Takes milliseconds.
     pub async fn recalled_lists(&self) {
-        if *self.recalled.borrow() == Recalled::Reading {
-            let _ = self.recalled.subscribe().wait_for(|now| *now != Recalled::Reading).await;
-        }
+        self.publisher.listed().await;
     }
 
-    /// Waits until the last known lists can be searched by their words, if they are being read.
+    /// Waits until keyword search covers the last known lists, if they are being read.
     pub async fn searchable(&self) {
-        let there = |now: &Recalled| matches!(now, Recalled::Idle | Recalled::Indexed);
-        if !there(&self.recalled.borrow()) {
-            let _ = self.recalled.subscribe().wait_for(there).await;
-        }
+        self.publisher.searchable().await;
     }
 
-    /// Waits until what the servers have listed so far is in the catalogue.
+    /// Waits until the catalogue has everything that the servers have listed so far.
     pub async fn published(&self) {
-        // Before the servers are started nothing else is on its way.
+        // Before the servers are started, no other list is pending.
         if !*self.servers.started().borrow() {
             return self.searchable().await;
         }
-        let updates = self.updates.lock().clone();
+        let updates = self.publisher.updates();
         if let Some(updates) = updates {
             let (tell, told) = oneshot::channel();
             if updates.send(Update::Barrier(tell)).await.is_ok() {
@@ -345,7 +286,8 @@ impl Gateway {
         }
     }
 
-    /// Waits until search by meaning covers what the servers have listed so far, at most `limit`.
+    /// Waits until search by meaning covers everything that the servers have listed so far, for at most
+    /// `limit`.
     pub async fn indexed(&self, limit: Duration) {
         let covered = async {
             self.published().await;

@@ -1,4 +1,4 @@
-//! The catalogue and its index at one moment, and what each profile makes of them.
+//! The catalogue and its index at one moment, with each profile's view of them.
 
 use std::{
     collections::HashSet,
@@ -8,29 +8,29 @@ use std::{
 use dashmap::DashMap;
 
 use crate::{
-    catalog::{Catalog, GATEWAY, Tool},
+    catalog::{Catalog, GATEWAY, Source, Tool},
     config::Config,
     results::json_len,
     search::Index,
 };
 
-/// A catalogue and an index that belong together.
+/// A catalogue and the index built from it.
 pub struct Snapshot {
-    /// Every known tool.
+    /// All known tools.
     pub catalog: Arc<Catalog>,
     /// The visible tools, as documents.
     pub index: Arc<Index>,
-    /// Counts up with each catalogue.
+    /// Increases with each catalogue.
     pub generation: u64,
-    /// The visible tools, in the order of the documents.
+    /// The visible tools, in document order.
     pub(super) tools: Arc<[Arc<Tool>]>,
-    /// The view of each profile, from its first use on.
+    /// The view of each profile, computed on first use.
     pub(super) views: Arc<DashMap<Option<String>, Arc<View>>>,
-    /// The bytes of all definitions, from their first use on.
+    /// The size of all definitions, computed on first use.
     bytes: Arc<OnceLock<usize>>,
 }
 
-/// What one profile makes of the tools of a snapshot, by document.
+/// What one profile sees of a snapshot, by document.
 pub(super) struct View {
     /// The configuration with the profile.
     pub config: Arc<Config>,
@@ -43,35 +43,70 @@ pub(super) struct View {
 }
 
 impl Snapshot {
+    /// A snapshot of nothing.
+    pub fn empty(config: &Config) -> Snapshot {
+        let index = Index::new(Vec::new(), &config.embedder);
+        Snapshot::new(Arc::default(), Arc::new(index), 0)
+    }
+
+    /// The snapshot of these lists, without vectors. It costs what differs from this one.
+    pub fn updated(
+        &self,
+        sources: impl IntoIterator<Item = Source>,
+        config: &Config,
+        generation: u64,
+    ) -> Snapshot {
+        let catalog = self.catalog.updated(sources, &config.policies);
+        self.indexed(Arc::new(catalog), config, generation)
+    }
+
+    /// The snapshot of another catalogue. A document is made only for a tool that this one does not have.
+    pub(super) fn indexed(&self, catalog: Arc<Catalog>, config: &Config, generation: u64) -> Snapshot {
+        let document = |tool: &Arc<Tool>| {
+            let about = catalog.servers().get(&tool.server).map_or("", |entry| &entry.description);
+            let at = self.place(&tool.full).filter(|&at| Arc::ptr_eq(&self.tools[at], tool));
+            let known = at.and_then(|at| self.index.documents().get(at));
+            match known.filter(|document| document.group_description == about) {
+                Some(document) => document.clone(),
+                None => Arc::new(tool.document(about)),
+            }
+        };
+        let documents = catalog.visible().map(document).collect();
+        let index = self.index.updated(documents, &config.embedder);
+        Snapshot::new(catalog, Arc::new(index), generation)
+    }
+
     pub(super) fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
         let tools = catalog.visible().cloned().collect();
         Snapshot { catalog, index, generation, tools, views: Arc::default(), bytes: Arc::default() }
     }
 
-    /// The same catalogue with another state of its index.
+    /// Returns the same catalogue with another index.
     pub(super) fn with_index(&self, index: Arc<Index>) -> Snapshot {
         let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
         let (views, bytes) = (self.views.clone(), self.bytes.clone());
         Snapshot { catalog, index, generation: self.generation, tools, views, bytes }
     }
 
-    /// The tool of a document.
     pub(super) fn tool(&self, document: usize) -> Option<&Arc<Tool>> {
         self.tools.get(document)
     }
 
-    /// The visible tools of servers, without Nonet's own.
+    /// Returns the visible tools of servers, without Nonet's own.
     pub fn of_servers(&self) -> impl Iterator<Item = &Arc<Tool>> {
         self.tools.iter().filter(|tool| &*tool.server != GATEWAY)
     }
 
-    /// The bytes of the definitions of servers' tools as JSON, counted once for a catalogue.
+    /// Returns the size of the servers' tool definitions as JSON, in bytes. Computed once per catalogue.
     pub fn bytes(&self) -> usize {
         *self.bytes.get_or_init(|| self.of_servers().map(|tool| json_len(&tool.definition)).sum())
     }
 
-    /// The document of the visible tool with this full name.
+    /// Returns the document of the visible tool with this full name.
     pub(super) fn place(&self, full: &str) -> Option<usize> {
         self.tools.binary_search_by(|tool| (*tool.full).cmp(full)).ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

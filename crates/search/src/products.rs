@@ -1,19 +1,19 @@
-//! Which products documents are bound to and requests name: who asks for a spreadsheet did not ask for Excel, and who asks
-//! for GitHub did not ask for GitLab.
+//! The products that documents are bound to and that requests name: a request for a spreadsheet does not ask
+//! for Excel, and a request for GitHub does not ask for GitLab.
 //!
-//! A document is bound to the products that its group's name, its own name, or the first sentence of what is said of either
-//! names: those of a list of well-known ones, and any word of a group's name that is no common word. Knows names; has not
-//! heard of scores.
+//! A document is bound to the products in its group's name, its own name, or the first sentence of either
+//! description: well-known products from a list, and any uncommon word of a group's name. Knows names, not
+//! scores.
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
 };
 
 use super::{Document, text};
 
-/// Well-known products, each with the words that name it: in names of servers and tools, and in requests. A phrase has its words
-/// joined by `_`. One with a `*` is a word of English too: it counts in names alone.
+/// Well-known products with the words for each, in names of servers and tools and in requests. `_` joins the
+/// words of a phrase. A product with `*` is also an English word, so it counts in names only.
 const KNOWN: &str = "\
     git, github gh, gitlab gl, bitbucket, gitea, jenkins, circleci, bitrise, sonarqube, codacy, npm \
     npmjs, pypi, docker dockerfile, kubernetes k8s kubectl kube, helm, terraform, ansible, vscode, \
@@ -43,7 +43,7 @@ const KNOWN: &str = "\
     huggingface hugging_face, gemini, anthropic, coinbase, binance, etsy, zapier, imdb, chrome \
     devtools, firefox, whois";
 
-/// Words of servers' names that say what kind of thing they are and not whose.
+/// Common words in servers' names: the kind of server, not the product.
 const COMMON: &str = "\
     access account advisor agent agents ai airport alarm algorithm analysis analytics analyzer and \
     android api app apps art article assistant audio auth automation bank blog board book books bot \
@@ -74,16 +74,16 @@ const COMMON: &str = "\
     view viewer voice weather web website wiki windows with workflow workspace world write writer \
     writing xml your";
 
-/// Products that are many in one sentence.
+/// A sentence with this many products is about none of them.
 const MANY: usize = 3;
 
-/// Whether a folded word is the name of a well-known product wherever it stands.
+/// Whether a folded word always names a well-known product.
 pub(super) fn is_known(word: &str) -> bool {
     known().get(word).is_some_and(|(_, anywhere)| *anywhere)
 }
 
-/// The numbers of well-known products by their names, words joined with one space, and whether a name counts anywhere and
-/// not in names alone.
+/// Returns the well-known products by name (words joined with a space): number, and whether the name counts
+/// everywhere or in names only.
 fn known() -> &'static HashMap<String, (u32, bool)> {
     static NAMES: LazyLock<HashMap<String, (u32, bool)>> = LazyLock::new(|| {
         let lines = (0..).zip(KNOWN.split(','));
@@ -102,55 +102,78 @@ fn is_common(word: &str) -> bool {
     word.chars().count() < 3 || word.bytes().all(|byte| byte.is_ascii_digit()) || WORDS.contains(word)
 }
 
+/// A product that something is bound to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Product {
+    /// A well-known one.
+    Known(u32),
+    /// A word of a group's name that is no common word and no well-known product.
+    Own(Arc<str>),
+}
+
 /// What every document of an index is bound to.
+#[derive(Default)]
 pub(super) struct Products {
-    /// Words of groups' names that are no common words and no well-known products, by number.
-    words: HashMap<String, u32>,
+    /// Words of groups' names that are no common words and no well-known products.
+    words: HashSet<Arc<str>>,
     /// For each document the products, each once.
-    bound: Vec<Vec<u32>>,
+    bound: Vec<Arc<[Product]>>,
 }
 
 impl Products {
-    pub(super) fn new(documents: &[Document]) -> Products {
-        let mut words: HashMap<String, u32> = HashMap::new();
-        let mut of_groups: HashMap<&str, Vec<u32>> = HashMap::new();
-        let bound = documents.iter().map(|document| {
+    /// What these documents are bound to. For each that is among `before`'s the place that it has there.
+    pub(super) fn updated(
+        before: &Products,
+        documents: &[Arc<Document>],
+        kept: &[Option<usize>],
+    ) -> Products {
+        let mut words = HashSet::new();
+        let mut of_groups: HashMap<&str, Vec<Product>> = HashMap::new();
+        let mut bound = Vec::with_capacity(documents.len());
+        for (document, kept) in documents.iter().zip(kept) {
             let of_group = of_groups.entry(&document.group).or_insert_with(|| {
-                let mut found = named_by(&document.group_description);
-                for word in plain_words(&document.group).into_iter().filter(|word| !is_common(word)) {
-                    let next = (known().len() + words.len()) as u32;
-                    let number = known().get(&word).map(|(number, _)| *number);
-                    found.push(number.unwrap_or_else(|| *words.entry(word).or_insert(next)));
-                }
-                found
+                let own = plain_words(&document.group).into_iter().filter(|word| !is_common(word));
+                own.map(|word| match known().get(&word) {
+                    Some((number, _)) => Product::Known(*number),
+                    None => {
+                        let word: Arc<str> = word.into();
+                        words.insert(word.clone());
+                        Product::Own(word)
+                    }
+                })
+                .collect()
             });
-            let mut found = of_group.clone();
-            found.extend(known_in(&plain_words(&document.name), true));
-            found.extend(named_by(&document.description));
-            found.sort_unstable();
-            found.dedup();
-            found
-        });
-        let bound = bound.collect();
+            bound.push(match kept {
+                Some(at) => before.bound[*at].clone(),
+                None => {
+                    let numbers = named_by(&document.group_description)
+                        .into_iter()
+                        .chain(known_in(&plain_words(&document.name), true))
+                        .chain(named_by(&document.description));
+                    let mut found: Vec<Product> =
+                        of_group.iter().cloned().chain(numbers.map(Product::Known)).collect();
+                    found.sort_unstable();
+                    found.dedup();
+                    found.into()
+                }
+            });
+        }
         Products { words, bound }
     }
 
     /// The products that a request names.
-    pub(super) fn named(&self, request: &str) -> Vec<u32> {
+    pub(super) fn named(&self, request: &str) -> Vec<Product> {
         let words = plain_words(request);
-        let own = words.iter().filter_map(|word| self.words.get(word)).copied();
-        let mut named: Vec<u32> = known_in(&words, false).into_iter().chain(own).collect();
-        named.sort_unstable();
-        named.dedup();
-        named
+        let own = words.iter().filter_map(|word| self.words.get(word.as_str())).cloned().map(Product::Own);
+        known_in(&words, false).into_iter().map(Product::Known).chain(own).collect()
     }
 
     /// How a document stands to the products that were named.
-    pub(super) fn bound(&self, named: &[u32], document: usize) -> Bound {
-        let bound = self.bound.get(document).map_or(&[][..], Vec::as_slice);
+    pub(super) fn bound(&self, named: &[Product], document: usize) -> Bound {
+        let bound = self.bound.get(document).map_or(&[][..], |bound| bound);
         if bound.iter().any(|product| named.contains(product)) {
             Bound::Named
-        } else if bound.iter().any(|product| (*product as usize) < known().len()) {
+        } else if bound.iter().any(|product| matches!(product, Product::Known(_))) {
             Bound::Other
         } else {
             Bound::Free
@@ -158,18 +181,18 @@ impl Products {
     }
 }
 
-/// How a document stands to the products that a request names.
+/// How a document relates to the products that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// It is bound to one of them.
+    /// Bound to one of them.
     Named,
-    /// It is bound to another well-known one.
+    /// Bound to another well-known product.
     Other,
-    /// It is bound to none, or only to a word of its group that is no well-known product.
+    /// Bound to none, or only to a word of its group that is not a well-known product.
     Free,
 }
 
-/// The words as written and, of `GitHubActions`, the parts: a product's name is no two words for a capital in it.
+/// Returns the words as written, and the parts of `GitHubActions`: a capital does not split a product's name.
 fn plain_words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for run in text.split(|c: char| !c.is_alphanumeric()).filter(|run| !run.is_empty()) {
@@ -184,7 +207,7 @@ fn plain_words(text: &str) -> Vec<String> {
     words
 }
 
-/// The well-known products that a first sentence names; none where it names many, because then it is about none of them.
+/// Returns the well-known products in a first sentence; none if it names many.
 fn named_by(description: &str) -> Vec<u32> {
     let mut named = known_in(&plain_words(text::first_sentence(description)), false);
     named.sort_unstable();
@@ -192,7 +215,7 @@ fn named_by(description: &str) -> Vec<u32> {
     if named.len() < MANY { named } else { Vec::new() }
 }
 
-/// The well-known products that words name, by up to three words each.
+/// Returns the well-known products in a list of words, up to three words each.
 fn known_in(words: &[String], are_name: bool) -> Vec<u32> {
     let phrases =
         (0..words.len()).flat_map(|at| (1..=3.min(words.len() - at)).map(move |length| (at, length)));
@@ -223,13 +246,14 @@ mod tests {
                 "",
             )
         };
-        let products = Products::new(&[
+        let documents = [
             document("github", "create_issue", "Opens an issue in a GitHub repository"),
             document("office", "add_row", "Adds a row to an Excel workbook"),
             document("files", "read_file", "Reads a file"),
             document("convert", "to_markdown", "Converts PDF, Word documents, Excel and PowerPoint files"),
             document("verodat", "query", "Asks a question"),
-        ]);
+        ];
+        let products = Products::updated(&Products::default(), &documents.map(Arc::new), &[None; 5]);
         let check = |request: &str, expected: [Bound; 5]| {
             let named = products.named(request);
             assert_eq!([0, 1, 2, 3, 4].map(|at| products.bound(&named, at)), expected, "{request}");

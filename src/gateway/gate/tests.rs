@@ -4,14 +4,15 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    catalog::Listing,
+    catalog::{Catalog, Listing, Source},
     config,
     downstream::{ConnectionContext, process_guard::ProcessGuard},
     gateway::builtin,
     search::Index,
 };
 
-/// The gate of a session under a profile, before any server has started. Each server lists the tools that `lists` names.
+/// The gate of a session under a profile, before any server has started. `lists` has the tools of each
+/// server.
 fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     let config = config::parse(toml, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
     let around = Arc::new(ConnectionContext {
@@ -25,14 +26,15 @@ fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     .world;
     let mut known: BTreeMap<&str, Listing> = BTreeMap::from([(GATEWAY, builtin::listing())]);
     for (server, tools) in lists {
-        let tools = tools.as_array().cloned().unwrap_or_default();
+        let tools = tools.as_array().into_iter().flatten().cloned().map(Arc::new).collect();
         known.insert(server, Listing { tools, ..Listing::default() });
     }
-    let settings: BTreeMap<&str, _> =
-        world.connections.iter().map(|(name, connection)| (&**name, connection.settings())).collect();
-    let listings =
-        known.iter().map(|(server, listing)| (*server, listing, settings.get(server).map(|own| &**own)));
-    let catalog = Catalog::new(listings, &world.config.policies);
+    let sources = known.into_iter().map(|(server, listing)| Source {
+        server: server.into(),
+        listing: Arc::new(listing),
+        settings: world.connections.get(server).map(|connection| connection.settings()),
+    });
+    let catalog = Catalog::new(sources, &world.config.policies);
     let index = Arc::new(Index::new(Vec::new(), &world.config.embedder));
     let snapshot = Snapshot::new(Arc::new(catalog), index, 1);
     Gate::new(Arc::new(world), Arc::new(snapshot), Session::new(profile.map(String::from)))
@@ -80,7 +82,7 @@ fn a_profile_allows_what_its_rules_name() {
     check("deny = ['*.write', 'files.delete_*']", &["files.read", "shop.list_orders"]);
     check("only = ['*.write']", &["files.write", "shop.write"]);
     check("only = ['*.write']\nmax_risk = 'low'", &[]);
-    // `allow` adds to categories and tags, and limits by itself; `deny` wins.
+    // `allow` adds to categories and tags; without those it is the only limit. `deny` wins.
     check("max_risk = 'low'\nallow = ['shop.write']", &["shop.write"]);
     check(
         "categories = ['shop']\nallow = ['files.*']\ndeny = ['files.write']",
@@ -153,7 +155,7 @@ fn servers_without_a_list_are_named_where_a_name_means_them() {
     assert_eq!(gate.named_server("mail.send"), Some("mail".into()));
     assert_eq!(gate.named_server("post.send"), None);
     assert_eq!(gate.trouble("mail"), Some("starting"));
-    // Its list is on its way.
+    // Its list is still pending.
     assert!(gate.out_of_reach("mail.send").is_none());
     let fault = gate.out_of_reach("broken.run").expect("it is left out");
     assert!(!fault.retryable && fault.message.contains("timeout"), "{fault}");
