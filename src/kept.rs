@@ -11,9 +11,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde_json::{Map, Value};
 
 use crate::{
+    allocator,
     fault::{Code, Fault},
     jobs::{self, JobEnd, JobOwner, Jobs},
-    memory,
     results::{self, Body, Whole},
     select::{SelectError, Selector},
     store::{KeptCounts, Store, StoreError},
@@ -189,7 +189,7 @@ pub fn settle_memory(bytes: usize) {
     if bytes >= LARGE {
         tokio::spawn(async {
             tokio::time::sleep(WRITE_TIME).await;
-            let _ = tokio::task::spawn_blocking(memory::give_back).await;
+            let _ = tokio::task::spawn_blocking(allocator::give_back).await;
         });
     }
 }

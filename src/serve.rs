@@ -53,7 +53,7 @@ use tokio_util::{
 };
 
 use self::{
-    in_flight::{Channels, LogThreshold, Outcome, Parkings},
+    in_flight::{Channels, LogThreshold, Parkings, RequestOutcome},
     list_changes::{Lists, tell_changed},
     verbatim::Verbatim,
 };
@@ -252,8 +252,8 @@ impl NonetServer {
             }
         };
         match open.run(&self.parkings.passed, context, None).await {
-            Outcome::Ended(passed) => passed.map(Ok),
-            Outcome::Asks(asked) => Ok(Err(asked)),
+            RequestOutcome::Ended(passed) => passed.map(Ok),
+            RequestOutcome::Asks(asked) => Ok(Err(asked)),
         }
     }
 
@@ -385,8 +385,8 @@ impl ServerHandler for NonetServer {
             }
         };
         let answer = match open.run(&self.parkings.calls, &context, level).await {
-            Outcome::Ended(answer) => answer,
-            Outcome::Asks(asked) => return Ok(CallToolResponse::InputRequired(*asked)),
+            RequestOutcome::Ended(answer) => answer,
+            RequestOutcome::Asks(asked) => return Ok(CallToolResponse::InputRequired(*asked)),
         };
         let answer = match (answer, caller) {
             // A client that wants a task gets a task, even if the call has ended already.

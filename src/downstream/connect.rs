@@ -42,7 +42,7 @@ use crate::{
     },
 };
 
-type Headers = HashMap<HeaderName, HeaderValue>;
+type HeaderValues = HashMap<HeaderName, HeaderValue>;
 
 /// The longest silence of a server before it is also sent `initialize`. Launchers that download first take longer; over
 /// stdio both answers are then understood.
@@ -139,7 +139,7 @@ impl McpServer {
     async fn greet_http(
         &self,
         url: &str,
-        headers: Headers,
+        headers: HeaderValues,
         patience: Duration,
         silence: Duration,
     ) -> Result<Greeted, Lost> {
@@ -190,7 +190,7 @@ impl McpServer {
     async fn find_sse(
         &self,
         url: &str,
-        headers: Headers,
+        headers: HeaderValues,
         silence: Duration,
         failure: String,
     ) -> Result<Greeted, Lost> {
@@ -211,7 +211,7 @@ impl McpServer {
     async fn greet_sse(
         &self,
         url: &str,
-        headers: Headers,
+        headers: HeaderValues,
         silence: Duration,
     ) -> Result<Greeted, HandshakeError> {
         let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());

@@ -19,10 +19,10 @@ use tokio::{
 
 use super::{Indexing, Snapshot, builtin, lists, servers::Life, world::World};
 use crate::{
+    allocator,
     catalog::{GATEWAY, Listing, Source},
     config::{Config, ServerSettings},
     downstream::Update,
-    memory,
     search::{EmbedError, Embedder, Graph, Index, Settings},
 };
 
@@ -233,7 +233,7 @@ impl Publisher {
             }
             let snapshot = before.indexed(catalog, &world.config, generation);
             // A list is read, checked and indexed in several forms, of which one stays.
-            memory::give_back();
+            allocator::give_back();
             snapshot
         })
         .await;

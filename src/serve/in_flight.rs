@@ -77,7 +77,7 @@ struct Parked<T> {
 }
 
 /// How a request left its handler.
-pub(super) enum Outcome<T> {
+pub(super) enum RequestOutcome<T> {
     /// The work has ended.
     Ended(T),
     /// The client has to answer first.
@@ -159,7 +159,7 @@ impl<T: Send + 'static> InFlight<T> {
         parking: &Arc<Parking<T>>,
         context: &RequestContext<RoleServer>,
         level: Option<LogLevel>,
-    ) -> Outcome<T> {
+    ) -> RequestOutcome<T> {
         let (token, peer) = (context.meta.get_progress_token(), &context.peer);
         let forward = async |mut params: Value| {
             params["progressToken"] = json!(token);
@@ -178,7 +178,7 @@ impl<T: Send + 'static> InFlight<T> {
                 Some(toward) = self.toward.recv() => match toward {
                     ToClient::Log(params) => tell(peer, params, level).await,
                     ToClient::Ask(requests, reply) if self.asker.parks => match parking.park(self, requests, reply) {
-                        Ok(asked) => return Outcome::Asks(asked),
+                        Ok(asked) => return RequestOutcome::Asks(asked),
                         Err(open) => self = *open,
                     },
                     ToClient::Ask(requests, reply) => asking.push(ask(peer, requests, reply).boxed()),
@@ -203,7 +203,7 @@ impl<T: Send + 'static> InFlight<T> {
                 tell(peer, params, level).await;
             }
         }
-        Outcome::Ended(ended)
+        RequestOutcome::Ended(ended)
     }
 }
 

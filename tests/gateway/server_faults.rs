@@ -178,15 +178,6 @@ fn a_server_that_hangs_in_a_call_delays_nobody() {
 }
 
 #[test]
-fn a_start_that_takes_too_long_is_told() {
-    let mut client = Setup::new()
-        .server_with("slow", json!({ "start_delay_ms": 60_000 }), "start_timeout = '300ms'")
-        .start();
-    let state = client.until("slow", "down");
-    assert!(state["last_error"].as_str().is_some_and(|text| text.contains("start_timeout")), "{state}");
-}
-
-#[test]
 fn a_call_waits_for_a_server_that_is_starting_again() {
     let setup = Setup::new();
     let tools = json!([{ "name": "crash", "on": { "crash": true } }, { "name": "look" }]);

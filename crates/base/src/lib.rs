@@ -1,6 +1,6 @@
-//! What every crate of Nonet may need: text, files, the time of day, memory. Knows nothing of Nonet.
+//! What every crate of Nonet may need: text, files, the time of day, the allocator. Knows nothing of Nonet.
 
+pub mod allocator;
 pub mod clock;
 pub mod files;
-pub mod memory;
 pub mod text;

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use nonet_base::memory;
+use nonet_base::allocator;
 
 use super::{
     Passage, Passages, Settings,
@@ -94,7 +94,7 @@ impl Embedder {
             move || match load(&settings, &tell_cache) {
                 Ok(model) => {
                     // Loading unpacks the weights several times.
-                    memory::give_back();
+                    allocator::give_back();
                     tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
                     serve(model, queries_in, documents_in);
                 }
