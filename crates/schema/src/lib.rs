@@ -20,8 +20,9 @@ mod tests;
 mod unknown;
 
 use std::{
+    ops::Deref,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, LazyLock, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
@@ -32,7 +33,7 @@ use jsonschema::{PatternOptions, Validator};
 use limits::Cost;
 pub use readings::from_text;
 pub use repair::bare;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 pub use signature::Parameter;
 
 /// How long a schema of unknown cost may take to read params, and to compile, which is done once.
@@ -60,13 +61,33 @@ pub struct Schema {
 /// What a watched thread shares with the schema.
 #[derive(Debug)]
 struct Inner {
-    raw: Value,
+    raw: Raw,
     tool: String,
     compiled: OnceLock<Result<Compiled, String>>,
     /// Set once reading took too long: the schema counts as broken from then on.
     overran: AtomicBool,
     /// Held while a thread is watched, so that a definition has one that never comes back at most.
     turn: Mutex<()>,
+}
+
+/// A schema as a server gave it.
+#[derive(Debug)]
+enum Raw {
+    Own(Value),
+    /// The `inputSchema` of a tool's definition, which others have too.
+    Input(Arc<Value>),
+}
+
+impl Deref for Raw {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        static ANY: LazyLock<Value> = LazyLock::new(|| json!({ "type": "object" }));
+        match self {
+            Raw::Own(schema) => schema,
+            Raw::Input(definition) => definition.get("inputSchema").unwrap_or(&ANY),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -99,11 +120,20 @@ pub struct Misfit {
 impl Schema {
     /// Takes a schema as a server gave it. Anything but an object counts as "any object".
     pub fn new(raw: Value) -> Self {
-        Self::of_tool("", raw)
+        Self::made("", Raw::Own(raw))
     }
 
     /// The same for the tool of this name, which models may wrap its params in.
     pub fn of_tool(tool: &str, raw: Value) -> Self {
+        Self::made(tool, Raw::Own(raw))
+    }
+
+    /// The input schema of a tool's definition, which is shared. Without one it is "any object".
+    pub fn of_definition(tool: &str, definition: Arc<Value>) -> Self {
+        Self::made(tool, Raw::Input(definition))
+    }
+
+    fn made(tool: &str, raw: Raw) -> Self {
         let inner = Inner {
             raw,
             tool: tool.into(),

@@ -2,7 +2,7 @@
 //!
 //! Knows JSON Schema as far as properties have names and descriptions; has not heard of a protocol or a connection.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::{Map, Value};
 
@@ -54,6 +54,25 @@ impl Passage {
             .flat_map(|((text, _), (length, weight))| [&length[..], text.as_bytes(), &weight[..]]);
         let key = cache::key(parts);
         Passage { texts, key }
+    }
+}
+
+/// Passages in an order. One may be made when it is wanted: most are known by their keys.
+pub trait Passages: Sync {
+    /// What each is known by.
+    fn keys(&self) -> Cow<'_, [Key]>;
+
+    /// The passage at a place.
+    fn passage(&self, at: usize) -> Cow<'_, Passage>;
+}
+
+impl<P: AsRef<[Passage]> + Sync + ?Sized> Passages for P {
+    fn keys(&self) -> Cow<'_, [Key]> {
+        self.as_ref().iter().map(|passage| passage.key).collect()
+    }
+
+    fn passage(&self, at: usize) -> Cow<'_, Passage> {
+        Cow::Borrowed(&self.as_ref()[at])
     }
 }
 
