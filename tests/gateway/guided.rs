@@ -175,7 +175,7 @@ fn what_is_switched_off_or_known_in_part_stays_with_its_client() {
     let before = files(&home);
     let missing = text(&nonet(&home, &["setup", "cursor", "--yes", "--profile", "nope"]));
     assert!(
-        missing.contains("there is no [profiles.nope]") && missing.contains("there are: none"),
+        missing.contains("there is no [profiles.nope]") && missing.contains("profiles: none"),
         "{missing}"
     );
     let dry = text(&nonet(&home, &["setup", "cursor", "--dry-run"]));

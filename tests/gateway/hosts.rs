@@ -173,7 +173,7 @@ fn no_server_is_taken_from_a_client_that_nonet_would_leave_out() {
         let said = text(&refused);
         assert_eq!(refused.status.code(), Some(2), "{said}");
         for part in [
-            "nothing was changed: Nonet leaves out 2 servers that Claude Desktop has",
+            "nothing was changed: Nonet leaves out 2 servers of Claude Desktop",
             "  docs: the environment variable `DOCS_TOKEN` is not set\n",
             "  github: the environment variable `GITHUB_PERSONAL_ACCESS_TOKEN` is not set\n",
             "`nonet import claude-desktop`",
@@ -306,7 +306,7 @@ fn an_option_goes_where_it_counts_or_is_refused() {
     let missing = nonet(&home, &["install", "claude-desktop", "--profile", "reader"]);
     let said = text(&missing);
     assert!(missing.status.code() == Some(2) && said.contains("there is no [profiles.reader]"), "{said}");
-    assert!(said.contains("there are: none") && fs::read(&file).expect("it is there") == before, "{said}");
+    assert!(said.contains("profiles: none") && fs::read(&file).expect("it is there") == before, "{said}");
     let config = home.path().join(".config/nonet/servers.toml");
     let toml = fs::read_to_string(&config).expect("it is there");
     fs::write(&config, toml + "\n[profiles.reader]\n").expect("it can be written");
