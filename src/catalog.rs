@@ -6,7 +6,7 @@
 mod risk;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -21,6 +21,7 @@ use crate::{
     prose,
     schema::Schema,
     search::Document,
+    text::{clip, hex},
 };
 
 /// How much of what a server says of itself is kept, in characters.
@@ -33,7 +34,7 @@ const MOST_DESCRIBED: usize = 5;
 const SUGGESTIONS: usize = 5;
 
 /// One tool of one server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tool {
     /// The server's name, or [`GATEWAY`].
     pub server: Arc<str>,
@@ -52,7 +53,7 @@ pub struct Tool {
     /// Its description, whole.
     pub description: String,
     /// The definition as the server listed it, verbatim.
-    pub definition: Value,
+    pub definition: Arc<Value>,
     /// Its input schema.
     pub schema: Schema,
     /// What a call can do at worst.
@@ -77,6 +78,19 @@ pub struct Tool {
     pub version: String,
     /// `name(param: type, ...)`.
     pub signature: String,
+    keys: Keys,
+}
+
+/// What a tool is looked up by, beside its names.
+#[derive(Clone, Debug)]
+struct Keys {
+    /// Its wire name where nothing clashes, and where something does.
+    plain: Arc<str>,
+    hashed: Arc<str>,
+    /// Its full name, its own and its wire name, folded.
+    full: Arc<str>,
+    own: Arc<str>,
+    wire: Arc<str>,
 }
 
 impl Tool {
@@ -85,7 +99,7 @@ impl Tool {
         let text = if self.description.is_empty() { &self.title } else { &self.description };
         let first = text.trim().split("\n\n").next().unwrap_or_default();
         let flat = first.split_whitespace().collect::<Vec<_>>().join(" ");
-        crate::text::clip(&flat, max)
+        clip(&flat, max)
     }
 
     /// A call of this tool that can be copied: required parameters stand as placeholders.
@@ -113,7 +127,7 @@ impl Tool {
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Listing {
     /// Tool definitions, verbatim.
-    pub tools: Vec<Value>,
+    pub tools: Vec<Arc<Value>>,
     /// Prompt definitions, verbatim.
     #[serde(default)]
     pub prompts: Vec<Value>,
@@ -128,6 +142,38 @@ pub struct Listing {
     pub about: String,
 }
 
+impl Listing {
+    /// The same, with the definitions of an earlier list where they did not change.
+    pub fn sharing(mut self, before: &Listing) -> Listing {
+        let known: HashMap<&str, &Arc<Value>> =
+            before.tools.iter().filter_map(|tool| Some((own_name(tool)?, tool))).collect();
+        for tool in &mut self.tools {
+            let old = own_name(tool).and_then(|name| known.get(name)).filter(|old| **old == tool);
+            if let Some(old) = old {
+                *tool = (*old).clone();
+            }
+        }
+        self
+    }
+
+    /// Whether prompts and resources are those of another list.
+    fn offers_the_same(&self, other: &Listing) -> bool {
+        (&self.prompts, &self.resources, &self.templates)
+            == (&other.prompts, &other.resources, &other.templates)
+    }
+}
+
+/// One server's list, with what the configuration says of the server; nothing for Nonet's own tools.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The server's name, or [`GATEWAY`].
+    pub server: Arc<str>,
+    /// What it listed.
+    pub listing: Arc<Listing>,
+    /// Its settings.
+    pub settings: Option<Arc<ServerSettings>>,
+}
+
 /// One server's part of the catalogue.
 #[derive(Clone, Debug, Default)]
 pub struct ServerEntry {
@@ -139,12 +185,8 @@ pub struct ServerEntry {
     pub tools: Vec<Arc<str>>,
     /// How many of its tools the configuration keeps out.
     pub kept_out: usize,
-    /// Its prompts' definitions, verbatim.
-    pub prompts: Vec<Value>,
-    /// Its resources' definitions, verbatim.
-    pub resources: Vec<Value>,
-    /// Its resource templates' definitions, verbatim.
-    pub templates: Vec<Value>,
+    /// Its prompts, resources and the rest, verbatim.
+    pub listing: Arc<Listing>,
 }
 
 /// Every tool that is known. A clone shares the tools.
@@ -156,77 +198,176 @@ pub struct Catalog {
     by_own: HashMap<Arc<str>, Arc<Tool>>,
     /// Verbatim tools without their own name, by full name, with the server that has it.
     clashes: BTreeMap<Arc<str>, Arc<str>>,
-    by_fold: HashMap<String, Vec<Arc<str>>>,
-    by_bare: HashMap<String, Vec<Arc<str>>>,
-    servers: BTreeMap<Arc<str>, ServerEntry>,
+    by_fold: HashMap<Arc<str>, Vec<Arc<str>>>,
+    by_bare: HashMap<Arc<str>, Vec<Arc<str>>>,
+    servers: BTreeMap<Arc<str>, Arc<ServerEntry>>,
     passed: Arc<PromptsResources>,
+    /// What it was made of.
+    parts: BTreeMap<Arc<str>, Part>,
+    policies: BTreeMap<String, PolicyRule>,
+}
+
+/// What comes of one source by itself.
+#[derive(Clone, Debug)]
+struct Part {
+    source: Source,
+    /// Its tools, each name once.
+    tools: Vec<Arc<Tool>>,
+    /// Its entry, if no other server has one of its full names.
+    entry: Arc<ServerEntry>,
+}
+
+impl Part {
+    /// A part of the catalogue; of the part `before`, what stays the same stays. `same_rules`: that was made with the same
+    /// policies.
+    fn new(
+        source: Source,
+        before: Option<&Part>,
+        same_rules: bool,
+        policies: &BTreeMap<String, PolicyRule>,
+    ) -> Part {
+        let server = &source.server;
+        let settings = source.settings.as_deref();
+        let same_rules = before.is_some_and(|before| same_rules && before.source.settings == source.settings);
+        if let Some(before) = before.filter(|before| Arc::ptr_eq(&before.source.listing, &source.listing))
+            && same_rules
+        {
+            return before.clone();
+        }
+        let old: HashMap<&str, &Arc<Tool>> =
+            before.into_iter().flat_map(|before| &before.tools).map(|tool| (&*tool.name, tool)).collect();
+        let mut seen = HashSet::new();
+        let mut tools = Vec::with_capacity(source.listing.tools.len());
+        for definition in &source.listing.tools {
+            let Some(name) = own_name(definition) else {
+                tracing::warn!(%server, definition = %clip(&definition.to_string(), 120), "a tool without a name was left out");
+                continue;
+            };
+            if !seen.insert(name) {
+                tracing::warn!(tool = %name::full_name(server, name), "the server lists this tool twice; the first counts");
+                continue;
+            }
+            // `Arc`s are compared by what they hold only where they are not the same.
+            let old = old.get(name).filter(|old| old.definition == *definition);
+            tools.push(match old {
+                Some(old) if same_rules => (*old).clone(),
+                _ => Arc::new(build(server, name, definition, old.map(|old| &***old), settings, policies)),
+            });
+        }
+        let about = settings.and_then(|s| s.description.clone());
+        let entry = ServerEntry {
+            description: about.unwrap_or_else(|| prose::plain(&source.listing.about, ABOUT)),
+            verbatim: settings.is_some_and(|s| s.expose == Expose::Verbatim),
+            listing: source.listing.clone(),
+            ..ServerEntry::default()
+        };
+        let entry = Arc::new(entry.with_tools(&tools));
+        Part { source, tools, entry }
+    }
+}
+
+impl ServerEntry {
+    fn with_tools<'a>(self, tools: impl IntoIterator<Item = &'a Arc<Tool>>) -> ServerEntry {
+        let (visible, blocked): (Vec<_>, Vec<_>) = tools.into_iter().partition(|tool| tool.blocked.is_none());
+        let mut tools: Vec<Arc<str>> = visible.into_iter().map(|tool| tool.full.clone()).collect();
+        tools.sort();
+        ServerEntry { tools, kept_out: blocked.len(), ..self }
+    }
 }
 
 impl Catalog {
-    /// Joins listings into one catalogue. `settings` is absent for Nonet's own tools. `policies` are those of the whole
-    /// configuration, by name.
-    pub fn new<'a>(
-        listings: impl IntoIterator<Item = (&'a str, &'a Listing, Option<&'a ServerSettings>)>,
-        policies: &BTreeMap<String, PolicyRule>,
-    ) -> Self {
-        let mut tools: BTreeMap<Arc<str>, Tool> = BTreeMap::new();
-        let mut servers = BTreeMap::new();
-        for (server, listing, settings) in listings {
-            let server: Arc<str> = server.into();
-            let about = settings.and_then(|s| s.description.clone());
-            let mut entry = ServerEntry {
-                description: about.unwrap_or_else(|| prose::plain(&listing.about, ABOUT)),
-                verbatim: settings.is_some_and(|s| s.expose == Expose::Verbatim),
-                prompts: listing.prompts.clone(),
-                resources: listing.resources.clone(),
-                templates: listing.templates.clone(),
-                ..ServerEntry::default()
-            };
-            for definition in &listing.tools {
-                let Some(tool) = build(&server, definition, settings, policies) else {
-                    tracing::warn!(%server, definition = %crate::text::clip(&definition.to_string(), 120), "a tool without a name was left out");
-                    continue;
-                };
-                if tools.contains_key(&tool.full) {
-                    tracing::warn!(tool = %tool.full, "the server lists this tool twice; the first counts");
-                    continue;
-                }
-                match tool.blocked {
-                    None => entry.tools.push(tool.full.clone()),
-                    Some(_) => entry.kept_out += 1,
-                }
-                tools.insert(tool.full.clone(), tool);
-            }
-            entry.tools.sort();
-            servers.insert(server, entry);
-        }
-        Self::index(give_wire_names(tools), servers)
+    /// Joins lists into one catalogue. `policies` are those of the whole configuration, by name.
+    pub fn new(sources: impl IntoIterator<Item = Source>, policies: &BTreeMap<String, PolicyRule>) -> Self {
+        Self::default().updated(sources, policies)
     }
 
-    fn index(tools: BTreeMap<Arc<str>, Tool>, servers: BTreeMap<Arc<str>, ServerEntry>) -> Self {
-        let offers = servers.iter().map(|(server, entry)| ServerOffer {
-            server,
-            verbatim: entry.verbatim,
-            prompts: &entry.prompts,
-            resources: &entry.resources,
-            templates: &entry.templates,
-        });
-        let passed = Arc::new(PromptsResources::new(offers));
-        let mut catalog = Self { servers, passed, ..Self::default() };
-        for (full, tool) in tools {
-            let tool = Arc::new(tool);
-            catalog.by_wire.insert(tool.wire.clone(), tool.clone());
-            for key in [name::fold(&full), name::fold(&tool.wire)] {
-                let names = catalog.by_fold.entry(key).or_default();
-                if !names.contains(&full) {
-                    names.push(full.clone());
-                }
-            }
-            catalog.by_bare.entry(name::fold(&tool.name)).or_default().push(full.clone());
-            catalog.tools.insert(full, tool);
+    /// The catalogue of these sources: the same as a new one. What comes of a list that this one has (the same `Arc`) under the
+    /// same settings, and of a definition that did not change, is taken over.
+    pub fn updated(
+        &self,
+        sources: impl IntoIterator<Item = Source>,
+        policies: &BTreeMap<String, PolicyRule>,
+    ) -> Self {
+        let same_rules = self.policies == *policies;
+        let mut parts: BTreeMap<Arc<str>, Part> = BTreeMap::new();
+        for source in sources {
+            let server = source.server.clone();
+            let part = Part::new(source, self.parts.get(&server), same_rules, policies);
+            parts.insert(server, part);
         }
+        let shadowed = give_wire_names(&mut parts);
+        let mut catalog = Self { policies: policies.clone(), ..Self::default() };
+        for (server, part) in &parts {
+            let is_shadowed =
+                |tool: &&Arc<Tool>| shadowed.get(&tool.full).is_some_and(|first| first != server);
+            let entry = if part.tools.iter().any(|tool| is_shadowed(&tool)) {
+                let own = part.tools.iter().filter(|tool| !is_shadowed(tool));
+                Arc::new(ServerEntry::clone(&part.entry).with_tools(own))
+            } else {
+                part.entry.clone()
+            };
+            catalog.servers.insert(server.clone(), entry);
+        }
+        let own = parts.values().flat_map(|part| &part.tools);
+        let mut tools: Vec<&Arc<Tool>> =
+            own.filter(|tool| shadowed.get(&tool.full).is_none_or(|first| *first == tool.server)).collect();
+        tools.sort_by(|a, b| a.full.cmp(&b.full));
+        for tool in &tools {
+            catalog.by_wire.insert(tool.wire.clone(), (*tool).clone());
+            let keys = &tool.keys;
+            catalog.by_fold.entry(keys.full.clone()).or_default().push(tool.full.clone());
+            if keys.wire != keys.full {
+                catalog.by_fold.entry(keys.wire.clone()).or_default().push(tool.full.clone());
+            }
+            catalog.by_bare.entry(keys.own.clone()).or_default().push(tool.full.clone());
+        }
+        catalog.tools = tools.into_iter().map(|tool| (tool.full.clone(), tool.clone())).collect();
+        catalog.passed = self.passed_of(&parts);
+        catalog.parts = parts;
         catalog.give_own_names();
         catalog
+    }
+
+    /// All that it answers with, in an order.
+    #[cfg(test)]
+    pub(crate) fn picture(&self) -> String {
+        let names =
+            |map: &HashMap<Arc<str>, Vec<Arc<str>>>| format!("{:?}", map.iter().collect::<BTreeMap<_, _>>());
+        let tools = |map: &HashMap<Arc<str>, Arc<Tool>>| {
+            format!("{:?}", map.iter().map(|(name, tool)| (name, &tool.full)).collect::<BTreeMap<_, _>>())
+        };
+        let each = self.tools.values().map(|tool| {
+            let Tool { server, full, wire, policy_rule, blocked, version, signature, definition, .. } = &**tool;
+            let listed = self.listed_name(tool);
+            format!("{server} {full} {wire} {listed} {policy_rule} {blocked:?} {version} {signature} {definition}\n")
+        });
+        let servers = self.servers.iter().map(|(name, entry)| {
+            let ServerEntry { description, verbatim, tools, kept_out, .. } = &**entry;
+            format!("{name} {description} {verbatim} {tools:?} {kept_out}\n")
+        });
+        let maps = [names(&self.by_fold), names(&self.by_bare), tools(&self.by_wire), tools(&self.by_own)];
+        format!("{}{}{maps:#?}{:?}", each.collect::<String>(), servers.collect::<String>(), self.clashes)
+    }
+
+    /// The prompts and resources of all servers; those of this catalogue where they are the same.
+    fn passed_of(&self, parts: &BTreeMap<Arc<str>, Part>) -> Arc<PromptsResources> {
+        let offers = || {
+            parts.iter().map(|(server, Part { source: Source { listing, .. }, entry, .. })| ServerOffer {
+                server,
+                verbatim: entry.verbatim,
+                prompts: &listing.prompts,
+                resources: &listing.resources,
+                templates: &listing.templates,
+            })
+        };
+        let same = |(one, other): (&Part, &Part)| {
+            let (a, b) = (&one.source, &other.source);
+            a.server == b.server
+                && one.entry.verbatim == other.entry.verbatim
+                && (Arc::ptr_eq(&a.listing, &b.listing) || a.listing.offers_the_same(&b.listing))
+        };
+        let is_same = self.parts.len() == parts.len() && self.parts.values().zip(parts.values()).all(same);
+        if is_same { self.passed.clone() } else { Arc::new(PromptsResources::new(offers())) }
     }
 
     /// Gives verbatim tools their own names. The first by server name keeps a name; none takes one that leads elsewhere.
@@ -270,7 +411,7 @@ impl Catalog {
     }
 
     /// Every server with its description and tools, by name.
-    pub fn servers(&self) -> &BTreeMap<Arc<str>, ServerEntry> {
+    pub fn servers(&self) -> &BTreeMap<Arc<str>, Arc<ServerEntry>> {
         &self.servers
     }
 
@@ -329,7 +470,7 @@ impl Catalog {
         for name in [Some(given), short].into_iter().flatten() {
             let fold = name::fold(name);
             let mut names: Vec<&Arc<str>> =
-                [&self.by_fold, &self.by_bare].iter().filter_map(|map| map.get(&fold)).flatten().collect();
+                [&self.by_fold, &self.by_bare].iter().filter_map(|map| map.get(&*fold)).flatten().collect();
             names.sort();
             names.dedup();
             if names.iter().any(|full| seen(&self.tools[*full])) {
@@ -382,40 +523,61 @@ impl Catalog {
     }
 }
 
-/// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name
-/// depends on which of them came first.
-fn give_wire_names(tools: BTreeMap<Arc<str>, Tool>) -> BTreeMap<Arc<str>, Tool> {
-    let wires: Vec<Wire> = tools.values().map(|tool| Wire::new(&tool.server, &tool.name)).collect();
-    let mut uses: HashMap<&str, usize> = HashMap::new();
-    for wire in &wires {
-        *uses.entry(&wire.plain).or_default() += 1;
-        if wire.hashed != wire.plain {
-            *uses.entry(&wire.hashed).or_default() += 1;
+/// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name depends on which of them
+/// came first. Returns the full names that several servers give, with the first of those servers, which has the name.
+fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Part>) -> HashMap<Arc<str>, Arc<str>> {
+    let mut first: HashMap<Arc<str>, &Arc<str>> = HashMap::new();
+    let mut shadowed: HashMap<Arc<str>, Arc<str>> = HashMap::new();
+    let mut uses: HashMap<Arc<str>, usize> = HashMap::new();
+    for (server, part) in &*parts {
+        for tool in &part.tools {
+            if let Some(first) = first.get(&tool.full) {
+                tracing::warn!(tool = %tool.full, %first, %server, "two servers have a tool of this name; the first counts");
+                shadowed.insert(tool.full.clone(), (*first).clone());
+                continue;
+            }
+            first.insert(tool.full.clone(), server);
+            *uses.entry(tool.keys.plain.clone()).or_default() += 1;
+            if tool.keys.hashed != tool.keys.plain {
+                *uses.entry(tool.keys.hashed.clone()).or_default() += 1;
+            }
         }
     }
-    let names: Vec<Arc<str>> = wires
-        .iter()
-        .map(|wire| if uses[wire.plain.as_str()] == 1 { &wire.plain } else { &wire.hashed })
-        .map(|name| name.as_str().into())
-        .collect();
-    tools
-        .into_iter()
-        .zip(names)
-        .map(|((full, mut tool), wire)| {
-            tool.wire = wire;
-            (full, tool)
-        })
-        .collect()
+    for tool in parts.values_mut().flat_map(|part| &mut part.tools) {
+        let keys = &tool.keys;
+        let wire = if uses.get(&keys.plain) == Some(&1) { &keys.plain } else { &keys.hashed };
+        if tool.wire != *wire {
+            let (wire, mut renamed) = (wire.clone(), Tool::clone(tool));
+            renamed.keys.wire = folded(&wire, &renamed.keys.full);
+            renamed.wire = wire;
+            *tool = Arc::new(renamed);
+        }
+    }
+    shadowed
 }
 
+/// A folded name; the other one where both are the same.
+fn folded(name: &str, other: &Arc<str>) -> Arc<str> {
+    let fold = name::fold(name);
+    if fold == **other { other.clone() } else { fold.into() }
+}
+
+/// The own name of a tool: no tool is without one.
+fn own_name(definition: &Value) -> Option<&str> {
+    definition.get("name")?.as_str().filter(|name| !name.is_empty())
+}
+
+/// Makes a tool of its definition, which `old` has too.
 fn build(
     server: &Arc<str>,
-    definition: &Value,
+    name: &str,
+    definition: &Arc<Value>,
+    old: Option<&Tool>,
     settings: Option<&ServerSettings>,
     policies: &BTreeMap<String, PolicyRule>,
-) -> Option<Tool> {
+) -> Tool {
     let text = |key: &str| definition.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
-    let name: Arc<str> = definition.get("name")?.as_str().filter(|name| !name.is_empty())?.into();
+    let name: Arc<str> = name.into();
     let annotations = definition.get("annotations");
     let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
     let title = match text("title") {
@@ -425,8 +587,11 @@ fn build(
         title => title,
     };
     let read_only = hint("readOnlyHint") == Some(true);
-    let schema =
-        Schema::of_tool(&name, definition.get("inputSchema").cloned().unwrap_or(json!({"type": "object"})));
+    // What was compiled of it stays.
+    let (definition, schema) = match old {
+        Some(old) => (old.definition.clone(), old.schema.clone()),
+        None => (definition.clone(), Schema::of_definition(&name, definition.clone())),
+    };
     let own = settings.and_then(|s| s.tools.get(&*name));
     let blocked = settings.and_then(|s| {
         if let Some(allowed) = &s.allowed_tools
@@ -440,15 +605,24 @@ fn build(
         }
     });
     let full: Arc<str> = name::full_name(server, &name).into();
+    let Wire { plain, hashed } = Wire::new(server, &name);
+    let (plain, fold): (Arc<str>, Arc<str>) = (plain.into(), name::fold(&full).into());
+    let keys = Keys {
+        hashed: hashed.into(),
+        own: name::fold(&name).into(),
+        wire: folded(&plain, &fold),
+        full: fold,
+        plain: plain.clone(),
+    };
     let risk = own.and_then(|own| own.risk).unwrap_or_else(|| risk::risk(&name, annotations));
     let (policy, policy_rule) = policy(server, &name, &full, risk, settings, policies);
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
     tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
     let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
-    Some(Tool {
+    Tool {
         server: server.clone(),
-        wire: "".into(),
+        wire: plain,
         verbatim,
         mirrored: verbatim && schema.raw().to_string().contains("\"x-mcp-header\""),
         title,
@@ -462,13 +636,14 @@ fn build(
         blocked,
         aliases: own.map(|o| o.aliases.clone()).unwrap_or_default(),
         tags,
-        version: version(definition),
+        version: version(&definition),
         signature: schema.signature(&full),
         schema,
-        definition: definition.clone(),
+        definition,
         name,
         full,
-    })
+        keys,
+    }
 }
 
 /// What happens when a tool is called, and the key that says so. What is said of the tool itself goes before what is said of
@@ -502,5 +677,5 @@ fn policy(
 
 fn version(definition: &Value) -> String {
     let digest = Sha256::digest(definition.to_string().as_bytes());
-    crate::text::hex(&digest[..6])
+    hex(&digest[..6])
 }

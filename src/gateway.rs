@@ -22,6 +22,7 @@ mod lists;
 mod mailbox;
 mod prompts_resources;
 mod publish;
+mod publisher;
 mod questions;
 mod reload;
 pub mod run;
@@ -35,21 +36,12 @@ pub mod status;
 mod unmatched;
 mod world;
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    catalog::{Catalog, GATEWAY},
     clock::Clock,
     config::Config,
     downstream::{Connection, ConnectionContext, Dial, Update, process_guard::ProcessGuard},
@@ -58,7 +50,7 @@ use crate::{
     learning::Learning,
     metrics::Metrics,
     oauth::Vault,
-    search::{Embedder, Graph, Index},
+    search::Embedder,
     select::Selector,
     shell,
     store::{Retention, SqliteStore, Store},
@@ -72,6 +64,7 @@ pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
 pub use prompts_resources::Page;
+use publisher::Publisher;
 pub use questions::AskArguments;
 use questions::Questions;
 use servers::{Life, Servers};
@@ -97,20 +90,7 @@ pub struct Indexing {
     pub failed: bool,
 }
 
-/// How far the last known lists have been restored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recalled {
-    /// Not requested, or no cache folder.
-    Idle,
-    /// Being read.
-    Reading,
-    /// In the catalogue.
-    Listed,
-    /// In the keyword index too.
-    Indexed,
-}
-
-/// Start options besides the configuration.
+/// What a gateway is started with beside its configuration.
 #[derive(Default)]
 pub struct Options {
     /// Nonet's own executable, which guards child processes and runs jq filters in a separate process; `None`
@@ -139,22 +119,13 @@ pub struct Gateway {
     pub jobs: Arc<Jobs>,
     /// Finished calls.
     pub calls: Feed,
-    embedding: Mutex<Option<AbortHandle>>,
-    /// The latest graph of a large catalogue, and whether one is being built.
-    graph: ArcSwapOption<Graph>,
-    improving: AtomicBool,
-    snapshot: ArcSwap<Snapshot>,
-    indexing: watch::Sender<Indexing>,
-    embedder: Mutex<Option<Embedder>>,
-    without_embedder: bool,
-    cache: Option<PathBuf>,
+    /// What is known of the servers: the catalogue and its index.
+    publisher: Arc<Publisher>,
     learning: Learning,
     /// Results that outlive their calls.
     pub kept: KeptResults,
     /// Skills and apps as search lists them.
     guides: see_also::Guides,
-    recalled: watch::Sender<Recalled>,
-    updates: Mutex<Option<mpsc::Sender<Update>>>,
     life: Life,
 }
 
@@ -172,60 +143,38 @@ impl Gateway {
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
         let store: Arc<dyn Store> = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
-        let own = builtin::listing();
-        let catalog = Catalog::new([(GATEWAY, &own, None)], &config.policies);
-        let index = Arc::new(Index::new(publish::documents(&catalog), &config.embedder));
-        let snapshot = Snapshot::new(Arc::new(catalog), index, 0);
+        let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
             sessions: Sessions::default(),
             questions: Questions::default(),
             metrics: Metrics::default(),
             calls: Feed::default(),
-            embedding: Mutex::default(),
-            graph: ArcSwapOption::empty(),
-            improving: AtomicBool::new(false),
-            snapshot: ArcSwap::from_pointee(snapshot),
-            indexing: watch::Sender::new(Indexing::default()),
-            embedder: Mutex::default(),
-            without_embedder: options.without_embedder,
-            cache: options.cache,
+            publisher,
             learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: see_also::Guides::default(),
-            recalled: watch::Sender::new(Recalled::Idle),
-            updates: Mutex::default(),
             life,
         })
     }
 
     /// Starts reading the last known lists and returns at once. A second call does nothing.
     pub fn recall(self: &Arc<Self>) {
-        let mut updates = self.updates.lock();
-        if updates.is_some() {
-            return;
-        }
-        let (sender, receiver) = mpsc::channel(256);
-        *updates = Some(sender);
-        if self.cache.is_some() {
-            self.recalled.send_replace(Recalled::Reading);
-        }
+        let Some(updates) = self.publisher.take_updates() else { return };
         let gateway = self.clone();
-        self.life.tasks.spawn(async move { gateway.publish(receiver).await });
+        self.life.tasks.spawn(async move { gateway.publish(updates).await });
     }
 
     /// Starts all servers and the embedder concurrently and returns at once. A second call does nothing.
     pub fn connect(self: &Arc<Self>) {
         self.recall();
-        let Some(updates) = self.updates.lock().clone() else { return };
+        let Some(updates) = self.publisher.updates() else { return };
         if self.life.stop.is_cancelled() {
             return;
         }
-        if !self.without_embedder {
-            self.embedder.lock().get_or_insert_with(|| Embedder::start(&self.config().embedder));
-        }
-        if self.servers.start(&updates) && !self.without_embedder {
+        self.publisher.start_embedder(&self.config().embedder);
+        if self.servers.start(&updates) && !self.publisher.is_without_embedder() {
             let gateway = self.clone();
             self.life.tasks.spawn(async move { gateway.recalled().await });
         }
@@ -243,12 +192,12 @@ impl Gateway {
 
     /// Returns the current catalogue and index.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
+        self.publisher.snapshot()
     }
 
     /// Watches the progress of indexing.
     pub fn indexing(&self) -> watch::Receiver<Indexing> {
-        self.indexing.subscribe()
+        self.publisher.indexing()
     }
 
     /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
@@ -293,7 +242,7 @@ impl Gateway {
 
     /// Returns the embedder, if started.
     pub fn embedder(&self) -> Option<Embedder> {
-        self.embedder.lock().clone()
+        self.publisher.embedder()
     }
 
     /// Opens a session under a profile.
@@ -314,17 +263,12 @@ impl Gateway {
 
     /// Waits until the last known lists are in the catalogue, if they are being read. Takes milliseconds.
     pub async fn recalled_lists(&self) {
-        if *self.recalled.borrow() == Recalled::Reading {
-            let _ = self.recalled.subscribe().wait_for(|now| *now != Recalled::Reading).await;
-        }
+        self.publisher.listed().await;
     }
 
     /// Waits until keyword search covers the last known lists, if they are being read.
     pub async fn searchable(&self) {
-        let there = |now: &Recalled| matches!(now, Recalled::Idle | Recalled::Indexed);
-        if !there(&self.recalled.borrow()) {
-            let _ = self.recalled.subscribe().wait_for(there).await;
-        }
+        self.publisher.searchable().await;
     }
 
     /// Waits until the catalogue has everything that the servers have listed so far.
@@ -333,7 +277,7 @@ impl Gateway {
         if !*self.servers.started().borrow() {
             return self.searchable().await;
         }
-        let updates = self.updates.lock().clone();
+        let updates = self.publisher.updates();
         if let Some(updates) = updates {
             let (tell, told) = oneshot::channel();
             if updates.send(Update::Barrier(tell)).await.is_ok() {

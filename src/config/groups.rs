@@ -168,7 +168,7 @@ impl Profile {
 
 /// What happens when certain tools are called: `[policies.NAME]`. A policy applies to a tool if its name matches `tools` (if
 /// set) and its risk is at least `risk` (if set).
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRule {
     /// Patterns on full names (`server.tool`).

@@ -83,7 +83,7 @@ impl OwnTool {
 /// Nonet's own tools as a listing.
 pub(super) fn listing() -> Listing {
     Listing {
-        tools: TOOLS.iter().map(OwnTool::definition).collect(),
+        tools: TOOLS.iter().map(|tool| Arc::new(tool.definition())).collect(),
         about: "Nonet itself: calls in the background, kept results, state of the servers".into(),
         ..Listing::default()
     }
@@ -136,16 +136,16 @@ impl Gateway {
 mod tests {
     use super::*;
     use crate::{
-        catalog::{Catalog, GATEWAY},
+        catalog::{Catalog, GATEWAY, Source},
         config::Risk,
     };
 
     #[test]
     fn the_registry_defines_the_tools_and_their_risk() {
         assert!(TOOLS.is_sorted_by_key(|tool| tool.name));
-        let listing = listing();
-        insta::assert_json_snapshot!(listing.tools);
-        let catalog = Catalog::new([(GATEWAY, &listing, None)], &Default::default());
+        let own = Source { server: GATEWAY.into(), listing: Arc::new(listing()), settings: None };
+        insta::assert_json_snapshot!(own.listing.tools);
+        let catalog = Catalog::new([own], &Default::default());
         for tool in catalog.visible() {
             let own = OwnTool::find(&tool.name).unwrap();
             let (risk, read_only) = match own.access {

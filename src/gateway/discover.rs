@@ -151,9 +151,10 @@ impl Gateway {
         let pool = POOL.max(2 * limit(&arguments));
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
         self.searched(caller, snapshot, words.clone(), &found);
-        // Confidence cannot be high until every tool can be compared.
-        let indexing = *self.indexing.borrow();
-        let partly = !snapshot.index.has_all_vectors() && !indexing.finished && !self.without_embedder;
+        // Nobody can be sure before everything is there to compare with.
+        let indexing = *self.publisher.indexing().borrow();
+        let partly =
+            !snapshot.index.has_all_vectors() && !indexing.finished && !self.publisher.is_without_embedder();
         if matches!(found.confidence, Confidence::High)
             && (partly || !gate.unlisted().is_empty())
             && !found.hits.first().is_some_and(|hit| hit.exact)
@@ -206,8 +207,10 @@ impl Gateway {
                 false => "No connected server seems to do this. Try once more in other words, or browse_category.".into(),
             });
         }
-        let indexing = *self.indexing.borrow();
-        if !request.has_vectors() && (indexing.failed || indexing.finished || self.without_embedder) {
+        let indexing = *self.publisher.indexing().borrow();
+        if !request.has_vectors()
+            && (indexing.failed || indexing.finished || self.publisher.is_without_embedder())
+        {
             hints.push("These are keyword matches: search by meaning is not available, so use the words that a tool's name or description would have.".into());
         } else if !indexing.finished && !gate.snapshot.index.has_all_vectors() {
             hints.push("Not every tool is indexed by meaning yet; the others are found by the words of their names and descriptions.".into());

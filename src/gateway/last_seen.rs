@@ -43,7 +43,7 @@ impl Gateway {
         // An edit of the file may have fixed the server.
         let edited = fs::metadata(&self.config().file).and_then(|file| file.modified()).ok();
         let seen = |name: &Arc<str>, settings: &ServerSettings| {
-            let Some(folder) = &self.cache else { return LastSeen::default() };
+            let Some(folder) = self.publisher.folder() else { return LastSeen::default() };
             let list = lists::path(folder, name, settings);
             let listed = modified(&list);
             let failed = modified(&failure_of(&list))
@@ -61,7 +61,7 @@ impl Gateway {
 
     /// Counts the tools that each enabled server listed last.
     pub fn last_counts(&self) -> BTreeMap<Arc<str>, usize> {
-        let Some(folder) = &self.cache else { return BTreeMap::new() };
+        let Some(folder) = self.publisher.folder() else { return BTreeMap::new() };
         let connections = self.connections();
         let counts = connections.iter().filter_map(|(name, connection)| {
             Some((name.clone(), lists::read(folder, name, &connection.settings())?.tools.len()))
@@ -80,7 +80,7 @@ impl Gateway {
             State::Starting => "it did not start in time".into(),
             State::Ready { .. } | State::Stopped => return,
         };
-        let Some(folder) = &self.cache else { return };
+        let Some(folder) = self.publisher.folder() else { return };
         let file = failure_of(&lists::path(folder, server, &connection.settings()));
         let kept = file.parent().map_or(Ok(()), fs::create_dir_all);
         if let Err(error) = kept.and_then(|()| fs::write(&file, clip(&reason, MAX_REASON))) {
@@ -90,7 +90,9 @@ impl Gateway {
 
     /// Marks the kept list of a server as current.
     pub(super) fn note_listed(&self, server: &str) {
-        let (Some(folder), Some(connection)) = (&self.cache, self.connections().get(server).cloned()) else {
+        let (Some(folder), Some(connection)) =
+            (self.publisher.folder(), self.connections().get(server).cloned())
+        else {
             return;
         };
         let list = lists::path(folder, server, &connection.settings());

@@ -366,7 +366,7 @@ fn no_question(token: &str) -> Fault {
 mod tests {
     use super::*;
     use crate::{
-        catalog::{Catalog, Listing},
+        catalog::{Catalog, Listing, Source},
         gateway::session::Session,
     };
 
@@ -425,9 +425,10 @@ mod tests {
         let session =
             |id: &str| Caller { session: Session::new(Some(id.into())), lasting: true, ..Caller::default() };
         let (one, other) = (session("one"), session("other"));
-        let tools = vec![json!({ "name": "write" })];
-        let listing = Listing { tools, ..Listing::default() };
-        let catalog = Catalog::new([("files", &listing, None)], &Default::default());
+        let tools = vec![Arc::new(json!({ "name": "write" }))];
+        let listing = Arc::new(Listing { tools, ..Listing::default() });
+        let source = Source { server: "files".into(), listing, settings: None };
+        let catalog = Catalog::new([source], &Default::default());
         let tool = catalog.get("files.write").expect("listed").clone();
         let approve = async |caller: &Caller, path: &str| {
             let params = json!({ "path": path });

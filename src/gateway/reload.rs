@@ -29,7 +29,7 @@ const QUIET: Duration = Duration::from_millis(200);
 impl Gateway {
     /// Applies a configuration. Returns what it changed.
     pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
-        let updates = self.updates.lock().clone();
+        let updates = self.publisher.updates();
         let changes = self.servers.reload(config, updates.as_ref());
         if let Some(updates) = updates {
             let _ = updates.send(Update::Reconfigured).await;

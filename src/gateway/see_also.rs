@@ -66,7 +66,7 @@ impl Guides {
         let config = gate.config();
         let nothing = config.gateway.skills.is_empty()
             && config.apps.is_empty()
-            && gate.catalog().servers().values().all(|entry| entry.prompts.is_empty());
+            && gate.catalog().servers().values().all(|entry| entry.listing.prompts.is_empty());
         if nothing || words.is_empty() {
             return Vec::new();
         }

@@ -111,7 +111,7 @@ pub(super) fn listed(
     });
     let servers = snapshot.catalog.servers().iter().filter(|(server, _)| may_see(server));
     let prompts =
-        servers.flat_map(|(server, entry)| entry.prompts.iter().map(move |prompt| (server, prompt)));
+        servers.flat_map(|(server, entry)| entry.listing.prompts.iter().map(move |prompt| (server, prompt)));
     let prompts = prompts.map(|(server, prompt)| {
         let prompt = Prompt::of(prompt);
         let shown = |(name, required): &(&str, bool)| format!("{name}{}", if *required { "" } else { "?" });
@@ -148,7 +148,7 @@ impl Gateway {
         }
         for (server, entry) in gate.catalog().servers() {
             let is_it = |own: &Prompt<'_>| name::fold(&format!("{server}/{}", own.name)) == wanted;
-            if let Some(prompt) = entry.prompts.iter().map(Prompt::of).find(is_it)
+            if let Some(prompt) = entry.listing.prompts.iter().map(Prompt::of).find(is_it)
                 && gate.sees(server)
             {
                 return self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await;

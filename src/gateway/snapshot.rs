@@ -8,7 +8,7 @@ use std::{
 use dashmap::DashMap;
 
 use crate::{
-    catalog::{Catalog, GATEWAY, Tool},
+    catalog::{Catalog, GATEWAY, Source, Tool},
     config::Config,
     results::json_len,
     search::Index,
@@ -43,6 +43,39 @@ pub(super) struct View {
 }
 
 impl Snapshot {
+    /// A snapshot of nothing.
+    pub fn empty(config: &Config) -> Snapshot {
+        let index = Index::new(Vec::new(), &config.embedder);
+        Snapshot::new(Arc::default(), Arc::new(index), 0)
+    }
+
+    /// The snapshot of these lists, without vectors. It costs what differs from this one.
+    pub fn updated(
+        &self,
+        sources: impl IntoIterator<Item = Source>,
+        config: &Config,
+        generation: u64,
+    ) -> Snapshot {
+        let catalog = self.catalog.updated(sources, &config.policies);
+        self.indexed(Arc::new(catalog), config, generation)
+    }
+
+    /// The snapshot of another catalogue. A document is made only for a tool that this one does not have.
+    pub(super) fn indexed(&self, catalog: Arc<Catalog>, config: &Config, generation: u64) -> Snapshot {
+        let document = |tool: &Arc<Tool>| {
+            let about = catalog.servers().get(&tool.server).map_or("", |entry| &entry.description);
+            let at = self.place(&tool.full).filter(|&at| Arc::ptr_eq(&self.tools[at], tool));
+            let known = at.and_then(|at| self.index.documents().get(at));
+            match known.filter(|document| document.group_description == about) {
+                Some(document) => document.clone(),
+                None => Arc::new(tool.document(about)),
+            }
+        };
+        let documents = catalog.visible().map(document).collect();
+        let index = self.index.updated(documents, &config.embedder);
+        Snapshot::new(catalog, Arc::new(index), generation)
+    }
+
     pub(super) fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
         let tools = catalog.visible().cloned().collect();
         Snapshot { catalog, index, generation, tools, views: Arc::default(), bytes: Arc::default() }
@@ -74,3 +107,6 @@ impl Snapshot {
         self.tools.binary_search_by(|tool| (*tool.full).cmp(full)).ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -180,7 +180,7 @@ impl Gateway {
         servers.extend(gate.left_out_status());
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let snapshot = &gate.snapshot;
-        let indexing = *self.indexing.borrow();
+        let indexing = *self.publisher.indexing().borrow();
         let (calls, failures) = self.metrics.total();
         json!(GatewayStatus {
             version: env!("CARGO_PKG_VERSION"),

@@ -321,10 +321,13 @@ fn nearest<'n>(pattern: &str, names: impl Iterator<Item = &'n str>) -> Option<St
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::Path};
+    use std::{collections::BTreeMap, path::Path, sync::Arc};
 
     use super::*;
-    use crate::{catalog::Listing, config};
+    use crate::{
+        catalog::{Listing, Source},
+        config,
+    };
 
     /// The reports on a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs
     /// where the file has them; `slow` has not listed any.
@@ -333,7 +336,7 @@ mod tests {
         let config =
             config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
         let listing = |tools: &[&str]| Listing {
-            tools: tools.iter().map(|name| json!({ "name": name })).collect(),
+            tools: tools.iter().map(|name| Arc::new(json!({ "name": name }))).collect(),
             ..Listing::default()
         };
         let lists = BTreeMap::from([
@@ -344,8 +347,12 @@ mod tests {
         ]);
         let settings = |name: &str| config.servers.iter().find(|(key, _)| key.as_str() == name);
         let listings = lists.iter().filter(|(name, _)| **name == GATEWAY || settings(name).is_some());
-        let listings = listings.map(|(name, list)| (*name, list, settings(name).map(|(_, server)| server)));
-        let catalog = Catalog::new(listings, &config.policies);
+        let sources = listings.map(|(name, list)| Source {
+            server: (*name).into(),
+            listing: Arc::new(list.clone()),
+            settings: settings(name).map(|(_, server)| Arc::new(server.clone())),
+        });
+        let catalog = Catalog::new(sources, &config.policies);
         let is_known = |server: &str| server != "slow" && lists.contains_key(server);
         find(&config, &catalog, &is_known).iter().map(ToString::to_string).collect()
     }

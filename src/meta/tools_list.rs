@@ -84,7 +84,7 @@ fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjec
 
 /// The definition as the server gave it, under this name.
 fn whole(tool: &Tool, name: &str) -> Value {
-    let mut definition = tool.definition.clone();
+    let mut definition = Value::clone(&tool.definition);
     definition["name"] = json!(name);
     if definition.get("inputSchema").is_none() {
         definition["inputSchema"] = json!({ "type": "object" });

@@ -212,12 +212,12 @@ async fn an_answer_that_is_no_answer_costs_one_call() {
 }
 
 #[test]
-fn five_megabytes_of_params_reach_the_server() {
+fn three_megabytes_of_params_reach_the_server() {
     let mut client = Setup::new().server("echo", json!({ "tools": [{ "name": "say" }] })).start();
     client.until_ready("echo");
-    let params = json!({ "text": "ä".repeat(2_500_000) });
+    let params = json!({ "text": "ä".repeat(1_500_000) });
     let call = json!({ "name": "echo.say", "params": params, "select": ".text | length" });
-    assert_eq!(json_of(&client.call("execute_tool", call)), json!(2_500_000));
+    assert_eq!(json_of(&client.call("execute_tool", call)), json!(1_500_000));
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Names: one table, two ways to call, whatever servers name their tools.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use nonet::catalog::{Catalog, Listing};
+use nonet::catalog::{Catalog, Listing, Source};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -12,15 +15,13 @@ use crate::setup::Setup;
 type Servers = BTreeMap<String, BTreeSet<String>>;
 
 fn catalog<'a>(servers: impl Iterator<Item = (&'a String, Vec<&'a String>)>) -> Catalog {
-    let listings: Vec<(&String, Listing)> = servers
-        .map(|(server, tools)| {
-            let tools =
-                tools.into_iter().map(|tool| json!({ "name": tool, "inputSchema": { "type": "object" } }));
-            (server, Listing { tools: tools.collect(), ..Listing::default() })
-        })
-        .collect();
-    let listings = listings.iter().map(|(server, listing)| (server.as_str(), listing, None));
-    Catalog::new(listings, &BTreeMap::new())
+    let sources = servers.map(|(server, tools)| {
+        let tools =
+            tools.into_iter().map(|tool| json!({ "name": tool, "inputSchema": { "type": "object" } }));
+        let listing = Listing { tools: tools.map(Arc::new).collect(), ..Listing::default() };
+        Source { server: server.as_str().into(), listing: Arc::new(listing), settings: None }
+    });
+    Catalog::new(sources, &BTreeMap::new())
 }
 
 fn tool_name() -> impl Strategy<Value = String> {

@@ -19,8 +19,9 @@ mod tests;
 mod unknown;
 
 use std::{
+    ops::Deref,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, LazyLock, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
@@ -31,7 +32,7 @@ use jsonschema::{PatternOptions, Validator};
 use limits::Cost;
 pub use readings::from_text;
 pub use repair::bare;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 pub use signature::Parameter;
 
 /// The time limit of a schema with unknown cost, for reading params and for compiling (once).
@@ -59,13 +60,33 @@ pub struct Schema {
 /// The state shared with watched threads.
 #[derive(Debug)]
 struct Inner {
-    raw: Value,
+    raw: Raw,
     tool: String,
     compiled: OnceLock<Result<Compiled, String>>,
     /// Set once reading took too long: from then on the schema counts as broken.
     overran: AtomicBool,
     /// Held while a thread is watched, so at most one thread per definition can hang.
     turn: Mutex<()>,
+}
+
+/// A schema as a server gave it.
+#[derive(Debug)]
+enum Raw {
+    Own(Value),
+    /// The `inputSchema` of a tool's definition, which others have too.
+    Input(Arc<Value>),
+}
+
+impl Deref for Raw {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        static ANY: LazyLock<Value> = LazyLock::new(|| json!({ "type": "object" }));
+        match self {
+            Raw::Own(schema) => schema,
+            Raw::Input(definition) => definition.get("inputSchema").unwrap_or(&ANY),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -98,11 +119,20 @@ pub struct Misfit {
 impl Schema {
     /// Wraps a schema from a server. Anything but an object means "any object".
     pub fn new(raw: Value) -> Self {
-        Self::of_tool("", raw)
+        Self::made("", Raw::Own(raw))
     }
 
     /// The same for a named tool: models may wrap params in the tool's name.
     pub fn of_tool(tool: &str, raw: Value) -> Self {
+        Self::made(tool, Raw::Own(raw))
+    }
+
+    /// The input schema of a tool's definition, which is shared. Without one it is "any object".
+    pub fn of_definition(tool: &str, definition: Arc<Value>) -> Self {
+        Self::made(tool, Raw::Input(definition))
+    }
+
+    fn made(tool: &str, raw: Raw) -> Self {
         let inner = Inner {
             raw,
             tool: tool.into(),

@@ -2,7 +2,7 @@
 //!
 //! Knows names and descriptions of JSON Schema properties, but no protocol and no connection.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::{Map, Value};
 
@@ -57,7 +57,26 @@ impl Passage {
     }
 }
 
-/// A searchable item.
+/// Passages in an order. One may be made when it is wanted: most are known by their keys.
+pub trait Passages: Sync {
+    /// What each is known by.
+    fn keys(&self) -> Cow<'_, [Key]>;
+
+    /// The passage at a place.
+    fn passage(&self, at: usize) -> Cow<'_, Passage>;
+}
+
+impl<P: AsRef<[Passage]> + Sync + ?Sized> Passages for P {
+    fn keys(&self) -> Cow<'_, [Key]> {
+        self.as_ref().iter().map(|passage| passage.key).collect()
+    }
+
+    fn passage(&self, at: usize) -> Cow<'_, Passage> {
+        Cow::Borrowed(&self.as_ref()[at])
+    }
+}
+
+/// Something that search can find.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document {
     /// The full name, `server.tool`; unique in an index. Breaks ties.

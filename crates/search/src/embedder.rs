@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use nonet_base::memory;
 
 use super::{
-    Passage, Settings,
+    Passage, Passages, Settings,
     cache::{Cache, Key},
     model::{Kind, Model, Source},
     vectors,
@@ -142,26 +142,26 @@ impl Embedder {
     /// future stops the work and keeps finished vectors.
     pub async fn embed_documents(
         &self,
-        passages: &[Passage],
+        passages: &(impl Passages + ?Sized),
         progress: impl Fn(usize, usize) + Send + Sync + 'static,
     ) -> Result<Vec<Option<Arc<[f32]>>>, EmbedError> {
         let cache = self.cache().await;
-        let mut known = self.known(passages, cache.as_ref()).await;
-        // Duplicate passages are done together.
+        let keys = passages.keys();
+        let mut known = self.known(&keys, cache.as_ref()).await;
+        // Passages that stand in the list twice are done together.
         let mut times: HashMap<Key, usize> = HashMap::new();
-        passages.iter().for_each(|passage| *times.entry(passage.key).or_default() += 1);
+        keys.iter().for_each(|key| *times.entry(*key).or_default() += 1);
         let mut done = times.iter().filter(|(key, _)| known.contains_key(*key)).map(|(_, times)| times).sum();
-        progress(done, passages.len());
+        progress(done, keys.len());
 
         let mut unsaved = Vec::new();
         let mut refused: HashSet<Key> = HashSet::new();
         let mut unavailable = None;
-        for passage in passages {
-            let key = passage.key;
+        for (at, &key) in keys.iter().enumerate() {
             if known.contains_key(&key) || refused.contains(&key) {
                 continue;
             }
-            match self.embed_passage(passage).await {
+            match self.embed_passage(&passages.passage(at)).await {
                 Ok(vector) => {
                     self.memory().documents.insert(key, vector.clone());
                     unsaved.push((key, vector.clone()));
@@ -180,7 +180,7 @@ impl Embedder {
                 }
             }
             done += times.get(&key).copied().unwrap_or(1);
-            progress(done, passages.len());
+            progress(done, keys.len());
             if unsaved.len() >= SAVE_EVERY {
                 self.save(cache.as_ref(), std::mem::take(&mut unsaved)).await;
             }
@@ -190,13 +190,17 @@ impl Embedder {
             return Err(error);
         }
         self.memory().forget_others(&known);
-        Ok(passages.iter().map(|passage| known.get(&passage.key).cloned()).collect())
+        Ok(keys.iter().map(|key| known.get(key).cloned()).collect())
     }
 
-    /// Returns the vectors of passages already in memory.
-    pub fn known_documents(&self, passages: &[Passage]) -> Vec<Option<Arc<[f32]>>> {
+    /// The vectors of those passages that are known already, from memory alone.
+    pub fn known_documents(&self, passages: &(impl Passages + ?Sized)) -> Vec<Option<Arc<[f32]>>> {
+        self.remembered(&passages.keys())
+    }
+
+    fn remembered(&self, keys: &[Key]) -> Vec<Option<Arc<[f32]>>> {
         let memory = self.memory();
-        passages.iter().map(|passage| memory.documents.get(&passage.key).cloned()).collect()
+        keys.iter().map(|key| memory.documents.get(key).cloned()).collect()
     }
 
     /// Returns the normalised weighted sum of the vectors of a passage's texts.
@@ -228,14 +232,14 @@ impl Embedder {
         cache.wait_for(Option::is_some).await.ok().and_then(|cache| cache.clone().flatten())
     }
 
-    /// Looks passages up in memory and on disk.
-    async fn known(&self, passages: &[Passage], cache: Option<&Cache>) -> HashMap<Key, Arc<[f32]>> {
+    /// What memory and disk know.
+    async fn known(&self, keys: &[Key], cache: Option<&Cache>) -> HashMap<Key, Arc<[f32]>> {
         let mut known = HashMap::new();
         let mut missing = HashSet::new();
-        for (passage, vector) in passages.iter().zip(self.known_documents(passages)) {
+        for (&key, vector) in keys.iter().zip(self.remembered(keys)) {
             match vector {
-                Some(vector) => drop(known.insert(passage.key, vector)),
-                None => drop(missing.insert(passage.key)),
+                Some(vector) => drop(known.insert(key, vector)),
+                None => drop(missing.insert(key)),
             }
         }
         let Some(cache) = cache.cloned().filter(|_| !missing.is_empty()) else { return known };

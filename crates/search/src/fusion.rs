@@ -10,7 +10,7 @@ use super::{
     Boosts, Confidence, Found, Hit, Signals,
     actions::Fit,
     index::{Index, Pin},
-    products::Bound,
+    products::{Bound, Product},
     query::{Part, Query},
     rules::Rule,
     vectors::UNKNOWN,
@@ -320,8 +320,8 @@ impl<'a> Scoring<'a> {
     }
 }
 
-/// Returns each document's bonus or penalty for the named products.
-fn by_products(index: &Index, named: &[u32]) -> Vec<f32> {
+/// What each document gains or loses for the products that were named.
+fn by_products(index: &Index, named: &[Product]) -> Vec<f32> {
     let by_product = |document| match index.products().bound(named, document) {
         Bound::Named => NAMED_PRODUCT,
         Bound::Other if named.is_empty() => -UNNAMED_PRODUCT,

@@ -2,11 +2,12 @@
 //!
 //! Immutable. Knows documents; has not heard of models or of where documents come from.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use super::{
-    Boosts, Document, Explanation, Found, Hit, MatchedWord, Settings,
+    Boosts, Document, Explanation, Found, Hit, MatchedWord, Passage, Passages, Settings,
     actions::{self, Actions},
+    cache::Key,
     fusion,
     keywords::Bm25,
     products::Products,
@@ -16,7 +17,7 @@ use super::{
     vectors::{Graph, Vectors},
 };
 
-/// An immutable index. Share it by `Arc`; a new set of documents is a new index.
+/// An immutable index. Share it by `Arc`; another set of documents is another index, which shares what stays the same.
 pub struct Index {
     words: Arc<Words>,
     vectors: Option<Vectors>,
@@ -24,12 +25,19 @@ pub struct Index {
 }
 
 /// What does not change when vectors arrive.
+#[derive(Default)]
 struct Words {
-    documents: Vec<Document>,
-    keywords: Bm25<String>,
+    documents: Vec<Arc<Document>>,
+    /// What the passage of each document is known by.
+    keys: Vec<Key>,
+    /// The slot of each document in `keywords`, `trigrams` and `names`.
+    slots: Vec<u32>,
+    /// For each slot the number of its document, or [`GONE`].
+    numbers: Vec<u32>,
+    keywords: Bm25<Arc<str>>,
     trigrams: Bm25<u64>,
-    /// What documents are called, as words, sorted, for exact and prefix matches.
-    names: Vec<(String, usize, Pin)>,
+    /// What the documents in slots are called, as words, sorted, for exact and prefix matches.
+    names: Vec<(Arc<str>, u32, Pin)>,
     /// What each document does.
     actions: Vec<Actions>,
     products: Products,
@@ -39,6 +47,12 @@ struct Words {
     /// Whether requests are embedded in English: the model of a folder may read their own language.
     translates: bool,
 }
+
+/// The number of a document that is not there any more.
+const GONE: u32 = u32::MAX;
+/// Slots without a document that an index keeps at most, beside as many as it has documents; with more it is built from
+/// nothing.
+const SPARE: usize = 1_000;
 
 /// How well a request is a document's name; the better ones are ranked first whatever their scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,41 +72,18 @@ pub(super) enum Pin {
 impl Index {
     /// Indexes documents by keyword, at once. Ids should be unique.
     pub fn new(documents: Vec<Document>, settings: &Settings) -> Index {
-        let rules = settings.rules;
-        let keywords = Bm25::new(documents.iter().map(|document| weighted_terms(document, rules)));
-        let trigrams = Bm25::new(documents.iter().map(|document| weighted_trigrams(document, rules)));
-        let mut names: Vec<(String, usize, Pin)> = Vec::new();
-        for (number, document) in documents.iter().enumerate() {
-            let mut add = |name: &str, pin| names.push((text::words(name).join(" "), number, pin));
-            add(&document.name, Pin::Name);
-            add(&format!("{} {}", document.group, document.name), Pin::Name);
-            document.terms.iter().for_each(|term| add(term, Pin::Term));
-        }
-        names.retain(|(name, ..)| !name.is_empty());
-        names.sort();
-        let actions = documents
-            .iter()
-            .map(|document| actions::of_document(&document.group, &document.name, &document.description))
-            .collect();
-        let products = Products::new(&documents);
-        let deprecated = documents
-            .iter()
-            .map(|document| {
-                rules.has(Rule::Deprecated)
-                    && (text::is_deprecated(&document.title) || text::is_deprecated(&document.description))
-            })
-            .collect();
-        let words = Arc::new(Words {
-            documents,
-            keywords,
-            trigrams,
-            names,
-            actions,
-            products,
-            deprecated,
-            rules,
-            translates: settings.model.is_none(),
-        });
+        let words = Words::empty(settings).updated(documents.into_iter().map(Arc::new).collect());
+        Index { words: Arc::new(words), vectors: None, graph_above: settings.hnsw_above }
+    }
+
+    /// The index of these documents, by keyword: the same as a new one. What is known of documents that this index has (the
+    /// same `Arc`) is taken over, so that it costs what the others cost.
+    pub fn updated(&self, documents: Vec<Arc<Document>>, settings: &Settings) -> Index {
+        let (before, empty) = (&*self.words, Words::empty(settings));
+        let unused = before.numbers.len() - before.documents.len();
+        let fits = (before.rules, before.translates) == (empty.rules, empty.translates);
+        let words = if fits && unused <= before.documents.len() + SPARE { before } else { &empty };
+        let words = Arc::new(words.updated(documents));
         Index { words, vectors: None, graph_above: settings.hnsw_above }
     }
 
@@ -136,7 +127,7 @@ impl Index {
     }
 
     /// The documents, in the order they were given.
-    pub fn documents(&self) -> &[Document] {
+    pub fn documents(&self) -> &[Arc<Document>] {
         &self.words.documents
     }
 
@@ -175,14 +166,14 @@ impl Index {
     /// Why a hit of a search stands where it stands.
     pub fn explain(&self, query: &Query, hit: &Hit) -> Explanation {
         let part = hit.part.and_then(|at| query.parts.get(at)).unwrap_or(&query.whole);
-        let document = hit.document as u32;
+        let slot = self.words.slots[hit.document];
         let mut words: Vec<MatchedWord> = part
             .terms
             .iter()
             .map(|term| MatchedWord {
                 word: term.term.clone(),
                 by: (term.by != term.term).then(|| term.by.clone()),
-                share: self.words.keywords.share(term.term.as_str(), term.weight, document),
+                share: self.words.keywords.share(term.term.as_str(), term.weight, slot),
             })
             .filter(|word| word.share > 0.0)
             .collect();
@@ -208,7 +199,7 @@ impl Index {
         if !self.words.rules.has(Rule::Keywords) || part.terms.is_empty() {
             return Vec::new();
         }
-        self.words.keywords.scores(part.weighted())
+        self.words.by_number(self.words.keywords.scores(part.weighted()))
     }
 
     /// Each document's score by letters; the same.
@@ -216,12 +207,12 @@ impl Index {
         if part.trigrams.is_empty() {
             return Vec::new();
         }
-        self.words.trigrams.scores(part.trigrams.iter().map(|gram| (gram, 1.0)))
+        self.words.by_number(self.words.trigrams.scores(part.trigrams.iter().map(|gram| (gram, 1.0))))
     }
 
     /// The share of what was said that a document has, 0..1.
     pub(super) fn coverage<'q>(&self, said: impl IntoIterator<Item = &'q str>, document: usize) -> f32 {
-        self.words.keywords.coverage(said, document as u32)
+        self.words.keywords.coverage(said, self.words.slots[document])
     }
 
     /// What a document does.
@@ -281,14 +272,110 @@ impl Index {
     /// The documents that are called so, or whose names begin so, each with what it is to them.
     fn named(&self, key: &str, prefix: bool) -> impl Iterator<Item = (usize, Pin)> {
         let names = &self.words.names;
-        let start = names.partition_point(|(name, ..)| name.as_str() < key);
+        let start = names.partition_point(|(name, ..)| **name < *key);
         let matching =
             move |name: &str| !key.is_empty() && if prefix { name.starts_with(key) } else { name == key };
         names[start..]
             .iter()
             .take_while(move |(name, ..)| matching(name))
-            .map(|&(_, document, pin)| (document, pin))
+            .map(|&(_, slot, pin)| (self.words.numbers[slot as usize] as usize, pin))
     }
+}
+
+impl Passages for Index {
+    fn keys(&self) -> Cow<'_, [Key]> {
+        Cow::Borrowed(&self.words.keys)
+    }
+
+    fn passage(&self, at: usize) -> Cow<'_, Passage> {
+        Cow::Owned(self.words.documents[at].passage(self.words.rules))
+    }
+}
+
+impl Words {
+    fn empty(settings: &Settings) -> Words {
+        Words { rules: settings.rules, translates: settings.model.is_none(), ..Words::default() }
+    }
+
+    /// The same for these documents. Those that are here already keep their slots.
+    fn updated(&self, documents: Vec<Arc<Document>>) -> Words {
+        let rules = self.rules;
+        let places = self.documents.iter().enumerate().map(|(at, document)| (Arc::as_ptr(document), at));
+        let mut places: HashMap<*const Document, usize> = places.collect();
+        let kept: Vec<Option<usize>> =
+            documents.iter().map(|document| places.remove(&Arc::as_ptr(document))).collect();
+        let removed: Vec<usize> = places.into_values().collect();
+        let added = || documents.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+
+        let mut next = self.numbers.len() as u32..;
+        let slots: Vec<u32> = kept
+            .iter()
+            .map(|kept| kept.map_or_else(|| next.next().unwrap_or(GONE), |at| self.slots[at]))
+            .collect();
+        let mut numbers = vec![GONE; next.start as usize];
+        for (number, slot) in (0..).zip(&slots) {
+            numbers[*slot as usize] = number;
+        }
+
+        let keywords = self.keywords.updated::<String, str>(
+            removed.iter().map(|&at| (self.slots[at], weighted_terms(&self.documents[at], rules))),
+            added().map(|(document, _)| weighted_terms(document, rules)),
+            &slots,
+        );
+        let trigrams = self.trigrams.updated::<u64, u64>(
+            removed.iter().map(|&at| (self.slots[at], weighted_trigrams(&self.documents[at], rules))),
+            added().map(|(document, _)| weighted_trigrams(document, rules)),
+            &slots,
+        );
+        let is_there = |(_, slot, _): &&(Arc<str>, u32, Pin)| numbers[*slot as usize] != GONE;
+        let mut names: Vec<(Arc<str>, u32, Pin)> = self.names.iter().filter(is_there).cloned().collect();
+        for (slot, (document, _)) in (self.numbers.len() as u32..).zip(added()) {
+            names.extend(names_of(document).map(|(name, pin)| (name.into(), slot, pin)));
+        }
+        // Most of them are in order.
+        names.sort();
+
+        let products = Products::updated(&self.products, &documents, &kept);
+        let each = || documents.iter().zip(&kept);
+        let actions = |document: &Document| {
+            actions::of_document(&document.group, &document.name, &document.description)
+        };
+        let deprecated = |document: &Document| {
+            rules.has(Rule::Deprecated)
+                && (text::is_deprecated(&document.title) || text::is_deprecated(&document.description))
+        };
+        Words {
+            keys: each()
+                .map(|(new, at)| at.map_or_else(|| new.passage(rules).key, |at| self.keys[at]))
+                .collect(),
+            actions: each().map(|(new, at)| at.map_or_else(|| actions(new), |at| self.actions[at])).collect(),
+            deprecated: each()
+                .map(|(new, at)| at.map_or_else(|| deprecated(new), |at| self.deprecated[at]))
+                .collect(),
+            slots,
+            numbers,
+            keywords,
+            trigrams,
+            names,
+            products,
+            rules,
+            translates: self.translates,
+            documents,
+        }
+    }
+
+    /// What was worked out for each slot, for each document.
+    fn by_number(&self, of_slots: Vec<f32>) -> Vec<f32> {
+        self.slots.iter().map(|&slot| of_slots[slot as usize]).collect()
+    }
+}
+
+/// What a document is called, as words.
+fn names_of(document: &Document) -> impl Iterator<Item = (String, Pin)> {
+    let joined = format!("{} {}", document.group, document.name);
+    let own = [&*document.name, &joined].map(|name| (text::words(name).join(" "), Pin::Name));
+    let terms = document.terms.iter().map(|term| (text::words(term).join(" "), Pin::Term));
+    own.into_iter().chain(terms).filter(|(name, _)| !name.is_empty())
 }
 
 fn is_full_name(document: &Document, verbatim: &str) -> bool {
@@ -567,4 +654,8 @@ mod tests {
         assert!(!index.has_vectors());
         assert_eq!(ids(&index, "weather")[0], "weather.forecast");
     }
+}
+#[allow(dead_code)]
+fn touched_22258(a: u32) -> u32 {
+    a + 1
 }

@@ -2,7 +2,7 @@
 //!
 //! Knows terms and document numbers; what a term is (a stem, three letters) is up to the caller.
 
-use std::{borrow::Borrow, collections::HashMap, hash::Hash};
+use std::{borrow::Borrow, collections::HashMap, hash::Hash, sync::Arc};
 
 /// How fast a repeated term saturates. With [`B`], the value that Trotman, Puurula & Burgess 2014,
 /// "Improvements to BM25 and Language Models Examined", found best for short texts; over six catalogues, 0.3
@@ -11,40 +11,87 @@ const K1: f32 = 0.9;
 /// The penalty for document length, 0..1.
 const B: f32 = 0.4;
 
+/// An immutable inverted index with BM25 scoring. A document is known by its slot, which it keeps while it is indexed, so that
+/// [`Bm25::updated`] leaves the postings of all others alone. Slots are never used again.
+#[derive(Clone)]
 pub(super) struct Bm25<K> {
-    numbers: HashMap<K, u32>,
-    /// For each term: the documents with it, ascending, and its weight there.
-    postings: Vec<Vec<(u32, f32)>>,
-    /// For each document: `K1 * (1 - B + B * length / mean length)`.
+    /// The number of each term. One whose postings are empty is as good as unknown.
+    numbers: Arc<HashMap<K, u32>>,
+    /// For each term: the slots of the documents that have it, ascending, with its weight there.
+    postings: Vec<Arc<[(u32, f32)]>>,
+    /// For each slot: how long its document is.
+    lengths: Vec<f32>,
+    /// For each slot: `K1 * (1 - B + B * length / mean length)`.
     norms: Vec<f32>,
+    documents: usize,
 }
 
-impl<K: Eq + Hash> Bm25<K> {
-    /// Indexes documents given as weighted terms; a weight counts as that many occurrences.
-    pub(super) fn new(documents: impl IntoIterator<Item = Vec<(K, f32)>>) -> Bm25<K> {
-        let mut numbers = HashMap::new();
-        let mut postings: Vec<Vec<(u32, f32)>> = Vec::new();
-        let mut lengths = Vec::new();
-        for (document, terms) in (0..).zip(documents) {
+impl<K> Default for Bm25<K> {
+    fn default() -> Bm25<K> {
+        let numbers = Arc::new(HashMap::new());
+        Bm25 { numbers, postings: Vec::new(), lengths: Vec::new(), norms: Vec::new(), documents: 0 }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Bm25<K> {
+    /// The index without the documents in `removed` slots, and with those of `added` in the next free slots. Documents are
+    /// given as terms with a weight each; the weight counts as so many occurrences. `slots` are those of all documents that
+    /// are in it then, in the order that lengths are summed up in.
+    pub(super) fn updated<T, Q>(
+        &self,
+        removed: impl IntoIterator<Item = (u32, Vec<(T, f32)>)>,
+        added: impl IntoIterator<Item = Vec<(T, f32)>>,
+        slots: &[u32],
+    ) -> Bm25<K>
+    where
+        K: Borrow<Q> + From<T>,
+        T: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        let mut numbers = self.numbers.clone();
+        let mut lengths = self.lengths.clone();
+        let mut gone = vec![false; lengths.len()];
+        // What comes behind the postings of the terms that change.
+        let mut changed: Vec<Option<Vec<(u32, f32)>>> = vec![None; self.postings.len()];
+        for (slot, terms) in removed {
+            gone[slot as usize] = true;
+            for (term, _) in terms {
+                if let Some(&number) = numbers.get(term.borrow()) {
+                    changed[number as usize].get_or_insert_default();
+                }
+            }
+        }
+        for (slot, terms) in (lengths.len() as u32..).zip(added) {
             let mut length = 0.0;
             for (term, weight) in terms {
                 length += weight;
-                let next = postings.len() as u32;
-                let number = *numbers.entry(term).or_insert(next);
-                if number == next {
-                    postings.push(Vec::new());
-                }
-                let list = &mut postings[number as usize];
+                let number = numbers.get(term.borrow()).copied().unwrap_or_else(|| {
+                    let next = changed.len() as u32;
+                    Arc::make_mut(&mut numbers).insert(term.into(), next);
+                    changed.push(None);
+                    next
+                });
+                let list = changed[number as usize].get_or_insert_default();
                 match list.last_mut() {
-                    Some((last, count)) if *last == document => *count += weight,
-                    _ => list.push((document, weight)),
+                    Some((last, count)) if *last == slot => *count += weight,
+                    _ => list.push((slot, weight)),
                 }
             }
             lengths.push(length);
         }
-        let mean = lengths.iter().sum::<f32>() / (lengths.len().max(1) as f32);
-        let norm = |length: f32| K1 * (1.0 - B + B * length / mean.max(f32::MIN_POSITIVE));
-        Bm25 { numbers, postings, norms: lengths.into_iter().map(norm).collect() }
+
+        let mut postings = self.postings.clone();
+        postings.resize_with(changed.len(), || Arc::from([]));
+        for (list, new) in postings.iter_mut().zip(changed) {
+            if let Some(new) = new {
+                let kept = list.iter().filter(|(slot, _)| !gone[*slot as usize]).copied();
+                *list = kept.chain(new).collect();
+            }
+        }
+        let mean = slots.iter().map(|&slot| lengths[slot as usize]).sum::<f32>() / slots.len().max(1) as f32;
+        let norm = |length: &f32| K1 * (1.0 - B + B * length / mean.max(f32::MIN_POSITIVE));
+        let norms = lengths.iter().map(norm).collect();
+        Bm25 { numbers, postings, lengths, norms, documents: slots.len() }
     }
 
     /// Returns how well a term distinguishes documents. Never negative; highest for an unknown term.
@@ -53,11 +100,11 @@ impl<K: Eq + Hash> Bm25<K> {
         K: Borrow<Q>,
     {
         let with = self.numbers.get(term).map_or(0, |&number| self.postings[number as usize].len()) as f32;
-        let all = self.norms.len() as f32;
+        let all = self.documents as f32;
         (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
     }
 
-    /// Returns each document's score for weighted terms, one entry per document.
+    /// The score of each slot's document for weighted terms.
     pub(super) fn scores<'q, Q: Eq + Hash + ?Sized + 'q>(
         &self,
         query: impl IntoIterator<Item = (&'q Q, f32)>,
@@ -69,41 +116,43 @@ impl<K: Eq + Hash> Bm25<K> {
         for (term, weight) in query {
             let Some(&number) = self.numbers.get(term) else { continue };
             let idf = self.idf(term) * weight;
-            for &(document, count) in &self.postings[number as usize] {
-                scores[document as usize] += idf * self.saturated(count, document);
+            for &(slot, count) in self.postings[number as usize].iter() {
+                scores[slot as usize] += idf * self.saturated(count, slot);
             }
         }
         scores
     }
 
-    pub(super) fn has<Q: Eq + Hash + ?Sized>(&self, term: &Q, document: u32) -> bool
+    /// Whether the document in a slot has a term.
+    pub(super) fn has<Q: Eq + Hash + ?Sized>(&self, term: &Q, slot: u32) -> bool
     where
         K: Borrow<Q>,
     {
         let list = self.numbers.get(term).map(|&number| &self.postings[number as usize]);
-        list.is_some_and(|list| list.binary_search_by_key(&document, |&(at, _)| at).is_ok())
+        list.is_some_and(|list| list.binary_search_by_key(&slot, |&(at, _)| at).is_ok())
     }
 
-    /// Returns what one term adds to a document's score.
-    pub(super) fn share<Q: Eq + Hash + ?Sized>(&self, term: &Q, weight: f32, document: u32) -> f32
+    /// What one term adds to the score of the document in a slot.
+    pub(super) fn share<Q: Eq + Hash + ?Sized>(&self, term: &Q, weight: f32, slot: u32) -> f32
     where
         K: Borrow<Q>,
     {
         let Some(&number) = self.numbers.get(term) else { return 0.0 };
         let list = &self.postings[number as usize];
-        let found = list.binary_search_by_key(&document, |&(at, _)| at);
-        found.map_or(0.0, |at| self.idf(term) * weight * self.saturated(list[at].1, document))
+        let found = list.binary_search_by_key(&slot, |&(at, _)| at);
+        found.map_or(0.0, |at| self.idf(term) * weight * self.saturated(list[at].1, slot))
     }
 
-    fn saturated(&self, count: f32, document: u32) -> f32 {
-        count * (K1 + 1.0) / (count + self.norms[document as usize])
+    fn saturated(&self, count: f32, slot: u32) -> f32 {
+        count * (K1 + 1.0) / (count + self.norms[slot as usize])
     }
 
-    /// Returns the share of the terms that a document contains, weighted by `idf`, 0..1.
+    /// The share of the terms' weight, each counted by how telling it is, that the
+    /// document in a slot has. 0..1.
     pub(super) fn coverage<'q, Q: Eq + Hash + ?Sized + 'q>(
         &self,
         query: impl IntoIterator<Item = &'q Q>,
-        document: u32,
+        slot: u32,
     ) -> f32
     where
         K: Borrow<Q>,
@@ -112,7 +161,7 @@ impl<K: Eq + Hash> Bm25<K> {
         for term in query {
             let idf = self.idf(term);
             all += idf;
-            if self.has(term, document) {
+            if self.has(term, slot) {
                 had += idf;
             }
         }
@@ -124,8 +173,32 @@ impl<K: Eq + Hash> Bm25<K> {
 mod tests {
     use super::*;
 
-    fn index(documents: &[&str]) -> Bm25<String> {
-        Bm25::new(documents.iter().map(|text| text.split(' ').map(|word| (word.to_owned(), 1.0)).collect()))
+    fn terms(text: &str) -> Vec<(String, f32)> {
+        text.split(' ').map(|word| (word.to_owned(), 1.0)).collect()
+    }
+
+    fn index(documents: &[&str]) -> Bm25<Arc<str>> {
+        let slots: Vec<u32> = (0..documents.len() as u32).collect();
+        Bm25::default().updated::<String, str>([], documents.iter().map(|text| terms(text)), &slots)
+    }
+
+    #[test]
+    fn an_updated_index_scores_like_a_new_one() {
+        let old = index(&["read file", "read mail", "send mail now"]);
+        let updated = old.updated::<String, str>(
+            [(1, terms("read mail"))],
+            [terms("read read book"), terms("send now")],
+            &[3, 0, 2, 4],
+        );
+        let new = index(&["read read book", "read file", "send mail now", "send now"]);
+        for word in ["read", "file", "mail", "send", "now", "book", "other"] {
+            let scores = updated.scores([(word, 1.0)]);
+            let scores: Vec<f32> = [3, 0, 2, 4].map(|slot| scores[slot]).to_vec();
+            assert_eq!(scores, new.scores([(word, 1.0)]), "{word}");
+            assert_eq!(updated.idf(word), new.idf(word), "{word}");
+        }
+        assert!(!updated.has("mail", 1) && updated.has("mail", 2));
+        assert!(old.has("mail", 1), "the old one is as it was");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub mod verbs;
 
 use std::{collections::HashMap, path::PathBuf};
 
-pub use document::{Document, Passage};
+pub use document::{Document, Passage, Passages};
 pub use embedder::{Backend, EmbedError, Embedder};
 pub use index::Index;
 pub use outcomes::{Learned, Outcome, Outcomes};

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
 };
 
 use super::{Document, text};
@@ -102,55 +102,78 @@ fn is_common(word: &str) -> bool {
     word.chars().count() < 3 || word.bytes().all(|byte| byte.is_ascii_digit()) || WORDS.contains(word)
 }
 
-/// The products of each document of an index.
+/// A product that something is bound to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Product {
+    /// A well-known one.
+    Known(u32),
+    /// A word of a group's name that is no common word and no well-known product.
+    Own(Arc<str>),
+}
+
+/// What every document of an index is bound to.
+#[derive(Default)]
 pub(super) struct Products {
-    /// Uncommon words of group names that are not well-known products, by number.
-    words: HashMap<String, u32>,
-    /// The products of each document, without duplicates.
-    bound: Vec<Vec<u32>>,
+    /// Words of groups' names that are no common words and no well-known products.
+    words: HashSet<Arc<str>>,
+    /// For each document the products, each once.
+    bound: Vec<Arc<[Product]>>,
 }
 
 impl Products {
-    pub(super) fn new(documents: &[Document]) -> Products {
-        let mut words: HashMap<String, u32> = HashMap::new();
-        let mut of_groups: HashMap<&str, Vec<u32>> = HashMap::new();
-        let bound = documents.iter().map(|document| {
+    /// What these documents are bound to. For each that is among `before`'s the place that it has there.
+    pub(super) fn updated(
+        before: &Products,
+        documents: &[Arc<Document>],
+        kept: &[Option<usize>],
+    ) -> Products {
+        let mut words = HashSet::new();
+        let mut of_groups: HashMap<&str, Vec<Product>> = HashMap::new();
+        let mut bound = Vec::with_capacity(documents.len());
+        for (document, kept) in documents.iter().zip(kept) {
             let of_group = of_groups.entry(&document.group).or_insert_with(|| {
-                let mut found = named_by(&document.group_description);
-                for word in plain_words(&document.group).into_iter().filter(|word| !is_common(word)) {
-                    let next = (known().len() + words.len()) as u32;
-                    let number = known().get(&word).map(|(number, _)| *number);
-                    found.push(number.unwrap_or_else(|| *words.entry(word).or_insert(next)));
-                }
-                found
+                let own = plain_words(&document.group).into_iter().filter(|word| !is_common(word));
+                own.map(|word| match known().get(&word) {
+                    Some((number, _)) => Product::Known(*number),
+                    None => {
+                        let word: Arc<str> = word.into();
+                        words.insert(word.clone());
+                        Product::Own(word)
+                    }
+                })
+                .collect()
             });
-            let mut found = of_group.clone();
-            found.extend(known_in(&plain_words(&document.name), true));
-            found.extend(named_by(&document.description));
-            found.sort_unstable();
-            found.dedup();
-            found
-        });
-        let bound = bound.collect();
+            bound.push(match kept {
+                Some(at) => before.bound[*at].clone(),
+                None => {
+                    let numbers = named_by(&document.group_description)
+                        .into_iter()
+                        .chain(known_in(&plain_words(&document.name), true))
+                        .chain(named_by(&document.description));
+                    let mut found: Vec<Product> =
+                        of_group.iter().cloned().chain(numbers.map(Product::Known)).collect();
+                    found.sort_unstable();
+                    found.dedup();
+                    found.into()
+                }
+            });
+        }
         Products { words, bound }
     }
 
-    /// Returns the products that a request names.
-    pub(super) fn named(&self, request: &str) -> Vec<u32> {
+    /// The products that a request names.
+    pub(super) fn named(&self, request: &str) -> Vec<Product> {
         let words = plain_words(request);
-        let own = words.iter().filter_map(|word| self.words.get(word)).copied();
-        let mut named: Vec<u32> = known_in(&words, false).into_iter().chain(own).collect();
-        named.sort_unstable();
-        named.dedup();
-        named
+        let own = words.iter().filter_map(|word| self.words.get(word.as_str())).cloned().map(Product::Own);
+        known_in(&words, false).into_iter().map(Product::Known).chain(own).collect()
     }
 
-    /// Relates a document to the named products.
-    pub(super) fn bound(&self, named: &[u32], document: usize) -> Bound {
-        let bound = self.bound.get(document).map_or(&[][..], Vec::as_slice);
+    /// How a document stands to the products that were named.
+    pub(super) fn bound(&self, named: &[Product], document: usize) -> Bound {
+        let bound = self.bound.get(document).map_or(&[][..], |bound| bound);
         if bound.iter().any(|product| named.contains(product)) {
             Bound::Named
-        } else if bound.iter().any(|product| (*product as usize) < known().len()) {
+        } else if bound.iter().any(|product| matches!(product, Product::Known(_))) {
             Bound::Other
         } else {
             Bound::Free
@@ -223,13 +246,14 @@ mod tests {
                 "",
             )
         };
-        let products = Products::new(&[
+        let documents = [
             document("github", "create_issue", "Opens an issue in a GitHub repository"),
             document("office", "add_row", "Adds a row to an Excel workbook"),
             document("files", "read_file", "Reads a file"),
             document("convert", "to_markdown", "Converts PDF, Word documents, Excel and PowerPoint files"),
             document("verodat", "query", "Asks a question"),
-        ]);
+        ];
+        let products = Products::updated(&Products::default(), &documents.map(Arc::new), &[None; 5]);
         let check = |request: &str, expected: [Bound; 5]| {
             let named = products.named(request);
             assert_eq!([0, 1, 2, 3, 4].map(|at| products.bound(&named, at)), expected, "{request}");

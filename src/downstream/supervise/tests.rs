@@ -119,7 +119,7 @@ impl Link for ScriptedLink {
     fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {
         let number = self.script.listed.fetch_add(1, Ordering::Relaxed) + 1;
         let failed = self.script.lists.lock().pop_front();
-        let tools = vec![json!({ "name": format!("tool_{number}") })];
+        let tools = vec![Arc::new(json!({ "name": format!("tool_{number}") }))];
         let listed = failed.map_or(Ok(Listing { tools, ..Listing::default() }), Err);
         std::future::ready(listed).boxed()
     }

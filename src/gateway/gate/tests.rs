@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    catalog::Listing,
+    catalog::{Catalog, Listing, Source},
     config,
     downstream::{ConnectionContext, process_guard::ProcessGuard},
     gateway::builtin,
@@ -26,14 +26,15 @@ fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     .world;
     let mut known: BTreeMap<&str, Listing> = BTreeMap::from([(GATEWAY, builtin::listing())]);
     for (server, tools) in lists {
-        let tools = tools.as_array().cloned().unwrap_or_default();
+        let tools = tools.as_array().into_iter().flatten().cloned().map(Arc::new).collect();
         known.insert(server, Listing { tools, ..Listing::default() });
     }
-    let settings: BTreeMap<&str, _> =
-        world.connections.iter().map(|(name, connection)| (&**name, connection.settings())).collect();
-    let listings =
-        known.iter().map(|(server, listing)| (*server, listing, settings.get(server).map(|own| &**own)));
-    let catalog = Catalog::new(listings, &world.config.policies);
+    let sources = known.into_iter().map(|(server, listing)| Source {
+        server: server.into(),
+        listing: Arc::new(listing),
+        settings: world.connections.get(server).map(|connection| connection.settings()),
+    });
+    let catalog = Catalog::new(sources, &world.config.policies);
     let index = Arc::new(Index::new(Vec::new(), &world.config.embedder));
     let snapshot = Snapshot::new(Arc::new(catalog), index, 1);
     Gate::new(Arc::new(world), Arc::new(snapshot), Session::new(profile.map(String::from)))
