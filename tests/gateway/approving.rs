@@ -160,7 +160,7 @@ async fn what_is_neither_a_yes_nor_a_no_asks_again_with_the_same_token() {
     let edited = json!({ "token": token, "answer": "yes", "content": "{\"sum\": 2}" });
     let told = inside.answer("ask_user", edited).await;
     assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &token), "{told}");
-    assert!(told["hint"].as_str().is_some_and(|hint| hint.contains("cannot be edited")), "{told}");
+    assert!(told["hint"].as_str().is_some_and(|hint| hint.contains("cannot edit the params")), "{told}");
     assert_eq!(inside.fault("execute_tool", call.clone()).await["code"], "needs_approval");
     let told = inside.answer("ask_user", json!({ "token": token, "answer": "Yes." })).await;
     assert_eq!(told["status"], "approved", "{told}");
