@@ -1,14 +1,12 @@
-//! A client on stdin and stdout here, and a gateway that others use too over there: `nonet connect`, and `nonet` itself where
-//! `[gateway] shared` is set.
+//! A client on stdin and stdout of this process, joined to a gateway that others use too: `nonet connect`, and `nonet` itself
+//! where `[gateway] shared` is set.
 //!
-//! Messages pass as they are, byte for byte, both ways. What is remembered of them is what it takes to come back when the
-//! other side was lost (it crashed, or was started anew): which requests await an answer, how the client shook hands, and what
-//! it wants to hear of. The client then gets an error for what was under way, and goes on with the new one as if nothing had
-//! happened.
+//! Messages pass both ways byte for byte. The bridge remembers what it takes to reconnect when the gateway was lost (it crashed
+//! or was restarted): the requests in flight, the client's handshake, and what the client has subscribed to. The client gets an
+//! error for what was in flight, and goes on with the new gateway in the same session.
 
 mod http;
 mod ledger;
-mod message;
 mod running;
 
 use std::{
@@ -21,9 +19,7 @@ use anyhow::Context;
 use bytes::Bytes;
 pub use http::Target;
 use ledger::{Ledger, cancel};
-use message::Message;
-pub use running::{Running, Unanswered};
-use serde_json::{Value, json};
+pub use running::{RunningGateway, Unanswered};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     sync::mpsc,
@@ -33,16 +29,13 @@ use tokio::{
 
 #[cfg(unix)]
 use crate::shared::{Hello, SharedPlace};
-use crate::{
-    lines::{Line, LineReader, id_at_end, id_in},
-    serve::MAX_MESSAGE,
-};
+use crate::wire::{Head, Line, LineReader, Message, MessageFault, OF_CLIENT};
 
 /// How many messages wait on their way, each way.
 const QUEUE: usize = 64;
 /// How long answers that are still awaited may take when the client has left.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long the other side may take to shake hands anew.
+/// How long a new gateway may take to answer the repeated handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 /// A link that held this long was a good one.
 const HELD: Duration = Duration::from_secs(10);
@@ -63,7 +56,7 @@ pub enum Far {
 }
 
 /// Lines to the other side and back. It is lost when no more come back.
-struct Link {
+struct LineLink {
     to: mpsc::Sender<Bytes>,
     from: mpsc::Receiver<Back>,
     /// What moves them; ends with the link.
@@ -79,14 +72,14 @@ enum Back {
 }
 
 impl Far {
-    async fn open(&self) -> anyhow::Result<Link> {
+    async fn open(&self) -> anyhow::Result<LineLink> {
         match self {
             #[cfg(unix)]
             Far::Shared(place, hello) => {
                 let (reader, writer) = place.join(hello).await?;
-                Ok(Link::over_lines(reader, writer))
+                Ok(LineLink::over_lines(reader, writer))
             }
-            Far::Http(target) => Link::over_http(target.clone(), http::PATIENCE),
+            Far::Http(target) => LineLink::over_http(target.clone(), http::PATIENCE),
         }
     }
 
@@ -99,7 +92,7 @@ impl Far {
     }
 }
 
-impl Link {
+impl LineLink {
     #[cfg(unix)]
     fn over_lines(reader: crate::shared::SocketReader, writer: crate::shared::SocketWriter) -> Self {
         let (to, to_send) = mpsc::channel(QUEUE);
@@ -133,18 +126,23 @@ async fn write_lines<W: AsyncWrite + Unpin>(mut lines: mpsc::Receiver<Bytes>, mu
 
 #[cfg(unix)]
 async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc::Sender<Back>) {
+    let mut open = None;
     while let Some(line) = reader.next().await {
-        let too_long = |id: Option<Value>| {
-            let message = "the answer is longer than what passes through the shared gateway";
-            id.map(|id| error(&id.to_string(), LOST, message))
-        };
         let line = match line {
             Line::Whole(mut line) => {
                 line.extend_from_slice(b"\n");
                 Some(line.freeze())
             }
-            Line::TooLong(head) => too_long(id_in(&head)),
-            Line::TooLongEnd(tail) => too_long(id_at_end(&tail)),
+            Line::TooLong(beginning) => {
+                open = Some(Head::of(&beginning));
+                None
+            }
+            Line::TooLongEnd(tail) => {
+                let id = open.take().and_then(|head| head.with_tail(&tail).id);
+                id.map(|id| {
+                    error(&id, LOST, "the answer is longer than what passes through the shared gateway")
+                })
+            }
         };
         if let Some(line) = line
             && lines.send(Back::Line(line)).await.is_err()
@@ -155,7 +153,7 @@ async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc
 }
 
 /// Which side ended.
-enum Passed {
+enum LinkEnd {
     ClientLeft,
     Lost,
 }
@@ -166,6 +164,8 @@ struct Bridge {
     ledger: Ledger,
     /// Messages for the other side that it has not taken yet.
     held: VecDeque<Bytes>,
+    /// A message of the client that is too long, until its end says whose it is.
+    too_long: Option<Head>,
     /// Lines for the client. Without a limit: a client that writes much before it reads must not be stopped from writing.
     out: mpsc::UnboundedSender<Bytes>,
 }
@@ -176,7 +176,7 @@ pub async fn run(far: Far, stop: impl Future<Output = ()>) -> anyhow::Result<()>
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let (out, lines) = mpsc::unbounded_channel();
     let writing = tokio::spawn(write_out(lines, writer));
-    let joined = join(far, LineReader::new(reader, MAX_MESSAGE), out, stop).await;
+    let joined = join(far, LineReader::new(reader, OF_CLIENT.bytes), out, stop).await;
     // What it was told last.
     let _ = tokio::time::timeout(DRAIN, writing).await;
     joined
@@ -197,7 +197,7 @@ async fn join<R: AsyncRead + Unpin>(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     tokio::pin!(stop);
-    let mut bridge = Bridge { far, ledger: Ledger::default(), held: VecDeque::new(), out };
+    let mut bridge = Bridge { far, ledger: Ledger::default(), held: VecDeque::new(), too_long: None, out };
     let link = tokio::select! {
         passed = bridge.keep_passing(&mut client) => passed,
         () = &mut stop => return Ok(()),
@@ -219,24 +219,24 @@ impl Bridge {
     async fn keep_passing<R: AsyncRead + Unpin>(
         &mut self,
         client: &mut LineReader<R>,
-    ) -> anyhow::Result<Link> {
+    ) -> anyhow::Result<LineLink> {
         let mut link = self.far.open().await?;
         let mut opened = Instant::now();
         let mut losses = 0;
         loop {
-            if let Passed::ClientLeft = self.pass(client, &mut link).await? {
+            if let LinkEnd::ClientLeft = self.pass(client, &mut link).await? {
                 return Ok(link);
             }
             self.give_up_awaited()?;
             loop {
                 let good = std::mem::take(&mut self.ledger.answered) || opened.elapsed() > HELD;
                 losses = if good { 1 } else { losses + 1 };
-                anyhow::ensure!(losses < MAX_LOSSES, "{} is lost again and again", self.far.name());
-                tracing::warn!("{} was lost; connecting anew", self.far.name());
+                anyhow::ensure!(losses < MAX_LOSSES, "{} is lost repeatedly", self.far.name());
+                tracing::warn!("{} was lost; reconnecting", self.far.name());
                 tokio::time::sleep(PAUSE * 2_u32.pow(losses - 1)).await;
                 link = self.far.open().await?;
                 opened = Instant::now();
-                if self.shake_hands_anew(&mut link).await? {
+                if self.repeat_handshake(&mut link).await? {
                     break;
                 }
             }
@@ -247,18 +247,18 @@ impl Bridge {
     async fn pass<R: AsyncRead + Unpin>(
         &mut self,
         client: &mut LineReader<R>,
-        link: &mut Link,
-    ) -> anyhow::Result<Passed> {
+        link: &mut LineLink,
+    ) -> anyhow::Result<LinkEnd> {
         loop {
             tokio::select! {
                 line = client.next(), if self.held.is_empty() => match line {
-                    None => return Ok(Passed::ClientLeft),
+                    None => return Ok(LinkEnd::ClientLeft),
                     Some(Line::Whole(mut line)) => {
                         line.extend_from_slice(b"\n");
                         self.held.extend(self.ledger.sent(line.freeze()));
                     }
-                    Some(Line::TooLong(head)) => self.refuse(id_in(&head))?,
-                    Some(Line::TooLongEnd(tail)) => self.refuse(id_at_end(&tail))?,
+                    Some(Line::TooLong(beginning)) => self.too_long = Some(Head::of(&beginning)),
+                    Some(Line::TooLongEnd(tail)) => self.refuse(&tail)?,
                 },
                 place = link.to.reserve(), if !self.held.is_empty() => match (place, self.held.pop_front()) {
                     (Ok(place), Some(line)) => place.send(line),
@@ -268,12 +268,12 @@ impl Bridge {
                         while let Some(back) = link.from.recv().await {
                             self.take(back)?;
                         }
-                        return Ok(Passed::Lost);
+                        return Ok(LinkEnd::Lost);
                     }
                 },
                 back = link.from.recv() => match back {
                     Some(back) => self.take(back)?,
-                    None => return Ok(Passed::Lost),
+                    None => return Ok(LinkEnd::Lost),
                 },
             }
         }
@@ -293,26 +293,38 @@ impl Bridge {
         self.out.send(line).ok().context("the client does not read any more")
     }
 
-    fn refuse(&self, id: Option<Value>) -> anyhow::Result<()> {
-        let Some(id) = id else { return Ok(()) };
-        let message = format!("Invalid Request: longer than {MAX_MESSAGE} bytes");
-        self.write(error(&id.to_string(), -32600, &message))
+    /// Answers a request that is too long, once its end has come.
+    fn refuse(&mut self, tail: &str) -> anyhow::Result<()> {
+        let Some(head) = self.too_long.take().map(|head| head.with_tail(tail)) else { return Ok(()) };
+        let fault = MessageFault::TooLong(OF_CLIENT.bytes);
+        let (code, message) = fault.of_request();
+        match (head.asks(), head.id) {
+            (_, None) => Ok(()),
+            (true, Some(id)) => self.write(error(&id, code, &message)),
+            // The gateway that asked must not wait for the answer.
+            (false, Some(id)) => {
+                let answer = error(&id, LOST, &format!("the client's answer is {fault}"));
+                self.held.extend(self.ledger.sent(answer));
+                Ok(())
+            }
+        }
     }
 
-    /// Answers what was under way when the link was lost, and takes back what the gateway asked. Requests that were not sent
-    /// yet stay.
+    /// Answers the requests that were in flight when the link was lost, and takes back what the gateway asked. Requests that
+    /// were not sent yet stay.
     fn give_up_awaited(&mut self) -> anyhow::Result<()> {
         self.ledger.losses += 1;
         for id in std::mem::take(&mut self.ledger.asked).into_keys() {
             self.write(cancel(&id))?;
         }
         // Answers to the gateway that is gone.
-        self.held.retain(|line| Message::of(line).is_none_or(|message| message.method().is_some()));
-        let held: BTreeSet<String> = self.held.iter().filter_map(|line| Message::of(line)?.id()).collect();
+        self.held.retain(|line| Message::of(line.clone()).is_none_or(|message| message.method().is_some()));
+        let held: BTreeSet<String> =
+            self.held.iter().filter_map(|line| Message::of(line.clone())?.id_text()).collect();
         let lost: Vec<String> = self.ledger.awaited.difference(&held).cloned().collect();
         self.ledger.awaited.retain(|id| held.contains(id));
         let message = format!(
-            "{} ended while this was under way; whether it was done is not known. Nonet connects anew by itself: look, and call again.",
+            "{} ended while this request was in flight; it may or may not have been carried out. Nonet reconnects by itself: check, then call again.",
             self.far.name()
         );
         lost.iter().try_for_each(|id| self.write(error(id, LOST, &message)))
@@ -328,8 +340,8 @@ impl Bridge {
         }
     }
 
-    /// Does the client's handshake again on a new link, as far as it had come. `false` if that one is lost as well.
-    async fn shake_hands_anew(&mut self, link: &mut Link) -> anyhow::Result<bool> {
+    /// Repeats the client's handshake on a new link, as far as it had come. `false` if the new link is lost as well.
+    async fn repeat_handshake(&mut self, link: &mut LineLink) -> anyhow::Result<bool> {
         let Some((line, id, answered)) = self.ledger.initialize.clone() else { return Ok(true) };
         self.held.retain(|held| *held != line);
         if !answered {
@@ -342,11 +354,11 @@ impl Bridge {
         let deadline = Instant::now() + HANDSHAKE_LIMIT;
         loop {
             let back = tokio::time::timeout_at(deadline, link.from.recv()).await;
-            let back = back.with_context(|| format!("{} does not shake hands", self.far.name()))?;
+            let back = back.with_context(|| format!("{} does not answer the handshake", self.far.name()))?;
             match back {
                 None => return Ok(false),
-                Some(Back::Line(line)) if Message::of(&line).is_some_and(|message| message.answers(&id)) => {
-                    if Message::of(&line).is_some_and(|message| message.is_result()) {
+                Some(Back::Line(line)) if answers(&line, &id) => {
+                    if Message::of(line.clone()).is_some_and(|message| message.result().is_some()) {
                         break;
                     }
                     tracing::warn!(answer = %String::from_utf8_lossy(&line), "the handshake was refused");
@@ -356,7 +368,7 @@ impl Bridge {
             }
         }
         let Some(initialized) = self.ledger.initialized.clone() else { return Ok(true) };
-        for line in std::iter::once(initialized).chain(self.ledger.wishes_anew()) {
+        for line in std::iter::once(initialized).chain(self.ledger.subscriptions()) {
             if link.to.send(line).await.is_err() {
                 return Ok(false);
             }
@@ -365,8 +377,8 @@ impl Bridge {
     }
 
     /// Hands on the answers that are still awaited when the client has left.
-    async fn drain(&mut self, link: Link) {
-        let Link { to, mut from, mut tasks } = link;
+    async fn drain(&mut self, link: LineLink) {
+        let LineLink { to, mut from, mut tasks } = link;
         let answers = async {
             while !self.ledger.awaited.is_empty() {
                 match from.recv().await {
@@ -387,11 +399,25 @@ impl Bridge {
     }
 }
 
-/// A JSON-RPC error as a line. `id` as it stands in the request.
-fn error(id: &str, code: i32, message: &str) -> Bytes {
-    error_line(id, &json!({ "code": code, "message": message }))
+/// Whether a line is the answer to the request with this id.
+fn answers(line: &Bytes, id: &str) -> bool {
+    Message::of(line.clone()).is_some_and(|message| message.answers(id))
 }
 
-fn error_line(id: &str, error: &Value) -> Bytes {
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}\n").into()
+/// A JSON-RPC error as a line. `id` as it is in the request.
+fn error(id: &str, code: i32, message: &str) -> Bytes {
+    as_line(&Message::failure(id, code, message))
+}
+
+/// A message as a line: the line breaks of JSON that was written over several lines are white space, since in its strings
+/// they are escaped.
+fn as_line(message: &[u8]) -> Bytes {
+    let mut line = match message.trim_ascii() {
+        message if message.contains(&b'\n') => {
+            message.iter().filter(|byte| !matches!(byte, b'\n' | b'\r')).copied().collect()
+        }
+        message => message.to_vec(),
+    };
+    line.push(b'\n');
+    line.into()
 }

@@ -16,9 +16,8 @@ mod credentials;
 mod environment;
 mod handshake;
 mod http;
-mod inbox;
+mod legacy_sse;
 mod likely_cause;
-mod lines;
 mod link;
 mod listing;
 mod mcp;
@@ -26,7 +25,7 @@ pub mod process_guard;
 mod refusal;
 mod requests;
 mod server_requests;
-mod sse;
+mod stdio;
 mod subscriptions;
 mod supervise;
 mod tap;
@@ -39,7 +38,7 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
-use rmcp::{model::ErrorData, transport::streamable_http_client::StreamableHttpError};
+use rmcp::model::ErrorData;
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -62,7 +61,7 @@ use self::{
     server_requests::OpenCalls,
     subscriptions::Subscriptions,
 };
-use crate::{catalog::Listing, config::ServerSettings, oauth::Vault};
+use crate::{catalog::Listing, config::ServerSettings, oauth::Vault, wire::rmcp::source};
 
 /// The era of the protocol that a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -402,10 +401,5 @@ impl Connection {
 
 /// Returns the innermost cause of an error: the outer ones only say that something failed.
 fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
-    // rmcp does not name the error of its HTTP client as the source.
-    let source = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        Some(StreamableHttpError::Client(error)) => Some(error as _),
-        _ => error.source(),
-    };
-    source.map_or_else(|| error.to_string(), deepest)
+    source(error).map_or_else(|| error.to_string(), deepest)
 }

@@ -1,6 +1,6 @@
 //! Faults of a call, as the model reads them: `{error: {code, message, retryable, ...}}`.
 //!
-//! The codes are a closed list. A fault says what happened, where, and the call to make next.
+//! The codes are a closed list. A fault says what happened, where, and which call to make next.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub enum Code {
     ServerStarting,
     ServerDown,
     AuthRequired,
-    /// A rule does not let this caller use the tool.
+    /// A rule forbids this caller the tool.
     Forbidden,
-    /// The user has to agree first.
+    /// The user must approve the call first.
     NeedsApproval,
     RateLimited,
     /// The server did not answer within the hard limit.
@@ -31,7 +31,7 @@ pub enum Code {
     UpstreamError,
     /// A category, skill, app, task, result or file that does not exist.
     NotFound,
-    /// A fault of Nonet itself.
+    /// An internal error of Nonet.
     Internal,
 }
 
@@ -55,8 +55,8 @@ impl Code {
         }
     }
 
-    /// The call that helps with every fault of this kind, if there is one. A client that cancels knows what to do next, and
-    /// the message of a caller's mistake says what to change.
+    /// Returns the call that helps with every fault of this kind, if there is one. A cancelled call needs none,
+    /// and the messages of argument faults already say what to do.
     fn next_step(self) -> Option<NextStep> {
         match self {
             Code::UnknownTool
@@ -75,7 +75,7 @@ impl Code {
     }
 }
 
-/// A call of a meta-tool that can be made as it stands.
+/// A ready-made meta-tool call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NextStep {
     /// A meta-tool.
@@ -101,7 +101,7 @@ pub struct Fault {
     /// What happened, where, and what to do, in a sentence or two.
     pub message: String,
     pub retryable: bool,
-    /// When to try again, in milliseconds from now.
+    /// When to retry, in milliseconds from now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +109,7 @@ pub struct Fault {
     /// Names that may have been meant, best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub did_you_mean: Vec<String>,
-    /// What else the model needs: the parameter list, the server's error data.
+    /// More for the model: the parameter list, the server's error data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<Value>>,
     /// The server's own JSON-RPC error, if it refused the call with one.
@@ -118,7 +118,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault that may be retried if faults of its code may.
+    /// Creates a fault that is retryable if its code is.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -136,13 +136,13 @@ impl Fault {
         self.then(NextStep::new(tool, arguments))
     }
 
-    /// Adds the call to make next.
+    /// Sets the next call to make.
     pub fn then(mut self, step: NextStep) -> Self {
         self.next_step = Some(Box::new(step));
         self
     }
 
-    /// Adds names that may have been meant.
+    /// Sets names that may have been meant.
     pub fn suggest<S: ToString>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.did_you_mean = names.into_iter().map(|name| name.to_string()).collect();
         self
@@ -159,7 +159,7 @@ impl Fault {
         self
     }
 
-    /// The fault as the object `{error: ...}`, with the call that helps with faults of its kind unless the fault has its own.
+    /// Returns the fault as `{error: ...}`. Without a next step of its own, the fault gets the one for its code.
     pub fn to_value(&self) -> Value {
         let mut error = json!(self);
         if self.next_step.is_none()
@@ -170,7 +170,7 @@ impl Fault {
         json!({ "error": error })
     }
 
-    /// The fault as a `CallToolResult` with `isError`.
+    /// Returns the fault as a `CallToolResult` with `isError`.
     pub fn to_result(&self) -> Value {
         json!({
             "content": [{ "type": "text", "text": self.to_value().to_string() }],

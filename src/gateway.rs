@@ -1,9 +1,9 @@
-//! The gateway: every server, one catalogue, one index, and the operations on them.
+//! The gateway: all servers, one catalogue, one index, and the operations on them.
 //!
-//! Read this first. [`Gateway::connect`] starts the servers; one publisher task turns what they list
-//! into a [`Snapshot`] and swaps it in whole (`publish`). Every operation takes one snapshot and keeps it. The
-//! operations are in the files beside: `call` (the one road of a call), `discover` (search, browse,
-//! describe), `graph` (run_parallel and workflows), `ask`, `apps`, `skills`, `builtin`.
+//! Start reading here. [`Gateway::connect`] starts the servers; one publisher task turns their tool lists
+//! into a [`Snapshot`] and replaces it whole (`publish`). Each operation takes one snapshot and keeps it. The
+//! operations are in the sibling files: `call` (the one road of a call), `discover` (search, browse,
+//! describe), `graph` (run_parallel and workflows), `questions`, `apps`, `skills`, `builtin`.
 
 mod absent;
 mod apps;
@@ -75,63 +75,62 @@ pub use snapshot::Snapshot;
 pub use unmatched::Unmatched;
 pub use world::{Changes, Connections};
 
-/// How far indexing has come.
+/// The progress of indexing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Indexing {
-    /// The catalogue that is being indexed.
+    /// The catalogue being indexed.
     pub generation: u64,
-    /// Texts whose vectors are known.
+    /// Texts with known vectors.
     pub done: usize,
-    /// Texts in all.
+    /// All texts.
     pub total: usize,
-    /// Whether search by meaning covers this catalogue, or never will (see `failed`).
+    /// Whether indexing is over: search by meaning covers this catalogue, or never will (see `failed`).
     pub finished: bool,
-    /// Whether there are no vectors because the embedder failed.
+    /// Whether vectors are missing because the embedder failed.
     pub failed: bool,
 }
 
 /// What a gateway is started with beside its configuration.
 #[derive(Default)]
 pub struct Options {
-    /// Nonet's own executable, which guards child processes and runs jq filters in a process of their
-    /// own; none in tests of the library.
+    /// Nonet's own executable, which guards child processes and runs jq filters in a separate process; `None`
+    /// in library tests.
     pub executable: Option<PathBuf>,
-    /// Servers that are reached over byte streams instead of their configured transport.
+    /// Servers reached over byte streams instead of their configured transport.
     pub dials: BTreeMap<String, Box<Dial>>,
-    /// Search by keywords alone: the model is not loaded.
+    /// Keyword search only: the model is not loaded.
     pub without_embedder: bool,
-    /// Where the last known lists are kept; nowhere if absent.
+    /// The folder of the last known lists; without it, lists are not cached.
     pub cache: Option<PathBuf>,
-    /// Where the store is, which holds what was learned and what is kept; nothing outlives the process if absent.
+    /// The folder of the store (learned outcomes, kept results); without it, both end with the process.
     pub state: Option<PathBuf>,
 }
 
-/// The gateway.
+/// All servers, and the operations that clients may ask for.
 pub struct Gateway {
-    /// The servers, and the configuration that they come from.
+    /// The servers and their configuration.
     servers: Servers,
-    /// The open sessions.
     sessions: Sessions,
-    /// What users are asked and have agreed to.
+    /// Open questions and the approvals already given.
     pub(crate) questions: Questions,
-    /// Counters.
+    /// Counters for `/metrics`.
     pub metrics: Metrics,
-    /// Calls in the background.
+    /// Background calls.
     pub jobs: Arc<Jobs>,
-    /// Calls as they end.
+    /// Finished calls.
     pub calls: Feed,
     /// What is known of the servers: the catalogue and its index.
     publisher: Arc<Publisher>,
     learning: Learning,
     /// Results that outlive their calls.
     pub kept: KeptResults,
-    /// Skills and apps, as searches name them.
+    /// Skills and apps as search lists them.
     guides: see_also::Guides,
     life: Life,
 }
 
 impl Gateway {
-    /// A gateway with nothing started: it answers at once, with its own tools alone.
+    /// Creates a gateway without starting anything: it answers at once, with only its own tools.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
         let around = ConnectionContext {
@@ -160,15 +159,14 @@ impl Gateway {
         })
     }
 
-    /// Begins to read the last known lists and returns at once. A second call does nothing.
+    /// Starts reading the last known lists and returns at once. A second call does nothing.
     pub fn recall(self: &Arc<Self>) {
         let Some(updates) = self.publisher.take_updates() else { return };
         let gateway = self.clone();
         self.life.tasks.spawn(async move { gateway.publish(updates).await });
     }
 
-    /// Starts every server and the embedder, all at the same time, and returns at once. A second
-    /// call does nothing.
+    /// Starts all servers and the embedder concurrently and returns at once. A second call does nothing.
     pub fn connect(self: &Arc<Self>) {
         self.recall();
         let Some(updates) = self.publisher.updates() else { return };
@@ -182,7 +180,7 @@ impl Gateway {
         }
     }
 
-    /// Stops every server and waits until all have left.
+    /// Stops all servers and waits for them to exit.
     pub async fn stop(&self) {
         self.life.end().await;
     }
@@ -192,90 +190,90 @@ impl Gateway {
         &self.life.stop
     }
 
-    /// The catalogue and the index as they are now.
+    /// Returns the current catalogue and index.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.publisher.snapshot()
     }
 
-    /// How far indexing has come, to wait on.
+    /// Watches the progress of indexing.
     pub fn indexing(&self) -> watch::Receiver<Indexing> {
         self.publisher.indexing()
     }
 
-    /// What an operation of a session goes by. An operation takes it once.
+    /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
     pub fn gate(&self, session: &Arc<Session>) -> Gate {
         Gate::new(self.servers.world(), self.snapshot(), session.clone())
     }
 
-    /// The configuration that it runs with now.
+    /// Returns the current configuration.
     pub fn config(&self) -> Arc<Config> {
         self.servers.world().config.clone()
     }
 
-    /// Changes whenever another configuration was taken up.
+    /// Changes whenever a configuration is loaded.
     pub fn reloads(&self) -> watch::Receiver<()> {
         self.servers.reloads()
     }
 
-    /// The connections as they are now, by server name.
+    /// Returns the current connections by server name.
     pub fn connections(&self) -> Arc<Connections> {
         self.servers.world().connections.clone()
     }
 
-    /// The connection for a caller's requests to a server.
+    /// Returns the connection for a caller's requests to a server.
     fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         self.servers.connection_for(&self.gate(&caller.session), caller, server)
     }
 
-    /// How many sessions are open, and how many notices wait for them.
+    /// Counts the open sessions and the notices queued for them.
     pub fn session_counts(&self) -> (usize, usize) {
         self.sessions.counts()
     }
 
-    /// The sessions with a known client: number, client name, profile.
+    /// Returns number, client name and profile of each session with a known client.
     pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
         self.sessions.clients()
     }
 
-    /// How long it has been running.
+    /// Returns the time since the start.
     pub fn uptime(&self) -> Duration {
         self.servers.since.elapsed()
     }
 
-    /// The embedder, once it was started.
+    /// Returns the embedder, if started.
     pub fn embedder(&self) -> Option<Embedder> {
         self.publisher.embedder()
     }
 
-    /// A new session under a profile.
+    /// Opens a session under a profile.
     pub fn open_session(&self, profile: Option<String>) -> Arc<Session> {
         self.sessions.open(profile)
     }
 
-    /// A caller of this session, whose client calls itself `client` (`clientInfo.name`).
+    /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).
     pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
         let limits = self.config().limits(client);
         Caller { session, client: client.into(), limits, ..Caller::default() }
     }
 
-    /// Waits until every server is ready or has failed once, at most `limit`.
+    /// Waits until each server is ready or has failed once, for at most `limit`.
     pub async fn settled(&self, limit: Duration) {
         self.servers.settled(limit).await;
     }
 
-    /// Waits until the last known lists are in the catalogue, if they are being read: milliseconds.
+    /// Waits until the last known lists are in the catalogue, if they are being read. Takes milliseconds.
     pub async fn recalled_lists(&self) {
         self.publisher.listed().await;
     }
 
-    /// Waits until the last known lists can be searched by their words, if they are being read.
+    /// Waits until keyword search covers the last known lists, if they are being read.
     pub async fn searchable(&self) {
         self.publisher.searchable().await;
     }
 
-    /// Waits until what the servers have listed so far is in the catalogue.
+    /// Waits until the catalogue has everything that the servers have listed so far.
     pub async fn published(&self) {
-        // Before the servers are started nothing else is on its way.
+        // Before the servers are started, no other list is pending.
         if !*self.servers.started().borrow() {
             return self.searchable().await;
         }
@@ -288,7 +286,8 @@ impl Gateway {
         }
     }
 
-    /// Waits until search by meaning covers what the servers have listed so far, at most `limit`.
+    /// Waits until search by meaning covers everything that the servers have listed so far, for at most
+    /// `limit`.
     pub async fn indexed(&self, limit: Duration) {
         let covered = async {
             self.published().await;

@@ -16,7 +16,6 @@ mod jobs;
 mod kept;
 pub mod keyring;
 mod learning;
-pub mod lines;
 pub mod meta;
 pub mod metrics;
 pub mod name;
@@ -34,7 +33,7 @@ mod skills;
 mod store;
 mod template;
 pub mod trace;
-pub mod web;
+pub mod wire;
 mod workflow;
 
 // Crates of their own (crates/), under the names of rooms.

@@ -1,17 +1,17 @@
 //! Names: `server.tool` in full, `server__tool` on the wire.
 //!
-//! A name is looked up, never split: [`Wire`] makes the wire form once, the catalogue keeps both.
-//! This room knows characters and hashes, nothing about servers or tools.
+//! A name is looked up, never split: [`Wire`] makes the wire form once, and the catalogue keeps both. This
+//! module knows characters and hashes, not servers or tools.
 
 use std::{fmt, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
-/// The longest wire name: what the strictest model API accepts (`^[a-zA-Z0-9_-]{1,64}$`).
+/// The longest wire name: the limit of the strictest model API (`^[a-zA-Z0-9_-]{1,64}$`).
 pub const MAX_WIRE: usize = 64;
-/// The longest server name.
+/// The longest server name, in characters.
 pub const MAX_SERVER: usize = 32;
-/// The names of the meta-tools, in the order of `tools/list`. No tool is called by one of these.
+/// The meta-tools, in the order of `tools/list`. No tool may have one of these names.
 pub const META_TOOLS: [&str; 9] = [
     "search_tools",
     "get_tool",
@@ -23,29 +23,29 @@ pub const META_TOOLS: [&str; 9] = [
     "call_app",
     "ask_user",
 ];
-/// Names a server may not have: Nonet's own categories.
+/// Names reserved for Nonet's own categories.
 pub const RESERVED: [&str; 3] = ["gateway", "skills", "apps"];
 
-/// A server's name: `^[a-z0-9]+([_-][a-z0-9]+)*$`, at most [`MAX_SERVER`] characters, not in
-/// [`RESERVED`]. It therefore never holds a dot or two underscores in a row.
+/// A server's name: `^[a-z0-9]+([_-][a-z0-9]+)*$`, at most [`MAX_SERVER`] characters, not in [`RESERVED`]. It
+/// never contains a dot or two consecutive underscores.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ServerName(Arc<str>);
 
-/// Why a string is no server name, with the nearest one that is.
+/// Why a string is not a server name, with the nearest valid one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{given}` is not a server name ({why}); `{nearest}` would be one")]
 pub struct BadServerName {
-    /// What was given.
+    /// The rejected name.
     pub given: String,
     /// The rule that it breaks.
     pub why: &'static str,
-    /// The nearest good name.
+    /// The nearest valid name.
     pub nearest: String,
 }
 
 impl ServerName {
-    /// Checks and takes a name.
+    /// Checks and wraps a name.
     pub fn new(name: &str) -> Result<Self, BadServerName> {
         let why = if name.is_empty() {
             "it is empty"
@@ -61,7 +61,7 @@ impl ServerName {
         Err(BadServerName { given: name.into(), why, nearest: nearest_server_name(name) })
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -91,7 +91,7 @@ fn well_formed(name: &str) -> bool {
         .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()))
 }
 
-/// The nearest name that [`ServerName::new`] takes.
+/// Returns the nearest name that [`ServerName::new`] accepts.
 fn nearest_server_name(name: &str) -> String {
     let mut out = String::new();
     let mut separator = None;
@@ -118,21 +118,21 @@ fn nearest_server_name(name: &str) -> String {
     out
 }
 
-/// The full name of a tool: the server's name, a dot, and the tool's own name as its server gave it.
+/// Joins server and tool to a full name: `server.tool`, with the tool's own name as its server gave it.
 pub fn full_name(server: &str, tool: &str) -> String {
     format!("{server}.{tool}")
 }
 
-/// The wire form of one `server.tool`, before clashes are known.
+/// The wire forms of one `server.tool`, before clashes are resolved.
 pub struct Wire {
-    /// `server__tool` with every character outside `[a-zA-Z0-9_-]` turned into `_`, cut to fit.
+    /// `server__tool` with each character outside `[a-zA-Z0-9_-]` replaced by `_`, truncated to [`MAX_WIRE`].
     pub plain: String,
-    /// The same, cut so that it ends in `_` and eight hex digits of the full name's SHA-256.
+    /// The same, ending in `_` and eight hex digits of the full name's SHA-256.
     pub hashed: String,
 }
 
 impl Wire {
-    /// Both wire forms of a tool's name. They depend on the two names alone.
+    /// Makes both wire forms. They depend only on the two names.
     pub fn new(server: &str, tool: &str) -> Self {
         let mut clean = String::with_capacity(server.len() + tool.len() + 2);
         clean.push_str(server);
@@ -150,10 +150,10 @@ impl Wire {
     }
 }
 
-/// How a client shows a server's tools to its model: `mcp__<server>__<tool>`, here for Nonet's own.
+/// How clients present a server's tools to the model: `mcp__<server>__<tool>`, here for Nonet's own.
 const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
 
-/// A name without what a client puts before the names of Nonet's tools; `None` if there is nothing of the kind.
+/// Strips the prefix that a client puts before Nonet's tool names; `None` without such a prefix.
 pub fn without_client_prefix(name: &str) -> Option<&str> {
     CLIENT_PREFIXES.iter().find_map(|prefix| {
         let head = name.get(..prefix.len())?;
@@ -161,8 +161,8 @@ pub fn without_client_prefix(name: &str) -> Option<&str> {
     })
 }
 
-/// What names that mean the same to a model share: letter case and `-` against `_` fall away, and
-/// so do the separators `.`, `__`, `:` and `/` between server and tool.
+/// Folds a name so that spellings a model confuses become equal: ignores case, `-` versus `_`, and the
+/// separators `.`, `__`, `:` and `/` between server and tool.
 pub fn fold(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for c in name.trim().chars() {
@@ -178,8 +178,8 @@ pub fn fold(name: &str) -> String {
     out
 }
 
-/// Returns the words of an identifier in lower case: `listOpenIssues`, `list_open_issues` and `List open-issues` have the
-/// same three.
+/// Returns the lower-case words of an identifier: `listOpenIssues`, `list_open_issues` and `List open-issues`
+/// have the same three.
 pub fn words(identifier: &str) -> Vec<String> {
     let chars: Vec<char> = identifier.chars().collect();
     let mut words = vec![String::new()];
@@ -206,9 +206,9 @@ pub fn words(identifier: &str) -> Vec<String> {
     words
 }
 
-/// The candidates nearest to `name`, best first: at most `limit`, none that is nothing like it.
+/// Returns up to `limit` candidates similar to `name`, best first.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit: usize) -> Vec<&'a str> {
-    // Whoever sends a name of a megabyte did not mistype one of ours.
+    // A name of a megabyte is not a typo of ours.
     let wanted: String = fold(name).chars().take(200).collect();
     let mut scored: Vec<(f64, &str)> = candidates
         .map(|candidate| {
@@ -216,7 +216,7 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit:
             let own = folded.split_once('_').map_or(folded.as_str(), |(_, own)| own);
             let mut near =
                 strsim::jaro_winkler(&wanted, &folded).max(strsim::jaro_winkler(&wanted, own) * 0.99);
-            // Jaro's window is nothing on very short names; there one slip counts as near.
+            // Jaro's window vanishes on very short names; there, one typo counts as near.
             if wanted.len() <= 5 && strsim::damerau_levenshtein(&wanted, own) <= 1 {
                 near = near.max(0.8);
             }
@@ -229,14 +229,14 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit:
     scored.into_iter().take(limit).map(|(_, candidate)| candidate).collect()
 }
 
-/// The server and the tool that a name speaks of, where something stands between them that separates the two.
+/// Splits a name into server and tool at its separator, if it has one.
 pub fn split_given(given: &str) -> Option<(&str, &str)> {
     given.split_once("__").or_else(|| given.split_once(['.', ':', '/']))
 }
 
-/// The tools whose names come nearest to `given`, best first: at most `limit` full names. `tools` are servers, own names and
-/// full names. A name of two parts has to be near in both, or right in the second; nothing is better than something
-/// far-fetched.
+/// Returns the full names of up to `limit` tools similar to `given`, best first. `tools` are (server, own
+/// name, full name). A two-part name must be near in both parts, or exact in the second; no suggestion is
+/// better than a far-fetched one.
 pub fn nearest_tools<'a>(
     given: &str,
     tools: impl Iterator<Item = (&'a str, &'a str, &'a str)>,
@@ -251,7 +251,7 @@ pub fn nearest_tools<'a>(
             let score = match &parts {
                 Some((given_server, given_tool)) => {
                     let (servers, mut tools) = (likeness(given_server, &server), likeness(given_tool, &tool));
-                    // Of a server that is there some tool is meant.
+                    // If the server exists, one of its tools is meant.
                     let letters = strsim::jaro_winkler(given_tool, &tool);
                     let short = given_tool.len() <= 5 && given_tool.chars().next() == tool.chars().next();
                     let few = || strsim::damerau_levenshtein(given_tool, &tool) <= 2;
@@ -273,19 +273,20 @@ pub fn nearest_tools<'a>(
     scored.into_iter().take(limit).map(|(_, full)| full).collect()
 }
 
-/// From which likeness on one name may be a slip for another, and from which on it surely is.
+/// Names at least this alike may be typos of each other; from `RIGHT` on they surely are.
 const NEAR: f64 = 0.65;
 const RIGHT: f64 = 0.9;
-/// From which similarity by Jaro and Winkler on two tools of one server are near.
+/// Two tools of one server are near from this Jaro-Winkler similarity on.
 const SIMILAR: f64 = 0.8;
 
-/// How alike two folded names are, from 0 to 1: by slips of the pen, or because one has all words of the other.
+/// Returns how alike two folded names are, from 0 to 1: by edit distance, or because one has all words of the
+/// other.
 fn likeness(a: &str, b: &str) -> f64 {
     let slips = strsim::normalized_damerau_levenshtein(a, b);
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
     let words: Vec<&str> = long.split('_').collect();
     let all_in = short.len() >= 3 && short.split('_').all(|word| words.contains(&word));
-    // Names that begin alike and go on differently are slips less often than that, and short ones hardly ever.
+    // A shared beginning is a weaker sign than edit distance, and hardly any for short names.
     let begins = if slips >= 0.5 && short.len() > 5 { strsim::jaro_winkler(a, b) - 0.15 } else { 0.0 };
     slips.max(begins).max(if all_in { 0.85 } else { 0.0 })
 }

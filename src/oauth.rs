@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
 use reqwest::Url;
 use rmcp::transport::auth::{
@@ -35,7 +36,11 @@ use crate::{
     config::{Grant, OAuth},
     keyring,
     text::clip,
-    web,
+    wire::{
+        http::{HttpFault, Signer},
+        rmcp::{chain, is_private_address, is_refused_for_good},
+        web,
+    },
 };
 
 /// How long before its expiry a token is renewed, so that it does not expire on the way.
@@ -290,40 +295,25 @@ async fn limited<T>(work: impl Future<Output = Result<T, RenewError>>) -> Result
     tokio::time::timeout(RENEW_LIMIT, work).await.unwrap_or_else(|error| Err(late(error)))
 }
 
-/// One request to a server that may need a token. Sent once more with a renewed token if the server refuses the first.
-pub struct Attempt<'a> {
-    account: Option<&'a Arc<Account>>,
-    token: Option<String>,
-    renewed: bool,
+impl From<RenewError> for HttpFault {
+    fn from(error: RenewError) -> Self {
+        match error {
+            RenewError::Over(why) => Self::AuthRequired(why),
+            RenewError::Failed(_) => Self::Unsent(error.to_string()),
+        }
+    }
 }
 
-impl<'a> Attempt<'a> {
-    /// Begins with the account's current token.
-    pub async fn first(account: Option<&'a Arc<Account>>) -> Result<Self, RenewError> {
-        let token = match account {
-            Some(account) => account.token().await?,
-            None => None,
-        };
-        Ok(Self { account, token, renewed: false })
+impl Signer for Account {
+    fn token(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>> {
+        async move { Ok(Account::token(&self).await?) }.boxed()
     }
 
-    /// Returns the bearer token of the request.
-    pub fn token(&self) -> Option<&str> {
-        self.token.as_deref()
-    }
-
-    /// Takes another token after a refusal. Returns whether to send the request again.
-    pub async fn again(&mut self) -> Result<bool, RenewError> {
-        let Some(account) = self.account.filter(|_| !std::mem::replace(&mut self.renewed, true)) else {
-            return Ok(false);
-        };
-        match account.another(self.token.clone()).await? {
-            None => Ok(false),
-            fresh => {
-                self.token = fresh;
-                Ok(true)
-            }
-        }
+    fn another(
+        self: Arc<Self>,
+        used: Option<String>,
+    ) -> BoxFuture<'static, Result<Option<String>, HttpFault>> {
+        async move { Ok(Account::another(&self, used).await?) }.boxed()
     }
 }
 
@@ -458,30 +448,18 @@ async fn exchange(url: &str, settings: &OAuth) -> Result<Record, RenewError> {
 /// Tells a refusal of the sign-in server from a failure that may pass.
 fn judged(error: AuthError) -> RenewError {
     let text = explain(&error);
-    let passes = ["temporarily_unavailable", "server_error", "slow_down"];
-    // What oauth2 says of an error response (RFC 6749, section 5.2).
-    let answered =
-        text.contains("Server returned error response") && !passes.iter().any(|code| text.contains(code));
+    let refused = is_refused_for_good(&error);
     match error {
         AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired => over(),
-        _ if answered => RenewError::Over(text),
+        _ if refused => RenewError::Over(text),
         _ => RenewError::Failed(text),
     }
 }
 
 /// Returns the chain of causes, with a remedy if one is known.
 fn explain(error: &AuthError) -> String {
-    let mut text = error.to_string();
-    let mut at: &dyn std::error::Error = error;
-    while let Some(source) = at.source() {
-        let said = source.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        at = source;
-    }
-    let text = clip(&printable(&text), 600);
-    if text.contains("address not allowed") {
+    let text = clip(&printable(&chain(error)), 600);
+    if is_private_address(error) {
         return format!(
             "{text}. If the server is in your own network, set `private_addresses = true` in its `oauth`"
         );
@@ -526,13 +504,13 @@ mod tests {
     async fn a_token_is_renewed_thirty_seconds_before_its_expiry() {
         let folder = tempfile::tempdir().expect("a folder");
         let account = Arc::new(signed_in(folder.path()));
-        let token = async || account.token().await.map_err(|error| error.to_string());
-        assert_eq!(token().await, Ok(Some("t0k3n".into())));
+        let told = |token: Result<Option<String>, RenewError>| token.map_err(|error| error.to_string());
+        assert_eq!(told(Account::token(&account).await), Ok(Some("t0k3n".into())));
         account.clock.advance(Duration::from_secs(3_600 - 35));
-        assert_eq!(token().await, Ok(Some("t0k3n".into())));
+        assert_eq!(told(Account::token(&account).await), Ok(Some("t0k3n".into())));
         account.clock.advance(Duration::from_secs(10));
         // A token without a refresh token cannot be renewed: the attempt ends the sign-in.
-        assert_eq!(token().await, Err("its sign-in is over".into()));
+        assert_eq!(told(Account::token(&account).await), Err("its sign-in is over".into()));
     }
 
     #[test]
@@ -555,15 +533,5 @@ mod tests {
     fn a_resource_has_no_keys() {
         assert_eq!(resource("https://ann:pw@example.com/mcp?key=s3cret#x"), "https://example.com/mcp");
         assert_eq!(resource("https://example.com/mcp/"), "https://example.com/mcp/");
-    }
-
-    #[test]
-    fn a_refusal_of_the_sign_in_server_is_final_and_a_failure_is_not() {
-        let over =
-            |text: &str| matches!(judged(AuthError::TokenRefreshFailed(text.into())), RenewError::Over(_));
-        assert!(over("Server returned error response: invalid_client: unknown"));
-        assert!(!over("Server returned error response: temporarily_unavailable"));
-        assert!(!over("Failed to parse server response"));
-        assert!(!over("Request failed"));
     }
 }

@@ -1,27 +1,27 @@
-//! May this caller use this tool: a pure function over the tool, the caller's profile and its limits.
+//! Whether a caller may use a tool: a pure function of the tool, the caller's profile and its limits.
 
 use crate::{
     catalog::Tool,
     config::{Category, Policy, Profile, Risk},
 };
 
-/// What the rules say of one tool for one caller.
+/// The rules' verdict on one tool for one caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may be called.
+    /// The tool may be called.
     Allow,
-    /// The user has to agree to each call first; names the rule.
+    /// The user must approve each call; holds the rule.
     Approve(String),
-    /// It may not be seen or called; names the rule.
+    /// The tool is hidden and cannot be called; holds the rule.
     Deny(String),
 }
 
-/// A profile with its name and the categories that it may name.
+/// A profile with its name and the categories that it may refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     /// The profile's name.
     pub name: &'a str,
-    /// Its rules.
+    /// The profile's rules.
     pub profile: &'a Profile,
     /// The named groups of the configuration.
     pub categories: &'a std::collections::BTreeMap<String, Category>,
@@ -50,13 +50,13 @@ pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> Verdict {
     }
 }
 
-/// The rule of a profile that keeps the tool out.
+/// Returns the profile's rule that denies the tool.
 fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     let profile = scope.profile;
     if profile.deny.matches(&tool.full) {
         return Some("deny");
     }
-    // Nonet's own tools serve every profile; what they reach is checked again at the call.
+    // Nonet's own tools are open to every profile; the tools they reach are checked at the call.
     if &*tool.server == crate::catalog::GATEWAY {
         return None;
     }
@@ -77,7 +77,7 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     (limited && !listed).then_some("categories")
 }
 
-/// Whether a tool of this risk may be shown under `most`.
+/// Whether a tool of this risk may be shown if `most` is the highest risk allowed.
 pub fn within(risk: Risk, most: Option<Risk>) -> bool {
     most.is_none_or(|most| risk <= most)
 }

@@ -1,5 +1,5 @@
-//! Text that people wrote about servers and tools, as lists show it: without Markdown and without the indentation of source
-//! code.
+//! Human-written text about servers and tools, prepared for lists: without Markdown and source-code
+//! indentation.
 
 use std::sync::LazyLock;
 
@@ -10,8 +10,8 @@ static LINK: LazyLock<Regex> =
 static BULLET: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^(?:[-*+>]|\d{1,3}[.)])\s+").expect("the pattern is constant"));
 
-/// A text without the indentation that all of its lines but the first share, as Python's `inspect.cleandoc` has it, and
-/// without blank lines around it and white space at the ends of lines.
+/// Removes the indentation shared by all lines but the first, as Python's `inspect.cleandoc` does, with
+/// surrounding blank lines and trailing white space.
 pub fn dedented(text: &str) -> String {
     let width = |line: &str| line.len() - line.trim_start_matches([' ', '\t']).len();
     let said = |line: &&str| !line.trim().is_empty();
@@ -25,7 +25,8 @@ pub fn dedented(text: &str) -> String {
     out.trim().to_string()
 }
 
-/// The beginning of a text that may be Markdown, on one line, at most about `max` characters: prose, or else the headings.
+/// Returns the beginning of a text that may be Markdown, on one line, about `max` characters at most: its
+/// prose, or else its headings.
 pub fn plain(text: &str, max: usize) -> String {
     let mut prose = String::new();
     let mut headings = String::new();

@@ -11,12 +11,12 @@ mod access;
 mod http;
 mod in_flight;
 mod inquiries;
-mod lines;
 mod list_changes;
 mod page;
 mod prompts_resources;
 #[cfg(unix)]
 mod shared;
+mod stdio;
 mod subscriptions;
 mod tasks;
 mod verbatim;
@@ -55,7 +55,7 @@ use tokio_util::{
 use self::{
     in_flight::{Channels, LogThreshold, Outcome, Parkings},
     list_changes::{Lists, tell_changed},
-    verbatim::{Verbatim, wrap},
+    verbatim::Verbatim,
 };
 use crate::{
     config::{ClientLimits, Config},
@@ -65,9 +65,9 @@ use crate::{
         run::ended_job,
         session::{AsTask, Caller, Session},
     },
-    lines::LineReader,
     meta::{self, Answer},
     trace,
+    wire::{LineReader, OF_CLIENT, rmcp::carry},
 };
 
 /// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
@@ -75,8 +75,6 @@ const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// Methods with params that can be invalid: those of both eras, and those of the session era only.
 const KNOWN: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
 const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", "logging/setLevel"];
-/// The longest message of a client, in bytes.
-pub const MAX_MESSAGE: usize = 64 << 20;
 /// The pause before servers start, so that the handshake has the machine to itself.
 const HEAD_START: Duration = Duration::from_millis(100);
 /// The longest wait of the servers' start until the last known lists can be searched.
@@ -91,7 +89,7 @@ pub async fn serve_stdio(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
-    let transport = lines::ClientLines::new(LineReader::new(reader, MAX_MESSAGE), writer);
+    let transport = stdio::ClientLines::new(LineReader::new(reader, OF_CLIENT.bytes), writer);
     gateway.recall();
     connect_soon(&gateway);
     let handler = Verbatim(NonetServer::new(gateway.clone(), profile, false, Parkings::default()));
@@ -357,7 +355,7 @@ impl ServerHandler for NonetServer {
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
         }
-        Ok(ListToolsResult { meta: Some(wrap(list)), ..ListToolsResult::default() })
+        Ok(ListToolsResult { meta: Some(carry(list)), ..ListToolsResult::default() })
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -405,7 +403,7 @@ impl ServerHandler for NonetServer {
             Answer::Task(job) if stateless => CallToolResponse::Task(tasks::created(&self.gateway, job)),
             Answer::Task(job) => {
                 let mut carrier = CallToolResult::default();
-                carrier.meta = Some(wrap(json!({ "task": tasks::started(&self.gateway, job) })));
+                carrier.meta = Some(carry(json!({ "task": tasks::started(&self.gateway, job) })));
                 CallToolResponse::Complete(carrier)
             }
             Answer::Result(mut result) => {
@@ -417,7 +415,7 @@ impl ServerHandler for NonetServer {
                     }
                 }
                 let mut carrier = CallToolResult::default();
-                carrier.meta = Some(wrap(result));
+                carrier.meta = Some(carry(result));
                 CallToolResponse::Complete(carrier)
             }
         })

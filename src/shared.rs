@@ -19,10 +19,9 @@ use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    files,
-    lines::{Line, LineReader},
-    store,
+    files, store,
     text::hex,
+    wire::{self, Line, LineReader},
 };
 
 /// The argument that runs the binary as the shared gateway.
@@ -233,7 +232,7 @@ mod unix {
             anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();
             // Answers may be as long as those of servers.
-            let mut reader = LineReader::new(reader, crate::web::MAX_ANSWER + ENVELOPE);
+            let mut reader = LineReader::new(reader, wire::ANSWER.bytes + ENVELOPE);
             let greeted = async {
                 let mut line = serde_json::to_vec(hello).ok()?;
                 line.push(b'\n');
@@ -323,7 +322,7 @@ mod unix {
         let mut line = serde_json::to_vec(&welcome)?;
         line.push(b'\n');
         writer.write_all(&line).await?;
-        reader.allow(crate::serve::MAX_MESSAGE);
+        reader.allow(wire::OF_CLIENT.bytes);
         Ok(welcome.refused.is_none().then_some((hello, reader, writer)))
     }
 }

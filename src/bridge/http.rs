@@ -1,19 +1,13 @@
 //! The way to a gateway behind a URL: streamable HTTP, both eras.
 //!
-//! Each message is a POST. What the gateway says comes in the answers, and in the session era on a stream of its own. A
-//! stream that breaks off is resumed where the gateway can do it.
+//! Each message is a POST. Answers carry what the gateway sends; the session era has a stream by GET besides. A stream that
+//! breaks off is resumed where the gateway supports that.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures::StreamExt;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
-use reqwest::{Client, Method, RequestBuilder, Response};
-use serde_json::Value;
+use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
 use tokio::{
     sync::mpsc,
     task::AbortHandle,
@@ -21,14 +15,17 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Back, LOST, Message, error, error_line};
-use crate::web;
+use super::{Back, LOST, as_line, error};
+use crate::{
+    text::clip,
+    wire::{
+        ANSWER, Data, Head, Message, StreamEvent,
+        http::{Endpoint, HttpFault, HttpReply, SessionHeaders, stateless_headers},
+        web,
+    },
+};
 
-const SESSION: &str = "mcp-session-id";
-const VERSION: &str = "mcp-protocol-version";
-const LAST_EVENT: &str = "last-event-id";
-const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
-/// How long a gateway that cannot be reached is tried: it may just be starting anew.
+/// How long a gateway that cannot be reached is tried: it may just be restarting.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -38,8 +35,10 @@ const REOPEN: Duration = Duration::from_secs(1);
 const RESUMES: u32 = 5;
 /// How long the end of the session may take.
 const DELETE_LIMIT: Duration = Duration::from_secs(1);
-/// How much of an answer that is no JSON-RPC is shown, in bytes.
+/// How much of an answer that is not JSON-RPC is shown, in characters.
 const SHOWN: usize = 300;
+/// The longest answer, in bytes: the result of a server with what is around it.
+const MAX_ANSWER: usize = ANSWER.bytes + (1 << 20);
 
 /// Where the gateway is.
 #[derive(Clone, Debug)]
@@ -57,19 +56,13 @@ impl Target {
     }
 }
 
-#[derive(Debug, Default)]
-struct Session {
-    id: Option<String>,
-    version: Option<String>,
-}
-
 pub(super) struct HttpLink {
-    client: Client,
+    endpoint: Endpoint,
     target: Target,
     back: mpsc::Sender<Back>,
     /// How long a gateway that cannot be reached is tried.
     patience: Duration,
-    session: Mutex<Session>,
+    session: Mutex<SessionHeaders>,
     /// Open requests of the stateless era, which are cancelled by closing them.
     open: Mutex<HashMap<String, AbortHandle>>,
     /// The gateway does not know the session any more.
@@ -80,7 +73,7 @@ pub(super) struct HttpLink {
 impl HttpLink {
     pub fn new(target: Target, back: mpsc::Sender<Back>, patience: Duration) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            client: web::client()?,
+            endpoint: Endpoint::new(None)?,
             target,
             back,
             patience,
@@ -114,14 +107,14 @@ impl HttpLink {
     }
 
     async fn send(self: Arc<Self>, line: Bytes) {
-        let Some(message) = Message::of(&line) else { return self.post(line).await };
-        let cancelled = message.cancels().and_then(|id| self.open.lock().ok()?.remove(&id));
-        match (message.method(), message.id()) {
+        let Some(message) = Message::of(line.clone()) else { return self.post(line).await };
+        let cancelled = message.cancels().and_then(|id| self.open.lock().remove(&id));
+        match (message.method().as_deref(), message.id_text()) {
             _ if cancelled.is_some() => drop(cancelled.map(|open| open.abort())),
             // Nothing may overtake the handshake.
             (Some("initialize"), Some(_)) => self.post(line).await,
             (Some(_), Some(id)) => {
-                let modern = message.version().is_some();
+                let stateless = message.version().is_some();
                 let link = self.clone();
                 let (expired, key) = (self.expired.clone(), id.clone());
                 let request = async move {
@@ -129,13 +122,11 @@ impl HttpLink {
                         () = link.post(line) => {}
                         () = expired.cancelled() => {}
                     }
-                    if let Ok(mut open) = link.open.lock() {
-                        open.remove(&key);
-                    }
+                    link.open.lock().remove(&key);
                 };
-                let Ok(mut open) = self.open.lock() else { return };
+                let mut open = self.open.lock();
                 let task = self.tasks.spawn(request);
-                if modern {
+                if stateless {
                     open.insert(id, task.abort_handle());
                 }
             }
@@ -156,110 +147,94 @@ impl HttpLink {
     }
 
     fn session_id(&self) -> Option<String> {
-        self.session.lock().ok()?.id.clone()
+        self.session.lock().id.clone()
     }
 
-    /// A request with the headers of the session, if there is one.
-    fn request(&self, method: Method) -> RequestBuilder {
-        let mut request = self.client.request(method, &self.target.url).headers(self.target.headers.clone());
-        request = request.header(header::ACCEPT, ACCEPT);
-        let Ok(session) = self.session.lock() else { return request };
-        if let Some(id) = &session.id {
-            request = request.header(SESSION, id);
-        }
-        match &session.version {
-            Some(version) => request.header(VERSION, version),
-            None => request,
-        }
-    }
-
-    /// The request for a message. In the stateless era it carries what is in the message in headers too.
-    fn post_of(&self, line: &Bytes, message: Option<&Message<'_>>) -> RequestBuilder {
-        let modern = message.and_then(|message| Some((message, message.version()?)));
-        let request = match modern {
-            None => self.request(Method::POST),
-            Some((message, version)) => {
-                let request = self.client.post(&self.target.url).headers(self.target.headers.clone());
-                let request = request.header(header::ACCEPT, ACCEPT).header(VERSION, version);
-                let request = request.header("mcp-method", message.method().unwrap_or_default());
-                match message.name() {
-                    Some(name) => request.header("mcp-name", name),
-                    None => request,
-                }
-            }
-        };
-        request.header(header::CONTENT_TYPE, "application/json").body(line.clone())
+    /// The headers of a request in the session, if there is one.
+    fn headers(&self) -> HeaderMap {
+        self.session.lock().beside(&self.target.headers)
     }
 
     /// Sends one message and hands on whatever comes back for it.
     async fn post(&self, line: Bytes) {
-        let message = Message::of(&line);
-        let id = message.as_ref().and_then(|message| message.method().and(message.id()));
-        let id = id.as_deref();
-        let modern = message.as_ref().is_some_and(|message| message.version().is_some());
-        let session = if modern { None } else { self.session_id() };
+        let message = Message::of(line.clone());
+        let asks = message.as_ref().filter(|message| message.method().is_some());
+        let id = asks.and_then(Message::id_text);
+        let stateless = message.as_ref().and_then(|message| Some((message, message.version()?)));
         let began = Instant::now();
-        let response = loop {
-            match self.post_of(&line, message.as_ref()).send().await {
-                Ok(response) => break response,
-                Err(error) if error.is_connect() && began.elapsed() < self.patience => sleep(PAUSE).await,
-                Err(error) => {
-                    let url = self.target.shown();
-                    let why = match error.is_connect() {
-                        true => {
-                            format!("nothing can be reached at {url}; is `nonet serve --http` running there?")
-                        }
-                        false => format!("{url}: {}", plain(&error)),
-                    };
-                    return self.fail(id, &why).await;
+        let sent = loop {
+            let headers = match &stateless {
+                Some((message, version)) => stateless_headers(message, version, &self.target.headers),
+                None => self.headers(),
+            };
+            match self.endpoint.post(&self.target.url, headers, line.clone()).await {
+                Err(HttpFault::Broken(error)) if error.is_connect() && began.elapsed() < self.patience => {
+                    sleep(PAUSE).await;
                 }
+                sent => break sent,
             }
         };
-        if response.status() == StatusCode::NOT_FOUND && session.is_some() {
-            tracing::info!("the gateway does not know the session any more");
-            let _ = self.back.send(Back::Unsent(line.clone())).await;
-            self.expired.cancel();
-            return;
+        let url = self.target.shown();
+        match sent {
+            Ok(reply) => {
+                if let Some(given) = reply.session() {
+                    self.session.lock().id = Some(given);
+                }
+                let shakes_hands =
+                    asks.is_some_and(|message| message.method().as_deref() == Some("initialize"));
+                self.answer(reply, id.as_deref(), shakes_hands).await;
+            }
+            Err(HttpFault::SessionExpired) => {
+                tracing::info!("the gateway does not know the session any more");
+                let _ = self.back.send(Back::Unsent(line)).await;
+                self.expired.cancel();
+            }
+            Err(HttpFault::Broken(error)) if error.is_connect() => {
+                let why = format!("nothing can be reached at {url}; is `nonet serve --http` running there?");
+                self.fail(id.as_deref(), &why).await;
+            }
+            Err(HttpFault::Broken(error)) => {
+                self.fail(id.as_deref(), &format!("{url}: {}", plain(&error))).await;
+            }
+            Err(fault) => self.fail(id.as_deref(), &format!("{url}: {fault}")).await,
         }
-        if let Some(given) = response.headers().get(SESSION).and_then(|id| id.to_str().ok())
-            && let Ok(mut session) = self.session.lock()
-        {
-            session.id = Some(given.into());
-        }
-        self.answer(response, id).await;
     }
 
     /// Hands on the answer to a message; `id` is that of a request.
-    async fn answer(&self, response: Response, id: Option<&str>) {
-        let status = response.status();
-        let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        if status.is_success() && kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
-            return self.stream(response, id).await;
+    async fn answer(&self, reply: HttpReply, id: Option<&str>, shakes_hands: bool) {
+        if reply.is_events() {
+            return self.stream(reply, id, shakes_hands).await;
         }
-        let body = match web::body(response).await {
+        let status = reply.status;
+        let body = match reply.body(MAX_ANSWER).await {
             Ok(body) => body,
-            Err(error) => return self.fail(id, &format!("the answer broke off: {error}")).await,
+            Err(fault @ HttpFault::TooLong(_)) => return self.fail(id, &fault.to_string()).await,
+            Err(fault) => return self.fail(id, &format!("the answer broke off: {fault}")).await,
         };
-        let answer = Message::of(&body);
+        let answer = Message::of(body.clone());
         let (Some(id), Some(answer)) = (id, &answer) else {
             return match status.is_success() {
                 true if body.is_empty() && id.is_some() => {
-                    self.fail(id, "the gateway took the request and answered nothing").await;
+                    self.fail(id, "the gateway accepted the request and sent no answer").await;
                 }
                 true if body.is_empty() => {}
-                true if answer.is_some() || body.trim_ascii().starts_with(b"[") => self.hand_on(&body).await,
+                true if answer.is_some() || body.trim_ascii().starts_with(b"[") => {
+                    self.line(as_line(&body)).await;
+                }
                 _ => self.fail(id, &self.refusal(status, &body)).await,
             };
         };
-        match error_of(&body) {
+        match answer.error() {
             // One that names no request is about this one.
-            Some(error) if !answer.answers(id) => self.line(error_line(id, &error)).await,
+            Some(error) if !answer.answers(id) => {
+                self.line(as_line(&Message::failure_of(id, error))).await;
+            }
             None if !status.is_success() => self.fail(Some(id), &self.refusal(status, &body)).await,
-            _ => self.hand_on(&body).await,
+            _ => self.hand_on(answer, shakes_hands).await,
         }
     }
 
-    /// What an answer says that is no JSON-RPC.
+    /// What an answer says that is not JSON-RPC.
     fn refusal(&self, status: StatusCode, body: &[u8]) -> String {
         let hint = match status {
             StatusCode::UNAUTHORIZED => {
@@ -270,76 +245,78 @@ impl HttpLink {
             }
             _ => "",
         };
-        let said = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]).into_owned();
-        format!("{} answered HTTP {status}: {}.{hint}", self.target.shown(), said.trim())
+        let said = String::from_utf8_lossy(&body[..body.len().min(4 * SHOWN)]).into_owned();
+        format!("{} answered HTTP {status}: {}.{hint}", self.target.shown(), clip(said.trim(), SHOWN))
     }
 
     /// Hands on the messages of a stream until it holds the answer to `id`; resumes it where it breaks off before.
-    async fn stream(&self, response: Response, id: Option<&str>) {
-        let mut seen = Seen::default();
-        let mut response = Some(response);
+    async fn stream(&self, reply: HttpReply, id: Option<&str>, shakes_hands: bool) {
+        let mut seen = StreamPosition::default();
+        let mut reply = Some(reply);
         for _ in 0..=RESUMES {
-            if let Some(response) = response.take() {
-                let Some(id) = id else {
-                    self.events(response, None, &mut seen).await;
-                    return;
-                };
-                if self.events(response, Some(id), &mut seen).await {
-                    return;
-                }
+            if let Some(reply) = reply.take()
+                && (self.events(reply, id, &mut seen, shakes_hands).await || id.is_none())
+            {
+                return;
             }
             let Some(last) = &seen.last else { break };
             sleep(seen.pause()).await;
-            let again = self.request(Method::GET).header(LAST_EVENT, last).send().await;
-            response = again.ok().filter(|response| response.status().is_success());
+            let again = self.endpoint.stream(&self.target.url, self.headers(), Some(last)).await;
+            reply = again.ok().filter(HttpReply::is_events);
         }
-        self.fail(id, "the gateway broke off before its answer; whether the call was done is not known")
-            .await;
+        self.fail(id, "the gateway's answer broke off; the call may or may not have been carried out").await;
     }
 
     /// Hands on the messages of a stream. Whether the answer to `id` was among them.
-    async fn events(&self, response: Response, id: Option<&str>, seen: &mut Seen) -> bool {
-        let mut events = web::events(response);
-        while let Some(event) = events.next().await {
-            let event = match event {
-                Ok(event) => event,
-                Err(error) => {
-                    tracing::debug!(%error, "a stream broke off");
-                    return false;
+    async fn events(
+        &self,
+        reply: HttpReply,
+        id: Option<&str>,
+        seen: &mut StreamPosition,
+        shakes_hands: bool,
+    ) -> bool {
+        let mut events = reply.events(MAX_ANSWER);
+        while let Some(event) = events.next(|_| 0).await {
+            seen.note(&event);
+            let message = match event.data {
+                Data::None => continue,
+                Data::Whole(data) => match Message::of(data.clone()) {
+                    Some(message) => message,
+                    None if data.trim_ascii().is_empty() => continue,
+                    None => {
+                        self.line(as_line(&data)).await;
+                        continue;
+                    }
+                },
+                Data::TooLong(beginning, tail) => {
+                    let of = Head::of(&beginning).with_tail(&tail).id;
+                    self.fail(of.as_deref(), &HttpFault::TooLong(MAX_ANSWER).to_string()).await;
+                    if id.is_some() && of.as_deref() == id {
+                        return true;
+                    }
+                    continue;
                 }
             };
-            if event.id.is_some() {
-                seen.last = event.id;
-            }
-            if let Some(millis) = event.retry {
-                seen.retry = Some(Duration::from_millis(millis));
-            }
-            let Some(data) = event.data.filter(|data| !data.trim().is_empty()) else { continue };
-            self.hand_on(data.as_bytes()).await;
-            if let Some(id) = id
-                && Message::of(data.as_bytes()).is_some_and(|message| message.answers(id))
-            {
+            self.hand_on(&message, shakes_hands).await;
+            if id.is_some_and(|id| message.answers(id)) {
                 return true;
             }
         }
         false
     }
 
-    /// The stream of the session era on which the gateway speaks of its own accord, until the session ends.
+    /// Hands on the messages of the session's own stream (session era), until the session ends.
     async fn listen(&self) {
-        let mut seen = Seen::default();
+        let mut seen = StreamPosition::default();
         loop {
-            let mut request = self.request(Method::GET);
-            if let Some(last) = &seen.last {
-                request = request.header(LAST_EVENT, last);
-            }
-            match request.send().await {
-                Ok(response) if response.status().is_success() => {
-                    self.events(response, None, &mut seen).await;
+            let opened = self.endpoint.stream(&self.target.url, self.headers(), seen.last.as_deref()).await;
+            match opened {
+                Ok(reply) if reply.is_events() => {
+                    self.events(reply, None, &mut seen, false).await;
                 }
-                Ok(response) if response.status() == StatusCode::NOT_FOUND => return self.expired.cancel(),
-                Ok(response) if response.status().is_client_error() => {
-                    tracing::debug!(status = %response.status(), "the gateway has no stream of its own");
+                Ok(reply) if reply.status == StatusCode::NOT_FOUND => return self.expired.cancel(),
+                Ok(reply) if reply.status.is_client_error() => {
+                    tracing::debug!(status = %reply.status, "the gateway has no stream of its own");
                     return;
                 }
                 _ => {}
@@ -354,26 +331,16 @@ impl HttpLink {
         self.tasks.close();
         self.tasks.wait().await;
         if self.session_id().is_some() {
-            let _ = timeout(DELETE_LIMIT, self.request(Method::DELETE).send()).await;
+            let _ = timeout(DELETE_LIMIT, self.endpoint.end_session(&self.target.url, self.headers())).await;
         }
     }
 
     /// Hands a message on to the client, as one line.
-    async fn hand_on(&self, message: &[u8]) {
-        if let Some(version) = Message::of(message).and_then(|message| message.agreed_version())
-            && let Ok(mut session) = self.session.lock()
-        {
-            session.version = Some(version);
+    async fn hand_on(&self, message: &Message, shakes_hands: bool) {
+        if shakes_hands && let Some(version) = message.agreed_version() {
+            self.session.lock().version = Some(version);
         }
-        let mut line = match message.trim_ascii() {
-            // White space of JSON that was written over several lines; in its strings line ends are escaped.
-            message if message.contains(&b'\n') => {
-                message.iter().filter(|byte| !matches!(byte, b'\n' | b'\r')).copied().collect()
-            }
-            message => message.to_vec(),
-        };
-        line.push(b'\n');
-        self.line(line.into()).await;
+        self.line(as_line(message.bytes())).await;
     }
 
     async fn line(&self, line: Bytes) {
@@ -391,21 +358,24 @@ impl HttpLink {
 
 /// How far a stream has come.
 #[derive(Debug, Default)]
-struct Seen {
+struct StreamPosition {
     last: Option<String>,
     retry: Option<Duration>,
 }
 
-impl Seen {
+impl StreamPosition {
+    fn note(&mut self, event: &StreamEvent) {
+        if event.id.is_some() {
+            self.last.clone_from(&event.id);
+        }
+        if let Some(millis) = event.retry {
+            self.retry = Some(Duration::from_millis(millis));
+        }
+    }
+
     fn pause(&self) -> Duration {
         self.retry.unwrap_or(REOPEN)
     }
-}
-
-/// What a JSON-RPC error says.
-fn error_of(body: &[u8]) -> Option<Value> {
-    let mut body: Value = serde_json::from_slice(body).ok()?;
-    body.get_mut("error").filter(|error| error.is_object()).map(Value::take)
 }
 
 /// An error with what is behind it, without the address, which may hold a secret.

@@ -1,13 +1,13 @@
-//! What a bridge remembers of its client's messages, so that it can come back when the other side was lost.
+//! What a bridge remembers of its client's messages, so that it can reconnect when the gateway was lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::message::Message;
+use crate::wire::Message;
 
-/// What is remembered of the messages of one client.
+/// The state of one client that outlives a gateway.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Ids of requests that await an answer.
@@ -23,9 +23,8 @@ pub(super) struct Ledger {
     pub initialize: Option<(Bytes, String, bool)>,
     /// The end of it.
     pub initialized: Option<Bytes>,
-    /// The requests of the session that a new gateway has to hear too: the level of the log, and each resource that is
-    /// followed.
-    wishes: BTreeMap<String, Bytes>,
+    /// The requests of the session that a new gateway has to get too: the log level, and each subscription to a resource.
+    wanted: BTreeMap<String, Bytes>,
     /// Ids of those that were sent again; the client has its answer.
     repeated: BTreeSet<String>,
 }
@@ -33,15 +32,15 @@ pub(super) struct Ledger {
 impl Ledger {
     /// A line of the client, as it is to be sent; none if it answers a question of a gateway that is gone.
     pub fn sent(&mut self, line: Bytes) -> Option<Bytes> {
-        let Some(message) = Message::of(&line) else { return Some(line) };
-        match (message.method(), message.id()) {
+        let Some(message) = Message::of(line.clone()) else { return Some(line) };
+        match (message.method().as_deref(), message.id_text()) {
             (Some("initialize"), Some(id)) => {
                 self.initialize = Some((line.clone(), id, false));
                 self.initialized = None;
             }
             (Some(method), Some(id)) => {
                 if message.version().is_none() {
-                    self.note_wish(method, message.name(), &line);
+                    self.note_wanted(method, message.about(), &line);
                 }
                 self.awaited.insert(id);
             }
@@ -53,28 +52,28 @@ impl Ledger {
             }
             (None, Some(id)) => {
                 let own = self.asked.remove(&id)?;
-                return if own == id { Some(line) } else { with_id(&line, &own) };
+                return if own == id { Some(line.clone()) } else { message.with_id(&own) };
             }
             _ => {}
         }
         Some(line)
     }
 
-    fn note_wish(&mut self, method: &str, about: Option<String>, line: &Bytes) {
+    fn note_wanted(&mut self, method: &str, about: Option<String>, line: &Bytes) {
         match (method, about) {
-            ("logging/setLevel", _) => drop(self.wishes.insert(method.into(), line.clone())),
-            ("resources/subscribe", Some(uri)) => drop(self.wishes.insert(uri, line.clone())),
-            ("resources/unsubscribe", Some(uri)) => drop(self.wishes.remove(&uri)),
+            ("logging/setLevel", _) => drop(self.wanted.insert(method.into(), line.clone())),
+            ("resources/subscribe", Some(uri)) => drop(self.wanted.insert(uri, line.clone())),
+            ("resources/unsubscribe", Some(uri)) => drop(self.wanted.remove(&uri)),
             _ => {}
         }
     }
 
-    /// What a new gateway has to hear too, under ids of its own.
-    pub fn wishes_anew(&mut self) -> Vec<Bytes> {
+    /// The requests that a new gateway has to get too, under ids of the bridge.
+    pub fn subscriptions(&mut self) -> Vec<Bytes> {
         let ids = (0..).map(|n| json!(format!("nonet-again-{n}")).to_string());
         let lines: Vec<(String, Bytes)> = ids
-            .zip(self.wishes.values())
-            .filter_map(|(id, line)| Some((id.clone(), with_id(line, &id)?)))
+            .zip(self.wanted.values())
+            .filter_map(|(id, line)| Some((id.clone(), Message::of(line.clone())?.with_id(&id)?)))
             .collect();
         self.repeated = lines.iter().map(|(id, _)| id.clone()).collect();
         lines.into_iter().map(|(_, line)| line).collect()
@@ -82,11 +81,11 @@ impl Ledger {
 
     /// A line of the gateway, as the client gets it; none if it is not for the client.
     pub fn came(&mut self, line: Bytes) -> Option<Bytes> {
-        let Some(message) = Message::of(&line) else { return Some(line) };
-        match (message.method(), message.id()) {
+        let Some(message) = Message::of(line.clone()) else { return Some(line) };
+        match (message.method().as_deref(), message.id_text()) {
             (None, Some(id)) if self.repeated.remove(&id) => {
-                if !message.is_result() {
-                    tracing::warn!(answer = %String::from_utf8_lossy(&line), "the new gateway does not do what the client wished");
+                if message.result().is_none() {
+                    tracing::warn!(answer = %String::from_utf8_lossy(&line), "the new gateway refused a subscription of the client");
                 }
                 return None;
             }
@@ -103,7 +102,7 @@ impl Ledger {
                 let id = self.id_of(&own);
                 self.asked.insert(id.clone(), own.clone());
                 if id != own {
-                    return Some(with_id(&line, &id).unwrap_or(line));
+                    return message.with_id(&id);
                 }
             }
             (Some("notifications/cancelled"), None) => {
@@ -128,14 +127,7 @@ impl Ledger {
     }
 }
 
-/// A message with another id.
-fn with_id(line: &[u8], id: &str) -> Option<Bytes> {
-    let mut message: Value = serde_json::from_slice(line).ok()?;
-    message["id"] = serde_json::from_str(id).ok()?;
-    Some(format!("{message}\n").into())
-}
-
-/// Tells the client that a question is not open any more.
+/// Takes a question to the client back.
 pub(super) fn cancel(id: &str) -> Bytes {
     let id: Value = serde_json::from_str(id).unwrap_or_default();
     let params = json!({ "requestId": id, "reason": "the gateway that asked has ended" });
@@ -165,12 +157,13 @@ mod tests {
         ledger.asked.clear();
         let again = ledger.came(question()).expect("it is for the client");
         assert!(
-            Message::of(&again).and_then(|message| message.id()).as_deref() == Some(r#""nonet-1-0""#),
+            Message::of(again.clone()).and_then(|message| message.id_text()).as_deref()
+                == Some(r#""nonet-1-0""#),
             "{again:?}"
         );
         assert_eq!(ledger.sent(answer("0")), None, "the question of the first one");
         let given = ledger.sent(answer(r#""nonet-1-0""#)).expect("the question of the second one");
-        assert!(Message::of(&given).is_some_and(|message| message.answers("0")), "{given:?}");
+        assert!(Message::of(given.clone()).is_some_and(|message| message.answers("0")), "{given:?}");
         assert_eq!(ledger.sent(answer(r#""nonet-1-0""#)), None, "once");
     }
 
@@ -199,7 +192,7 @@ mod tests {
         send(5, "resources/unsubscribe", json!({ "uri": "note://a" }));
         send(6, "tools/call", json!({ "name": "x" }));
         let again: Vec<Value> =
-            ledger.wishes_anew().iter().filter_map(|line| serde_json::from_slice(line).ok()).collect();
+            ledger.subscriptions().iter().filter_map(|line| serde_json::from_slice(line).ok()).collect();
         let told: Vec<_> = again.iter().map(|line| (&line["method"], &line["params"])).collect();
         assert_eq!(
             told,

@@ -5,17 +5,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Back, Link, Message, Target, message::VERSION_KEY};
+use super::{Back, LineLink, Target, answers};
 #[cfg(unix)]
 use crate::shared::{Hello, SharedPlace};
+use crate::wire::VERSION_KEY;
 
 const VERSION: &str = "2026-07-28";
 /// How long a cancelled request may take to leave this process.
 const CANCEL_LIMIT: Duration = Duration::from_millis(300);
 
 /// A gateway that runs.
-pub struct Running {
-    link: Link,
+pub struct RunningGateway {
+    link: LineLink,
     client: &'static str,
     last_id: u64,
 }
@@ -32,7 +33,7 @@ pub enum Unanswered {
         message: String,
     },
     /// The connection closed first.
-    #[error("the gateway ended before it answered; whether the request was carried out is not known")]
+    #[error("the gateway ended before it answered; the request may or may not have been carried out")]
     Lost,
 }
 
@@ -43,7 +44,7 @@ impl Unanswered {
     }
 }
 
-impl Running {
+impl RunningGateway {
     /// The gateway that serves the clients of this machine at a place; none if none runs. `client` is what the caller
     /// calls itself.
     #[cfg(unix)]
@@ -53,12 +54,16 @@ impl Running {
         client: &'static str,
     ) -> anyhow::Result<Option<Self>> {
         let found = place.find(hello).await?;
-        Ok(found.map(|(reader, writer)| Self { link: Link::over_lines(reader, writer), client, last_id: 0 }))
+        Ok(found.map(|(reader, writer)| Self {
+            link: LineLink::over_lines(reader, writer),
+            client,
+            last_id: 0,
+        }))
     }
 
     /// The gateway at an address, which is not tried before the first request.
     pub fn at(target: Target, client: &'static str) -> anyhow::Result<Self> {
-        Ok(Self { link: Link::over_http(target, Duration::ZERO)?, client, last_id: 0 })
+        Ok(Self { link: LineLink::over_http(target, Duration::ZERO)?, client, last_id: 0 })
     }
 
     /// Makes a request and waits for its result.
@@ -77,14 +82,14 @@ impl Running {
                 Some(Back::Line(line)) => line,
                 Some(Back::Unsent(_)) | None => return Err(Unanswered::Lost),
             };
-            if !Message::of(&line).is_some_and(|message| message.answers(&id)) {
+            if !answers(&line, &id) {
                 continue;
             }
             let mut answer: Value = serde_json::from_slice(&line).map_err(|_| Unanswered::Lost)?;
             return match answer.get_mut("error") {
                 Some(error) => Err(Unanswered::Refused {
                     code: error["code"].as_i64().unwrap_or_default(),
-                    message: error["message"].as_str().unwrap_or("it refused without a word").into(),
+                    message: error["message"].as_str().unwrap_or("no message").into(),
                 }),
                 None => Ok(answer["result"].take()),
             };
@@ -93,7 +98,7 @@ impl Running {
 
     /// Cancels the request that is open, and leaves.
     pub async fn cancel(self) {
-        let Link { to, from, mut tasks } = self.link;
+        let LineLink { to, from, mut tasks } = self.link;
         let params = json!({ "requestId": self.last_id, "reason": "the user interrupted it" });
         let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
         let _ = to.send(format!("{cancel}\n").into()).await;

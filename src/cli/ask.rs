@@ -20,7 +20,7 @@ use super::{
     usable,
 };
 use crate::{
-    bridge::{Running, Unanswered},
+    bridge::{RunningGateway, Unanswered},
     catalog::GATEWAY,
     config::{ConfigFault, Loaded},
     fault::Code,
@@ -96,7 +96,7 @@ pub(super) async fn run(
     let asked = Asked::of(command)?;
     if let Some(url) = &asked.way.url {
         let target = connect::target(url, &asked.way.header, profile.as_deref())?;
-        return match inquire(Running::at(target, CLIENT)?, &asked.inquiry).await {
+        return match inquire(RunningGateway::at(target, CLIENT)?, &asked.inquiry).await {
             Ok(answer) => asked.show(answer),
             Err(other) => told(other, asked.json),
         };
@@ -160,7 +160,7 @@ fn tell_faults(loaded: &Loaded) {
 
 /// Returns this machine's shared gateway of the configuration, if it is running.
 #[cfg(unix)]
-pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Running> {
+pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<RunningGateway> {
     use crate::shared::{Hello, SharedPlace};
     let place = match SharedPlace::of(file) {
         Ok(place) => place,
@@ -170,7 +170,7 @@ pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Runn
         }
     };
     let hello = Hello { profile };
-    match tokio::time::timeout(GREETING, Running::shared(&place, &hello, CLIENT)).await {
+    match tokio::time::timeout(GREETING, RunningGateway::shared(&place, &hello, CLIENT)).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => {
             show::complain(format_args!("cannot use the running gateway: {}", show::causes(&error)));
@@ -184,12 +184,12 @@ pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Runn
 }
 
 #[cfg(not(unix))]
-pub(super) async fn running(_file: &Path, _profile: Option<String>) -> Option<Running> {
+pub(super) async fn running(_file: &Path, _profile: Option<String>) -> Option<RunningGateway> {
     None
 }
 
 /// Sends an inquiry to a running gateway.
-pub(super) async fn inquire(mut running: Running, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
+pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
     let answer = tokio::select! {
         answer = running.request(METHOD, json!(inquiry)) => answer,
         code = stopped() => {

@@ -14,7 +14,7 @@ use super::{
     usable,
 };
 use crate::{
-    bridge::Running,
+    bridge::RunningGateway,
     fault::Code,
     gateway::{
         NEEDS_CONFIG,
@@ -85,7 +85,7 @@ async fn ask_for_it(
 ) -> anyhow::Result<Result<Value, u8>> {
     let way = &wanted.way;
     let running = match &way.url {
-        Some(url) => Running::at(connect::target(url, &way.header, profile.as_deref())?, CLIENT)?,
+        Some(url) => RunningGateway::at(connect::target(url, &way.header, profile.as_deref())?, CLIENT)?,
         None => {
             let file = crate::config::find(config)?;
             match ask::running(&file, profile.clone()).await {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
-use ::http::{HeaderName, HeaderValue};
+use ::http::{HeaderName, HeaderValue, StatusCode};
 use rmcp::{
     model::ProtocolVersion,
     service::{
@@ -25,14 +25,22 @@ use super::{
     deepest,
     handshake::{self, HandshakeError},
     http,
-    lines::Lines,
+    legacy_sse::{Events, SseError},
     link::Lost,
     mcp::{Greeted, McpServer},
     refusal::Refusal,
-    sse::{Events, SseError},
+    stdio::Lines,
     tap::Tap,
 };
-use crate::{config::Transport, text::clip, web};
+use crate::{
+    config::Transport,
+    text::clip,
+    wire::{
+        http::{HttpFault, Signer},
+        rmcp::http_fault,
+        web,
+    },
+};
 
 type Headers = HashMap<HeaderName, HeaderValue>;
 
@@ -146,8 +154,8 @@ impl McpServer {
         let mut refuses_post = false;
         for (era, mode, patience) in attempts {
             let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
-            let account = self.credentials.account.clone();
-            let mut transport = http::transport(url, headers.clone(), account, closed.clone().drop_guard())
+            let (name, guard) = (self.name.clone(), closed.clone().drop_guard());
+            let mut transport = http::transport(name, url, headers.clone(), self.signer(), guard)
                 .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))?;
             transport.tap = Tap::new(self.calls.clone());
             let (client, token) = (self.client(&list_changed), CancellationToken::new());
@@ -192,7 +200,9 @@ impl McpServer {
                 tracing::debug!(server = %self.name, "speaks the old HTTP+SSE transport");
                 Ok(greeted)
             }
-            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Refused(_)))) => Err(Lost::Failed(failure)),
+            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Http(HttpFault::Status { .. })))) => {
+                Err(Lost::Failed(failure))
+            }
             Ok(Err(error)) => Err(self.not_greeted(&error, url)),
         }
     }
@@ -205,8 +215,8 @@ impl McpServer {
         silence: Duration,
     ) -> Result<Greeted, HandshakeError> {
         let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
-        let (headers, account) = (headers.into_iter().collect(), self.credentials.account.clone());
-        let mut events = Events::open(self.name.clone(), url, headers, account, closed.clone()).await?;
+        let headers = headers.into_iter().collect();
+        let mut events = Events::open(self.name.clone(), url, headers, self.signer(), closed.clone()).await?;
         events.tap = Tap::new(self.calls.clone());
         let (era, info) =
             handshake::greet(&mut events, Some(Era::Session), &client_config(), silence).await?;
@@ -215,14 +225,17 @@ impl McpServer {
         Ok(Greeted { running, child: None, era, info, list_changed, closed })
     }
 
-    /// Returns why a server of the old HTTP+SSE transport was not reached.
+    /// Returns who signs the requests.
+    fn signer(&self) -> Option<Arc<dyn Signer>> {
+        self.credentials.account.clone().map(|account| account as Arc<dyn Signer>)
+    }
+
+    /// Returns why a server of the legacy SSE transport was not reached.
     fn not_greeted(&self, error: &HandshakeError, url: &str) -> Lost {
-        if let HandshakeError::NotTaken(refused) = error
-            && let Some(refusal) = Refusal::of(refused)
-        {
-            return Lost::SignIn(self.credentials.sign_in(&refusal));
+        match Refusal::of(error) {
+            Some(refusal) => Lost::SignIn(self.credentials.sign_in(&refusal)),
+            None => Lost::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600)),
         }
-        Lost::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600))
     }
 }
 
@@ -235,14 +248,17 @@ fn explain(error: &ClientInitializeError, url: &str) -> String {
     clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
 }
 
-/// Whether a server behind a URL does not take the POST of streamable HTTP, which is where one of the old HTTP+SSE
-/// transport may be. rmcp keeps the status in words only, and not at all where the body is JSON-RPC.
+/// Whether a server behind a URL does not take the POST of streamable HTTP, which is where a server of the legacy SSE
+/// transport may be. A refusal whose body is JSON-RPC has lost its status.
 fn is_post_refused(error: &ClientInitializeError) -> bool {
     match error {
-        ClientInitializeError::TransportError { error, .. } => {
-            let text = deepest(error.error.as_ref());
-            ["HTTP 400", "HTTP 404", "HTTP 405"].iter().any(|status| text.contains(status))
-        }
+        ClientInitializeError::TransportError { error, .. } => matches!(
+            http_fault(error.error.as_ref()),
+            Some(HttpFault::Status {
+                status: StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED,
+                ..
+            })
+        ),
         ClientInitializeError::JsonRpcError(_) | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
             true
         }

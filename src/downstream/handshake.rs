@@ -1,4 +1,4 @@
-//! The beginning of a conversation over byte streams, or over an event stream: which era the server speaks.
+//! The handshake over byte streams or an event stream: which era the server speaks.
 //!
 //! Own code because rmcp's automatic mode gives the probe ten seconds and then starts over on the
 //! same stream, which a server behind a slow launcher does not survive. Here `server/discover` is
@@ -13,14 +13,15 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Era,
-    lines::Lines,
-    sse::{Events, SseError},
+    legacy_sse::{Events, SseError},
+    stdio::Lines,
 };
+use crate::wire::Message;
 
 const DISCOVER: &str = "nonet-discover";
 const INITIALIZE: &str = "nonet-initialize";
 
-/// Why there is no conversation.
+/// Why the handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The stream ended.
@@ -29,35 +30,35 @@ pub enum HandshakeError {
     /// It answered, but not with a handshake.
     #[error("it refused the handshake: {0}")]
     Refused(String),
-    /// It did not take a message of the handshake.
-    #[error(transparent)]
+    /// A message of the handshake was not sent.
+    #[error("{0}")]
     NotTaken(#[from] SseError),
 }
 
-/// A transport that the handshake is made over.
-pub trait Wire {
+/// A transport to a server that is greeted.
+pub trait HandshakeTransport {
     /// Sends one message.
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError>;
     /// The next message, `None` at the end.
-    async fn read(&mut self) -> Option<Value>;
+    async fn read(&mut self) -> Option<Message>;
 }
 
-impl Wire for Lines {
+impl HandshakeTransport for Lines {
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
-        Lines::write(self, message).await.map_err(|_| HandshakeError::Closed)
+        Lines::write(self, serde_json::to_vec(message)).await.map_err(|_| HandshakeError::Closed)
     }
 
-    async fn read(&mut self) -> Option<Value> {
+    async fn read(&mut self) -> Option<Message> {
         Lines::read(self).await
     }
 }
 
-impl Wire for Events {
+impl HandshakeTransport for Events {
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
         Ok(self.post(serde_json::to_vec(message)).await?)
     }
 
-    async fn read(&mut self) -> Option<Value> {
+    async fn read(&mut self) -> Option<Message> {
         Events::read(self).await
     }
 }
@@ -65,7 +66,7 @@ impl Wire for Events {
 /// Greets the server. `known` is the era that it spoke last time; `silence` is how long it may say
 /// nothing before it is also sent `initialize`.
 pub async fn greet(
-    wire: &mut impl Wire,
+    wire: &mut impl HandshakeTransport,
     known: Option<Era>,
     client: &ClientConfig,
     silence: Duration,
@@ -88,15 +89,17 @@ pub async fn greet(
                 continue;
             }
         };
-        let (Some(id), None) = (message.get("id"), message.get("method")) else {
+        if message.method().is_some() {
             answer_ping(wire, &message).await?;
             continue;
-        };
-        match (id.as_str(), message.get("result")) {
-            (Some(DISCOVER), Some(result)) if speaks_modern(result) => {
-                return Ok((Era::Stateless, peer_info(result, &ProtocolVersion::V_2026_07_28)));
+        }
+        let Some(id) = message.id() else { continue };
+        let read = |part: Option<&[u8]>| part.and_then(|part| serde_json::from_slice::<Value>(part).ok());
+        match (id.to_string().as_str(), read(message.result())) {
+            (DISCOVER, Some(result)) if is_stateless(&result) => {
+                return Ok((Era::Stateless, peer_info(&result, &ProtocolVersion::V_2026_07_28)));
             }
-            (Some(DISCOVER), _) => {
+            (DISCOVER, _) => {
                 // Refused, or only older revisions: a server of the session era.
                 discovering = false;
                 if !initialized {
@@ -104,16 +107,16 @@ pub async fn greet(
                     initialized = true;
                 }
             }
-            (Some(INITIALIZE), Some(result)) => {
+            (INITIALIZE, Some(result)) => {
                 let version = result.get("protocolVersion").cloned().unwrap_or_default();
                 let version = serde_json::from_value(version)
                     .map_err(|_| HandshakeError::Refused("no protocolVersion in its answer".into()))?;
-                let info = peer_info(result, &version);
+                let info = peer_info(&result, &version);
                 wire.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
                 return Ok((Era::Session, info));
             }
-            (Some(INITIALIZE), None) if !discovering => {
-                let error = &message["error"];
+            (INITIALIZE, None) if !discovering => {
+                let error = read(message.error()).unwrap_or_default();
                 let text = error["message"].as_str().unwrap_or("an unreadable answer");
                 return Err(HandshakeError::Refused(text.into()));
             }
@@ -123,10 +126,10 @@ pub async fn greet(
     }
 }
 
-/// A legacy server may ping before it is initialized; anything else has to wait.
-async fn answer_ping(wire: &mut impl Wire, message: &Value) -> Result<(), HandshakeError> {
-    if message.get("method").and_then(Value::as_str) == Some("ping")
-        && let Some(id) = message.get("id")
+/// A server of the session era may ping before it is initialized; anything else has to wait.
+async fn answer_ping(wire: &mut impl HandshakeTransport, message: &Message) -> Result<(), HandshakeError> {
+    if message.method().as_deref() == Some("ping")
+        && let Some(id) = message.id()
     {
         wire.write(&json!({"jsonrpc": "2.0", "id": id, "result": {}})).await?;
     }
@@ -147,7 +150,7 @@ fn discover(client: &ClientConfig) -> Value {
 }
 
 fn initialize(client: &ClientConfig) -> Value {
-    // The newest revision that has a handshake; the modern one would be refused by strict servers.
+    // The newest revision that has a handshake; strict servers refuse the stateless one.
     json!({
         "jsonrpc": "2.0",
         "id": INITIALIZE,
@@ -160,7 +163,7 @@ fn initialize(client: &ClientConfig) -> Value {
     })
 }
 
-fn speaks_modern(result: &Value) -> bool {
+fn is_stateless(result: &Value) -> bool {
     let versions = result.get("supportedVersions").and_then(Value::as_array);
     versions.into_iter().flatten().any(|v| v.as_str() == Some(ProtocolVersion::V_2026_07_28.as_str()))
 }

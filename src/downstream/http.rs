@@ -1,58 +1,63 @@
 //! A server behind a URL: streamable HTTP through rmcp's worker, with results kept verbatim.
 //!
-//! rmcp's worker parses answers into its own types. This client hands it each verbatim result
-//! wrapped under one key, so that it passes as an unknown result, and unwraps it on the way out.
+//! rmcp's worker has the protocol (sessions, eras, streams that are resumed), and reads events into its own types. The client
+//! under it wraps each verbatim result of an event under one key, so that it passes as an unknown result; the transport
+//! unwraps it on the way out.
 
 use std::{
-    borrow::Cow,
     collections::{HashMap, HashSet},
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use parking_lot::Mutex;
 use rmcp::{
     RoleClient,
     model::{
-        ClientJsonRpcMessage, ClientNotification, ClientRequest, CustomResult, GetExtensions, JsonRpcMessage,
-        RequestId, ServerJsonRpcMessage, ServerNotification, ServerResult,
+        ClientJsonRpcMessage, ClientNotification, ClientRequest, CustomResult, ErrorData, GetExtensions,
+        JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification, ServerResult,
     },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::{
         StreamableHttpClientTransport, Transport,
-        auth::{AuthError, WWWAuthenticateParams},
         streamable_http_client::{
-            AuthRequiredError, InsufficientScopeError, SseError, StreamableHttpClient,
-            StreamableHttpClientTransportConfig, StreamableHttpError, StreamableHttpPostResponse,
+            SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
+            StreamableHttpPostResponse,
         },
     },
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 use sse_stream::Sse;
 use tokio_util::sync::DropGuard;
 
 use super::{
     server_requests::{ClientChannel, RelatedCall},
-    tap::{Tap, is_verbatim},
+    stdio::to_json,
+    tap::{Expected, Tap},
 };
-use crate::{
-    oauth::{Account, Attempt, RenewError},
-    web::{self, BodyError, MAX_ANSWER},
+use crate::wire::{
+    BodyStream, EventReader, Expectations, Inbox, Message, MessageKind, OF_SERVER, PAGE, SizeLimit,
+    http::{Endpoint, HttpFault, HttpReply, Signer, said},
+    judge,
+    rmcp::{TransportFault, discover_refused, transport_fault},
 };
 
 /// The key that a verbatim result is wrapped under on its way through rmcp.
 const WRAP: &str = "nonet/verbatim";
 /// The most requests of a server that are on their way to be read.
 const MOST_ASKED: usize = 1_000;
+/// The session that a server gave to a connection.
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 type Headers = HashMap<HeaderName, HeaderValue>;
-type HttpError = StreamableHttpError<reqwest::Error>;
+type Worker = StreamableHttpClientTransport<VerbatimClient>;
 
 /// The transport of one server.
 pub struct HttpTransport {
-    worker: StreamableHttpClientTransport<VerbatimClient>,
+    worker: Worker,
     pub tap: Tap,
     streams: Streams,
     /// Tells the connection that this transport is gone, by being dropped with it.
@@ -61,23 +66,23 @@ pub struct HttpTransport {
 
 /// Makes the transport; nothing is sent yet.
 pub fn transport(
+    server: Arc<str>,
     url: &str,
     headers: Headers,
-    account: Option<Arc<Account>>,
+    signer: Option<Arc<dyn Signer>>,
     open: DropGuard,
-) -> Result<HttpTransport, reqwest::Error> {
+) -> Result<HttpTransport, HttpFault> {
     let streams = Streams::default();
-    let client = VerbatimClient { client: web::client()?, account, streams: streams.clone() };
+    let client = VerbatimClient { server, endpoint: Endpoint::new(signer)?, streams: streams.clone() };
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.custom_headers = headers;
-    config.max_sse_event_size = MAX_ANSWER;
     config.max_concurrent_requests = 64;
-    let worker = StreamableHttpClientTransport::with_client(client, config);
+    let worker = Worker::with_client(client, config);
     Ok(HttpTransport { worker, tap: Tap::default(), streams, _open: open })
 }
 
 impl Transport<RoleClient> for HttpTransport {
-    type Error = <StreamableHttpClientTransport<VerbatimClient> as Transport<RoleClient>>::Error;
+    type Error = <Worker as Transport<RoleClient>>::Error;
 
     fn send(
         &mut self,
@@ -85,9 +90,8 @@ impl Transport<RoleClient> for HttpTransport {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let id = match &mut message {
             JsonRpcMessage::Request(request) => {
-                if let Some(asker) = request.request.extensions_mut().remove::<ClientChannel>() {
-                    self.streams.open(request.id.clone(), asker);
-                }
+                let asker = request.request.extensions_mut().remove::<ClientChannel>();
+                self.streams.open(request.id.clone(), Expected::of(&request.request), asker);
                 Some(request.id.clone())
             }
             JsonRpcMessage::Notification(notification) => {
@@ -157,43 +161,46 @@ impl Transport<RoleClient> for HttpTransport {
     }
 }
 
-/// reqwest, with the answers to verbatim requests wrapped, and requests signed where the server wants that.
+/// The HTTP client under rmcp's worker.
 #[derive(Clone)]
 pub struct VerbatimClient {
-    client: reqwest::Client,
-    account: Option<Arc<Account>>,
+    server: Arc<str>,
+    endpoint: Endpoint,
     streams: Streams,
 }
 
 /// The event streams of our requests, and what servers ask on them: a question belongs to the call on whose stream it comes.
 #[derive(Clone, Default)]
-struct Streams(Arc<Mutex<Questions>>);
+struct Streams(Arc<Mutex<OpenRequests>>);
 
 #[derive(Default)]
-struct Questions {
-    /// The clients of our requests that are not answered.
-    open: HashMap<RequestId, ClientChannel>,
+struct OpenRequests {
+    /// Our requests that are not answered: what is expected of the answers, and their clients.
+    open: HashMap<RequestId, (Expected, Option<ClientChannel>)>,
     /// Requests of the server that are on their way, by the ids that it gave them.
     asked: HashMap<RequestId, RelatedCall>,
 }
 
 impl Streams {
-    fn all(&self) -> MutexGuard<'_, Questions> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn open(&self, ours: RequestId, asker: ClientChannel) {
-        self.all().open.insert(ours, asker);
+    fn open(&self, ours: RequestId, expected: Expected, asker: Option<ClientChannel>) {
+        self.0.lock().open.insert(ours, (expected, asker));
     }
 
     fn end(&self, ours: &RequestId) {
-        self.all().open.remove(ours);
+        self.0.lock().open.remove(ours);
+    }
+
+    fn expected(&self, ours: &RequestId) -> Option<Expected> {
+        self.0.lock().open.get(ours).map(|(expected, _)| *expected)
     }
 
     /// Notes a request of the server on the stream of one of ours.
     fn ask(&self, ours: &RequestId, theirs: RequestId) {
-        let mut all = self.all();
-        let about = all.open.get(ours).map_or(RelatedCall::Over, |asker| RelatedCall::Call(asker.clone()));
+        let mut all = self.0.lock();
+        let about = match all.open.get(ours) {
+            Some((_, Some(asker))) => RelatedCall::Call(asker.clone()),
+            _ => RelatedCall::Over,
+        };
         // Each is taken out as it is read. A server whose requests are not read is at fault.
         if all.asked.len() >= MOST_ASKED {
             all.asked.clear();
@@ -202,32 +209,25 @@ impl Streams {
     }
 
     fn about(&self, theirs: &RequestId) -> Option<RelatedCall> {
-        self.all().asked.remove(theirs)
+        self.0.lock().asked.remove(theirs)
     }
 }
 
-/// Wraps the result of a JSON-RPC response.
-fn wrap(mut message: Value) -> Value {
-    if let Some(result) = message.get_mut("result") {
-        let inner = result.take();
-        *result = json!({ WRAP: inner });
+impl Expectations for Streams {
+    fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
+        self.expected(id).map(Expected::bound)
     }
-    message
 }
 
 /// Wraps a list of tools so that rmcp reads names and schemas: it leaves out those whose schema asks for headers that cannot
 /// be, and sends such headers with calls of the others (`x-mcp-header`, 2026-07-28).
-fn wrap_tools(mut message: Value) -> Value {
-    let Some(result) = message.get_mut("result").filter(|result| result["tools"].is_array()) else {
-        return wrap(message);
-    };
-    let inner = result.take();
-    let tools = inner["tools"].as_array().into_iter().flatten().filter_map(|tool| {
+fn carrier_of_tools(list: Value) -> Option<Value> {
+    let tools = list["tools"].as_array()?.iter().filter_map(|tool| {
         let schema = tool.get("inputSchema").filter(|schema| schema.is_object());
         Some(json!({ "name": tool.get("name")?.as_str()?, "inputSchema": schema.unwrap_or(&json!({})) }))
     });
-    *result = json!({ "tools": tools.collect::<Vec<_>>(), "_meta": { WRAP: inner } });
-    message
+    let tools: Vec<Value> = tools.collect();
+    Some(json!({ "tools": tools, "_meta": { WRAP: list } }))
 }
 
 /// Takes such a list out again, without the tools that were left out.
@@ -241,189 +241,211 @@ fn listed_tools(result: &mut ServerResult) -> Option<Value> {
     Some(list)
 }
 
-/// What the head of a message says of its kind.
-#[derive(Deserialize)]
-struct Head {
-    id: Option<RequestId>,
-    method: Option<String>,
+/// The message of an event as rmcp is to read it: a verbatim result is wrapped.
+fn wrapped(message: &Message, streams: &Streams) -> Bytes {
+    let wrapped = || {
+        let (result, expected) = (message.result()?, streams.expected(&message.id()?)?);
+        if expected == Expected::Typed {
+            return None;
+        }
+        let list = (expected == Expected::Tools).then(|| serde_json::from_slice(result).ok()).flatten();
+        match list.and_then(carrier_of_tools) {
+            Some(carrier) => message.with_result(&[carrier.to_string().as_bytes()]),
+            None => message.with_result(&[b"{\"", WRAP.as_bytes(), b"\":", result, b"}"]),
+        }
+    };
+    wrapped().unwrap_or_else(|| message.bytes().clone())
 }
 
-/// Wraps the result in each event of a stream that is a response, and notes the requests in it. `of` is the request of ours
-/// that the stream answers.
-fn wrap_events(
-    events: BoxStream<'static, Result<Sse, SseError>>,
-    wrap: fn(Value) -> Value,
+/// The message of a JSON answer as rmcp is to have it: a verbatim result goes past its types.
+fn read(message: &Message, expected: Expected) -> Result<ServerJsonRpcMessage, serde_json::Error> {
+    let (Some(result), Some(id), MessageKind::Result) = (message.result(), message.id(), message.kind())
+    else {
+        return serde_json::from_slice(message.bytes());
+    };
+    if expected == Expected::Typed {
+        return serde_json::from_slice(message.bytes());
+    }
+    let result: Value = serde_json::from_slice(result)?;
+    if expected == Expected::Tools && result["tools"].is_array() {
+        let carrier = carrier_of_tools(result).unwrap_or_default();
+        return serde_json::from_value(json!({ "jsonrpc": "2.0", "id": id, "result": carrier }));
+    }
+    Ok(JsonRpcMessage::response(ServerResult::CustomResult(CustomResult::new(result)), id))
+}
+
+/// The events of one stream, as rmcp is to have them.
+struct Incoming {
+    events: EventReader<BodyStream>,
+    inbox: Inbox,
+    /// The request of ours that the stream answers.
     of: Option<RequestId>,
-    streams: Streams,
-) -> BoxStream<'static, Result<Sse, SseError>> {
-    events
-        .map(move |event| {
-            event.map(|mut event| {
-                let Some(data) = &event.data else { return event };
-                let Ok(head) = serde_json::from_str::<Head>(data) else { return event };
-                match (head, &of) {
-                    (Head { id: Some(id), method: Some(_) }, Some(of)) => streams.ask(of, id),
-                    (Head { id: Some(_), method: None }, _) if data.contains("\"result\"") => {
-                        if let Ok(message) = serde_json::from_str::<Value>(data) {
-                            event.data = Some(wrap(message).to_string());
-                        }
-                    }
-                    _ => {}
-                }
-                event
-            })
+    client: VerbatimClient,
+    /// Where refusals of the server's requests go, and with which headers.
+    back: (Arc<str>, HeaderMap),
+}
+
+impl Incoming {
+    fn stream(self) -> BoxStream<'static, Result<Sse, SseError>> {
+        futures::stream::unfold(self, |mut incoming| async move {
+            let next = incoming.next().await?;
+            Some((Ok(next), incoming))
         })
         .boxed()
+    }
+
+    /// The next event, `None` at the end of the stream.
+    async fn next(&mut self) -> Option<Sse> {
+        if let Some(message) = self.inbox.pop() {
+            return Some(self.event(Some(&message)));
+        }
+        let streams = &self.client.streams;
+        let event = self.events.next(|beginning| judge(beginning, streams)).await?;
+        let (id, retry) = (event.id.clone(), event.retry);
+        self.inbox.take_event(event, streams);
+        for refusal in self.inbox.refusals() {
+            let (endpoint, (url, headers)) = (self.client.endpoint.clone(), self.back.clone());
+            tokio::spawn(async move { endpoint.post(&*url, headers, refusal).await.map(drop) });
+        }
+        let message = self.inbox.pop();
+        Some(Sse { id, retry, ..self.event(message.as_ref()) })
+    }
+
+    fn event(&self, message: Option<&Message>) -> Sse {
+        let streams = &self.client.streams;
+        if let (Some(message), Some(of)) = (message, &self.of)
+            && message.kind() == MessageKind::Request
+            && let Some(id) = message.id()
+        {
+            streams.ask(of, id);
+        }
+        let data = message.map(|message| {
+            String::from_utf8(wrapped(message, streams).into())
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        });
+        Sse { data, event: None, id: None, retry: None }
+    }
 }
 
+/// Requests whose answers are JSON, or nothing.
 impl VerbatimClient {
-    async fn attempt(&self) -> Result<Attempt<'_>, HttpError> {
-        Attempt::first(self.account.as_ref()).await.map_err(unsigned_error)
+    fn incoming(&self, reply: HttpReply, of: Option<RequestId>, back: (Arc<str>, HeaderMap)) -> Incoming {
+        let inbox = Inbox::new(self.server.clone(), "an event");
+        Incoming { events: reply.events(OF_SERVER.bytes), inbox, of, client: self.clone(), back }
     }
 
-    /// Sends a request whose result is wanted verbatim: rmcp's own client would parse it.
-    async fn post_verbatim(
+    /// Reads an answer that is not a stream.
+    async fn answer(
         &self,
-        uri: &str,
+        reply: HttpReply,
         message: &ClientJsonRpcMessage,
-        session: Option<&Arc<str>>,
-        auth: Option<&str>,
-        headers: &Headers,
-    ) -> Result<StreamableHttpPostResponse, HttpError> {
-        let wrap = match message {
-            JsonRpcMessage::Request(request)
-                if matches!(request.request, ClientRequest::ListToolsRequest(_)) =>
-            {
-                wrap_tools
-            }
-            _ => wrap,
-        };
-        let mut request = self.client.post(uri).header(header::ACCEPT, "text/event-stream, application/json");
-        if let Some(token) = auth {
-            request = request.bearer_auth(token);
-        }
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        if let Some(session) = session {
-            request = request.header("mcp-session-id", session.as_ref());
-        }
-        let response = request.json(message).send().await?;
-        let status = response.status();
-        if status == StatusCode::NOT_FOUND && session.is_some() {
-            return Err(StreamableHttpError::SessionExpired);
-        }
-        match (status, web::challenge(response.headers())) {
-            (StatusCode::UNAUTHORIZED, challenge) => {
-                let challenge = challenge.unwrap_or_else(|| format!("HTTP {status}"));
-                return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
-            }
-            (StatusCode::FORBIDDEN, Some(challenge)) if challenge.contains("insufficient_scope") => {
-                let base = reqwest::Url::parse(uri).map_err(|error| {
-                    StreamableHttpError::UnexpectedServerResponse(
-                        format!("the url is no address: {error}").into(),
-                    )
-                })?;
-                let scope = WWWAuthenticateParams::parse(&challenge, &base).scope;
-                return Err(StreamableHttpError::InsufficientScope(InsufficientScopeError::new(
-                    challenge, scope,
-                )));
-            }
-            _ => {}
-        }
-        let kind = response.headers().get(header::CONTENT_TYPE);
-        let kind = kind.map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned()).unwrap_or_default();
-        let session = response.headers().get("mcp-session-id");
-        let session = session.and_then(|id| id.to_str().ok()).map(String::from);
-        if status.is_success() && kind.starts_with("text/event-stream") {
-            let of = match message {
-                JsonRpcMessage::Request(request) => Some(request.id.clone()),
-                _ => None,
+        in_session: bool,
+    ) -> Result<StreamableHttpPostResponse, HttpFault> {
+        let (status, kind, session) = (reply.status, reply.kind(), reply.session());
+        let JsonRpcMessage::Request(request) = message else {
+            // Nobody waits for what a server answers to anything else, if it takes it.
+            return match status.is_success() {
+                true => Ok(StreamableHttpPostResponse::Accepted),
+                false => Err(reply.refused().await),
             };
-            let events = wrap_events(web::events(response), wrap, of, self.streams.clone());
-            return Ok(StreamableHttpPostResponse::Sse(events, session));
-        }
-        let body = web::body(response).await.map_err(|error| match error {
-            BodyError::Broken(error) => StreamableHttpError::Client(error),
-            BodyError::TooLong => StreamableHttpError::UnexpectedServerResponse(error.to_string().into()),
-        })?;
-        let unreadable = |what: &str| {
-            let body = String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
-            let kind = if kind.is_empty() { "no content type" } else { kind.as_str() };
-            StreamableHttpError::UnexpectedServerResponse(Cow::Owned(format!(
-                "HTTP {status}, {kind}: {what}: {body}"
-            )))
         };
-        let parsed: Value = serde_json::from_slice(&body).map_err(|_| unreadable("the answer is no JSON"))?;
-        let parsed = if status.is_success() { wrap(parsed) } else { parsed };
-        let message: ServerJsonRpcMessage =
-            serde_json::from_value(parsed).map_err(|_| unreadable("the answer is no JSON-RPC"))?;
-        Ok(StreamableHttpPostResponse::Json(message, session))
+        let expected = Expected::of(&request.request);
+        let bound = if status.is_success() { expected.bound() } else { PAGE };
+        let body = match reply.body(bound.bytes).await {
+            Ok(body) => body,
+            Err(fault @ HttpFault::TooLong(_)) => {
+                return Ok(failed(&request.id, &fault.to_string(), session));
+            }
+            Err(fault) => return Err(fault),
+        };
+        if !status.is_success()
+            && !in_session
+            && matches!(request.request, ClientRequest::DiscoverRequest(_))
+            && let Some(refused) = discover_refused(status, &body, request.id.clone())
+        {
+            return Ok(StreamableHttpPostResponse::Json(refused, None));
+        }
+        let unreadable = |what: &str| {
+            let kind = if kind.is_empty() { "no content type" } else { kind.as_str() };
+            let text = format!("HTTP {status}, {kind}: {what}: {}", said_by(&body));
+            HttpFault::Status { status, text }
+        };
+        let refused = status.is_client_error() || status.is_server_error();
+        let answer = Message::within(body.clone(), |_| bound);
+        match answer {
+            Ok(answer) if !refused || answer.kind() == MessageKind::Error => {
+                let read = read(&answer, expected).map_err(|_| unreadable("the answer is not JSON-RPC"))?;
+                Ok(StreamableHttpPostResponse::Json(read, session))
+            }
+            Ok(_) => Err(HttpFault::Status { status, text: said(status, &body) }),
+            Err(refused) if refused.fault.is_syntax() => Err(unreadable("the answer is not JSON")),
+            Err(refused) => {
+                let what = format!("the answer is {}; it was dropped", refused.fault);
+                Ok(failed(&request.id, &what, session))
+            }
+        }
     }
+}
+
+fn said_by(body: &[u8]) -> String {
+    String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned()
+}
+
+/// The answer to a request whose own answer cannot be used.
+fn failed(id: &RequestId, what: &str, session: Option<String>) -> StreamableHttpPostResponse {
+    let error = JsonRpcMessage::error(ErrorData::internal_error(what.to_string(), None), Some(id.clone()));
+    StreamableHttpPostResponse::Json(error, session)
+}
+
+fn header_map(headers: Headers, session: Option<&str>) -> HeaderMap {
+    let mut headers: HeaderMap = headers.into_iter().collect();
+    if let Some(session) = session.and_then(|session| HeaderValue::try_from(session).ok()) {
+        headers.insert(SESSION, session);
+    }
+    headers
 }
 
 impl StreamableHttpClient for VerbatimClient {
-    type Error = reqwest::Error;
+    type Error = HttpFault;
 
     async fn post_message(
         &self,
         uri: Arc<str>,
         message: ClientJsonRpcMessage,
         session_id: Option<Arc<str>>,
-        auth_header: Option<String>,
+        _auth_header: Option<String>,
         custom_headers: Headers,
-    ) -> Result<StreamableHttpPostResponse, HttpError> {
-        self.post_message_with_max_sse_event_size(
-            uri,
-            message,
-            session_id,
-            auth_header,
-            custom_headers,
-            MAX_ANSWER,
-        )
-        .await
-    }
-
-    async fn post_message_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session_id: Option<Arc<str>>,
-        auth_header: Option<String>,
-        custom_headers: Headers,
-        max_sse_event_size: usize,
-    ) -> Result<StreamableHttpPostResponse, HttpError> {
-        let verbatim = matches!(&message, JsonRpcMessage::Request(request) if is_verbatim(&request.request));
-        let mut attempt = self.attempt().await?;
-        loop {
-            let token = attempt.token().map(String::from).or_else(|| auth_header.clone());
-            let sent = if verbatim {
-                let (session, headers) = (session_id.as_ref(), &custom_headers);
-                self.post_verbatim(&uri, &message, session, token.as_deref(), headers).await
-            } else {
-                let (uri, message, session_id) = (uri.clone(), message.clone(), session_id.clone());
-                let headers = custom_headers.clone();
-                let limit = max_sse_event_size;
-                self.client
-                    .post_message_with_max_sse_event_size(uri, message, session_id, token, headers, limit)
-                    .await
-                    .map_err(told)
-            };
-            if !is_unsigned(&sent) || !attempt.again().await.map_err(unsigned_error)? {
-                return sent;
-            }
+    ) -> Result<StreamableHttpPostResponse, TransportFault> {
+        let headers = header_map(custom_headers, session_id.as_deref());
+        let body = to_json(&message)?;
+        let reply = self.endpoint.post(&*uri, headers.clone(), body.into()).await.map_err(transport_fault)?;
+        if let Some(fault) = reply.wants_sign_in() {
+            return Err(transport_fault(fault));
         }
+        if matches!(reply.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        if reply.is_events() {
+            let of = match &message {
+                JsonRpcMessage::Request(request) => Some(request.id.clone()),
+                _ => None,
+            };
+            let session = reply.session();
+            let events = self.incoming(reply, of, (uri, headers)).stream();
+            return Ok(StreamableHttpPostResponse::Sse(events, session));
+        }
+        self.answer(reply, &message, session_id.is_some()).await.map_err(transport_fault)
     }
 
     async fn delete_session(
         &self,
         uri: Arc<str>,
         session_id: Arc<str>,
-        auth_header: Option<String>,
+        _auth_header: Option<String>,
         custom_headers: Headers,
-    ) -> Result<(), HttpError> {
-        let token = self.attempt().await?.token().map(String::from).or(auth_header);
-        self.client.delete_session(uri, session_id, token, custom_headers).await
+    ) -> Result<(), TransportFault> {
+        let headers = header_map(custom_headers, Some(&session_id));
+        self.endpoint.end_session(&uri, headers).await.map_err(transport_fault)
     }
 
     async fn get_stream(
@@ -431,41 +453,21 @@ impl StreamableHttpClient for VerbatimClient {
         uri: Arc<str>,
         session_id: Option<Arc<str>>,
         last_event_id: Option<String>,
-        auth_header: Option<String>,
+        _auth_header: Option<String>,
         custom_headers: Headers,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpError> {
-        let mut attempt = self.attempt().await?;
-        loop {
-            let token = attempt.token().map(String::from).or_else(|| auth_header.clone());
-            let (uri, session_id, last_event_id) = (uri.clone(), session_id.clone(), last_event_id.clone());
-            let headers = custom_headers.clone();
-            let opened =
-                self.client.get_stream(uri, session_id, last_event_id, token, headers).await.map_err(told);
-            if !is_unsigned(&opened) || !attempt.again().await.map_err(unsigned_error)? {
-                return opened;
-            }
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, TransportFault> {
+        let headers = header_map(custom_headers, session_id.as_deref());
+        let opened = self.endpoint.stream(&*uri, headers.clone(), last_event_id.as_deref());
+        let reply = opened.await.map_err(transport_fault)?;
+        if reply.status == StatusCode::METHOD_NOT_ALLOWED {
+            return Err(StreamableHttpError::ServerDoesNotSupportSse);
         }
-    }
-}
-
-/// Whether a request was refused for want of a sign-in.
-fn is_unsigned<T>(sent: &Result<T, HttpError>) -> bool {
-    matches!(sent, Err(StreamableHttpError::AuthRequired(_)))
-}
-
-/// rmcp's answer to a refusal without a challenge, as one for want of a sign-in.
-fn told(error: HttpError) -> HttpError {
-    match error {
-        StreamableHttpError::UnexpectedServerResponse(text) if text.starts_with("HTTP 401") => {
-            StreamableHttpError::AuthRequired(AuthRequiredError::new(text.into_owned()))
+        if !reply.status.is_success() {
+            return Err(transport_fault(reply.refused().await));
         }
-        other => other,
-    }
-}
-
-fn unsigned_error(error: RenewError) -> HttpError {
-    match error {
-        RenewError::Over(why) => StreamableHttpError::AuthRequired(AuthRequiredError::new(why)),
-        RenewError::Failed(_) => StreamableHttpError::Auth(AuthError::TokenRefreshFailed(error.to_string())),
+        if !reply.is_events() {
+            return Err(StreamableHttpError::UnexpectedContentType(Some(reply.kind())));
+        }
+        Ok(self.incoming(reply, None, (uri, headers)).stream())
     }
 }

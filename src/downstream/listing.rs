@@ -18,7 +18,10 @@ use tokio::{
 };
 
 use super::{deepest, subscriptions::Subscriptions};
-use crate::catalog::Listing;
+use crate::{
+    catalog::Listing,
+    wire::{self, MAX_LIST},
+};
 
 /// The most pages and entries of a list that are read; the rest is not shown.
 const MAX_PAGES: usize = 200;
@@ -106,6 +109,7 @@ async fn pages(
     let mut all: Vec<Value> = Vec::new();
     let mut seen = HashSet::new();
     let mut cursor = None;
+    let mut bytes = 0;
     for _ in 0..MAX_PAGES {
         let answer = timeout(PAGE_TIMEOUT, peer.send_request(request(cursor.take())))
             .await
@@ -119,8 +123,22 @@ async fn pages(
             Err(error) => return Err(ListError::Other(deepest(&error))),
         };
         match page.get_mut(field).map(Value::take) {
-            Some(Value::Array(entries)) => all.extend(entries),
+            Some(Value::Array(entries)) => {
+                all.extend(entries.into_iter().take_while(|entry| {
+                    bytes += wire::size(entry);
+                    bytes <= MAX_LIST
+                }));
+            }
             _ => return Err(ListError::Other(format!("the answer has no `{field}`"))),
+        }
+        if bytes > MAX_LIST {
+            tracing::warn!(
+                server,
+                field,
+                limit_bytes = MAX_LIST,
+                "the list is longer than the limit and was cut"
+            );
+            return Ok(all);
         }
         if all.len() >= MAX_ENTRIES {
             tracing::warn!(

@@ -6,10 +6,11 @@
 //! and the answer: they go straight to the call that they belong to, in the order received. Log messages too.
 
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, Weak},
+    collections::HashMap,
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use rmcp::{
     RoleClient,
     model::{
@@ -22,6 +23,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::server_requests::OpenCalls;
+use crate::wire::{ANSWER, Expectations, Message, MessageKind, PAGE, SizeLimit};
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
 /// an outgoing request. Remembers the last one.
@@ -42,7 +44,7 @@ impl ProgressSink {
 
     /// What was told last: `progress`, `total`, `message`.
     pub fn last(&self) -> Option<Value> {
-        self.0.last.lock().ok()?.clone()
+        self.0.last.lock().clone()
     }
 
     /// Takes the params of a notification.
@@ -52,9 +54,7 @@ impl ProgressSink {
             fields.remove("progressToken");
             fields.remove("_meta");
         }
-        if let Ok(mut own) = self.0.last.lock() {
-            *own = Some(last);
-        }
+        *self.0.last.lock() = Some(last);
         if let Some(forward) = &self.0.forward
             && let Err(mpsc::error::TrySendError::Full(_)) = forward.try_send(params)
         {
@@ -63,8 +63,8 @@ impl ProgressSink {
     }
 }
 
-/// What the client of a call can do; stands in the `_meta` of the request in the stateless era, where rmcp puts what Nonet can
-/// do. Put into the extensions of an outgoing request.
+/// The capabilities of a call's client: they go into the `_meta` of the request in the stateless era, where rmcp puts
+/// Nonet's own. Put into the extensions of an outgoing request.
 #[derive(Clone, Debug)]
 pub struct Declared(pub Arc<Map<String, Value>>);
 
@@ -77,28 +77,54 @@ const MOST_SINKS: usize = 256;
 /// The taps of one connection.
 #[derive(Debug, Default)]
 pub struct Tap {
-    /// Requests whose results stay verbatim.
-    verbatim: HashSet<RequestId>,
+    /// What is expected of the answers that are awaited.
+    pub(super) awaited: HashMap<RequestId, Expected>,
     /// Where the progress of a call goes, for as long as somebody wants it: that of a server's task comes after the answer.
     sinks: HashMap<ProgressToken, Weak<Sink>>,
     /// Whoever may hear the server's log.
     askers: Arc<OpenCalls>,
 }
 
-/// Whether the result of this request is taken verbatim.
-pub fn is_verbatim(request: &ClientRequest) -> bool {
-    matches!(
-        request,
-        ClientRequest::CallToolRequest(_)
-            | ClientRequest::ListToolsRequest(_)
-            | ClientRequest::ListPromptsRequest(_)
-            | ClientRequest::GetPromptRequest(_)
+/// What the answer to a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// One page of the tools, verbatim.
+    Tools,
+    /// One page of another list, verbatim.
+    Page,
+    /// A result that goes through to a client, verbatim.
+    Result,
+    /// About the connection itself, and read by rmcp.
+    Typed,
+}
+
+impl Expected {
+    /// What the answer to this request is.
+    pub fn of(request: &ClientRequest) -> Self {
+        match request {
+            ClientRequest::ListToolsRequest(_) => Self::Tools,
+            ClientRequest::ListPromptsRequest(_)
             | ClientRequest::ListResourcesRequest(_)
-            | ClientRequest::ListResourceTemplatesRequest(_)
+            | ClientRequest::ListResourceTemplatesRequest(_) => Self::Page,
+            ClientRequest::CallToolRequest(_)
+            | ClientRequest::GetPromptRequest(_)
             | ClientRequest::ReadResourceRequest(_)
             | ClientRequest::CompleteRequest(_)
-            | ClientRequest::CustomRequest(_)
-    )
+            | ClientRequest::CustomRequest(_) => Self::Result,
+            _ => Self::Typed,
+        }
+    }
+
+    /// How large the answer may be.
+    pub fn bound(self) -> SizeLimit {
+        if self == Self::Result { ANSWER } else { PAGE }
+    }
+}
+
+impl Expectations for Tap {
+    fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
+        self.awaited.get(id).map(|expected| expected.bound())
+    }
 }
 
 impl Tap {
@@ -121,9 +147,12 @@ impl Tap {
             // Nobody waits for this answer any more, nor for progress.
             self.answered(&id);
         }
-        if let JsonRpcMessage::Request(request) = message
-            && is_verbatim(&request.request)
-        {
+        if let JsonRpcMessage::Request(request) = message {
+            let expected = Expected::of(&request.request);
+            self.awaited.insert(request.id.clone(), expected);
+            if expected == Expected::Typed {
+                return;
+            }
             let token = request.request.get_meta().get_progress_token();
             let sink = request.request.extensions_mut().remove::<ProgressSink>();
             let declared = request.request.extensions_mut().remove::<Declared>();
@@ -139,7 +168,6 @@ impl Tap {
                 }
                 self.sinks.insert(token, Arc::downgrade(&sink.0));
             }
-            self.verbatim.insert(request.id.clone());
         }
     }
 
@@ -152,45 +180,50 @@ impl Tap {
         }
     }
 
-    /// Notes that a request was answered; says whether its result is taken verbatim.
-    pub fn answered(&mut self, id: &RequestId) -> bool {
-        self.verbatim.remove(id)
+    /// Notes that a request was answered; says what was expected.
+    pub fn answered(&mut self, id: &RequestId) -> Option<Expected> {
+        self.awaited.remove(id)
     }
 
-    /// Turns a message as it came into what rmcp should see of it. `Err` says what is wrong with a
-    /// message that is none.
-    pub fn incoming(&mut self, mut message: Value) -> Result<Option<RxJsonRpcMessage<RoleClient>>, String> {
-        let Some(fields) = message.as_object_mut() else { return Err("not a JSON object".into()) };
-        match fields.get("method").and_then(Value::as_str) {
-            Some("notifications/progress") => {
-                self.progress(fields.remove("params").unwrap_or_default());
-                return Ok(None);
+    /// Turns a message as it came into what rmcp should see of it. `Err` says what is wrong with a message that rmcp cannot
+    /// read.
+    pub fn incoming(&mut self, message: &Message) -> Result<Option<RxJsonRpcMessage<RoleClient>>, String> {
+        let typed = || serde_json::from_slice(message.bytes()).map_err(|error| error.to_string());
+        let params = || message.params().and_then(|params| serde_json::from_slice(params).ok());
+        let id = match message.kind() {
+            MessageKind::Notification => {
+                match message.method().as_deref() {
+                    Some("notifications/progress") => {
+                        self.progress(params().unwrap_or_default());
+                        return Ok(None);
+                    }
+                    Some("notifications/message") => self.log(params().unwrap_or_default()),
+                    _ => {}
+                }
+                return typed().map(Some);
             }
-            Some("notifications/message") => self.log(fields.get("params").cloned().unwrap_or_default()),
-            _ => {}
-        }
-        let id = match fields.get("id") {
-            Some(id) if !fields.contains_key("method") => {
-                serde_json::from_value::<RequestId>(id.clone()).ok()
-            }
-            _ => None,
+            MessageKind::Request => return typed().map(Some),
+            MessageKind::Result | MessageKind::Error | MessageKind::Other => message.id(),
         };
-        let Some(id) = id else {
-            return serde_json::from_value(message).map(Some).map_err(|error| error.to_string());
+        let Some(id) = id else { return typed().map(Some) };
+        let verbatim = self.answered(&id).is_some_and(|expected| expected != Expected::Typed);
+        let read = match message.result().filter(|_| verbatim) {
+            Some(result) => serde_json::from_slice(result)
+                .map(|result| {
+                    let result = ServerResult::CustomResult(CustomResult::new(result));
+                    JsonRpcMessage::response(result, id.clone())
+                })
+                .map_err(|error| error.to_string()),
+            None => typed(),
         };
-        let verbatim = self.answered(&id);
-        if verbatim && let Some(result) = fields.remove("result") {
-            let result = ServerResult::CustomResult(CustomResult::new(result));
-            return Ok(Some(JsonRpcMessage::response(result, id)));
-        }
-        match serde_json::from_value(message) {
+        match read {
             Ok(message) => Ok(Some(message)),
-            // A request whose answer cannot be read must still come to an end.
+            // A request whose answer cannot be read must still end.
             Err(error) if verbatim => {
                 let error = ErrorData::internal_error(format!("unreadable answer: {error}"), None);
                 Ok(Some(JsonRpcMessage::error(error, Some(id))))
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error),
         }
     }
 }

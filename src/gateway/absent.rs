@@ -1,7 +1,7 @@
-//! Servers that offer nothing for now: those that the configuration leaves out, and those that were never reached.
+//! Servers that currently offer no tools: left out of the configuration, or never reached.
 //!
-//! Nobody finds their tools, so they are named with what has to be done: in lists, in searches that they may be meant by,
-//! and in the fault of a call.
+//! Search cannot find their tools, so lists, searches with matching words and faults of calls name such
+//! servers together with the remedy.
 
 use serde_json::{Value, json};
 
@@ -15,16 +15,16 @@ use crate::{
     text::clip,
 };
 
-/// The state of a server that is left out.
+/// The state of a left-out server.
 pub const NEEDS_CONFIG: &str = "needs_config";
-/// Servers that a search names.
+/// How many servers a search names.
 const NAMED: usize = 2;
-/// The longest reason in the hint of a search, in characters.
+/// The longest reason in a search hint, in characters.
 const REASON: usize = 240;
 
 impl Gateway {
-    /// Tells a session that begins which servers are left out. Only those who see all servers are told, as when the
-    /// configuration changes.
+    /// Notifies a new session of the left-out servers. As with configuration changes, only sessions that see
+    /// all servers are notified.
     pub fn greet(&self, session: &Session) {
         let config = self.config();
         if session.profile.is_some() || config.left_out.is_empty() {
@@ -35,18 +35,18 @@ impl Gateway {
             "kind": "servers_left_out",
             "servers": config.left_out.keys().collect::<Vec<_>>(),
             "faults": faults.map(ToString::to_string).collect::<Vec<_>>(),
-            "hint": "These servers cannot be used until the user has put their entries right; the changed file is taken up at once.",
+            "hint": "These servers cannot be used until the user corrects their entries. Nonet reloads the changed file at once.",
         }));
     }
 }
 
 impl Gate {
-    /// The left-out servers that the caller may know of, by name.
+    /// Returns the left-out servers visible to the caller, by name.
     fn left_out(&self) -> impl Iterator<Item = (&String, &LeftOut)> {
         self.config().left_out.iter().filter(|(name, _)| self.may_concern(name))
     }
 
-    /// The left-out servers as `gateway.status` shows them.
+    /// Returns the left-out servers as `gateway.status` shows them.
     pub(super) fn left_out_status(&self) -> impl Iterator<Item = ServerStatus> {
         self.left_out().map(|(name, left_out)| ServerStatus {
             name: name.as_str().into(),
@@ -57,7 +57,7 @@ impl Gate {
         })
     }
 
-    /// The same as categories.
+    /// Returns the left-out servers as categories.
     pub(super) fn left_out_categories(&self) -> Vec<Value> {
         let entry = |(name, left_out): (&String, &LeftOut)| {
             let mut category = json!({ "name": name });
@@ -72,7 +72,7 @@ impl Gate {
         self.left_out().map(entry).collect()
     }
 
-    /// Why nothing is known of a tool when its name says that it belongs to a server that was never reached.
+    /// Explains an unknown tool whose name starts with a server that was never reached.
     pub(super) fn out_of_reach(&self, name: &str) -> Option<Fault> {
         let folded = name::fold(name);
         let folded = folded.strip_prefix("mcp_nonet_").unwrap_or(&folded);
@@ -87,30 +87,31 @@ impl Gate {
         });
         let (server, connection) = named.max_by_key(|(server, _)| server.len())?;
         match connection.state() {
-            // Its list is on its way.
+            // Its list is still pending.
             State::Starting | State::Ready { .. } => None,
             state => Some(not_ready(server, state)),
         }
     }
 
-    /// Returns why a server that the configuration leaves out takes no call, if that is its name.
+    /// Returns why a server takes no calls, if the configuration leaves it out.
     pub(super) fn left_out_server(&self, name: &str) -> Option<Fault> {
         self.config().left_out.get(name).map(|left_out| needs_config(name, left_out))
     }
 
-    /// Returns why a tool is unknown whose folded name begins with that of a left-out server.
+    /// Explains an unknown tool whose folded name starts with a left-out server.
     fn left_out_tool(&self, folded: &str) -> Option<Fault> {
         let is_of = |server: &str| {
             folded.strip_prefix(&*name::fold(server)).is_some_and(|rest| rest.starts_with('_'))
         };
         let servers = self.left_out().filter(|(server, _)| is_of(server));
         let (server, left_out) = servers.max_by_key(|(server, _)| server.len())?;
-        // `git_hub.x` is of `git_hub` where there is a `git` too.
+        // `git_hub.x` belongs to `git_hub`, even if there is also a `git`.
         let nearer = self.world.connections.keys().any(|other| other.len() > server.len() && is_of(other));
         (!nearer).then(|| needs_config(server, left_out))
     }
 
-    /// Names the servers whose tools no search finds, and whose name or description has words of this one.
+    /// Names the servers whose tools search cannot find and whose name or description matches the words of
+    /// the search.
     pub(super) fn absent_hint(&self, wanted: &[String]) -> Option<String> {
         if wanted.is_empty() {
             return None;
@@ -155,10 +156,9 @@ impl Gate {
     }
 }
 
-/// Why a server that is left out takes no call.
 fn needs_config(server: &str, left_out: &LeftOut) -> Fault {
     let message = format!(
-        "`{server}` is left out of the configuration until the user has put it right. {} The changed file is taken up at once.",
+        "`{server}` is left out because its configuration is incomplete or wrong. {} Nonet reloads the changed file at once.",
         left_out.why()
     );
     let fault = Fault::new(Code::ServerDown, message)

@@ -1,5 +1,5 @@
-//! The one road of a call, whoever makes it: resolve, check the rules, fill references, read the
-//! params, ask if the rules say so, call the server, count, and fit the result.
+//! The one road of a call, whoever makes it: resolve the name, check the rules, fill references, read the
+//! params, ask the user if a rule says so, call the server, count, fit the result.
 
 use std::{
     sync::{Arc, OnceLock, atomic::Ordering},
@@ -35,73 +35,69 @@ use crate::{
     trace::Span,
 };
 
-/// How long a call waits for a server that is starting or was lost.
+/// How long a call waits for a server that is starting or reconnecting.
 const READY_WAIT: Duration = Duration::from_secs(20);
-/// How long an unknown name is waited for while servers start for the first time.
+/// How long a call with an unknown name waits while servers start for the first time.
 const LIST_WAIT: Duration = Duration::from_secs(3);
 
-/// A call as it was asked for.
+/// A call as requested.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The tool, under any of its names.
     pub name: String,
-    /// Its params, as they came.
+    /// The params as received.
     pub params: Value,
     /// The hard limit, if the caller set one.
     pub timeout: Option<Duration>,
-    /// Whether to run it in the background from the start.
+    /// Whether to run the call in the background from the start.
     pub background: bool,
-    /// A jq filter on the result.
+    /// A jq filter for the result.
     pub select: Option<String>,
-    /// Whether the result stays as the server gave it: nothing is added to it.
+    /// Whether to return the server's result unchanged.
     pub verbatim: bool,
 }
 
-/// A call that may be made: known, allowed, well-formed.
+/// A call ready to be made: known tool, allowed, valid params.
 pub(super) struct Prepared {
-    /// What it goes by.
     pub gate: Gate,
-    /// The tool.
     pub tool: Arc<Tool>,
-    /// Its params.
     pub params: Map<String, Value>,
-    /// What was repaired in them, and what the tool does not know.
+    /// Repairs made to the params, and params unknown to the tool.
     pub repaired: Vec<String>,
 }
 
-/// A call that has begun, until its line is written and its span has ended.
+/// A call in flight, until its log line is written and its span has ended.
 #[derive(Debug)]
 pub(super) struct Begun {
-    /// When.
     pub at: Instant,
-    /// The size of its params as JSON, in bytes.
+    /// The size of the params as JSON, in bytes.
     pub bytes_in: usize,
-    /// Its span.
     pub span: Span,
 }
 
 impl Begun {
-    /// A call that begins now.
+    /// Begins a call now.
     pub fn new(caller: &Caller, params: &Value) -> Self {
         Self { at: Instant::now(), bytes_in: json_len(params), span: caller.span() }
     }
 }
 
-/// What a call came to.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(super) struct Made {
-    /// A `CallToolResult` in any case.
+    /// Always a `CallToolResult`.
     pub result: Value,
-    /// `ok`, `tool_error`, or the code of a fault.
+    /// `ok`, `tool_error`, or a fault code.
     pub outcome: &'static str,
-    /// How long the server took.
+    /// Time spent in the server.
     pub in_server: Duration,
     /// The server's own error, if it refused the call.
     pub refusal: Option<Box<ErrorData>>,
 }
 
 impl Gateway {
-    /// Makes a call and gives the server's `CallToolResult`, or the handle of a call that goes on.
+    /// Makes a call. Returns the server's `CallToolResult`, or the handle of a call that continues in the
+    /// background.
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
         let begun = Begun::new(caller, &request.params);
         let prepared = async {
@@ -126,7 +122,8 @@ impl Gateway {
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
-        // The request's own token ends with its answer, which may be a handle; work that goes on has the job's.
+        // The request's token ends with its answer, which may be a handle; background work uses the job's
+        // token.
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, token) = (self.clone(), cancel.clone());
         let (timeout, select) = (request.timeout, request.select);
@@ -148,7 +145,7 @@ impl Gateway {
             }
             let (result, size) = gateway.filtered(&own, made.result, bytes_out, select.as_deref()).await;
             notes.extend(declined_note(&own, &tool));
-            // What a job gives is kept whole, and shortened when it is handed out.
+            // A job keeps its whole result and shortens it on delivery.
             if went_on.load(Ordering::Acquire) {
                 for note in notes {
                     own.session.notify(note);
@@ -157,7 +154,7 @@ impl Gateway {
             }
             let mut result = gateway.kept.fit(&own.owner(), result, size, own.limits.max_result_bytes).await;
             if request.verbatim {
-                // Told with the next answer of Nonet's own.
+                // Delivered with the next answer of a meta-tool.
                 notes.into_iter().for_each(|note| own.session.notify(note));
                 return result;
             }
@@ -176,8 +173,8 @@ impl Gateway {
         }
     }
 
-    /// Everything before the server: what comes back may be called. `written` are the params as they came; `filled` the same
-    /// with kept results and other actions' results in them, if there are any.
+    /// Does everything before the server call. `written` are the params as received; `filled` are the same
+    /// params with kept results and other actions' results inserted, if there are any.
     pub(super) async fn prepare(
         &self,
         caller: &Caller,
@@ -189,7 +186,7 @@ impl Gateway {
         self.prepare_tool(caller, found, written, filled).await
     }
 
-    /// The same once the tool is found.
+    /// Does the same for a resolved tool.
     pub(super) async fn prepare_tool(
         &self,
         caller: &Caller,
@@ -201,26 +198,26 @@ impl Gateway {
             Verdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
         };
-        let (mut params, mut told) = match filled {
+        let (mut params, mut notes) = match filled {
             Some(filled) => in_text(&tool.schema, filled),
             None => (written, Vec::new()),
         };
         if &*tool.server == GATEWAY {
-            told.extend(builtin::under_own_names(&tool.name, &mut params));
+            notes.extend(builtin::under_own_names(&tool.name, &mut params));
         }
         let reading = if tool.schema.is_quick() {
             tool.schema.read(params)
         } else {
-            // It may take a second, and other calls do not wait for it.
+            // Validation may take a second and must not block other calls.
             let schema = tool.schema.clone();
             let read = tokio::task::spawn_blocking(move || schema.read(params)).await;
             read.map_err(|_| Fault::new(Code::Internal, "The params could not be checked."))?
         };
         let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
-        reading.repaired.splice(0..0, told);
+        reading.repaired.splice(0..0, notes);
         if let Some((rule, written)) = asked {
             self.questions.approve(caller, &tool, &reading.params, written, &rule).await?;
-            // The user may have taken minutes, and the configuration may have changed meanwhile.
+            // The user may have taken minutes; the configuration may have changed since.
             gate = self.gate(&caller.session);
             gate.tool(&tool.full)?;
         }
@@ -229,8 +226,8 @@ impl Gateway {
         Ok(Prepared { gate, tool, params: reading.params, repaired })
     }
 
-    /// The tool that a name means, if the caller may use it, and the gate that it was found by. A name that is not known yet
-    /// is waited for while a server that may have the tool starts for the first time.
+    /// Resolves a name to a tool that the caller may use, and returns the gate that resolved it. An unknown
+    /// name waits while a server that may have the tool starts for the first time.
     pub(super) async fn find_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
         let gate = self.gate(&caller.session);
         let unknown = match gate.tool(name) {
@@ -266,7 +263,8 @@ impl Gateway {
         }
     }
 
-    /// Calls the tool and gives a `CallToolResult` in any case. `call` is the span that the request to a server hangs under.
+    /// Calls the tool and always returns a `CallToolResult`. `call` is the parent span of the request to the
+    /// server.
     pub(super) async fn invoke(
         self: &Arc<Self>,
         caller: &Caller,
@@ -310,8 +308,8 @@ impl Gateway {
         }
     }
 
-    /// Counts a call, writes its line into the log and tells its span. No params and no content: nothing in them can be a
-    /// secret.
+    /// Counts a call, logs it and exports its span. Params and content are never recorded: they may hold
+    /// secrets.
     pub(super) fn record(&self, caller: &Caller, tool: &Tool, begun: &Begun, bytes_out: usize, made: &Made) {
         let bytes_in = begun.bytes_in;
         let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
@@ -356,7 +354,7 @@ impl Gateway {
         begun.span.called(&tool.full, &call);
     }
 
-    /// The same for a call that no tool was called for.
+    /// Records a call that failed before it reached a tool.
     pub(super) fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
         self.metrics.refused(fault.code.as_str());
         let tool = clip(name, 200);
@@ -396,10 +394,7 @@ impl Gateway {
         let tool = &prepared.tool;
         let connection = self.servers.connection_for(&prepared.gate, caller, &tool.server);
         let Some(connection) = connection else {
-            return Err(Fault::new(
-                Code::ServerDown,
-                format!("`{}` is not configured any more.", tool.server),
-            ));
+            return Err(Fault::new(Code::ServerDown, format!("`{}` is no longer configured.", tool.server)));
         };
         let timeout = timeout.unwrap_or(connection.settings().timeout);
         let mut meta = caller.meta.clone();
@@ -419,7 +414,7 @@ impl Gateway {
             Ok(other) => Err(Fault::new(
                 Code::UpstreamError,
                 format!(
-                    "`{}` answered with something that is no result: {}",
+                    "`{}` answered with something that is not a result: {}",
                     tool.server,
                     clip(&other.to_string(), 200)
                 ),
@@ -428,7 +423,7 @@ impl Gateway {
         }
     }
 
-    /// A result of `size` bytes, filtered if that was asked for, with the size that it has then.
+    /// Applies a filter, if any, to a result of `size` bytes. Returns the result with its new size.
     pub(super) async fn filtered(
         &self,
         caller: &Caller,
@@ -442,7 +437,7 @@ impl Gateway {
                 Value::String(text) => text,
                 value => value.to_string(),
             }),
-            // The call was made; what it gave must not be lost over a bad filter.
+            // The call was made, so a bad filter must not lose its result.
             Err(error) => match self.kept.keep(&caller.owner(), Arc::new(result)).await {
                 Ok(reference) => Fault::new(
                     Code::InvalidParams,
@@ -461,20 +456,20 @@ impl Gateway {
     }
 }
 
-/// A time in whole microseconds.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A `CallToolResult` of one text block.
+/// Builds a `CallToolResult` with one text block.
 pub fn text_result(text: String) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
 }
 
-/// Filled params, with text in the place of other values where the tool takes only text; and what was done.
+/// Turns inserted values into text where the tool accepts only text. Returns the params and a note per
+/// change.
 fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
     let Filled { mut value, inserted } = filled;
-    let mut told = Vec::new();
+    let mut notes = Vec::new();
     for one in inserted {
         if !schema.takes_only_text(&one.path) {
             continue;
@@ -486,13 +481,13 @@ fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
         });
         if let Some(place) = place {
             *place = Value::String(one.text);
-            told.push(format!("{}: it takes text, so the result was put in as text", one.path.join(".")));
+            notes.push(format!("{}: expects text, so the result was inserted as text", one.path.join(".")));
         }
     }
-    (value, told)
+    (value, notes)
 }
 
-/// The fault of a meta-tool that was called behind `execute_tool`, with the call that was meant.
+/// Adds the intended call to the fault of a meta-tool that was called through `execute_tool`.
 fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
     match meta_tool(name) {
         Some(meta_tool) if fault.code == Code::InvalidParams => {
@@ -503,7 +498,7 @@ fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
     }
 }
 
-/// The fault of a name that may be a tool of a server without a list so far.
+/// The fault for a name that may belong to a server without a list yet.
 fn still_starting(name: &str, servers: &str) -> Fault {
     let message = format!(
         "`{name}` is not known yet: {servers} has not finished starting. Call again in a few seconds."
@@ -511,8 +506,8 @@ fn still_starting(name: &str, servers: &str) -> Fault {
     Fault::new(Code::ServerStarting, message).retry_after(Duration::from_secs(5))
 }
 
-/// What the server asked of the client in vain. That a client has no roots concerns nobody: servers ask for them on the off
-/// chance.
+/// Reports a server request that the client could not answer. Missing roots are not reported: servers ask for
+/// roots speculatively.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
     let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
     methods.retain(|method| {

@@ -1,4 +1,4 @@
-//! Finding tools: search, browse, describe. Answers are compact; empty fields are left out.
+//! Finding tools: search, browse, describe. Answers are compact and omit empty fields.
 
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
@@ -20,41 +20,42 @@ use crate::{
     text::clip,
 };
 
-/// From which score on the first hit of an answer with low confidence is near what was asked. Of thirty tasks against
-/// thirty servers (docs/tasks.md) what no server could do scored 0.40 at most, and low answers that held the right tool 0.60
-/// at least, but for a vague wish.
+/// The first hit of a low-confidence answer is near the query from this score on. Measured with thirty tasks
+/// against thirty servers (docs/tasks.md): tasks that no server could do scored at most 0.40; low-confidence
+/// answers with the right tool scored at least 0.60, except for one vague query.
 const NEAR: f32 = 0.45;
-/// The share of the first hit's score that a hit of another server needs to take the place of one.
+/// The share of the first hit's score that a hit of another server needs to replace a hit of the same server.
 const SPREAD: f32 = 0.75;
-/// The share of the first hit's score below which a hit is left out, where the first is sure and nobody asked for a number.
+/// Hits below this share of the first hit's score are dropped if confidence is high and the client set no
+/// limit.
 const FAR: f32 = 0.5;
-/// How long a description is in a list, in characters.
+/// The length of a description in a list, in characters.
 pub(super) const SUMMARY: usize = 160;
-/// How many hits a search of everything gives if its confidence is low and nobody asked for a number, and how long their
-/// descriptions are.
+/// The number of hits, and the length of their descriptions, for a low-confidence search of the whole
+/// catalogue without a client limit.
 const LOW_HITS: usize = 3;
 const LOW_SUMMARY: usize = 80;
-/// How many hits are looked at for that, and for tools that the session has loaded.
+/// The number of candidates for that, and for the bonus of loaded tools.
 const POOL: usize = 60;
-/// What a tool that the session has loaded gains in score.
+/// The score bonus of a tool that the session has loaded.
 const LOADED_BONUS: f32 = 0.1;
-/// What a priority of 1 adds to a score: enough among hits that are nearly as good. It grows with the square, so that 10 adds
-/// 2, which is more than any two hits of a search were seen apart: up to 1 for meaning, 0.5 for words, 0.03 for letters, 0.3
-/// for what was learned and loaded, 0.3 for action, product and deprecation.
+/// What a priority of 1 adds to a score: enough to decide between nearly equal hits. It grows with the
+/// square, so 10 adds 2, more than the largest score difference between two hits: up to 1 for meaning, 0.5
+/// for words, 0.03 for letters, 0.3 for learned and loaded, 0.3 for action, product and deprecation.
 const PRIORITY_STEP: f32 = 0.02;
-/// How many tools one `get_tool` describes.
+/// The most tools in one `get_tool`.
 const MAX_NAMES: usize = 5;
 
-/// How much a search says of each tool.
+/// How much a search returns for each tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Detail {
-    /// Its name.
+    /// The name.
     Name,
     /// Name, short description, signature, risk.
     #[default]
     Signature,
-    /// All of that with the whole description and the input schema.
+    /// All of `Signature`, with the full description and the input schema.
     Full,
 }
 
@@ -64,16 +65,16 @@ pub struct SearchArguments {
     /// What the tool should do.
     #[serde(default)]
     pub query: String,
-    /// Only tools of this category.
+    /// Limits the search to this category.
     pub category: Option<String>,
-    /// How many results.
+    /// The number of results.
     pub limit: Option<usize>,
-    /// How much of each.
+    /// How much to return for each result.
     #[serde(default)]
     pub detail: Detail,
-    /// The highest risk that is shown.
+    /// The highest risk to show.
     pub max_risk: Option<Risk>,
-    /// Whether each result says why it stands where it stands; for the command line, not for models.
+    /// Whether to explain each result's rank; for the command line, not for models.
     #[serde(skip)]
     pub explain: bool,
 }
@@ -83,21 +84,20 @@ pub struct SearchArguments {
 pub struct BrowseArguments {
     /// The category.
     pub category: String,
-    /// Which page, from 1.
+    /// The page, from 1.
     pub page: Option<usize>,
-    /// Tools on a page.
+    /// Tools per page.
     pub page_size: Option<usize>,
-    /// Only tools whose own name begins so.
+    /// Limits the list to tools whose own name starts with this.
     pub prefix: Option<String>,
 }
 
-/// What a priority adds to a score, or takes away.
+/// Returns what a priority adds to a score.
 fn lift(priority: f32) -> f32 {
     PRIORITY_STEP * priority * priority.abs()
 }
 
 impl View {
-    /// The priority of a tool, if it has one.
     fn priority(&self, document: usize) -> Option<f32> {
         let at = self.priorities.binary_search_by_key(&document, |(document, _)| *document).ok()?;
         Some(self.priorities[at].1)
@@ -161,7 +161,7 @@ impl Gateway {
         {
             found.confidence = Confidence::Medium;
         }
-        // Who looks into one category wants to see what is there.
+        // A search within one category always lists its hits.
         let short = matches!(found.confidence, Confidence::Low) && members.is_none();
         let summary = if short { LOW_SUMMARY } else { SUMMARY };
         let mut results = Vec::new();
@@ -188,7 +188,7 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// What a model should know about the search that it has just made.
+    /// Returns hints about the search: few matches, missing vectors, servers still starting or absent.
     fn hint(
         &self,
         gate: &Gate,
@@ -231,8 +231,7 @@ impl Gateway {
         (!hints.is_empty()).then(|| hints.join(" "))
     }
 
-    /// The `get_tool` meta-tool: one tool, or several with a fault in the place of each that is not
-    /// found.
+    /// The `get_tool` meta-tool: one tool, or several, with a fault in place of each tool not found.
     pub async fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Value, Fault> {
         if names.len() > MAX_NAMES {
             return Err(Fault::new(
@@ -365,7 +364,7 @@ impl Gate {
             let description = match entry {
                 Some(entry) if description.is_empty() => {
                     let tools = entry.tools.iter().filter(|full| seen(full));
-                    some_of(&tools.filter_map(|full| catalog.get(full)).collect::<Vec<_>>())
+                    sample(&tools.filter_map(|full| catalog.get(full)).collect::<Vec<_>>())
                 }
                 _ => description,
             };
@@ -419,7 +418,7 @@ impl Gate {
     }
 }
 
-/// How many results a search gives at most.
+/// Returns the maximum number of results.
 fn limit(arguments: &SearchArguments) -> usize {
     arguments.limit.unwrap_or(5).clamp(1, 50)
 }
@@ -427,7 +426,7 @@ fn limit(arguments: &SearchArguments) -> usize {
 /// A hit, its tool, and the full names of tools with the same definition.
 type Shown<'a> = (&'a Hit, &'a Arc<Tool>, Vec<&'a str>);
 
-/// The hits that an answer shows. `short`: the confidence is low and nobody asked for a number.
+/// Selects the hits of an answer. `short`: low confidence and no limit set by the client.
 fn shown<'a>(
     gate: &'a Gate,
     view: &View,
@@ -446,7 +445,7 @@ fn shown<'a>(
     hits
 }
 
-/// Why a hit has its score, for people.
+/// Explains a hit's score to people.
 fn explain(
     snapshot: &Snapshot,
     view: &View,
@@ -464,7 +463,7 @@ fn explain(
     explained
 }
 
-/// What the session has loaded ranks higher, and what has a priority higher or lower.
+/// Ranks loaded tools higher, and tools with a priority higher or lower.
 fn boosts(gate: &Gate, view: &View, session: &Session) -> Boosts {
     let boost = |priority: f32| Boost { priority: lift(priority), ..Boost::default() };
     let priorities = view.priorities.iter();
@@ -475,9 +474,9 @@ fn boosts(gate: &Gate, view: &View, session: &Session) -> Boosts {
     boosts
 }
 
-/// The first `most` hits, each with the full names of its twins: tools with the very same definition, of other servers,
-/// unless the user has given one of them a priority. Of twins one that is up goes before one that is down. `spread`: not all of them
-/// of one server, if others have any.
+/// Selects the first `most` hits, each with the full names of its twins: tools of other servers with the same
+/// definition and no priority set by the user. A twin whose server is up wins over one whose server is down.
+/// `spread`: include a second server if its hits are close enough.
 fn distinct<'a>(
     snapshot: &'a Snapshot,
     hits: &'a [Hit],
@@ -516,8 +515,8 @@ fn distinct<'a>(
     kept
 }
 
-/// Three of a server's tools, from all over its list, for a server that says nothing of itself.
-fn some_of(tools: &[&Arc<Tool>]) -> String {
+/// Samples three tools from a server's list, to describe a server without a description.
+fn sample(tools: &[&Arc<Tool>]) -> String {
     let count = tools.len();
     let places: BTreeSet<usize> = [0, count / 2, count.saturating_sub(1)].into();
     let names: Vec<&str> = places.iter().filter_map(|at| tools.get(*at)).map(|tool| &*tool.name).collect();

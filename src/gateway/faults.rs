@@ -1,4 +1,4 @@
-//! Calls that failed, as the model reads them: what happened, where, and what to do next.
+//! Failed calls as the model reads them: what happened, where, and what to do next.
 
 use std::time::Duration;
 
@@ -14,15 +14,14 @@ use crate::{
     text::clip,
 };
 
-/// How many params are named in what is told of those that a tool does not know.
+/// How many unknown params a note lists.
 const MAX_NAMES: usize = 20;
 
-/// The call that tells how the servers stand.
 fn status() -> Value {
     json!({ "name": "gateway.status", "params": {} })
 }
 
-/// Why a server takes no call.
+/// Returns why a server takes no calls.
 pub(super) fn not_ready(server: &str, state: State) -> Fault {
     match state {
         State::Starting => Fault::new(
@@ -41,14 +40,14 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
                 Remedy::Login(login) => {
                     let more = if login.contains(" --scope ") { " that allows more" } else { "" };
                     format!(
-                        "`{server}` wants a sign-in{more}. The user has to run `{login}` in a terminal, which opens a browser; it is taken up at once."
+                        "`{server}` wants a sign-in{more}. The user has to run `{login}` in a terminal, which opens a browser; Nonet connects as soon as that is done."
                     )
                 }
                 Remedy::Client => format!(
-                    "`{server}` does not take the client that Nonet signs in as ({error}). The user has to look over `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; the changed file is taken up at once."
+                    "`{server}` rejects Nonet's OAuth client ({error}). The user has to check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
                 Remedy::Headers => format!(
-                    "`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; the changed file is taken up at once."
+                    "`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
             };
             Fault::new(Code::AuthRequired, text).next("execute_tool", status())
@@ -56,36 +55,36 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
         State::Stopped | State::Ready { .. } => Fault::new(
             Code::ServerDown,
             format!(
-                "`{server}` is switched off: the user has disabled it on the live page, or Nonet is ending."
+                "`{server}` is stopped: the user has disabled it on the live page, or Nonet is shutting down."
             ),
         ),
     }
 }
 
-/// A failed call as the model reads it.
+/// Turns a failed call into a fault.
 pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
     let server = &tool.server;
     match error {
         CallError::NotReady(state) => not_ready(server, state),
         CallError::Busy(1) => Fault::new(
             Code::RateLimited,
-            format!("`{server}` takes one call at a time, and the calls before this one did not end in time."),
+            format!("`{server}` takes one call at a time, and earlier calls are still in flight."),
         )
         .retry_after(Duration::from_secs(1)),
         CallError::Busy(most) => Fault::new(
             Code::RateLimited,
-            format!("`{server}` has {most} calls already, which is its `max_concurrency`, and none of them ended in time."),
+            format!("`{server}` already has {most} calls in flight (its `max_concurrency`), and none finished in time."),
         )
         .retry_after(Duration::from_secs(1)),
         CallError::Closed(why) => Fault::new(
             Code::ServerDown,
-            format!("`{server}` went away during the call of `{}`: {why}. It is being restarted; whether the call had an effect is not known.", tool.name),
+            format!("`{server}` disconnected during the call of `{}`: {why}. Nonet is restarting the server. The call may or may not have taken effect.", tool.name),
         )
         .retry_after(Duration::from_secs(1))
         .next("execute_tool", status()),
         CallError::TimedOut(limit) => Fault::new(
             Code::Timeout,
-            format!("`{}` did not answer within {}. The server was told to stop. Give a longer `timeout_ms`, or run it with `background`.", tool.full, humantime::format_duration(limit)),
+            format!("`{}` did not answer within {}, so the call was cancelled. Set a longer `timeout_ms`, or use `background`.", tool.full, humantime::format_duration(limit)),
         )
         .next("get_tool", json!({ "name": &*tool.full })),
         CallError::Cancelled => {
@@ -93,14 +92,13 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
         }
         CallError::Rpc(error) => rpc_fault(tool, &error),
         CallError::Unreadable(why) => {
-            Fault::new(Code::UpstreamError, format!("`{server}` gave no usable answer: {why}"))
+            Fault::new(Code::UpstreamError, format!("`{server}` sent an unusable answer: {why}"))
                 .next("execute_tool", status())
         }
     }
 }
 
-/// What an error of a call says when it becomes part of a larger answer: the fault's own object, or
-/// the server's text.
+/// Extracts the error of a call for a larger answer: the fault's own object, or the server's text.
 pub(super) fn error_of(result: &Value) -> Value {
     let text = text_of(result);
     match serde_json::from_str::<Value>(&text) {
@@ -109,7 +107,7 @@ pub(super) fn error_of(result: &Value) -> Value {
     }
 }
 
-/// Params that do not fit, with the parameters and a corrected call.
+/// The fault for invalid params, with the parameter list and a corrected call.
 pub(super) fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
     let parameters: Vec<Value> = tool
         .schema
@@ -137,7 +135,7 @@ pub(super) fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
     fault.details(json!({ "parameters": parameters, "corrected_call": { "tool": "execute_tool", "arguments": corrected } }))
 }
 
-/// What is told of params that go to the server though the tool does not name them.
+/// Notes the params that the tool does not declare and that go to the server anyway.
 pub(super) fn passed_on(tool: &Tool, params: &Map<String, Value>) -> Option<String> {
     let unknown = tool.schema.unknown(params);
     let shown = |names: &[&str]| {
@@ -153,7 +151,7 @@ pub(super) fn passed_on(tool: &Tool, params: &Map<String, Value>) -> Option<Stri
     let takes: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
     let takes = if takes.is_empty() { String::new() } else { format!(". It takes: {}", shown(&takes)) };
     Some(format!(
-        "`{}` knows no `{}`; {were} passed on{takes}",
+        "`{}` does not declare `{}`; {were} passed on{takes}",
         tool.name,
         shown(&unknown).replace(", ", "`, `")
     ))

@@ -1,4 +1,4 @@
-//! Calls as they end, for whoever watches.
+//! Finished calls, for observers.
 
 use std::{
     collections::VecDeque,
@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-/// How many calls are remembered for those who come later.
+/// How many finished calls are kept for new observers.
 const LATEST: usize = 100;
-/// How many calls wait for somebody who reads slowly; then some are missed.
+/// How many calls are queued for a slow observer; beyond that, calls are dropped.
 const QUEUE: usize = 256;
 
-/// The last calls, and those to come.
+/// The last calls, and a channel for new ones.
 #[derive(Debug)]
 pub struct Feed {
     on: AtomicBool,
@@ -32,18 +32,18 @@ impl Default for Feed {
 }
 
 impl Feed {
-    /// Begins to remember calls. Until then they cost nothing.
+    /// Starts recording. Until then a call costs nothing.
     pub fn switch_on(&self) {
         self.on.store(true, Ordering::Relaxed);
     }
 
-    /// Takes a call, made only if somebody may want it.
+    /// Records a call. `call` runs only after [`Feed::switch_on`].
     pub fn push(&self, call: impl FnOnce() -> Value) {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
         let call = Arc::new(call());
-        // In one step with sending, so that whoever begins to follow gets each call once.
+        // Under the same lock as sending, so a new observer gets each call exactly once.
         let mut latest = self.latest.lock();
         if latest.len() == LATEST {
             latest.pop_front();
@@ -52,7 +52,7 @@ impl Feed {
         let _ = self.sender.send(call);
     }
 
-    /// The last calls, oldest first, and all that come.
+    /// Returns the last calls, oldest first, and a receiver for new ones.
     pub fn follow(&self) -> (Vec<Arc<Value>>, broadcast::Receiver<Arc<Value>>) {
         let latest = self.latest.lock();
         let coming = self.sender.subscribe();

@@ -1,6 +1,6 @@
-//! The gate of an operation: the world, the snapshot and the profile that it goes by, taken once.
+//! The gate of an operation: its world, snapshot and profile, read once.
 //!
-//! Every question of what a caller may see or call is asked here and nowhere else.
+//! All decisions on what a caller may see or call are made here.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ use crate::{
     policy::{self, Scope, Verdict},
 };
 
-/// What an operation of a session goes by.
+/// The state that one operation of a session uses.
 #[derive(Clone)]
 pub struct Gate {
     pub(super) world: Arc<World>,
@@ -31,7 +31,7 @@ pub struct Gate {
     session: Arc<Session>,
 }
 
-/// The profile of sessions with a profile that the configuration no longer has: it allows nothing.
+/// The profile of a session whose profile the configuration no longer has: it allows nothing.
 static NOTHING: LazyLock<Profile> = LazyLock::new(|| Profile {
     deny: Globs::new(vec!["*".into()]).unwrap_or_default(),
     max_risk: Some(Risk::Low),
@@ -44,22 +44,22 @@ impl Gate {
         Self { world, snapshot, session }
     }
 
-    /// The configuration.
+    /// The configuration of the operation, even if it has been replaced since.
     pub fn config(&self) -> &Arc<Config> {
         &self.world.config
     }
 
-    /// The catalogue.
+    /// The catalogue of the operation's snapshot.
     pub fn catalog(&self) -> &Catalog {
         &self.snapshot.catalog
     }
 
-    /// The connection to a server that all clients share.
+    /// Returns the shared connection to a server.
     pub(super) fn connection(&self, server: &str) -> Option<&Arc<Connection>> {
         self.world.connections.get(server)
     }
 
-    /// The profile with its name and the named groups; none for a session without a profile.
+    /// Returns the profile with its name and the named groups; `None` for a session without a profile.
     pub fn scope(&self) -> Option<Scope<'_>> {
         let name = self.session.profile.as_deref()?;
         let config = self.config();
@@ -67,12 +67,12 @@ impl Gate {
         Some(Scope { name, profile, categories: &config.categories })
     }
 
-    /// The profile, if the session has one.
+    /// Returns the session's profile, if any.
     pub fn profile(&self) -> Option<&Profile> {
         self.scope().map(|scope| scope.profile)
     }
 
-    /// What the rules say of a tool.
+    /// Checks a tool against the rules and the profile.
     pub fn verdict(&self, tool: &Tool) -> Verdict {
         policy::check(tool, self.scope())
     }
@@ -82,29 +82,30 @@ impl Gate {
         !matches!(self.verdict(tool), Verdict::Deny(_))
     }
 
-    /// The visible tools that the caller may use.
+    /// Returns the visible tools that the caller may use.
     pub fn tools(&self) -> impl Iterator<Item = &Arc<Tool>> {
         self.snapshot.tools.iter().filter(|tool| self.allows(tool))
     }
 
-    /// How many tools of servers the caller may use.
+    /// Counts the servers' tools that the caller may use.
     pub fn count_tools(&self) -> usize {
         let view = self.view();
         let tools = self.snapshot.tools.iter().zip(&view.seen);
         tools.filter(|(tool, seen)| **seen && &*tool.server != GATEWAY).count()
     }
 
-    /// Whether the caller may know of a server: without a profile of each, else of those with an allowed tool.
+    /// Whether the caller may know of a server. Without a profile: every server. With one: servers with an
+    /// allowed tool.
     pub fn sees(&self, server: &str) -> bool {
         self.session.profile.is_none() || self.tools().any(|tool| *tool.server == *server)
     }
 
-    /// Whether the profile may be meant for a server with unknown tools.
+    /// Whether the profile might allow tools of a server whose tools are not known yet.
     pub(super) fn may_concern(&self, server: &str) -> bool {
         may_concern(self.scope(), server)
     }
 
-    /// The profile's view of the snapshot, made once for both.
+    /// Returns the profile's view of the snapshot, computed once for each pair.
     pub(super) fn view(&self) -> Arc<View> {
         let (snapshot, profile) = (&self.snapshot, &self.session.profile);
         if let Some(view) =
@@ -125,7 +126,7 @@ impl Gate {
         view
     }
 
-    /// The tool that a name means, if it is known and the caller may use it.
+    /// Resolves a name to a known tool that the caller may use.
     ///
     /// # Errors
     ///
@@ -145,7 +146,7 @@ impl Gate {
         }
     }
 
-    /// The meta-tool that a name means, in any spelling, unless a tool has that name.
+    /// Resolves a name to a meta-tool, in any spelling, unless a tool has that name.
     pub fn meta_tool(&self, name: &str) -> Option<&'static str> {
         let meant = meta_tool(name)?;
         let own = name::without_client_prefix(name.trim()).unwrap_or(name.trim());
@@ -156,12 +157,12 @@ impl Gate {
         (own == meant || is_free()).then_some(meant)
     }
 
-    /// Whether a tool that the caller may use has a param of this name.
+    /// Whether the tool is usable by the caller and has a param of this name.
     pub fn takes(&self, tool: &str, param: &str) -> bool {
         self.tool(tool).is_ok_and(|tool| tool.schema.names(param))
     }
 
-    /// Whether `name` is the own name of a verbatim tool: its calls are answered as its server answers.
+    /// Whether `name` is the own name of a verbatim tool, whose answers pass through unchanged.
     pub fn is_verbatim(&self, name: &str) -> bool {
         self.verbatim_tool(name).is_some_and(|tool| tool.verbatim && self.allows(tool))
     }
@@ -170,7 +171,7 @@ impl Gate {
         self.catalog().by_own_name(name).or_else(|| self.catalog().by_wire(name))
     }
 
-    /// The servers that start for the first time and have no known list.
+    /// Returns the servers that are starting for the first time and have no known list.
     pub(super) fn unlisted(&self) -> Vec<Arc<str>> {
         let unlisted = self.world.connections.iter().filter(|(server, connection)| {
             !connection.state().settled() && !self.catalog().servers().contains_key(*server)
@@ -178,13 +179,13 @@ impl Gate {
         unlisted.map(|(server, _)| server.clone()).collect()
     }
 
-    /// The state of a server in one word; none for a ready server and for Nonet itself.
+    /// Returns the state of a server in one word; `None` for a ready server and for Nonet itself.
     pub(super) fn trouble(&self, server: &str) -> Option<&'static str> {
         let state = self.connection(server)?.state();
         (!matches!(state, State::Ready { .. })).then_some(state.as_str())
     }
 
-    /// The server that a name begins with, if a separator follows it.
+    /// Returns the server that a name starts with, if a separator follows.
     pub(super) fn named_server(&self, name: &str) -> Option<Arc<str>> {
         let name = name.trim();
         let rest = name::without_client_prefix(name).unwrap_or(name);
@@ -193,11 +194,12 @@ impl Gate {
         self.world.connections.keys().find(|known| name::fold(known) == folded).cloned()
     }
 
-    /// The tools of a category (a server, `gateway`, or a group of the configuration), as documents in order of name.
+    /// Returns the tools of a category (a server, `gateway`, or a group of the configuration) as documents in
+    /// order of name.
     ///
     /// # Errors
     ///
-    /// `not_found` with the nearest names; why the server is left out, if it is.
+    /// `not_found` with the nearest names; for a left-out server, why it is left out.
     pub(super) fn members(&self, category: &str) -> Result<BTreeSet<usize>, Fault> {
         let key = category.trim();
         let snapshot = &self.snapshot;
@@ -207,7 +209,7 @@ impl Gate {
         if let Some(group) = self.config().categories.get(key) {
             return Ok(in_group(snapshot, group).collect());
         }
-        // Configured, without a list so far.
+        // Configured, but without a list yet.
         if self.connection(key).is_some() {
             return Ok(BTreeSet::new());
         }
@@ -231,13 +233,13 @@ impl Gate {
     }
 }
 
-/// The documents of a named group.
+/// Returns the documents of a named group.
 fn in_group<'a>(snapshot: &'a Snapshot, group: &'a Category) -> impl Iterator<Item = usize> + 'a {
     let tools = snapshot.tools.iter().enumerate();
     tools.filter(|(_, tool)| policy::in_category(tool, group)).map(|(at, _)| at)
 }
 
-/// The meta-tool that a name means, in any case and with any separators.
+/// Resolves the name of a meta-tool in any case and with any separators.
 pub(super) fn meta_tool(name: &str) -> Option<&'static str> {
     let name = name.trim();
     let own = name::without_client_prefix(name).unwrap_or(name);
@@ -266,7 +268,6 @@ fn forbidden(tool: &Tool, rule: &str) -> Fault {
     .next("search_tools", json!({ "query": tool.name.replace(['_', '-'], " ") }))
 }
 
-/// Whether a profile may be meant for a server with unknown tools.
 fn may_concern(scope: Option<Scope<'_>>, server: &str) -> bool {
     let Some(Scope { profile, categories, .. }) = scope else { return true };
     let any_tool = format!("{server}._");

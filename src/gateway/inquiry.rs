@@ -1,7 +1,7 @@
-//! What the command line asks a gateway, in the same process or in another one.
+//! What the command line asks a gateway, in the same process or in another.
 //!
-//! One type for both, so that a person reads the same whoever answers. It travels as a request of its own
-//! ([`METHOD`]), which only Nonet sends: models have the meta-tools.
+//! One type for both, so the output does not depend on which process answers. It travels as a request of its
+//! own ([`METHOD`]), sent only by Nonet: models have the meta-tools.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,29 +16,29 @@ use crate::{
     fault::{Code, Fault},
 };
 
-/// The method of a request that holds an [`Inquiry`].
+/// The method of a request with an [`Inquiry`].
 pub const METHOD: &str = "nonet/inquire";
-/// What the command line calls itself (`clientInfo.name`).
+/// The client name of the command line (`clientInfo.name`).
 pub const CLIENT: &str = "command line";
-/// How long a call may take: whoever sits at a shell waits, and has Ctrl-C.
+/// The limit of a call: a person at a shell waits, and has Ctrl-C.
 const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
 
-/// One question of the command line.
+/// A request of the command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Inquiry {
-    /// The tools that do something.
+    /// A search for tools.
     Search {
-        /// What they should do.
+        /// What the tools should do.
         query: String,
-        /// Only tools of this category.
+        /// Limits the search to this category.
         category: Option<String>,
-        /// How many results, at most.
+        /// The maximum number of results.
         limit: usize,
-        /// Whether each result says why it stands where it stands.
+        /// Whether to explain each result's rank.
         explain: bool,
     },
-    /// Every tool that the caller may see.
+    /// All tools visible to the caller.
     Tools,
     /// Everything about one tool.
     Describe {
@@ -49,9 +49,9 @@ pub enum Inquiry {
     Call {
         /// The tool, under any of its names.
         name: String,
-        /// Its params.
+        /// The tool's params.
         params: Value,
-        /// A jq filter on the result.
+        /// A jq filter for the result.
         select: Option<String>,
     },
     /// The state of the gateway, its servers and its jobs.
@@ -59,7 +59,7 @@ pub enum Inquiry {
 }
 
 impl Gateway {
-    /// Answers the command line. Results are whole.
+    /// Answers the command line. Results are not shortened.
     pub async fn inquire(self: &Arc<Self>, mut caller: Caller, inquiry: Inquiry) -> Result<Value, Fault> {
         caller.limits.soft_deadline = PATIENCE;
         caller.limits.max_result_bytes = usize::MAX;
@@ -73,7 +73,7 @@ impl Gateway {
                     ..SearchArguments::default()
                 };
                 let mut answer = self.search(&caller, arguments).await?;
-                // A person asked for that many.
+                // A person asked for this number, so none are dropped.
                 if let Some(results) = answer.get_mut("results").and_then(Value::as_array_mut) {
                     results.truncate(limit);
                 }
@@ -96,12 +96,12 @@ impl Gateway {
         }
     }
 
-    /// The server that has the tool of this name, or why there is none.
+    /// Returns the server of a tool, or a fault if there is none.
     pub fn server_of(&self, caller: &Caller, name: &str) -> Result<Arc<str>, Fault> {
         self.gate(&caller.session).tool(name).map(|tool| tool.server.clone())
     }
 
-    /// Why a server takes no call now, if it does not.
+    /// Returns why a server takes no calls, or `None` if it does.
     pub fn out_of_order(&self, server: &str) -> Option<Fault> {
         match self.connections().get(server)?.state() {
             State::Ready { .. } | State::Starting => None,
@@ -109,7 +109,7 @@ impl Gateway {
         }
     }
 
-    /// Every tool that the caller may see.
+    /// Lists all tools visible to the caller.
     fn all_tools(&self, caller: &Caller) -> Value {
         let gate = self.gate(&caller.session);
         let tools: Vec<Value> = gate
@@ -129,8 +129,8 @@ impl Gateway {
         json!({ "total": tools.len(), "tools": tools })
     }
 
-    /// What `nonet status` shows: `gateway.status`, and for the user of this machine whose process it is and what runs for
-    /// all clients.
+    /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the owner of
+    /// the process and what runs for all clients.
     fn state_for_people(&self, caller: &Caller) -> Value {
         let mut report = self.status(caller);
         let of_servers = self.snapshot().of_servers().count();
@@ -156,7 +156,7 @@ mod tests {
         let call = Inquiry::Call { name: "a.b".into(), params: json!({ "x": 1 }), select: None };
         for inquiry in [call, Inquiry::Tools, Inquiry::Status] {
             let mut sent = json!(inquiry);
-            // What the protocol adds to every request.
+            // The protocol adds this to each request.
             sent["_meta"] = json!({});
             assert_eq!(serde_json::from_value::<Inquiry>(sent).expect("it is one"), inquiry);
         }

@@ -1,4 +1,4 @@
-//! Why an operation has no answer.
+//! Why an operation has no result yet.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use rmcp::model::ErrorData;
 
 use crate::{fault::Fault, jobs::Job};
 
-/// Why an operation has no answer yet.
+/// Why an operation has no result yet.
 #[derive(Debug)]
 pub enum Interrupt {
-    /// It failed.
+    /// The operation failed.
     Fault(Box<Fault>),
-    /// It goes on as a task of the protocol, which the client follows.
+    /// The operation continues as a protocol task, which the client polls.
     Task(Arc<Job>),
     /// The server refused a verbatim call with this error.
     Refused(Box<ErrorData>),

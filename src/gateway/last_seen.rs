@@ -1,7 +1,8 @@
-//! What is known of servers without starting any: when each listed its tools last, and why it did not.
+//! What is known of servers without starting them: when each last listed its tools, or why it failed.
 //!
-//! The time of a list's file says when its server last listed just that. Beside it, `NAME-DIGEST.failed` holds why a server
-//! could not be reached for the command line, so that one that is out of order is not waited for again and again.
+//! A list file's modification time is the last time its server returned that list. Beside it,
+//! `NAME-DIGEST.failed` holds why the command line could not reach a server, so that each command does not
+//! wait for a broken server again.
 
 use std::{
     collections::BTreeMap,
@@ -20,26 +21,26 @@ use crate::{
     text::clip,
 };
 
-/// How long a failure counts: until then a server without a list is not tried again.
+/// How long a failure counts. Until then, a server without a list is not retried.
 const FAILURE_AGE: Duration = Duration::from_secs(600);
-/// The longest reason that is kept, in characters.
+/// The longest reason kept, in characters.
 const MAX_REASON: usize = 2_000;
 
 /// What is known of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastSeen {
-    /// How long ago it listed its tools last.
+    /// Time since the server last listed its tools.
     pub listed: Option<Duration>,
-    /// How long ago it could not be reached, and why, if it was not reached since.
+    /// Time since the last failure, and the reason, if the server was not reached since.
     pub failed: Option<(Duration, String)>,
 }
 
 impl Gateway {
-    /// What is known of every enabled server.
+    /// Returns what is known of each enabled server.
     pub fn last_seen(&self) -> BTreeMap<Arc<str>, LastSeen> {
         let now = SystemTime::now();
         let age = |time: SystemTime| now.duration_since(time).unwrap_or_default();
-        // What was wrong with a server may have been put right in the file.
+        // An edit of the file may have fixed the server.
         let edited = fs::metadata(&self.config().file).and_then(|file| file.modified()).ok();
         let seen = |name: &Arc<str>, settings: &ServerSettings| {
             let Some(folder) = self.publisher.folder() else { return LastSeen::default() };
@@ -58,7 +59,7 @@ impl Gateway {
             .collect()
     }
 
-    /// How many tools each enabled server listed last.
+    /// Counts the tools that each enabled server listed last.
     pub fn last_counts(&self) -> BTreeMap<Arc<str>, usize> {
         let Some(folder) = self.publisher.folder() else { return BTreeMap::new() };
         let connections = self.connections();
@@ -68,7 +69,7 @@ impl Gateway {
         counts.collect()
     }
 
-    /// Keeps why a server could not be reached, if it could not.
+    /// Records why a server could not be reached, if it failed.
     pub fn note_failure(&self, server: &str) {
         let Some(connection) = self.connections().get(server).cloned() else { return };
         let reason = match connection.state() {
@@ -76,18 +77,18 @@ impl Gateway {
                 format!("it wants a sign-in: run `{login}`")
             }
             State::Down { error, .. } | State::AuthRequired { error, .. } => error,
-            State::Starting => "it had not started in time".into(),
+            State::Starting => "it did not start in time".into(),
             State::Ready { .. } | State::Stopped => return,
         };
         let Some(folder) = self.publisher.folder() else { return };
         let file = failure_of(&lists::path(folder, server, &connection.settings()));
         let kept = file.parent().map_or(Ok(()), fs::create_dir_all);
         if let Err(error) = kept.and_then(|()| fs::write(&file, clip(&reason, MAX_REASON))) {
-            tracing::debug!(server, %error, "why it failed could not be kept");
+            tracing::debug!(server, %error, "could not record the failure");
         }
     }
 
-    /// Notes that a server listed just now what is kept of it.
+    /// Marks the kept list of a server as current.
     pub(super) fn note_listed(&self, server: &str) {
         let (Some(folder), Some(connection)) =
             (self.publisher.folder(), self.connections().get(server).cloned())
@@ -97,12 +98,12 @@ impl Gateway {
         let list = lists::path(folder, server, &connection.settings());
         let touched = fs::File::options().append(true).open(list);
         if let Err(error) = touched.and_then(|list| list.set_modified(SystemTime::now())) {
-            tracing::debug!(server, %error, "the time of its list could not be noted");
+            tracing::debug!(server, %error, "could not update the time of the list");
         }
     }
 }
 
-/// Forgets that a server could not be reached: something was done about it.
+/// Deletes a recorded failure after the user did something about it.
 pub fn forget_failure(folder: &Path, server: &str, settings: &ServerSettings) {
     let _ = fs::remove_file(failure_of(&lists::path(folder, server, settings)));
 }
@@ -111,19 +112,18 @@ fn modified(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).ok()?.modified().ok()
 }
 
-/// Where the reason stands why the server of a list could not be reached.
 fn failure_of(list: &Path) -> PathBuf {
     list.with_extension("failed")
 }
 
 fn read_failure(list: &Path) -> Option<String> {
     let file = failure_of(list);
-    // Each character takes up to four bytes.
+    // A character takes up to four bytes.
     let fits = fs::metadata(&file).ok()?.len() <= 4 * MAX_REASON as u64 + 16;
     fits.then(|| fs::read(&file).ok())?.map(|text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The names and descriptions of the tools that a server listed last, as far as its settings show them.
+/// Returns names and descriptions of the tools that a server listed last, filtered by its settings.
 pub fn last_tools(folder: &Path, server: &str, settings: &ServerSettings) -> Vec<(String, String)> {
     let tools = lists::read(folder, server, settings).map(|listing| listing.tools).unwrap_or_default();
     let text = |tool: &Value, key: &str| tool.get(key).and_then(Value::as_str).map(String::from);

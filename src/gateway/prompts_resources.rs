@@ -1,5 +1,5 @@
-//! Prompts, resources and completions of all servers, passed through to clients that ask for them by the protocol's own
-//! methods. What goes wrong is a JSON-RPC error here, as these methods have no other.
+//! Prompts, resources and completions of all servers, for clients that use the protocol's own methods. Errors
+//! are JSON-RPC errors: these methods have no other kind.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,17 +17,18 @@ use crate::{
     prompts_resources::{OfferedItem, PromptsResources, UriTarget, named_uri},
 };
 
-/// How many links of results are remembered for a session, to know whose they are when they are read.
+/// How many links of results a session remembers, to find the server when a client reads one.
 const LINKS: usize = 1_000;
-/// How long something unknown is waited for while servers start for the first time, and how often is looked.
+/// How long a request for an unknown item waits while servers start for the first time, and how often it
+/// checks.
 const LIST_WAIT: Duration = Duration::from_secs(3);
-const LOOK: Duration = Duration::from_millis(50);
-/// How many entries one page of a list has.
+const POLL: Duration = Duration::from_millis(50);
+/// The entries in one page of a list.
 const PAGE: usize = 1_000;
-/// Of the range that JSON-RPC leaves to applications: the server is not there.
+/// In the range that JSON-RPC leaves to applications: the server is down.
 const SERVER_DOWN: ErrorCode = ErrorCode(-31_000);
 
-/// The server of each link in results: the one that gave it last.
+/// The server of each link in results: the last one to return the link.
 #[derive(Debug, Default)]
 pub(super) struct Links(Mutex<Known>);
 
@@ -56,7 +57,7 @@ impl Links {
     }
 }
 
-/// One page of a list, and where the next one begins.
+/// One page of a list, and the cursor of the next.
 #[derive(Debug, Default)]
 pub struct Page {
     /// The definitions.
@@ -66,7 +67,7 @@ pub struct Page {
 }
 
 impl Gateway {
-    /// Waits a moment for what servers list that start for the first time, unless `found` says that this is not needed.
+    /// Waits a moment for the lists of servers that start for the first time, unless `found` is already true.
     async fn listed(&self, caller: &Caller, found: impl Fn(&PromptsResources) -> bool) {
         self.recalled_lists().await;
         let enough = || {
@@ -81,7 +82,7 @@ impl Gateway {
             while !enough() {
                 tokio::select! {
                     changed = indexing.changed() => if changed.is_err() { return },
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(POLL) => {}
                 }
             }
         };
@@ -99,7 +100,7 @@ impl Gateway {
         let from = match cursor {
             None => 0,
             Some(cursor) => cursor.parse().map_err(|_| {
-                ErrorData::invalid_params(format!("`{cursor}` is no cursor of this list"), None)
+                ErrorData::invalid_params(format!("`{cursor}` is not a cursor of this list"), None)
             })?,
         };
         let mut seen: HashMap<&str, bool> = HashMap::new();
@@ -111,28 +112,28 @@ impl Gateway {
         Ok(Page { entries: page, next })
     }
 
-    /// The prompts that a caller may see.
+    /// Lists the prompts visible to a caller.
     pub async fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
         Self::shown(&gate, gate.catalog().passed().prompts(), cursor)
     }
 
-    /// The resources that a caller may see.
+    /// Lists the resources visible to a caller.
     pub async fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
         Self::shown(&gate, gate.catalog().passed().resources().iter(), cursor)
     }
 
-    /// The resource templates that a caller may see.
+    /// Lists the resource templates visible to a caller.
     pub async fn resource_templates(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
         Self::shown(&gate, gate.catalog().passed().templates().iter(), cursor)
     }
 
-    /// A server's answer to `prompts/get`, verbatim.
+    /// Returns a server's answer to `prompts/get`, verbatim.
     pub async fn get_prompt(
         &self,
         caller: &Caller,
@@ -144,25 +145,25 @@ impl Gateway {
         let Some(prompt) = prompt else {
             return Err(ErrorData::invalid_params(format!("there is no prompt `{name}`"), None));
         };
-        let (connection, control, wait) = self.way(caller, &prompt.server)?;
+        let (connection, control, wait) = self.route(caller, &prompt.server)?;
         let result = connection.get_prompt(&prompt.own, arguments, control, wait).await;
-        let result = result.map_err(|error| told(&prompt.server, error))?;
+        let result = result.map_err(|error| to_rpc_error(&prompt.server, error))?;
         let messages = result.get("messages").and_then(Value::as_array).into_iter().flatten();
         self.note_links(caller, &prompt.server, messages.filter_map(|message| message.get("content")));
         Ok(result)
     }
 
-    /// A server's answer to `resources/read`. URIs in it are those that it was asked by.
+    /// Returns a server's answer to `resources/read`, with the URIs that the client uses.
     pub async fn read_resource(&self, caller: &Caller, uri: &str) -> Result<Value, ErrorData> {
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
-        let (connection, control, wait) = self.way(caller, &server)?;
+        let (connection, control, wait) = self.route(caller, &server)?;
         let result = connection.read_resource(&own, control, wait).await;
         let mut result = result.map_err(|error| match error {
             CallError::Rpc(error) if error.code == ErrorCode::RESOURCE_NOT_FOUND => {
                 not_found(uri, &error.message)
             }
-            other => told(&server, other),
+            other => to_rpc_error(&server, other),
         })?;
         if own != uri {
             for content in result.get_mut("contents").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -174,7 +175,7 @@ impl Gateway {
         Ok(result)
     }
 
-    /// The server of a resource, and its URI there.
+    /// Resolves a resource to its server and its URI there.
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
         let gate = self.gate(&caller.session);
         let linked = self.sessions.links(caller).of(uri);
@@ -185,11 +186,11 @@ impl Gateway {
                 format!("several servers have `{uri}`; read it by one of: {}", uris.join(", ")),
                 Some(json!({ "uri": uri, "uris": uris })),
             )),
-            UriTarget::Unknown => Err(not_found(uri, "no server lists it, nor has given a link to it")),
+            UriTarget::Unknown => Err(not_found(uri, "no server lists it or has returned a link to it")),
         }
     }
 
-    /// Follows a resource for a caller until what is returned is dropped.
+    /// Follows a resource for a caller until the returned value is dropped.
     pub async fn follow_resource(
         &self,
         caller: &Caller,
@@ -197,11 +198,11 @@ impl Gateway {
     ) -> Result<ResourceSubscription, ErrorData> {
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
-        let (connection, ..) = self.way(caller, &server)?;
-        connection.subscribe(own).await.map_err(|error| told(&server, error))
+        let (connection, ..) = self.route(caller, &server)?;
+        connection.subscribe(own).await.map_err(|error| to_rpc_error(&server, error))
     }
 
-    /// A server's answer to `completion/complete`, verbatim.
+    /// Returns a server's answer to `completion/complete`, verbatim.
     pub async fn complete(
         &self,
         caller: &Caller,
@@ -232,18 +233,18 @@ impl Gateway {
         if !gate.sees(&server) {
             return Err(unknown("such prompt or resource"));
         }
-        let (connection, control, wait) = self.way(caller, &server)?;
-        connection.complete(params, control, wait).await.map_err(|error| told(&server, error))
+        let (connection, control, wait) = self.route(caller, &server)?;
+        connection.complete(params, control, wait).await.map_err(|error| to_rpc_error(&server, error))
     }
 
-    /// How a server is asked on behalf of a caller: within half of what the client waits for.
-    fn way(
+    /// How to ask a server on behalf of a caller: within half of the client's own timeout.
+    fn route(
         &self,
         caller: &Caller,
         server: &Arc<str>,
     ) -> Result<(Arc<Connection>, Control, Duration), ErrorData> {
         let Some(connection) = self.connection_for(caller, server) else {
-            return Err(ErrorData::new(SERVER_DOWN, format!("`{server}` is not configured any more"), None));
+            return Err(ErrorData::new(SERVER_DOWN, format!("`{server}` is no longer configured"), None));
         };
         let patience = caller.limits.soft_deadline / 2;
         let control = Control {
@@ -256,12 +257,13 @@ impl Gateway {
         Ok((connection, control, patience))
     }
 
-    /// Notes the level of servers' logs that a session wants, and tells the servers.
+    /// Records the log level that a session wants from servers, and sends it to the servers.
     pub fn want_log(&self, session: u64, level: LogLevel) {
         self.servers.want_log(session, level, |id| self.sessions.has(id));
     }
 
-    /// Remembers whose the links in content blocks are, so that they can be read. The blocks stay as they are.
+    /// Remembers the server of each link in content blocks, so that clients can read the link. Leaves the
+    /// blocks unchanged.
     pub(super) fn note_links<'a>(
         &self,
         caller: &Caller,
@@ -285,8 +287,8 @@ fn not_found(uri: &str, why: &str) -> ErrorData {
     ErrorData::resource_not_found(format!("`{uri}` cannot be read: {why}"), Some(json!({ "uri": uri })))
 }
 
-/// What became of a request, as an error of JSON-RPC. What the server itself said stays as it is.
-fn told(server: &str, error: CallError) -> ErrorData {
+/// Turns a failed request into a JSON-RPC error. A server's own error stays as it is.
+fn to_rpc_error(server: &str, error: CallError) -> ErrorData {
     match error {
         CallError::Rpc(error) => error,
         CallError::TimedOut(_) | CallError::Unreadable(_) => {

@@ -1,8 +1,8 @@
-//! Asking the user: `ask_user`, approvals, and the questions that wait for an answer.
+//! Asking the user: `ask_user`, approvals, and the open questions.
 //!
-//! A client with forms gets a form, over the same way as servers' own questions (`ClientChannel`). Without forms the answer is
-//! `needs_user` with the question laid out for the chat and a token: the model asks the user and comes back with the token
-//! and the answer.
+//! A client with forms gets a form, through the same `ClientChannel` as servers' own questions. Without forms
+//! the answer is `needs_user` with the question as chat text and a token: the model asks the user, then calls
+//! again with the token and the answer.
 
 mod about;
 mod form;
@@ -29,24 +29,24 @@ use crate::{
     text::{clip, hex},
 };
 
-/// How long a question may wait for its answer, and an approval for its call.
+/// How long a question stays open, and how long an approval waits for its call.
 const QUESTION_AGE: Duration = Duration::from_secs(3600);
 const APPROVAL_AGE: Duration = Duration::from_secs(600);
-/// How long the form of an approval may stay open where the client may come back whenever it likes.
+/// How long an approval form stays open if the client can return at any time.
 const PARKED_AGE: Duration = Duration::from_secs(600);
-/// How many questions may be open at a time; the oldest go first.
+/// The most open questions; beyond it, the oldest is dropped.
 const MAX_QUESTIONS: usize = 1_000;
-/// How long before the soft deadline a form is given up, so that the answer still arrives in time.
+/// A form is abandoned this long before the soft deadline, to leave time for the answer.
 const MARGIN: Duration = Duration::from_secs(3);
-/// The key of the one request that Nonet makes of a client.
+/// The key of Nonet's only request to a client.
 const ASK: &str = "ask";
-/// Words of a free-text question that asks for a secret.
+/// Words that mark a free-text question as asking for a secret.
 const SECRET_WORDS: [&str; 6] =
     ["password", "passphrase", "api_key", "private_key", "access_token", "credit_card"];
-/// The choice of allowing a tool for the rest of the session.
+/// The choice that allows a tool for the rest of the session.
 const FOR_SESSION: &str = "allow_for_session";
 
-/// One call that the user agreed to: this tool with these params, once.
+/// A single approved call: this tool with these params, once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
@@ -54,7 +54,6 @@ pub struct Approval {
     params: String,
 }
 
-/// The open questions, and the calls that the user agreed to.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     open: DashMap<String, Question>,
@@ -96,22 +95,22 @@ impl Questions {
         };
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
         match self.put(caller, &message, &schema, wanted).await {
-            Put::Reply(Reply::Decline) => return Ok(json!({ "status": "denied" })),
-            Put::Reply(Reply::Cancel) => return Ok(json!({ "status": "cancelled" })),
-            Put::Reply(Reply::Accept(form)) => {
+            FormOutcome::Reply(Reply::Decline) => return Ok(json!({ "status": "denied" })),
+            FormOutcome::Reply(Reply::Cancel) => return Ok(json!({ "status": "cancelled" })),
+            FormOutcome::Reply(Reply::Accept(form)) => {
                 if let Some(answer) = about.filled_in(form) {
                     return Ok(answer);
                 }
-                // It does not fit the form that was put, so the question goes through the chat.
+                // The answer does not fit the form, so ask in the chat instead.
             }
-            Put::TimedOut => {
+            FormOutcome::TimedOut => {
                 let mut answer = json!({ "status": "timed_out" });
                 if let Some(default) = arguments.default {
                     answer["answer"] = default;
                 }
                 return Ok(answer);
             }
-            Put::Nobody => {}
+            FormOutcome::NoForm => {}
         }
         let mut text = message;
         for (n, choice) in arguments.choices.iter().enumerate() {
@@ -124,7 +123,7 @@ impl Questions {
         Ok(Question { about, message: text, asked: Instant::now() }.put(&token))
     }
 
-    /// Asks before a call whose policy wants it, unless the user has just agreed to this very call.
+    /// Asks before a call if its policy requires approval, unless the user has just approved this very call.
     pub(super) async fn approve(
         &self,
         caller: &Caller,
@@ -144,7 +143,7 @@ impl Questions {
             return Ok(());
         }
         let message = approval_message(tool, params);
-        // Only a session that lasts can remember.
+        // Only a lasting session can remember the choice.
         let choices = if caller.lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
         let schema = json!({
             "type": "object",
@@ -154,11 +153,11 @@ impl Questions {
         let written = if written.is_null() { json!({}) } else { written };
         let about = About::Call { approval, params: written.clone(), lasting: caller.lasting };
         match self.put(caller, &message, &schema, patience(caller)).await {
-            Put::Reply(Reply::Cancel) => {
+            FormOutcome::Reply(Reply::Cancel) => {
                 let message = format!("The form for `{}` was closed without an answer.", tool.full);
                 Err(unanswered(tool, &message, written))
             }
-            Put::Reply(reply) => match reply.decision() {
+            FormOutcome::Reply(reply) => match reply.decision() {
                 Decision::Yes => Ok(()),
                 Decision::Always => {
                     if caller.lasting {
@@ -172,17 +171,16 @@ impl Questions {
                 )
                 .into()),
                 Decision::Change | Decision::Unclear => {
-                    let message =
-                        format!("The form for `{}` came back with neither a yes nor a no.", tool.full);
+                    let message = format!("The form for `{}` was returned without a yes or a no.", tool.full);
                     Err(unanswered(tool, &message, written))
                 }
             },
-            // Whoever has forms answers there: no token that a model could answer by itself.
-            Put::TimedOut => {
+            // No token for clients with forms: a model could answer it without the user.
+            FormOutcome::TimedOut => {
                 let message = format!("The user has not answered whether `{}` may run.", tool.full);
                 Err(unanswered(tool, &message, written))
             }
-            Put::Nobody => {
+            FormOutcome::NoForm => {
                 let token = self.add(about, &message)?;
                 let always = if caller.lasting { ", `allow_for_session`" } else { "" };
                 Err(Fault::new(
@@ -195,9 +193,9 @@ impl Questions {
         }
     }
 
-    /// Puts a form to the user, if the client has forms.
-    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> Put {
-        let Some(asker) = caller.forms() else { return Put::Nobody };
+    /// Shows a form to the user, if the client supports forms.
+    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> FormOutcome {
+        let Some(asker) = caller.forms() else { return FormOutcome::NoForm };
         let mut params = json!({ "message": message, "requestedSchema": schema });
         if asker.parks {
             params["mode"] = json!("form");
@@ -207,22 +205,22 @@ impl Questions {
         let patience = wanted.min(patience(caller));
         let asked = tokio::select! {
             asked = tokio::time::timeout(patience, asker.put(requests)) => asked,
-            () = caller.cancel.cancelled() => return Put::Reply(Reply::Cancel),
+            () = caller.cancel.cancelled() => return FormOutcome::Reply(Reply::Cancel),
         };
         match asked.map(|replies| replies.and_then(|mut replies| replies.remove(ASK))) {
-            Ok(Some(Ok(answer))) => Put::Reply(Reply::of(&answer)),
+            Ok(Some(Ok(answer))) => FormOutcome::Reply(Reply::of(&answer)),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, "the client failed to show a form");
-                Put::Nobody
+                FormOutcome::NoForm
             }
-            Ok(None) => Put::Nobody,
-            // The user may well answer later: then the question goes through the model.
-            Err(_) if patience < wanted => Put::Nobody,
-            Err(_) => Put::TimedOut,
+            Ok(None) => FormOutcome::NoForm,
+            // The user may answer later, so ask through the model instead.
+            Err(_) if patience < wanted => FormOutcome::NoForm,
+            Err(_) => FormOutcome::TimedOut,
         }
     }
 
-    /// Remembers a question until it is answered; gives its token. A call that is asked about again has one question.
+    /// Adds an open question and returns its token. Asking again about the same call reuses the question.
     fn add(&self, about: About, message: &str) -> Result<String, Fault> {
         let same = |question: &Question| match (&question.about, &about) {
             (About::Call { approval: one, .. }, About::Call { approval: other, .. }) => one == other,
@@ -245,20 +243,20 @@ impl Questions {
         Ok(token)
     }
 
-    /// A question that has no answer yet, once more. Content alone is no answer.
+    /// Repeats an open question. Content without an answer leaves it open.
     fn still_open(&self, token: &str, content: bool) -> Result<Value, Fault> {
         let question = self.open.get(token).filter(|question| question.asked.elapsed() < QUESTION_AGE);
         let question = question.ok_or_else(|| no_question(token))?;
         let mut again = question.put(token);
         if content {
-            let hint = "`content` without an `answer` says neither yes nor no. The question is still open. Ask the user; \
+            let hint = "`content` without an `answer` is neither a yes nor a no. The question is still open. Ask the user; \
                         then call ask_user with this `token` and, as `answer`, what the user said.";
             again["hint"] = json!(hint);
         }
         Ok(again)
     }
 
-    /// The answer that the model brings back for a token. One that is not understood leaves the question open.
+    /// Handles the answer that the model returns for a token. An unclear answer leaves the question open.
     fn answered(
         &self,
         caller: &Caller,
@@ -280,7 +278,7 @@ impl Questions {
             Ok(answer) => answer,
             Err(unread) => return Ok(ask_again(&question, token, said, unread)),
         };
-        // A token is good once, also where two answers come at the same time.
+        // A token works once, even if two answers arrive at the same time.
         self.open.remove(token).ok_or_else(|| no_question(token))?;
         if let About::Call { approval, params, .. } = question.about
             && answer["status"] == "approved"
@@ -298,7 +296,7 @@ impl Questions {
     }
 }
 
-/// Whether these arguments ask something that may be asked.
+/// Checks that the arguments hold a question, and none that asks for a secret.
 fn check(arguments: &AskArguments) -> Result<(), Fault> {
     if arguments.question.trim().is_empty() {
         return Err(Fault::new(Code::InvalidParams, "`question` is missing: what should the user be asked?"));
@@ -309,7 +307,7 @@ fn check(arguments: &AskArguments) -> Result<(), Fault> {
     let free = arguments.form.is_none() && arguments.choices.is_empty() && arguments.content.is_none();
     let words = name::fold(&arguments.question);
     if free && SECRET_WORDS.iter().any(|word| words.contains(word)) {
-        let message = "This asks for a secret, and secrets are never asked for: the user sets them as environment variables and \
+        let message = "This asks for a secret. Nonet never asks for secrets: the user sets them as environment variables and \
                        names them in servers.toml as ${NAME}. If it asks something else, give `choices`.";
         let again = json!({ "question": arguments.question, "choices": ["yes", "no"] });
         return Err(Fault::new(Code::InvalidParams, message).next("ask_user", again));
@@ -317,7 +315,6 @@ fn check(arguments: &AskArguments) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The question whether a call may be made.
 fn approval_message(tool: &Tool, params: &Map<String, Value>) -> String {
     let shown = clip(&serde_json::to_string_pretty(params).unwrap_or_default(), 1_500);
     let does = match tool.summary(200) {
@@ -333,21 +330,21 @@ fn approval_message(tool: &Tool, params: &Map<String, Value>) -> String {
     )
 }
 
-/// An approval that no form has an answer to: the same call asks once more.
+/// The fault for an approval form without a clear answer: making the same call again asks again.
 fn unanswered(tool: &Tool, message: &str, written: Value) -> Interrupt {
-    Fault::new(Code::NeedsApproval, format!("{message} Make the call again to ask once more."))
+    Fault::new(Code::NeedsApproval, format!("{message} To ask again, repeat the call."))
         .next("execute_tool", json!({ "name": &*tool.full, "params": written }))
         .into()
 }
 
-/// What became of a form.
-enum Put {
+/// The outcome of a form.
+enum FormOutcome {
     Reply(Reply),
     TimedOut,
-    Nobody,
+    NoForm,
 }
 
-/// How long a form may be waited for: what the client stands, where it waits itself.
+/// How long to wait for a form: within the client's soft deadline, unless the client can return at any time.
 fn patience(caller: &Caller) -> Duration {
     match caller.forms() {
         Some(asker) if asker.parks => PARKED_AGE,
@@ -359,7 +356,7 @@ fn no_question(token: &str) -> Fault {
     Fault::new(
         Code::NotFound,
         format!(
-            "No question waits under `{}`: it was answered already, or is too old. Ask again.",
+            "No open question has the token `{}`: it was answered, or has expired. Ask again.",
             clip(token, 80)
         ),
     )

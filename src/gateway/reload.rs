@@ -1,8 +1,8 @@
-//! Taking up a changed configuration while clients are connected.
+//! Applying a changed configuration while clients are connected.
 //!
-//! Only what changed is touched. A server that is reached as before keeps its connection and gets its new settings; one that
-//! is reached otherwise, or is gone, is retired when the calls that are with it have ended, and the new one is started at
-//! once. A file that cannot be used changes nothing.
+//! Only changed servers are touched. A server with the same command or address keeps its connection and gets
+//! its new settings. A server with another command or address, or one that was removed, is retired once its
+//! calls in flight have ended; its replacement starts at once. An unusable file changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -23,11 +23,11 @@ use crate::{
     text::clip,
 };
 
-/// How long a file must be left alone before it is read: editors write in several steps.
+/// How long a file must stay unchanged before it is read: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(200);
 
 impl Gateway {
-    /// Runs with this configuration from now on.
+    /// Applies a configuration. Returns what it changed.
     pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
         let updates = self.publisher.updates();
         let changes = self.servers.reload(config, updates.as_ref());
@@ -37,8 +37,9 @@ impl Gateway {
         changes
     }
 
-    /// Takes the file up whenever it or `secrets.env` beside it changes, or a keyring has been unlocked that it waits for,
-    /// until the gateway stops. `read` reads it anew. Watches from the call on, not only once the future is polled.
+    /// Reloads the file whenever the file or `secrets.env` beside it changes, or a keyring it needs is
+    /// unlocked, until the gateway stops. `read` loads the file. Watching starts with the call, before the
+    /// future is first polled.
     pub fn watch(
         self: Arc<Self>,
         file: PathBuf,
@@ -56,11 +57,11 @@ impl Gateway {
                         .any(|name| Some(name) == target.as_deref() || name == secrets_file::NAME)
             };
             if event.as_ref().is_ok_and(of_file) {
-                // A full queue holds enough of them.
+                // If the queue is full, a reload is already pending.
                 let _ = sender.try_send(());
             }
         };
-        // The folder, because editors replace files.
+        // Watch the folder, because editors replace files.
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let watcher = notify::recommended_watcher(seen).and_then(|mut watcher| {
             watcher.watch(folder, RecursiveMode::NonRecursive)?;
@@ -70,7 +71,7 @@ impl Gateway {
             let _watcher = match watcher {
                 Ok(watcher) => watcher,
                 Err(error) => {
-                    tracing::warn!(file = %file.display(), %error, "changes of the file are not seen; they need a new start");
+                    tracing::warn!(file = %file.display(), %error, "cannot watch the configuration file; restart Nonet to apply changes");
                     return;
                 }
             };
@@ -78,18 +79,18 @@ impl Gateway {
             loop {
                 tokio::select! {
                     event = events.recv() => if event.is_none() { return },
-                    // What was left out for want of a secret may come in now.
+                    // The secret may complete a left-out server.
                     () = keyring::answered_late() => {}
                     () = self.life.stop.cancelled() => return,
                 }
                 while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
                 let read = read.clone();
                 match tokio::task::spawn_blocking(move || read()).await {
-                    Ok(Ok(loaded)) => self.take_up(loaded).await,
-                    Ok(Err(error)) => self.tell_of_config(json!({
+                    Ok(Ok(loaded)) => self.apply(loaded).await,
+                    Ok(Err(error)) => self.announce(json!({
                         "kind": "config_faulty",
                         "message": clip(&error.to_string(), 1_000),
-                        "hint": "Nothing was changed. `nonet check` tells every fault.",
+                        "hint": "Nothing was changed. Run `nonet check` to see all faults.",
                     })),
                     Err(_) => return,
                 }
@@ -97,12 +98,12 @@ impl Gateway {
         }
     }
 
-    async fn take_up(self: &Arc<Self>, mut loaded: Loaded) {
+    async fn apply(self: &Arc<Self>, mut loaded: Loaded) {
         keep_faulty(&mut loaded, &self.config());
         let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
         let changes = self.reload(loaded.config).await;
         if changes == Changes::default() && faults.is_empty() {
-            tracing::info!("the configuration was read again; no server is concerned");
+            tracing::info!("configuration reloaded; nothing changed");
             return;
         }
         let mut notice = json!({ "kind": "config_changed" });
@@ -113,13 +114,13 @@ impl Gateway {
         }
         if !faults.is_empty() {
             notice["faults"] = json!(faults);
-            notice["hint"] = json!("What has a fault stays as it was, or is left out if it is new.");
+            notice["hint"] = json!("Entries with a fault keep their old version; new ones are left out.");
         }
-        self.tell_of_config(notice);
+        self.announce(notice);
     }
 
-    /// Says in the log and to every session that sees all servers what became of a changed file.
-    fn tell_of_config(&self, notice: Value) {
+    /// Logs the outcome of a changed file and notifies every session that sees all servers.
+    fn announce(&self, notice: Value) {
         match notice["kind"] == "config_faulty" || notice.get("faults").is_some() {
             true => tracing::warn!("{notice}"),
             false => tracing::info!("{notice}"),
@@ -128,7 +129,7 @@ impl Gateway {
     }
 }
 
-/// Entries that have a fault now and had none before stay as they were: a slip of the pen stops no server.
+/// Keeps the old version of entries that have become faulty: a typo must not stop a running server.
 fn keep_faulty(loaded: &mut Loaded, old: &Config) {
     fn keep<K: Ord + Clone, V: Clone>(
         new: &mut BTreeMap<K, V>,
@@ -150,7 +151,7 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
                 keep(&mut new.profiles, &old.profiles, |key| key == name);
                 keep_tokens_apart(new, name);
             }
-            // The built-in entry of the name is what the new configuration has instead.
+            // The new configuration has the built-in entry of that name instead.
             "clients" => {
                 let before = old.clients.get_key_value(name);
                 new.clients.extend(before.map(|(name, client)| (name.clone(), client.clone())));
@@ -163,7 +164,7 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
     new.left_out.retain(|name, _| !new.servers.keys().any(|kept| kept.as_str() == name));
 }
 
-/// Of the tokens of a profile that stays as it was, those that stand elsewhere now are not its own any more.
+/// Removes from a kept profile the tokens that the new configuration uses elsewhere.
 fn keep_tokens_apart(config: &mut Config, kept: &str) {
     let of_others =
         config.profiles.iter().filter(|(name, _)| *name != kept).flat_map(|(_, other)| &other.tokens);

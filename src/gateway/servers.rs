@@ -1,4 +1,4 @@
-//! The servers: the world that the gateway runs with, and what keeps its connections alive.
+//! The servers: the world in use, and the tasks that keep its connections alive.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     gate::Gate,
     session::Caller,
-    unmatched::Told,
+    unmatched::Reported,
     world::{Changes, Transition, World},
 };
 use crate::{
@@ -22,22 +22,22 @@ use crate::{
     downstream::{Connection, ConnectionContext, Dial, LogLevel, State, Update},
 };
 
-/// How long servers may take to stop, all together.
+/// How long all servers together may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(6);
-/// How long calls in flight to a removed server may go on.
+/// How long calls in flight to a removed server may continue.
 const RETIRE_LIMIT: Duration = Duration::from_secs(300);
 
-/// The tasks of a gateway, and their end. Clones are the same.
+/// The tasks of a gateway and the signal that stops them. Clones share both.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
     /// Cancelled when the gateway stops.
     pub stop: CancellationToken,
-    /// What the gateway waits for when it stops.
+    /// Tasks that the gateway waits for when it stops.
     pub tasks: TaskTracker,
 }
 
 impl Life {
-    /// Stops everything and waits for the end, at most [`STOP_LIMIT`].
+    /// Stops everything and waits for the tasks to end, for at most [`STOP_LIMIT`].
     pub async fn end(&self) {
         self.stop.cancel();
         self.tasks.close();
@@ -46,8 +46,8 @@ impl Life {
         }
     }
 
-    /// Keeps the runtime's next timer near. A timer that is set for earlier than the next one wakes the I/O driver through
-    /// the kernel, which would cost every call two system calls for limits that it never reaches.
+    /// Keeps the runtime's next timer near. A timer set earlier than the next one wakes the I/O driver
+    /// through the kernel, which would cost each call two system calls for limits that rarely expire.
     pub fn keep_timers_near(&self) {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
@@ -62,25 +62,23 @@ impl Life {
     }
 }
 
-/// The configured servers and the connections to them.
 pub(super) struct Servers {
     world: ArcSwap<World>,
     around: Arc<ConnectionContext>,
-    /// Whether the servers were started.
     started: watch::Sender<bool>,
     /// Changes with each configuration.
     reloads: watch::Sender<()>,
-    /// The level of servers' logs that each session wants.
+    /// The log level that each session wants from servers.
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
-    /// Rules without a tool that people know of.
-    pub unmatched: Told,
+    /// Rules without a match that were already reported.
+    pub unmatched: Reported,
     life: Life,
-    /// When the gateway began.
     pub since: Instant,
 }
 
 impl Servers {
-    /// The servers of a configuration, none of them started. `dials` are ways to reach servers other than their transports.
+    /// Creates the connections of a configuration without starting them. `dials` replace the transports of
+    /// some servers.
     pub fn new(
         config: Config,
         around: ConnectionContext,
@@ -98,13 +96,12 @@ impl Servers {
             started: watch::Sender::new(false),
             reloads: watch::Sender::new(()),
             log_levels: Mutex::default(),
-            unmatched: Told::default(),
+            unmatched: Reported::default(),
             life,
             since: Instant::now(),
         }
     }
 
-    /// The world as it is now.
     pub fn world(&self) -> Arc<World> {
         self.world.load_full()
     }
@@ -114,12 +111,13 @@ impl Servers {
         self.reloads.subscribe()
     }
 
-    /// Whether the servers were started, to wait on.
+    /// Watches whether the servers were started.
     pub fn started(&self) -> watch::Receiver<bool> {
         self.started.subscribe()
     }
 
-    /// Starts every server and returns at once; false if that was done before. What they list goes to `updates`.
+    /// Starts all servers and returns at once; `false` if they were started before. Their lists go to
+    /// `updates`.
     pub fn start(&self, updates: &mpsc::Sender<Update>) -> bool {
         if self.started.send_replace(true) {
             return false;
@@ -151,7 +149,7 @@ impl Servers {
         Arc::new(connection)
     }
 
-    /// Runs with this configuration from now on. Only the servers that it changes are touched.
+    /// Applies a configuration, touching only the servers that it changes.
     pub fn reload(&self, config: Config, updates: Option<&mpsc::Sender<Update>>) -> Changes {
         let before = self.world();
         let Transition { world, changes, fresh, retired } =
@@ -176,12 +174,12 @@ impl Servers {
         changes
     }
 
-    /// The connection for a caller's requests to a server: the shared one, or the session's own where the server is started
-    /// per client. None for a server that the configuration does not have, or no longer has.
+    /// Returns the connection for a caller's requests: the shared one, or the session's own where the server
+    /// runs per client. `None` if the server is not configured, or was removed meanwhile.
     pub fn connection_for(&self, gate: &Gate, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         let known =
             gate.connection(server).filter(|connection| !connection.retired().is_cancelled()).cloned();
-        // The operation began with a configuration that is gone meanwhile.
+        // The operation's configuration may have been replaced since.
         let shared = known.or_else(|| self.world().connections.get(server).cloned())?;
         let settings = shared.settings();
         if settings.scope == ServerScope::Shared || !caller.lasting || shared.is_held() {
@@ -189,7 +187,7 @@ impl Servers {
         }
         let begin = || {
             let own = self.connection(server.clone(), &settings);
-            // Its list is the list of the shared connection.
+            // The shared connection already publishes this server's list.
             let (updates, _) = mpsc::channel(1);
             self.supervise(&own, &updates);
             own
@@ -197,19 +195,19 @@ impl Servers {
         Some(caller.session.connection(server, &settings, begin))
     }
 
-    /// Waits until every server is ready or has failed once, at most `limit`.
+    /// Waits until each server is ready or has failed once, for at most `limit`.
     pub async fn settled(&self, limit: Duration) {
         let world = self.world();
         let _ = tokio::time::timeout(limit, settled(world.connections.values())).await;
     }
 
-    /// The lowest level of servers' logs that a session wants.
+    /// Returns the lowest log level that a session wants from servers.
     fn wanted_log(&self) -> Option<LogLevel> {
         self.log_levels.lock().values().min().copied()
     }
 
-    /// Notes the level of servers' logs that a session wants. A server has one level for all, so it gets the lowest one that
-    /// any open session wants.
+    /// Records the log level that a session wants from servers. A server has one level for all sessions, so
+    /// it gets the lowest level of all open sessions.
     pub fn want_log(&self, session: u64, level: LogLevel, is_open: impl Fn(u64) -> bool) {
         let lowest = {
             let mut wanted = self.log_levels.lock();
@@ -224,7 +222,7 @@ impl Servers {
     }
 }
 
-/// Waits until these servers are ready or have failed once.
+/// Waits until each of these servers is ready or has failed once.
 pub(super) async fn settled(connections: impl Iterator<Item = &Arc<Connection>>) {
     for connection in connections {
         let _ = connection.watch().wait_for(State::settled).await;

@@ -1,4 +1,4 @@
-//! The open sessions: who they are, and notices to all of them.
+//! The open sessions, and notices to all of them.
 
 use std::sync::{Arc, Weak};
 
@@ -10,17 +10,16 @@ use super::{
     session::{Caller, Session},
 };
 
-/// The open sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     /// By number.
     open: DashMap<u64, Weak<Session>>,
-    /// The links that requests without a session were given.
+    /// Links in results of requests without a session.
     links: Links,
 }
 
 impl Sessions {
-    /// A new session under a profile. It ends with its last `Arc`.
+    /// Opens a session under a profile. It closes with its last `Arc`.
     pub fn open(&self, profile: Option<String>) -> Arc<Session> {
         let session = Session::new(profile);
         self.open.retain(|_, session| session.strong_count() > 0);
@@ -28,34 +27,32 @@ impl Sessions {
         session
     }
 
-    /// The open sessions.
     pub fn all(&self) -> impl Iterator<Item = Arc<Session>> {
         self.open.iter().filter_map(|session| session.upgrade())
     }
 
-    /// The links that a caller was given: its session's, or those of all requests without a session.
+    /// Returns a caller's links: its session's, or those shared by all requests without a session.
     pub fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
         if caller.lasting { &caller.session.links } else { &self.links }
     }
 
-    /// Whether a session is open.
     pub fn has(&self, id: u64) -> bool {
         self.open.get(&id).is_some_and(|session| session.strong_count() > 0)
     }
 
-    /// Notifies every session without a profile: only those see all servers.
+    /// Notifies all sessions without a profile: only these see all servers.
     pub fn notify_unrestricted(&self, notice: &Value) {
         for session in self.all().filter(|session| session.profile.is_none()) {
             session.notify(notice.clone());
         }
     }
 
-    /// How many sessions are open, and how many notices wait for them.
+    /// Counts the open sessions and the notices queued for them.
     pub fn counts(&self) -> (usize, usize) {
         self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.mailbox.waiting()))
     }
 
-    /// The sessions with a known client: number, client name, profile.
+    /// Returns number, client name and profile of each session with a known client.
     pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
         let known = |session: Arc<Session>| {
             Some((session.id, session.client()?.to_string(), session.profile.clone()))

@@ -1,4 +1,4 @@
-//! The catalogue and its index at one moment, and what each profile makes of them.
+//! The catalogue and its index at one moment, with each profile's view of them.
 
 use std::{
     collections::HashSet,
@@ -14,23 +14,23 @@ use crate::{
     search::Index,
 };
 
-/// A catalogue and an index that belong together.
+/// A catalogue and the index built from it.
 pub struct Snapshot {
-    /// Every known tool.
+    /// All known tools.
     pub catalog: Arc<Catalog>,
     /// The visible tools, as documents.
     pub index: Arc<Index>,
-    /// Counts up with each catalogue.
+    /// Increases with each catalogue.
     pub generation: u64,
-    /// The visible tools, in the order of the documents.
+    /// The visible tools, in document order.
     pub(super) tools: Arc<[Arc<Tool>]>,
-    /// The view of each profile, from its first use on.
+    /// The view of each profile, computed on first use.
     pub(super) views: Arc<DashMap<Option<String>, Arc<View>>>,
-    /// The bytes of all definitions, from their first use on.
+    /// The size of all definitions, computed on first use.
     bytes: Arc<OnceLock<usize>>,
 }
 
-/// What one profile makes of the tools of a snapshot, by document.
+/// What one profile sees of a snapshot, by document.
 pub(super) struct View {
     /// The configuration with the profile.
     pub config: Arc<Config>,
@@ -81,29 +81,28 @@ impl Snapshot {
         Snapshot { catalog, index, generation, tools, views: Arc::default(), bytes: Arc::default() }
     }
 
-    /// The same catalogue with another state of its index.
+    /// Returns the same catalogue with another index.
     pub(super) fn with_index(&self, index: Arc<Index>) -> Snapshot {
         let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
         let (views, bytes) = (self.views.clone(), self.bytes.clone());
         Snapshot { catalog, index, generation: self.generation, tools, views, bytes }
     }
 
-    /// The tool of a document.
     pub(super) fn tool(&self, document: usize) -> Option<&Arc<Tool>> {
         self.tools.get(document)
     }
 
-    /// The visible tools of servers, without Nonet's own.
+    /// Returns the visible tools of servers, without Nonet's own.
     pub fn of_servers(&self) -> impl Iterator<Item = &Arc<Tool>> {
         self.tools.iter().filter(|tool| &*tool.server != GATEWAY)
     }
 
-    /// The bytes of the definitions of servers' tools as JSON, counted once for a catalogue.
+    /// Returns the size of the servers' tool definitions as JSON, in bytes. Computed once per catalogue.
     pub fn bytes(&self) -> usize {
         *self.bytes.get_or_init(|| self.of_servers().map(|tool| json_len(&tool.definition)).sum())
     }
 
-    /// The document of the visible tool with this full name.
+    /// Returns the document of the visible tool with this full name.
     pub(super) fn place(&self, full: &str) -> Option<usize> {
         self.tools.binary_search_by(|tool| (*tool.full).cmp(full)).ok()
     }

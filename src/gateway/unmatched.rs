@@ -1,7 +1,7 @@
-//! Rules of the configuration that match no tool. Most are slips of the pen, and a rule with a slip guards nothing.
+//! Rules of the configuration that match no tool: most are typos, and a mistyped rule protects nothing.
 //!
-//! Only servers whose tools are known are judged: of one that has not listed anything yet, that is switched off, or that is
-//! left out, nobody can say what a rule would match.
+//! Only servers with known tools are checked. Nothing can be said about a server that has not listed any
+//! tools yet, is disabled, or is left out.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -19,15 +19,15 @@ use crate::{
     name,
 };
 
-/// Rules that one notice names.
-const TOLD: usize = 20;
+/// The most rules in one notice.
+const MAX_SHOWN: usize = 20;
 
 /// A rule that matches no tool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unmatched {
-    /// The key of the configuration, such as `policies.careful.tools`.
+    /// The key in the configuration, such as `policies.careful.tools`.
     pub key: String,
-    /// What it matches nothing with, and the nearest name.
+    /// The pattern without a match, and the nearest name.
     pub message: String,
 }
 
@@ -37,26 +37,26 @@ impl std::fmt::Display for Unmatched {
     }
 }
 
-/// Which rules that match nothing were told already.
+/// The unmatched rules already reported.
 #[derive(Debug, Default)]
-pub(super) struct Told(Mutex<ToldRules>);
+pub(super) struct Reported(Mutex<ReportedRules>);
 
 #[derive(Debug, Default)]
-struct ToldRules {
+struct ReportedRules {
     rules: BTreeSet<Unmatched>,
-    /// Whether the configuration was changed since the start: then sessions are told as well.
+    /// Whether the configuration was reloaded since the start: from then on, sessions are notified too.
     changed: bool,
 }
 
-impl Told {
-    /// Notes that another configuration was taken up.
+impl Reported {
+    /// Records a reload.
     pub fn changed(&self) {
         self.0.lock().changed = true;
     }
 }
 
 impl Gateway {
-    /// Returns the rules that match no tool, of all servers that have been reached or have failed.
+    /// Returns the rules that match no tool, judged by the servers that were reached or have failed.
     pub fn unmatched(&self) -> Vec<Unmatched> {
         let connections = self.connections();
         let settled = |server: &str| connections.get(server).is_some_and(|one| one.state().settled());
@@ -65,27 +65,27 @@ impl Gateway {
         find(&self.config(), &snapshot.catalog, &is_known)
     }
 
-    /// Logs the rules that have come to match nothing, now that the tools of these servers are known. After a change of the
-    /// configuration it is also told to every session that sees all servers.
+    /// Logs the rules that newly match nothing, now that the tools of these servers are known. After a
+    /// reload, also notifies every session that sees all servers.
     pub(super) fn tell_of_unmatched(self: &Arc<Self>, listed: &HashSet<Arc<str>>) {
         let (gateway, listed) = (self.clone(), listed.clone());
-        // A large catalogue takes a while.
+        // This takes a while for a large catalogue.
         self.life.tasks.spawn_blocking(move || {
-            let mut told = gateway.servers.unmatched.0.lock();
+            let mut reported = gateway.servers.unmatched.0.lock();
             let snapshot = gateway.snapshot();
             let rules = find(&gateway.config(), &snapshot.catalog, &|server| listed.contains(server));
             let rules: BTreeSet<Unmatched> = rules.into_iter().collect();
-            let news: Vec<String> = rules.difference(&told.rules).map(ToString::to_string).collect();
-            told.rules = rules;
+            let news: Vec<String> = rules.difference(&reported.rules).map(ToString::to_string).collect();
+            reported.rules = rules;
             for rule in &news {
                 tracing::warn!("{rule}");
             }
-            if told.changed && !news.is_empty() {
-                let shown: Vec<&String> = news.iter().take(TOLD).collect();
+            if reported.changed && !news.is_empty() {
+                let shown: Vec<&String> = news.iter().take(MAX_SHOWN).collect();
                 let notice = json!({
                     "kind": "rules_without_tools",
                     "rules": shown,
-                    "hint": "These rules of the configuration do nothing. The user may have misspelt a name.",
+                    "hint": "These rules have no effect. The user may have misspelt a name.",
                 });
                 gateway.sessions.notify_unrestricted(&notice);
             }
@@ -93,7 +93,7 @@ impl Gateway {
     }
 }
 
-/// Returns the rules that match no tool of the catalogue. `is_known` says of which servers it has the tools.
+/// Returns the rules that match no tool of the catalogue. `is_known` says whether it has a server's tools.
 fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> Vec<Unmatched> {
     let enabled = config.servers.iter().filter(|(_, server)| server.enabled).map(|(name, _)| name.as_str());
     let mut finder = Finder {
@@ -140,17 +140,17 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
 struct Finder<'a> {
     config: &'a Config,
     catalog: &'a Catalog,
-    /// The servers that are wanted, and Nonet itself.
+    /// The enabled servers, and Nonet itself.
     enabled: Vec<&'a str>,
-    /// Those of them whose tools are known.
+    /// The enabled servers whose tools are known.
     known: HashSet<&'a str>,
-    /// Every tool, those that are kept out included: what keeps them out may be the rule.
+    /// All tools, including hidden ones: the rule may be what hides them.
     tools: Vec<&'a Arc<Tool>>,
     found: Vec<Unmatched>,
 }
 
 impl<'a> Finder<'a> {
-    /// Judges what servers say of their own tools, by the names that these have there.
+    /// Checks the settings of each server against the server's own tool names.
     fn servers(&mut self) {
         for (server, settings) in &self.config.servers {
             let server = server.as_str();
@@ -169,7 +169,7 @@ impl<'a> Finder<'a> {
                     patterns.into_iter().filter(|pattern| !matches_any(pattern, own.iter().copied()))
                 {
                     let near = nearest(pattern, own.iter().copied());
-                    self.tell(
+                    self.report(
                         &format!("servers.{server}.{key}"),
                         pattern,
                         &format!("no tool of `{server}`"),
@@ -180,19 +180,19 @@ impl<'a> Finder<'a> {
             for tool in settings.tools.keys().filter(|tool| !own.contains(&tool.as_str())) {
                 let key = format!("servers.{server}.tools.{}", written_key(tool));
                 let near = nearest(tool, own.iter().copied());
-                self.tell(&key, tool, &format!("no tool of `{server}`"), near);
+                self.report(&key, tool, &format!("no tool of `{server}`"), near);
             }
         }
     }
 
-    /// Judges patterns on full names.
+    /// Checks patterns on full names.
     fn patterns(&mut self, key: &str, patterns: &[String]) {
         for pattern in patterns {
             self.pattern(key, pattern);
         }
     }
 
-    /// Judges what may also be names, in any form that a tool's name is taken in.
+    /// Checks entries that are tool names, in any accepted form, or patterns.
     fn names_or_patterns(&mut self, key: &str, globs: &Globs) {
         for pattern in globs.patterns() {
             if !self.is_name(key, pattern) {
@@ -201,7 +201,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Whether a text is the name of a tool. One that may be any of several is told.
+    /// Whether a text names a tool. Reports an ambiguous name.
     fn is_name(&mut self, key: &str, given: &str) -> bool {
         match self.catalog.resolve(given) {
             Ok(_) => true,
@@ -219,31 +219,30 @@ impl<'a> Finder<'a> {
         let names = || all.iter().map(|tool| &*tool.full);
         let Some((server, rest)) = split(pattern) else {
             if self.all_known() && !matches_any(pattern, names()) {
-                self.tell(key, pattern, "no tool", nearest(pattern, names()));
+                self.report(key, pattern, "no tool", nearest(pattern, names()));
             }
             return;
         };
         if !is_literal(server) {
-            // A server that is left out may have what is meant.
+            // The pattern may mean a left-out server.
             let mut meant = self.enabled.iter().filter(|name| matches_any(server, [**name].into_iter()));
             let judged = meant.all(|name| self.known.contains(name)) && self.config.left_out.is_empty();
             if judged && !matches_any(pattern, names()) {
-                self.tell(key, pattern, "no tool", nearest(pattern, names()));
+                self.report(key, pattern, "no tool", nearest(pattern, names()));
             }
         } else if self.known.contains(server) {
             if !matches_any(pattern, names()) {
                 let own = all.iter().filter(|tool| *tool.server == *server).map(|tool| &*tool.name);
                 let near = nearest(rest, own).map(|near| name::full_name(server, &near));
-                self.tell(key, pattern, "no tool", near);
+                self.report(key, pattern, "no tool", near);
             }
         } else if !self.is_configured(server) {
             let near = name::nearest(server, self.configured(), 1);
             let near = near.first().map(|near| format!("{near}.{rest}"));
-            self.tell(key, pattern, "no server", near);
+            self.report(key, pattern, "no server", near);
         }
     }
 
-    /// Judges the name of a tool.
     fn name(&mut self, key: &str, given: &str) {
         if self.is_name(key, given) {
             return;
@@ -259,22 +258,21 @@ impl<'a> Finder<'a> {
         };
         if judged {
             let near = nearest(given, self.tools.iter().map(|tool| &*tool.full));
-            self.tell(key, given, "no tool", near);
+            self.report(key, given, "no tool", near);
         }
     }
 
-    fn tell(&mut self, key: &str, pattern: &str, what: &str, near: Option<String>) {
+    fn report(&mut self, key: &str, pattern: &str, what: &str, near: Option<String>) {
         let near = near.map(|near| format!("; the nearest is `{near}`")).unwrap_or_default();
         let message = format!("`{pattern}` matches {what}{near}");
         self.found.push(Unmatched { key: key.into(), message });
     }
 
-    /// Whether the tools of every server are known.
     fn all_known(&self) -> bool {
         self.config.left_out.is_empty() && self.enabled.iter().all(|server| self.known.contains(server))
     }
 
-    /// Every server of the file, those that are switched off or left out included.
+    /// Returns every server of the file, including disabled and left-out ones.
     fn configured(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let servers = self.config.servers.keys().map(name::ServerName::as_str);
         servers.chain(self.config.left_out.keys().map(String::as_str)).chain([GATEWAY])
@@ -285,7 +283,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Splits a pattern on full names at the dot that ends the server's name.
+/// Splits a pattern on full names at the dot after the server's name.
 fn split(pattern: &str) -> Option<(&str, &str)> {
     let (mut depth, mut escaped) = (0_usize, false);
     for (at, c) in pattern.char_indices() {
@@ -306,14 +304,14 @@ fn is_literal(pattern: &str) -> bool {
 }
 
 fn matches_any<'n>(pattern: &str, mut names: impl Iterator<Item = &'n str>) -> bool {
-    // What was read from the file is a pattern, so this fails on nothing.
+    // Patterns were parsed with the file, so this cannot fail.
     Globs::new(vec![pattern.into()]).is_ok_and(|globs| names.any(|name| globs.matches(name)))
 }
 
-/// The name that is most like what a pattern spells out.
+/// Returns the name most similar to the literal characters of a pattern.
 fn nearest<'n>(pattern: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
     let spelled = pattern.replace(['*', '?', '[', ']', '{', '}', '\\'], "");
-    // Of `*.a*` nobody knows what was meant.
+    // `*.a*` has too few to guess from.
     let letters = spelled.chars().filter(|c| c.is_alphanumeric()).count();
     if letters < 3 && !is_literal(pattern) {
         return None;
@@ -331,9 +329,9 @@ mod tests {
         config,
     };
 
-    /// What is told of a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs where the file
-    /// has them, and `slow` has not listed any.
-    fn told(text: &str) -> Vec<String> {
+    /// The reports on a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs
+    /// where the file has them; `slow` has not listed any.
+    fn reports(text: &str) -> Vec<String> {
         let text = format!("[servers.files]\ncommand = 'x'\n{text}");
         let config =
             config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
@@ -360,7 +358,7 @@ mod tests {
     }
 
     fn check(text: &str, expected: &[&str]) {
-        assert_eq!(told(text), expected, "{text}");
+        assert_eq!(reports(text), expected, "{text}");
     }
 
     #[test]
@@ -417,12 +415,12 @@ mod tests {
                      [policies.p]\ntools = ['slow.x', 'off.*', 'bad.x', 's*.x', '*.x', 'x']\npolicy = 'deny'\n\
                      [apps.a]\nsteps = [{ tool = 'slow.x' }, { tool = 'bad__x' }, { tool = 'off.x' }, { tool = 'x' }]\n";
         check(rules, &[]);
-        // What is known is judged all the same.
+        // Known servers are still checked.
         check(
             &format!("{rules}[profiles.p]\ndeny = ['files.x', 'fo?.*']\n"),
             &["profiles.p.deny: `files.x` matches no tool"],
         );
-        // A server that is off has no tools that a pattern for several servers could mean.
+        // A disabled server has no tools that a pattern for several servers could mean.
         check(
             "[servers.off]\ncommand = 'x'\nenabled = false\n[policies.p]\ntools = ['*.drop_*']\npolicy = 'deny'\n",
             &["policies.p.tools: `*.drop_*` matches no tool"],

@@ -1,4 +1,4 @@
-//! The configuration and the connections that it asks for: one value, replaced whole when the file changes.
+//! The configuration and its connections: one value, replaced whole when the file changes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,16 +10,15 @@ use crate::{
 /// The connections, by server name.
 pub type Connections = BTreeMap<Arc<str>, Arc<Connection>>;
 
-/// The configuration and what was made from it.
+/// A configuration and the connections made from it.
 #[derive(Clone)]
 pub(super) struct World {
-    /// The configuration.
     pub config: Arc<Config>,
     /// A connection for each enabled server.
     pub connections: Arc<Connections>,
 }
 
-/// What a changed configuration changed, by server.
+/// What a new configuration changed, by server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Changes {
     /// New servers.
@@ -28,22 +27,20 @@ pub struct Changes {
     /// Servers with another command, address or concurrency.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub restarted: Vec<String>,
-    /// Servers that the configuration no longer has.
+    /// Servers removed from the configuration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stopped: Vec<String>,
     /// Running servers with other tools, policies or limits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// Settings that take effect when the gateway is restarted.
+    /// Settings that take effect when the gateway restarts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs_restart: Vec<&'static str>,
 }
 
-/// The way from one world to the next.
+/// The step from one world to the next.
 pub(super) struct Transition {
-    /// The next world.
     pub world: World,
-    /// What differs.
     pub changes: Changes,
     /// Connections to start.
     pub fresh: Vec<Arc<Connection>>,
@@ -52,8 +49,8 @@ pub(super) struct Transition {
 }
 
 impl World {
-    /// The world of a configuration. Of the world before it, a connection with the same command, address and concurrency
-    /// stays and gets its new settings; `connect` makes the others.
+    /// Builds the world of a configuration. A connection of the old world with the same command, address and
+    /// concurrency is kept and gets its new settings; `connect` makes the others.
     #[allow(clippy::new_ret_no_self)] // The world, with the way to it.
     pub fn new(
         config: Config,
@@ -101,7 +98,7 @@ impl World {
     }
 }
 
-/// The changed settings that are read at the start of the gateway only.
+/// Returns the changed settings that are read only at start.
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let (before, after) = (&old.gateway, &new.gateway);
     let kept = before.keep_results_for == after.keep_results_for

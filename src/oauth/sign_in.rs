@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::{Record, SignInServer, explain, manager, printable};
-use crate::{config::OAuth, text::clip, web};
+use crate::{config::OAuth, text::clip, wire::web};
 
 /// The name under which Nonet registers.
 const CLIENT_NAME: &str = "Nonet";

@@ -1,11 +1,6 @@
 //! Streamable HTTP at `/mcp`, and at `/mcp/PROFILE` for each profile that the configuration has at the time.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -15,29 +10,32 @@ use axum::{
     routing::any,
     serve::ListenerExt,
 };
-use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use parking_lot::Mutex;
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
     streamable_http_server::session::local::LocalSessionManager,
 };
-use serde::Deserialize;
-use serde_json::{json, value::RawValue};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    MAX_MESSAGE, NonetServer,
+    NonetServer,
     access::{self, AccessDenied},
     in_flight::Parkings,
     page,
-    verbatim::VERBATIM,
 };
-use crate::gateway::Gateway;
+use crate::{
+    gateway::Gateway,
+    wire::{
+        Message, MessageFault, OF_CLIENT, Refused,
+        rmcp::{is_unreadable_body, without_carrier},
+    },
+};
 
 /// How long open requests may take to end after the gateway was told to stop.
 const GRACE: Duration = Duration::from_secs(2);
@@ -59,7 +57,7 @@ pub struct Serving {
     pub page: Option<String>,
 }
 
-/// Serves any number of clients until `stop` ends. `ready` is told the address, once it is bound.
+/// Serves any number of clients until `stop` ends. `ready` gets the address once it is bound.
 pub async fn serve_http(
     gateway: Arc<Gateway>,
     options: HttpOptions,
@@ -71,7 +69,7 @@ pub async fn serve_http(
         .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
     let address = listener.local_addr()?;
     let ending = CancellationToken::new();
-    // For the user of this machine alone.
+    // Only for the user of this machine.
     let shown = gateway.config().gateway.page && address.ip().is_loopback();
     let token = shown.then(|| uuid::Uuid::new_v4().simple().to_string());
     let link = token.as_ref().map(|token| page::link(address, token));
@@ -141,7 +139,7 @@ impl Doors {
         let settings = StreamableHttpServerConfig::default()
             .with_allowed_hosts(hosts)
             .with_allowed_origins(origins)
-            .with_max_request_body_bytes(MAX_MESSAGE);
+            .with_max_request_body_bytes(OF_CLIENT.bytes);
         let (gateway, default, ending) = (gateway.clone(), options.profile.clone(), ending.clone());
         Self { gateway, default, settings, ending, open: Mutex::default() }
     }
@@ -160,6 +158,12 @@ impl Doors {
                     request.headers_mut().insert(ACCEPT, both);
                 }
                 let ends = request.method() == Method::DELETE;
+                if request.method() == Method::POST {
+                    request = match within_bounds(request).await {
+                        Ok(request) => request,
+                        Err(refusal) => return refusal,
+                    };
+                }
                 let mut response = service.handle(request).await.map(Body::new);
                 // Some clients take 202 for a failure here.
                 if ends && response.status() == StatusCode::ACCEPTED {
@@ -179,7 +183,7 @@ impl Doors {
         named: Option<&str>,
         headers: &HeaderMap,
     ) -> Result<StreamableHttpService<NonetServer, LocalSessionManager>, AccessDenied> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         // Looked at under the lock: what `close` has closed is not opened again by an older configuration.
         let config = self.gateway.config();
         let profile = access::profile(&config, headers, named, self.default.as_deref())?;
@@ -198,7 +202,7 @@ impl Doors {
 
     /// Ends the sessions of profiles that are gone from the configuration.
     fn close(&self) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let config = self.gateway.config();
         open.retain(|profile, door| {
             let stays = profile.as_ref().is_none_or(|name| config.profiles.contains_key(name));
@@ -230,22 +234,50 @@ fn router(doors: Arc<Doors>) -> Router {
         .layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))
 }
 
-/// A body that is no JSON gets a JSON-RPC error, as the specification has it; rmcp says it in text.
+/// A request with its whole body, if the message in it is within its bounds; else the answer.
+async fn within_bounds(request: Request) -> Result<Request, Response> {
+    let (parts, body) = request.into_parts();
+    let body = match Limited::new(body, OF_CLIENT.bytes).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let fault = MessageFault::TooLong(OF_CLIENT.bytes);
+            return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, None, fault.of_request()));
+        }
+        Err(error) => {
+            let what = (-32700, format!("Parse error: the body broke off: {error}"));
+            return Err(refusal(StatusCode::BAD_REQUEST, None, what));
+        }
+    };
+    match Message::within(body.clone(), |_| OF_CLIENT) {
+        // rmcp says what is wrong with a body that is not JSON.
+        Err(Refused { head, fault, .. }) if !fault.is_syntax() => {
+            Err(refusal(StatusCode::BAD_REQUEST, head.id.as_deref(), fault.of_request()))
+        }
+        _ => Ok(Request::from_parts(parts, Body::from(body))),
+    }
+}
+
+/// A JSON-RPC error as an answer.
+fn refusal(status: StatusCode, id: Option<&str>, (code, message): (i32, String)) -> Response {
+    let error = Message::failure(id.unwrap_or("null"), code, &message);
+    let mut response = Response::new(Body::from(error));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A body that is not JSON gets a JSON-RPC error, as the specification has it; rmcp says it in text.
 async fn readable(response: Response) -> Response {
     if response.status() != StatusCode::UNSUPPORTED_MEDIA_TYPE {
         return response;
     }
     let (parts, body) = response.into_parts();
     let body = axum::body::to_bytes(body, 4_096).await.unwrap_or_default();
-    if !body.starts_with(b"fail to deserialize request body") {
+    if !is_unreadable_body(parts.status, &body) {
         return Response::from_parts(parts, Body::from(body));
     }
     let message = format!("Parse error: {}", String::from_utf8_lossy(&body));
-    let error = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": -32700, "message": message } });
-    let answer = Response::builder().status(StatusCode::BAD_REQUEST).header(CONTENT_TYPE, "application/json");
-    answer
-        .body(Body::from(error.to_string()))
-        .unwrap_or_else(|_| Response::from_parts(parts, Body::from(body)))
+    refusal(StatusCode::BAD_REQUEST, None, (-32700, message))
 }
 
 /// Takes verbatim results out of their carriers in a stream of events.
@@ -257,65 +289,5 @@ fn unwrap(response: Response) -> Response {
     if !events {
         return response;
     }
-    response.map(|body| Body::new(body.map_frame(|frame| frame.map_data(unwrap_event))))
-}
-
-/// One event, which rmcp writes as one frame.
-fn unwrap_event(event: Bytes) -> Bytes {
-    #[derive(Deserialize)]
-    struct Message<'a> {
-        #[serde(borrow)]
-        id: &'a RawValue,
-        #[serde(borrow)]
-        result: Carrier<'a>,
-    }
-    #[derive(Deserialize)]
-    struct Carrier<'a> {
-        #[serde(rename = "_meta", borrow)]
-        meta: Meta<'a>,
-    }
-    #[derive(Deserialize)]
-    struct Meta<'a> {
-        #[serde(rename = "nonet/verbatim", borrow)]
-        verbatim: &'a RawValue,
-    }
-    let Ok(text) = std::str::from_utf8(&event) else { return event };
-    if !text.contains(VERBATIM) {
-        return event;
-    }
-    let mut out = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        let data = line.strip_prefix("data:").map(str::trim);
-        match data.and_then(|data| serde_json::from_str::<Message<'_>>(data).ok()) {
-            Some(Message { id, result: Carrier { meta: Meta { verbatim } } }) => {
-                out.push_str(&format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{verbatim}}}\n"));
-            }
-            None => out.push_str(line),
-        }
-    }
-    Bytes::from(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(event: &str, expected: &str) {
-        assert_eq!(unwrap_event(Bytes::from(event.to_string())), expected.as_bytes());
-    }
-
-    #[test]
-    fn carriers_are_opened_and_nothing_else_is_touched() {
-        check(
-            "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"_meta\":{\"nonet/verbatim\":{\"x\": [1, {}]}}}}\n\n",
-            "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\": [1, {}]}}\n\n",
-        );
-        for other in [
-            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[\"nonet/verbatim\"]}}\n\n",
-            "data: {\"method\":\"notifications/progress\",\"params\":{}}\n\n",
-            ": keep-alive\n\n",
-        ] {
-            check(other, other);
-        }
-    }
+    response.map(|body| Body::new(body.map_frame(|frame| frame.map_data(without_carrier))))
 }

@@ -9,8 +9,8 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::verbatim::wrap;
 use crate::gateway::Page;
+use crate::wire::rmcp::carry;
 
 /// Returns a list under the name of its field. A client of the stateless era learns that it may change at any time.
 fn list(field: &str, page: Page, stateless: bool) -> Value {
@@ -45,19 +45,19 @@ fn result(mut result: Value, stateless: bool, cached: bool) -> Value {
 }
 
 pub(super) fn prompts(page: Page, stateless: bool) -> ListPromptsResult {
-    ListPromptsResult { meta: Some(wrap(list("prompts", page, stateless))), ..ListPromptsResult::default() }
+    ListPromptsResult { meta: Some(carry(list("prompts", page, stateless))), ..ListPromptsResult::default() }
 }
 
 pub(super) fn resources(page: Page, stateless: bool) -> ListResourcesResult {
     ListResourcesResult {
-        meta: Some(wrap(list("resources", page, stateless))),
+        meta: Some(carry(list("resources", page, stateless))),
         ..ListResourcesResult::default()
     }
 }
 
 pub(super) fn templates(page: Page, stateless: bool) -> ListResourceTemplatesResult {
     let list = list("resourceTemplates", page, stateless);
-    ListResourceTemplatesResult { meta: Some(wrap(list)), ..ListResourceTemplatesResult::default() }
+    ListResourceTemplatesResult { meta: Some(carry(list)), ..ListResourceTemplatesResult::default() }
 }
 
 /// Checks that a server's answer has this field.
@@ -70,18 +70,18 @@ fn has(given: Value, field: &str) -> Result<Value, ErrorData> {
 
 pub(super) fn prompt(given: Value, stateless: bool) -> Result<GetPromptResult, ErrorData> {
     let mut carrier = GetPromptResult::new(Vec::new());
-    carrier.meta = Some(wrap(result(has(given, "messages")?, stateless, false)));
+    carrier.meta = Some(carry(result(has(given, "messages")?, stateless, false)));
     Ok(carrier)
 }
 
 pub(super) fn resource(given: Value, stateless: bool) -> Result<ReadResourceResult, ErrorData> {
     let mut carrier = ReadResourceResult::new(Vec::new());
-    carrier.meta = Some(wrap(result(has(given, "contents")?, stateless, true)));
+    carrier.meta = Some(carry(result(has(given, "contents")?, stateless, true)));
     Ok(carrier)
 }
 
 pub(super) fn completion(given: Value, stateless: bool) -> Result<CompleteResult, ErrorData> {
     let mut carrier = CompleteResult::default();
-    carrier.meta = Some(wrap(result(has(given, "completion")?, stateless, false)));
+    carrier.meta = Some(carry(result(has(given, "completion")?, stateless, false)));
     Ok(carrier)
 }

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{NonetServer, connect_soon, in_flight::Parkings, lines::ClientLines, verbatim::Verbatim};
+use super::{NonetServer, connect_soon, in_flight::Parkings, stdio::ClientLines, verbatim::Verbatim};
 use crate::{
     gateway::Gateway,
     shared::{self, Hello, START_LIMIT, SharedOwner},

@@ -2,20 +2,12 @@
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
-    model::{ClientRequest, CustomResult, MetaObject, ServerConfig, ServerResult},
+    model::{ClientRequest, CustomResult, ServerConfig, ServerResult},
     service::{NotificationContext, RequestContext, ServiceRole},
 };
-use serde_json::{Map, Value};
 
 use super::{NonetServer, is_stateless, tasks};
-
-/// The key of `_meta` that a verbatim result travels under.
-pub(super) const VERBATIM: &str = "nonet/verbatim";
-
-/// The `_meta` that carries a result.
-pub(super) fn wrap(result: Value) -> MetaObject {
-    MetaObject(Map::from_iter([(VERBATIM.to_string(), result)]))
-}
+use crate::wire::rmcp::VERBATIM;
 
 /// The handler with results taken out of their carriers, for transports that let a service answer
 /// with any JSON.

@@ -34,7 +34,7 @@ fn the_user_allows_a_call_in_the_form() {
         message.contains("pay") && message.contains("bank") && message.contains("\"sum\": 5"),
         "{message}"
     );
-    // Each call is asked for; what needs no approval is not.
+    // Each call needs approval; tools without the policy do not.
     assert_eq!(client.answer("bank__pay", json!({ "sum": 5 })), json!({ "sum": 5 }));
     assert_eq!(client.asked.len(), 2);
     client.answer("bank__look", json!({}));
@@ -69,10 +69,10 @@ async fn a_client_without_forms_asks_in_the_chat_and_calls_again() {
     let told = inside.answer("ask_user", answer).await;
     assert_eq!(told["status"], "approved", "{told}");
     assert_eq!(told["next_step"]["arguments"], call, "{told}");
-    // Other params are another call.
+    // Other params make another call.
     let other = json!({ "name": "bank.pay", "params": { "sum": 5000 } });
     assert_eq!(inside.fault("execute_tool", other).await["code"], "needs_approval");
-    // This one is allowed, once, and in whichever order its params stand.
+    // This call is allowed once, with its params in any order.
     assert_eq!(inside.answer("execute_tool", call.clone()).await, json!({ "sum": 5 }));
     assert_eq!(inside.fault("execute_tool", call).await["code"], "needs_approval");
     assert_eq!(logged(&log).len(), 1);
@@ -250,7 +250,7 @@ fn a_stateless_client_is_asked_before_the_call_runs() {
     again["requestState"] = asked["requestState"].clone();
     again["inputResponses"] =
         json!({ key.as_str(): { "action": "accept", "content": { "decision": "allow" } } });
-    // An answer to one call is no answer to another.
+    // An answer applies to one call only.
     let mut other = again.clone();
     other["arguments"] = json!({ "sum": 5000 });
     let told = client.modern("tools/call", other, forms.clone());
@@ -259,7 +259,7 @@ fn a_stateless_client_is_asked_before_the_call_runs() {
 
     let told = client.modern("tools/call", again.clone(), forms.clone());
     assert_eq!(json_of(&told["result"]), json!({ "sum": 5 }), "{told}");
-    // One answer is one call.
+    // One answer, one call.
     let told = client.modern("tools/call", again, forms);
     assert_eq!(told["error"]["code"], -32602, "{told}");
     assert_eq!(logged(&log).len(), 1);

@@ -69,7 +69,7 @@ async fn content_is_edited_in_the_chat() {
     ] {
         assert_eq!(replied(&inside, &question, &answer).await, edited, "{answer}");
     }
-    // Beside the answer it is read too.
+    // Content beside the answer is read too.
     let asked = inside.answer("ask_user", question.clone()).await;
     let beside = json!({ "token": asked["token"], "answer": "ok", "content": "Dear friends" });
     assert_eq!(inside.answer("ask_user", beside).await, edited);
@@ -188,7 +188,7 @@ async fn a_form_in_the_chat_is_checked() {
         (json!({ "days": 3 }), "city"),
         (json!({ "city": "Bern", "days": 0 }), "minimum"),
         (json!({ "city": "Bern", "days": "some" }), "days"),
-        (json!("no, Anna"), "may be a no"),
+        (json!("no, Anna"), "could be a no"),
     ] {
         let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": answer })).await;
         assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), &asked["token"]), "{answer}");
@@ -224,7 +224,7 @@ fn an_answer_that_does_not_fit_the_form_is_asked_for_in_the_chat() {
 async fn a_token_without_an_answer_asks_again_and_a_question_without_words_is_told() {
     let inside = alone().await;
     let asked = inside.answer("ask_user", json!({ "question": "Well?" })).await;
-    // A token alone is answered with its question, which stays open.
+    // A token without an answer repeats its question, which stays open.
     for _ in 0..2 {
         let again = inside.answer("ask_user", json!({ "token": asked["token"] })).await;
         assert_eq!((&again["status"], &again["message"]), (&json!("needs_user"), &json!("Well?")), "{again}");

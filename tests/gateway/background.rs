@@ -1,4 +1,4 @@
-//! Calls that cannot time out: in the background from the start, or once the soft deadline is over.
+//! Calls that outlive the client's timeout: in the background from the start, or after the soft deadline.
 
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ async fn a_launch_that_takes_longer_is_a_task() {
     assert_eq!(task(&inside, json!({ "task_id": id })).await["state"], "running");
     let list = task(&inside, json!({ "list_tasks": true })).await;
     assert_eq!((&list["tasks"][0]["task_id"], &list["total"]), (&id, &json!(1)), "{list}");
-    // `wait` gives what the call itself would have given.
+    // `wait` returns what the call itself would have returned.
     let waited = inside.call("execute_tool", launched["next_step"]["arguments"].clone()).await;
     assert_eq!(text_of(&waited), "done", "{waited}");
     assert_eq!(task(&inside, json!({ "task_id": id })).await["state"], "completed");
@@ -101,7 +101,7 @@ async fn a_task_is_cancelled_and_the_server_is_told() {
 async fn a_wait_that_ends_too_early_says_how_to_wait_on() {
     let (inside, _) = shop("soft_deadline = '200ms'").await;
     let handle = inside.answer("execute_tool", json!({ "name": "shop.slow" })).await;
-    // A wait is a call like any other: it never outlives the soft deadline either.
+    // A wait obeys the soft deadline, like any other call.
     let waited = task(&inside, json!({ "task_id": handle["task_id"], "wait": true, "timeout": 1 })).await;
     assert_eq!(waited["state"], "running", "{waited}");
     assert!(waited["next_step"].is_object(), "{waited}");
@@ -141,7 +141,7 @@ async fn a_task_whose_result_was_waited_for_is_no_news() {
         (status["state"] == "failed").then_some(())
     })
     .await;
-    // Its end was told with that answer. Another one, whose result is fetched first, is not told.
+    // That answer reported its end. A task whose result was already fetched is not reported.
     let handle = inside.answer("execute_tool", json!({ "name": "shop.fail_late" })).await;
     let waited = eventually("its result", async || {
         let waited = inside.call("execute_tool", handle["next_step"]["arguments"].clone()).await;

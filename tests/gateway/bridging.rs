@@ -1,4 +1,4 @@
-//! What a server asks in the middle of a call reaches the client of that call and no other, between all pairs of eras.
+//! A server's requests during a call reach the client of that call and no other, between all pairs of eras.
 
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ fn asks_by_rounds(era: &str) {
         params["requestState"] = asked["requestState"].clone();
         let done = client.modern("tools/call", params.clone(), everything())["result"].take();
         assert_eq!(done["resultType"], "complete", "{done}");
-        // An answer is good once.
+        // An answer works once.
         let again = client.modern("tools/call", params, everything());
         assert_eq!(again["error"]["code"], -32602, "{again}");
         json_of(&done)
@@ -124,7 +124,7 @@ fn a_stateless_server_asks_a_stateless_client() {
 fn what_a_client_cannot_answer_is_declined() {
     let mut client = shop("legacy").start();
     client.until_ready("shop");
-    // That there are no roots is for the log.
+    // Missing roots are only logged.
     let roots = client.execute("shop.roots", json!({}));
     assert!(notices_of(&roots).iter().all(|notice| notice["kind"] != "request_declined"), "{roots}");
     let form = client.execute("shop.form", json!({}));
@@ -137,13 +137,13 @@ fn what_a_client_cannot_answer_is_declined() {
     let model = client.execute("shop.model", json!({})).to_string();
     assert!(model.contains("declined"), "{model}");
     assert!(client.asked.is_empty());
-    // A client of forms alone is not sent to a page.
+    // A client with forms only is not sent to a page.
     let mut client = shop("legacy").start_with(json!({ "elicitation": {} }));
     client.answer_questions(reply);
     client.until_ready("shop");
     assert_eq!(json_of(&client.execute("shop.page", json!({}))), json!({ "action": "decline" }));
     assert_eq!(json_of(&client.execute("shop.form", json!({})))["action"], "accept");
-    // A stateless server is told beforehand, and says so itself.
+    // A stateless server knows the client's capabilities in advance, and says so itself.
     let mut client = shop("modern").start();
     client.until_ready("shop");
     let lacks = client.execute("shop.form", json!({})).to_string();
@@ -163,7 +163,7 @@ fn no_client_is_asked_on_behalf_of_another() {
     };
     let (mut first, mut second) = (connected(), connected());
     assert_eq!(json_of(&first.execute("shop.form", json!({})))["action"], "accept");
-    // While a call of the second is with the server nobody can tell whose question it is.
+    // While the second client has a call in flight, the question could belong to either.
     let hanging = second.begin_call("shop__hang", json!({}));
     let messages = site.folder.path().join("messages");
     eventually("the call has arrived", || {

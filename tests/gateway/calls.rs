@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::setup::{Setup, golden, json_of, text_of};
 
-/// A result with all that a server may put there, and what nobody has heard of.
+/// A result with everything that a server may return, and unknown fields.
 fn strange() -> Value {
     json!({
         "extra": { "z": 1, "a": [null, {}, [], ""] },
@@ -108,7 +108,7 @@ async fn a_tool_is_described_with_its_schema_verbatim() {
     assert_eq!(told["input_schema"].to_string(), schema.to_string());
     assert_eq!(told["output_schema"].to_string(), output.to_string());
     insta::assert_json_snapshot!(told);
-    // The call that it shows can be made as it stands, once the placeholders are filled.
+    // The suggested call works once its placeholders are filled.
     let mut call = told["call"]["arguments"].clone();
     call["params"]["zeta"] = json!("z");
     assert_eq!(inside.answer("execute_tool", call).await, json!({ "zeta": "z" }));
@@ -127,7 +127,7 @@ async fn up_to_five_tools_are_described_at_once() {
     assert!(told["tools"][0]["input_schema"].is_object());
     let fault = inside.fault("get_tool", json!({ "names": names })).await;
     assert_eq!(fault["code"], "invalid_params", "{fault}");
-    // One that is not there costs itself alone.
+    // An unknown name affects only its own entry.
     let told = inside.answer("get_tool", json!({ "names": ["many.tool_0001", "nowhere.at_all"] })).await;
     assert_eq!(told["tools"][0]["name"], "many.tool_0001", "{told}");
     assert_eq!(told["tools"][1]["error"]["code"], "unknown_tool", "{told}");
@@ -166,9 +166,9 @@ async fn select_gives_a_part_of_the_result() {
     assert_eq!(text_of(&select("shop.rows", ".[3].name").await), "row 3");
     assert_eq!(json_of(&select("shop.structured", ".a").await), json!({ "b": 5 }));
     assert_eq!(text_of(&select("shop.words", "ascii_upcase").await), "JUST WORDS");
-    // An error is not filtered.
+    // Errors are not filtered.
     assert_eq!(text_of(&select("shop.fail", ".x").await), "out of order");
-    // A bad filter does not lose what the call gave.
+    // A bad filter does not lose the result.
     let fault = json_of(&select("shop.rows", ".[").await)["error"].take();
     assert_eq!(fault["code"], "invalid_params", "{fault}");
     let next = fault["next_step"]["arguments"].clone();
@@ -212,12 +212,12 @@ async fn an_answer_that_is_no_answer_costs_one_call() {
 }
 
 #[test]
-fn five_megabytes_of_params_reach_the_server() {
+fn three_megabytes_of_params_reach_the_server() {
     let mut client = Setup::new().server("echo", json!({ "tools": [{ "name": "say" }] })).start();
     client.until_ready("echo");
-    let params = json!({ "text": "ä".repeat(2_500_000) });
+    let params = json!({ "text": "ä".repeat(1_500_000) });
     let call = json!({ "name": "echo.say", "params": params, "select": ".text | length" });
-    assert_eq!(json_of(&client.call("execute_tool", call)), json!(2_500_000));
+    assert_eq!(json_of(&client.call("execute_tool", call)), json!(1_500_000));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The end of a call before its end, and what is told of it meanwhile.
+//! Cancelled calls, and progress before that.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,4 @@
-//! What Nonet makes of the tools of thirty public servers (`tests/data/catalogue.jsonl`): signatures, risks,
-//! descriptions.
+//! Signatures, risks and descriptions for the tools of thirty public servers (`tests/data/catalogue.jsonl`).
 
 use std::{collections::BTreeMap, fmt::Write as _, iter::Peekable, str::Chars};
 
@@ -9,12 +8,12 @@ use serde_json::{Value, json};
 use crate::{inside::Inside, setup::Setup};
 
 const CATALOGUE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/catalogue.jsonl");
-/// Words in a tool's name that say that a call changes something.
+/// Words in a tool's name that mark a changing call.
 const CHANGES: &str = "add append apply assign cancel clear convert create delete drop edit insert install kill merge \
                        modify move patch post put remove rename reset send set stop truncate uninstall update upload \
                        upsert write";
 
-/// The definitions as they were recorded, each server's in order.
+/// The recorded definitions of each server, in order.
 fn recorded() -> BTreeMap<String, Vec<Value>> {
     let text = std::fs::read_to_string(CATALOGUE).expect("the recorded tools");
     let mut servers: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -107,7 +106,7 @@ async fn risks_of_recorded_tools() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// The call to copy has everything that a call needs, and says of the rest what belongs there.
+/// The call to copy has all required params, and placeholders for the rest.
 #[test]
 fn calls_of_recorded_tools_are_filled_in() {
     let mut faults = Vec::new();
@@ -129,7 +128,7 @@ fn calls_of_recorded_tools_are_filled_in() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// What models add to a call of any tool is never taken for a param that is missing.
+/// Extra params that models add to any call are never taken for a missing param.
 #[test]
 fn what_stands_beside_the_params_of_recorded_tools_is_none_of_them() {
     let mut faults = Vec::new();
@@ -187,7 +186,7 @@ async fn descriptions_of_recorded_tools_have_no_indentation_of_source_code() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// How many tools wrap a text: their output is declared as an object of exactly one member, a string.
+/// How many tools wrap a text: an output schema with exactly one member, a string.
 #[test]
 fn outputs_of_recorded_tools_that_are_wrapped_texts() {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -211,7 +210,7 @@ fn outputs_of_recorded_tools_that_are_wrapped_texts() {
     assert_eq!(counts, expected.map(|(member, count)| (member.to_owned(), count)).into());
 }
 
-/// What a schema refers to within its document, itself if it refers to nothing.
+/// Resolves a schema's reference within its document; returns other schemas as they are.
 fn resolved<'a>(root: &'a Value, schema: &'a Value) -> Option<&'a Value> {
     let mut schema = schema;
     for _ in 0..8 {
@@ -221,7 +220,7 @@ fn resolved<'a>(root: &'a Value, schema: &'a Value) -> Option<&'a Value> {
     None
 }
 
-/// Whether each alternative of a schema, or of its items, says what it is, and one of them by a `$ref`.
+/// Whether each alternative of a schema or of its items has a type or constant, and one of them by a `$ref`.
 fn refers_to_kinds_alone(root: &Value, schema: &Value, depth: usize) -> bool {
     let is_reference = |schema: &Value| schema.get("$ref").is_some();
     let mut refers = is_reference(schema);
@@ -238,8 +237,7 @@ fn refers_to_kinds_alone(root: &Value, schema: &Value, depth: usize) -> bool {
     refers
 }
 
-/// The alternatives of a type as it is written, each with whether it is that of a list's items. What is inside of braces is
-/// not looked at.
+/// The alternatives of a rendered type, each with whether it is a list's item. Skips the inside of braces.
 fn alternatives(kind: &str, is_list: bool) -> Vec<(String, bool)> {
     let (mut parts, mut depth, mut in_text) = (vec![String::new()], 0, false);
     for c in kind.chars() {
@@ -268,7 +266,7 @@ fn alternatives(kind: &str, is_list: bool) -> Vec<(String, bool)> {
     flat.collect()
 }
 
-/// The alternatives of a schema: itself where there is no choice.
+/// The alternatives of a schema, or the schema itself.
 fn branches<'a>(root: &'a Value, schema: &'a Value) -> impl Iterator<Item = &'a Value> {
     let schema = resolved(root, schema).unwrap_or(schema);
     let choices = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(key)?.as_array());
@@ -280,15 +278,15 @@ fn has_typed_items(root: &Value, schema: &Value) -> bool {
     items.and_then(|items| items["properties"].as_object()).is_some_and(|properties| !properties.is_empty())
 }
 
-/// A reader of signatures: `name(a: string, b?: {c: integer, d?: "x"|"y"}[], ...)`.
+/// A parser of signatures: `name(a: string, b?: {c: integer, d?: "x"|"y"}[], ...)`.
 struct Signature<'a> {
     rest: Peekable<Chars<'a>>,
-    /// What was read of the parameter that is being read.
+    /// The text read so far of the current parameter.
     seen: String,
 }
 
 impl Signature<'_> {
-    /// The parameters with their types as they are written, if the whole can be read.
+    /// Returns the parameters with their rendered types, if the whole text can be parsed.
     fn read(text: &str) -> Option<Vec<(String, String)>> {
         let (_, rest) = text.split_once('(')?;
         let mut reader = Signature { rest: rest.chars().peekable(), seen: String::new() };
@@ -323,7 +321,7 @@ impl Signature<'_> {
         wanted.chars().try_for_each(|c| self.take(c))
     }
 
-    /// A name without the `?` of an optional one.
+    /// A name without the `?` of an optional parameter.
     fn name(&mut self) -> Option<String> {
         let name = self.word()?;
         let _ = self.take('?');
@@ -366,7 +364,7 @@ impl Signature<'_> {
 
     fn fields(&mut self, depth: usize) -> Option<()> {
         self.take('{')?;
-        // A map of names that are not known beforehand.
+        // A map with arbitrary names.
         if self.peek() == Some('[') {
             self.take_all("[key]: ")?;
             self.kind(depth + 1)?;

@@ -18,7 +18,7 @@ fn run(setup: &Setup, text: &str, arguments: &[&str]) -> Output {
     command(setup.folder.path()).env_remove("NONET_TEST_UNSET").args(arguments).output().expect("nonet runs")
 }
 
-/// Standard output, without what differs between machines and runs.
+/// Standard output without differences between machines and runs.
 fn told(setup: &Setup, bytes: &[u8]) -> String {
     let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
     let text = text.replace(setup.folder.path().to_str().expect("UTF-8"), "");
@@ -112,7 +112,7 @@ fn check_says_how_every_server_does() {
         (&json!("down"), &json!("ready"))
     );
     assert_eq!(report["disabled"], json!(["off"]), "{report}");
-    // Nonet's own tools are none that a client would have to list without it.
+    // Nonet's own tools do not count: without Nonet, no client would list them.
     let alone = run(&setup, "", &["check"]);
     let said = String::from_utf8_lossy(&alone.stdout).into_owned();
     assert!(said.contains("definitions: 0 bytes for 0 tools (about 0 tokens)"), "{said}");

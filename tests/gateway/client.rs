@@ -1,5 +1,5 @@
-//! A client of the `nonet` program over stdio: JSON-RPC by hand, so that what is tested is what a client
-//! sees. Whatever comes on stdout that is no JSON-RPC fails the test.
+//! A client of the `nonet` program over stdio. Its JSON-RPC is written by hand, to test what a client sees.
+//! Anything else on stdout fails the test.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
 const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// What a client answers to a question of the gateway: the result to the params.
+/// The client's answer to a request of the gateway: params to result.
 type OnAsk = Box<dyn FnMut(&Value) -> Value>;
 
 pub struct Client {

@@ -1,4 +1,4 @@
-//! What is said right after the start: the last known lists are there before any server is.
+//! Answers right after the start: the last known lists are available before any server.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn shop() -> Value {
     ] })
 }
 
-/// A gateway that runs for the second time: its servers have listed their tools before, and now take long to start.
+/// The second run of a gateway: its servers listed their tools before and now take long to start.
 fn again(gateway: &str) -> Client {
     let setup =
         Setup::new().gateway(gateway).server("shop", shop()).server("park", json!({ "tool_count": 3 }));
@@ -97,7 +97,7 @@ fn a_server_that_is_ready_can_be_called() {
             assert_eq!(client.fault_code(tool), None);
         };
         seen(&mut client, "shop", "shop.tool_0007");
-        // And one that comes with a changed configuration.
+        // And a server added by a changed configuration.
         let file = folder.path().join("servers.toml");
         let text = std::fs::read_to_string(&file).expect("it was written");
         let more = text.replace("[servers.shop]", "[servers.mall]");
@@ -118,7 +118,7 @@ fn a_wrong_name_of_a_ready_server_is_unknown_at_once_while_another_hangs() {
         let fault = client.fault(name, json!({}));
         assert_eq!(fault["code"], "unknown_tool", "{name}: {fault}");
         assert!(fault["message"].as_str().is_some_and(|text| text.contains("shop.buy")), "{fault}");
-        // It waits for 3 s where the name may be one of the other server's.
+        // It waits for 3 s only if the name may belong to the other server.
         assert!(began.elapsed() < Duration::from_secs(2), "{name} took {:?}", began.elapsed());
     }
     let fault = json_of(&client.execute("hangs.anything", json!({})))["error"].take();

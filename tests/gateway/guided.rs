@@ -145,13 +145,13 @@ fn what_nonet_cannot_run_stays_with_its_client() {
     let again = nonet(&home, &["setup", "--yes"]);
     assert!(again.status.success() && text(&again).contains("Nothing was changed"), "{}", text(&again));
     assert_eq!(files(&home), after);
-    // What is missing is told again, also where there is nothing else to do.
+    // Missing values are reported again, even if there is nothing else to do.
     let rest = json!({ "asks": entry(json!({ "KEY": "${env:NONET_TEST_UNSET}" })), "nonet": entry_of(&cursor, "nonet") });
     write(&cursor, rest);
     let missing = text(&nonet(&home, &["setup", "--yes"]));
     assert!(missing.contains("secret set NONET_TEST_UNSET --file"), "{missing}");
     assert!(missing.contains("Nothing was changed"), "{missing}");
-    // Once it can run it, the next setup moves it too.
+    // Once the secret is there, the next setup moves the server too.
     let secrets = home.path().join(".config/nonet/secrets.env");
     let text_of = fs::read_to_string(&secrets).expect("it is there");
     fs::write(&secrets, text_of + "NONET_TEST_UNSET=x\n").expect("it can be written");
@@ -193,7 +193,7 @@ fn what_is_switched_off_or_known_in_part_stays_with_its_client() {
     }
     let why = said.lines().find(|line| line.starts_with("`noisy` stays")).expect("it is told");
     assert!(why.contains("Error: two") && !said.contains("\none\n"), "{said}");
-    // Once it is switched on, it moves.
+    // Once enabled, it moves.
     fs::write(&toml, written).expect("it can be written");
     let said = text(&nonet(&home, &["setup", "cursor", "--yes"]));
     assert_eq!(servers(&cursor), ["filed", "noisy", "nonet"], "{said}");
@@ -208,7 +208,7 @@ fn only_the_clients_that_are_named_are_set_up() {
     assert!(set_up.status.success(), "{}", text(&set_up));
     assert_eq!(servers(&cursor), ["nonet"]);
     assert_eq!(fs::read(&claude).expect("it is there"), before);
-    // One that has no file yet gets one, now that there is something to stand in front of.
+    // A client without a file gets one, now that Nonet has servers.
     let new = nonet(&home, &["setup", "windsurf", "--yes"]);
     let file = home.path().join(".codeium/windsurf/mcp_config.json");
     assert_eq!(servers(&file), ["nonet"], "{}", text(&new));
@@ -224,12 +224,12 @@ fn what_cannot_be_set_up_is_told() {
         let said = text(&refused);
         assert!(refused.status.code() == Some(2) && said.contains(part), "{arguments:?}: {said}");
     };
-    // Standard input is no terminal here.
+    // Standard input is not a terminal here.
     refuse(&["setup"], "there is no terminal for your answers: add `--yes`");
     refuse(&["setup", "curser"], "Did you mean `cursor`?");
     refuse(&["setup", "--yes", "--profile", "nope"], "there is no [profiles.nope]");
     assert_eq!(files(&home), before);
-    // A file that is broken is left alone, and the other clients are set up.
+    // A broken file is left untouched; the other clients are set up.
     fs::create_dir_all(cursor.parent().expect("it has one")).expect("a folder");
     fs::write(&cursor, "{ \"mcpServers\": ").expect("it can be written");
     refuse(&["setup", "cursor", "--yes"], "mcp.json");
@@ -253,14 +253,14 @@ fn what_cannot_be_set_up_is_told() {
 fn a_nonet_that_is_there_stays_as_its_user_has_it() {
     let (home, claude, cursor) = home();
     nonet(&home, &["setup", "claude-desktop", "--yes"]);
-    // Under a profile, with the same configuration: only what is new moves.
+    // Under a profile, with the same configuration: only new servers move.
     let mut now: Value = serde_json::from_slice(&fs::read(&claude).expect("it is there")).expect("JSON");
     let toml = home.path().join(".config/nonet/servers.toml");
     let own =
         json!({ "command": "nonet", "args": ["--profile", "reader", "--config", toml], "env": { "A": "b" } });
     now["mcpServers"] = json!({ "nonet": own, "new": entry(json!({})) });
     fs::write(&claude, now.to_string()).expect("it can be written");
-    // With another configuration, or elsewhere: nothing is done.
+    // With another configuration, or elsewhere: no change.
     for there in [
         json!({ "command": "nonet", "args": ["--config", "/other/servers.toml"] }),
         json!({ "command": "nonet", "args": ["connect", "http://127.0.0.1:8931/mcp"] }),

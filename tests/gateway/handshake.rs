@@ -1,4 +1,4 @@
-//! The beginning of a conversation, in every revision of the protocol, whatever the servers do.
+//! The start of a conversation, in each revision of the protocol, whatever the servers do.
 
 use std::time::Instant;
 

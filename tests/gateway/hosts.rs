@@ -75,7 +75,7 @@ fn two_commands_put_nonet_in_front_of_a_clients_servers_and_one_takes_it_back() 
     );
     let secrets = fs::read_to_string(config.with_file_name("secrets.env")).expect("it was made");
     assert!(secrets.contains("\nGITHUB_PERSONAL_ACCESS_TOKEN=ghp_0123456789"), "there is no keyring");
-    // Once more changes nothing.
+    // A second import changes nothing.
     nonet(&home, &["import", "claude-desktop"]);
     assert_eq!(fs::read_to_string(&config).expect("it is there"), toml);
 
@@ -113,7 +113,7 @@ fn what_cannot_be_done_is_told_with_what_to_do() {
 #[test]
 fn what_is_imported_is_what_was_named() {
     let (home, _) = home();
-    // A folder of a host's name is in nobody's way, and a file that is not there is not taken for a host.
+    // A folder with a host's name does no harm, and a missing file is not taken for a host.
     fs::create_dir(home.path().join("claude-desktop")).expect("a folder");
     let imported = nonet(&home, &["import", "claude-desktop", "--dry-run"]);
     assert!(imported.status.success() && text(&imported).contains("brave search"), "{}", text(&imported));
@@ -135,7 +135,7 @@ fn an_import_tells_what_it_has_written() {
     let write = |servers: Value| {
         fs::write(&file, json!({ "mcpServers": servers }).to_string()).expect("it can be written");
     };
-    // Nonet's own entry is nothing that is missing from servers.toml.
+    // Nonet's own entry does not count as missing from servers.toml.
     write(json!({ "nonet": { "command": "/usr/bin/nonet" } }));
     let alone = nonet(&home, &["import", "claude-desktop"]);
     let said = text(&alone);
@@ -183,10 +183,10 @@ fn no_server_is_taken_from_a_client_that_nonet_would_leave_out() {
         }
         assert_eq!(fs::read(&file).expect("it is there"), before);
     }
-    // Without `--replace` nothing is taken away, and what is left out is told.
+    // Without `--replace` nothing is removed, and skipped servers are named.
     let beside = nonet(&home, &["install", "claude-desktop", "--dry-run"]);
     assert!(beside.status.success() && text(&beside).contains("2 entries are left out"), "{}", text(&beside));
-    // What is advised works.
+    // The advice works.
     let kept = nonet(&home, &["import", "claude-desktop"]);
     assert!(
         kept.status.success() && text(&kept).contains("secrets.env, readable only by you:"),
@@ -228,11 +228,11 @@ fn what_nonet_would_not_run_stays_with_its_client() {
     let mut names: Vec<_> = now["mcpServers"].as_object().expect("servers").keys().collect();
     names.sort();
     assert_eq!(names, ["filed", "new", "nonet", "off"]);
-    // A file that Nonet made is removed, and not written.
+    // A file that Nonet created is deleted, not rewritten.
     nonet(&home, &["install", "cursor"]);
     let removed = text(&nonet(&home, &["uninstall", "cursor"]));
     assert!(removed.contains("is removed") && !removed.contains("written:"), "{removed}");
-    // Without a configuration, what makes one is named.
+    // Without a configuration, the command that creates one is named.
     fs::remove_file(&config).expect("it is there");
     for arguments in [&["search", "time"][..], &["status"], &["check"], &["call", "a.b"]] {
         let said = text(&nonet(&home, arguments));

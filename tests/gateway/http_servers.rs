@@ -8,7 +8,7 @@ use crate::{
     setup::{Setup, json_of, logged},
 };
 
-/// Serves a script over HTTP in this process; the keys of its table, and its end.
+/// Serves a script over HTTP in this process; returns the keys of its table, and the task to await.
 async fn start(address: &str, script: Value) -> (String, JoinHandle<i32>) {
     let (address, server) = serve_script(address, script).await;
     (format!("url = 'http://{address}/mcp'"), server)
@@ -42,7 +42,7 @@ async fn both_eras_are_spoken_with_json_and_with_event_streams() {
             let inside = open(json!({ "era": era, "sse": sse, "tools": tools() })).await;
             let case = format!("{era}, sse {sse}");
             let mut shown = inside.execute("web.show", json!({})).await;
-            // What the modern era adds is taken off again on the way to a client of the other.
+            // Fields of the stateless era are removed for a client of the session era.
             let kind = shown.as_object_mut().expect("an object").shift_remove("resultType");
             assert!(kind.is_none_or(|kind| kind == "complete"), "{case}");
             assert_eq!(shown.to_string(), strange().to_string(), "{case}");

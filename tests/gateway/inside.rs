@@ -1,4 +1,4 @@
-//! A gateway in this process, its scripted servers at the other end of a pipe.
+//! A gateway in this process, with scripted servers at the other end of a pipe.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ impl Setup {
         inside
     }
 
-    /// A gateway whose servers are starting.
+    /// A gateway with its servers still starting.
     pub fn open_at_once(self) -> Inside {
         let text = self.text(|_, _| "command = 'true'".into());
         let file = self.path("servers.toml");
@@ -93,7 +93,7 @@ impl Inside {
         json_of(&self.call(tool, arguments).await)
     }
 
-    /// The same, with what differs from run to run replaced.
+    /// The same, with run-dependent values replaced.
     pub async fn golden(&self, tool: &str, arguments: Value) -> Value {
         golden(self.answer(tool, arguments).await)
     }
@@ -119,7 +119,7 @@ impl Inside {
     }
 }
 
-/// Tries until there is something.
+/// Retries until there is a value.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let tries = async {
         loop {
@@ -132,14 +132,14 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
     tokio::time::timeout(PATIENCE, tries).await.unwrap_or_else(|_| panic!("this did not happen: {what}"))
 }
 
-/// Serves a script over HTTP in this process; its address, and its end.
+/// Serves a script over HTTP in this process; returns its address, and the task to await.
 pub async fn serve_script(address: &str, script: Value) -> (String, JoinHandle<i32>) {
     let listener = TcpListener::bind(address).await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     (address.to_string(), tokio::spawn(fake::serve_http(script.into(), listener)))
 }
 
-/// A result with all that a client may not know.
+/// A result with fields that a client may not know.
 pub fn strange() -> Value {
     json!({
         "extra": [1, { "b": null }],

@@ -57,7 +57,7 @@ fn large_results_and_tasks_survive_a_restart() {
     assert_eq!((&status["state"], &status["error"]["message"]), (&json!("failed"), &json!("out of order")));
     let list = json_of(&task(&mut client, json!({ "list_tasks": true })));
     assert_eq!(list["total"], 2, "{list}");
-    // The result of a task goes into params like any other that is kept.
+    // A task's result can be used in params like any other kept result.
     client.until_ready("store");
     let params = json!({ "text": format!("{{{{ref:{}}}}}", done.as_str().expect("a handle")) });
     assert_eq!(json_of(&client.execute("store.echo", params)), json!({ "text": "done" }));
@@ -99,7 +99,7 @@ async fn what_is_kept_has_a_size() {
     assert!(status["kept"]["bytes"].as_u64().is_some_and(|bytes| bytes <= 1_000_000), "{status}");
 }
 
-/// 50 MB of text go through with the memory of a few of them, and the memory comes back.
+/// 50 MB of text pass with the memory of a few times that, which is freed afterwards.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_result_of_fifty_megabytes_takes_less_than_four_times_its_size() {

@@ -1,4 +1,4 @@
-//! Results that cannot flood: kept whole, shown as a preview, read on piece by piece.
+//! Large results: kept whole, shown as a preview, read in pages.
 
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ async fn five_megabytes_of_text_are_shown_by_head_and_tail() {
         "{shown}"
     );
 
-    // Every byte of it can be read on, each page naming the next.
+    // All bytes can be read, each page naming the next.
     let mut whole = String::new();
     let mut params = json!({ "ref": note["ref"], "offset": 0, "limit": 50_000 });
     loop {
@@ -98,7 +98,7 @@ async fn an_array_is_shown_by_count_shape_and_first_rows() {
     let picked =
         read(&inside, json!({ "ref": note["ref"], "select": "map(select(.id > 4990)) | length" })).await;
     assert_eq!(picked["value"], 9, "{picked}");
-    // Every way to read on that the note names can be gone as it stands.
+    // Every `read_on` call in the note works as it is.
     for way in note["read_on"].as_array().expect("ways") {
         let answer = inside.call("execute_tool", way["arguments"].clone()).await;
         assert!(answer.get("isError").is_none(), "{way}: {answer}");
@@ -121,7 +121,7 @@ async fn a_kept_result_goes_into_params_without_being_read() {
     let report = inside.answer("run_parallel", json!({ "actions": actions })).await;
     assert_eq!(report["results"][0]["result"], json!({ "n": 9 }), "{report}");
 
-    // What only looks alike is somebody's own text.
+    // Similar text stays as it is.
     let own = json!({ "x": "{{ref:mine}} {{ref:}} {{reference}}" });
     assert_eq!(json_of(&inside.execute("store.echo", own.clone()).await), own);
     let gone = format!(
@@ -198,7 +198,7 @@ async fn a_reference_that_is_wrong_is_told() {
         let fault = inside.fault("gateway.fetch_result", params).await;
         assert_eq!(fault["code"], "invalid_params", "{bad}: {fault}");
     }
-    // Past the end there is nothing, and nothing fails.
+    // Past the end, a page is empty and not an error.
     let page = read(&inside, json!({ "ref": reference, "offset": 90_000_000 })).await;
     assert_eq!(page["text"], "", "{page}");
 }

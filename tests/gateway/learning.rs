@@ -1,4 +1,4 @@
-//! What searches lead to: the tool that was called comes up when the same is asked again.
+//! Learning from searches: a tool that was called ranks higher for the same request.
 
 use nonet::gateway::session::Caller;
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ async fn only_a_success_of_what_was_found_teaches() {
     inside.gateway.recalled().await;
     let session = || Caller { session: inside.gateway.open_session(None), ..client(&inside) };
     let before = search(&inside, &session(), QUERY).await;
-    // A failure, and a tool that does not fit what was searched.
+    // A failed call, and a tool that does not fit the search.
     let caller = session();
     search(&inside, &caller, QUERY).await;
     execute(&inside, &caller, "desk.two").await;
@@ -142,7 +142,7 @@ async fn a_call_counts_for_the_last_search_that_found_it() {
     let inside = desk().open().await;
     inside.gateway.recalled().await;
     let caller = client(&inside);
-    // Both find the tool, and have less than half of their words in common.
+    // Both find the tool, and share less than half of their words.
     let other = "handles a customer";
     let before = search(&inside, &caller, other).await;
     search(&inside, &caller, QUERY).await;

@@ -1,4 +1,4 @@
-//! Servers that the configuration leaves out for a fault, and servers that were never reached: both are shown with what to do.
+//! Left-out servers and servers never reached: both are shown with a remedy.
 
 use std::fs;
 
@@ -50,7 +50,7 @@ fn a_server_with_a_fault_is_shown_with_what_to_do() {
     assert_eq!(server["state"], "needs_config", "{server}");
     assert!(has(&server["last_error"], WHY), "{server}");
 
-    // Told once, as a change of the file would be.
+    // Reported once, like a change of the file.
     let notices: Vec<&Value> =
         client.notices.iter().filter(|note| note["kind"] == "servers_left_out").collect();
     assert_eq!(notices.len(), 1, "{notices:?}");
@@ -79,7 +79,7 @@ fn a_call_of_a_server_with_a_fault_says_why() {
     }
     let report = client.answer("run_parallel", json!({ "actions": [{ "name": "docs.read_page" }] }));
     assert_eq!(report["results"][0]["error"]["code"], "server_down", "{report}");
-    // Other unknown names are what they were.
+    // Other unknown names are reported as before.
     assert_eq!(client.fault("shop.bye", json!({}))["code"], "unknown_tool");
     assert_eq!(client.fault("off.x", json!({}))["code"], "unknown_tool");
 }
@@ -122,7 +122,7 @@ fn a_server_comes_in_when_its_fault_is_put_right_and_goes_when_a_new_one_has_one
         .expect("it can be written");
     client.until_ready("mail");
     assert_eq!(client.server("docs")["state"], "needs_config");
-    // What was there stays as it was while it has a fault; what is new is left out.
+    // An existing server keeps its old version while its entry has a fault; a new one is left out.
     fs::write(&file, text + "\n[servers.late]\nurl = 'nowhere'\n").expect("it can be written");
     eventually("the new one is left out", || {
         client.notices.clear();

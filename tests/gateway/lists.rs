@@ -1,4 +1,4 @@
-//! `tools/list`: nine names and nothing else, unless the configuration asks for more.
+//! `tools/list`: nine names only, unless the configuration asks for more.
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn the_nine_are_the_same_bytes_whatever_is_behind_them() {
         .into_iter()
         .map(|count| {
             let mut client = with_tools(count);
-            // An id of its own, so that the lines may be compared as they came.
+            // A fixed id, so that the lines can be compared as they are.
             client.send(&json!({ "jsonrpc": "2.0", "id": 7_000, "method": "tools/list", "params": {} }));
             let tools = client.finish(7_000)["result"]["tools"].take();
             assert_eq!(names(tools.as_array().expect("tools")), nonet::meta::NAMES);
@@ -113,7 +113,7 @@ fn compact_direct_lists_every_tool_by_name_and_one_line() {
         *buy,
         json!({ "name": "shop__buy", "description": "Buys a thing", "inputSchema": { "type": "object" } })
     );
-    // The call is checked against the real schema all the same.
+    // The call is still checked against the real schema.
     assert_eq!(client.call("shop__buy", json!({ "itm": 3 }))["isError"], true);
     assert_eq!(client.answer("shop__buy", json!({ "item": "x" })), json!({ "item": "x" }));
 }
@@ -138,7 +138,7 @@ fn pinned_tools_are_named_or_matched_by_patterns() {
     };
     let all = ["mart__sell", "shop__buy", "shop__sell"];
     check(setup().gateway("pinned = ['shop.*', 'mart__sell']"), &[], &all);
-    // Those of the profile come to those of all; a name that two tools have means neither.
+    // A profile's names are added to the global ones; an ambiguous name is ignored.
     let profile = ["--profile", "p"];
     check(setup(), &profile, &["mart__sell", "shop__sell"]);
     check(setup().gateway("pinned = ['{shop,none}.b*']"), &profile, &all);

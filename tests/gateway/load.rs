@@ -1,4 +1,4 @@
-//! Many calls at once: every answer comes, once, to whom it belongs.
+//! Many concurrent calls: each answer arrives once, at the right caller.
 
 use std::{
     collections::HashSet,
@@ -19,7 +19,7 @@ use crate::{
 const CALLS: usize = 10_000;
 const AT_ONCE: usize = 64;
 
-/// Three servers whose calls give back what they got; of one, every tenth fails.
+/// Three servers that echo their calls; one of them fails every tenth.
 fn servers() -> Setup {
     let echo = json!([{ "name": "echo" }]);
     let shaky = json!([{ "name": "echo", "on": { "fail_every": 10 } }]);
@@ -34,7 +34,7 @@ fn call(n: usize) -> Value {
     json!({ "name": "execute_tool", "arguments": { "name": format!("{server}.echo"), "params": { "n": n } } })
 }
 
-/// Checks one answer; says whether it was a failure.
+/// Checks one answer; returns whether it was a failure.
 fn check(n: usize, result: &Value) -> bool {
     if result["isError"] == true {
         assert_eq!(n % 3, 2, "only one server fails: {result}");
@@ -137,6 +137,6 @@ async fn a_thousand_tasks_run_at_once_and_each_is_known() {
     for _ in 0..50 {
         count(&inside.call("list_categories", json!({})).await);
     }
-    // The session is told of none twice, and not of those whose result it had waited for.
+    // No task is reported twice, and none whose result the session waited for.
     assert!(told < delivered, "{told} of {delivered}");
 }

@@ -1,9 +1,9 @@
-//! Tests of the whole gateway: what clients, servers and people see of it.
+//! Tests of the whole gateway, as clients, servers and people see it.
 //!
-//! Two ways in. [`setup::Setup::start`] runs the `nonet` program and talks to it as a client does, where
-//! processes, stdio or the protocol matter; [`setup::Setup::open`] makes a gateway in this process, with
-//! scripted servers at the other end of a pipe. Search by meaning is switched off in both (a model that is
-//! not there), but for one test, so that no test waits for vectors.
+//! There are two ways in. [`setup::Setup::start`] runs the `nonet` program and talks to it as a client does,
+//! for tests of processes, stdio or the protocol; [`setup::Setup::open`] makes a gateway in this process,
+//! with scripted servers at the other end of a pipe. Search by meaning is off in both (by a missing model),
+//! except for one test, so that no test waits for vectors.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -42,6 +42,7 @@ mod lists;
 mod load;
 mod names;
 mod next_steps;
+mod oversized;
 mod page;
 mod parallel;
 mod params;

@@ -1,4 +1,4 @@
-//! Names: one table, two ways, whatever servers call their tools.
+//! Names: one table, two ways to call, whatever servers name their tools.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ fn catalog<'a>(servers: impl Iterator<Item = (&'a String, Vec<&'a String>)>) -> 
 fn tool_name() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => "[a-zA-Z0-9_.-]{1,12}",
-        // Many of these become the same once they are cleaned.
+        // Many of these become equal after cleaning.
         4 => "[ab][._:/ é-][ab]",
         2 => "\\PC{1,20}",
         2 => "[a-c]{60,63}[._-]?[ab]{1,8}",

@@ -1,4 +1,4 @@
-//! Every fault teaches: its `next_step` is a call that can be made as it stands.
+//! Each fault's `next_step` is a call that works as it is.
 
 use serde_json::{Value, json};
 
@@ -33,12 +33,12 @@ async fn shop() -> Inside {
     inside
 }
 
-/// Makes a call that fails, then what it says to do next, which must not fail.
+/// Makes a failing call, then its suggested next step, which must succeed.
 async fn check(inside: &Inside, tool: &str, arguments: Value, code: &str) {
     let fault = inside.fault(tool, arguments.clone()).await;
     assert_eq!(fault["code"], code, "{tool} {arguments}: {fault}");
     let step = &fault["next_step"];
-    // Better none than one that helps nobody.
+    // No step is better than a useless one.
     let Some(next) = step["tool"].as_str() else { return };
     assert_ne!(next, "list_categories", "{tool} {arguments}: {fault}");
     let answer = inside.call(next, step["arguments"].clone()).await;

@@ -1,4 +1,4 @@
-//! What the HTTP server shows beside MCP: the live page, metrics, health.
+//! The HTTP server's pages besides MCP: the live page, metrics, health.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! `run_parallel`: at the same time what can be, in order what must be, and each failure alone.
+//! `run_parallel`: concurrent where possible, ordered where needed, each failure on its own.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{
     setup::{Setup, logged},
 };
 
-/// The delay that tells "beside" from "after".
+/// The delay that tells concurrent from sequential, in milliseconds.
 const DELAY: u64 = 400;
 
 fn slow(reads: bool) -> Value {
@@ -231,7 +231,7 @@ async fn a_run_that_takes_long_shows_what_has_ended() {
     let progress = &handle["progress"];
     assert_eq!((&progress["ended"], &progress["total"]), (&json!(1), &json!(2)), "{handle}");
     assert_eq!(progress["results"][0]["result"], json!({ "n": 1 }), "{handle}");
-    // Cancelled, it gives what it has.
+    // When cancelled, it returns partial results.
     let id = &handle["task_id"];
     inside.execute("gateway.background_run", json!({ "task_id": id, "cancel": true })).await;
     let wait = json!({ "name": "gateway.background_run", "params": { "task_id": id, "wait": true } });
@@ -249,7 +249,7 @@ async fn a_server_has_only_as_many_calls_as_it_takes() {
     let actions: Vec<Value> = (0..6).map(|_| json!({ "name": "a.wait" })).collect();
     let took = elapsed(&run(&inside, json!(actions)).await);
     assert!(took >= 900, "{took} ms: six calls, two at a time");
-    // One that waits too long for its turn is told so, and the server never hears of it.
+    // A call that waits too long for its turn gets a fault and never reaches the server.
     let slow: Vec<_> = (0..2)
         .map(|_| {
             let (gateway, caller) = (inside.gateway.clone(), inside.caller.clone());
@@ -276,7 +276,7 @@ async fn a_server_has_only_as_many_calls_as_it_takes() {
     }
 }
 
-/// A server that takes one call at a time, and the file that it logs them into.
+/// A server that takes one call at a time, and the file in which it logs them.
 fn one_at_a_time(delay: u64) -> (Setup, std::path::PathBuf) {
     let reads = json!({ "readOnlyHint": true });
     let tools = json!([
@@ -331,7 +331,7 @@ fn calls_of_a_serialized_server_wait_in_order_and_can_be_cancelled() {
     client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled }));
     let first = client.result(ids[0]);
     assert_eq!(crate::setup::json_of(&first), json!({ "n": 0 }), "{first}");
-    // The time of the wait is the call's own: the last one becomes a task.
+    // Waiting counts towards a call's own time: the last one becomes a task.
     let last = crate::setup::json_of(&client.result(ids[3]));
     assert_eq!(last["state"], "running", "{last}");
     let wait = json!({ "task_id": last["task_id"], "wait": true });
@@ -340,7 +340,7 @@ fn calls_of_a_serialized_server_wait_in_order_and_can_be_cancelled() {
         (answer["n"] == 3).then_some(answer)
     });
     assert_eq!(answer, json!({ "n": 3 }));
-    // Those that the server heard of came in order, and the cancelled one was none of them.
+    // The server's calls came in order, without the cancelled one.
     let numbers: Vec<Value> =
         logged(&log).iter().filter_map(|line| line["params"]["arguments"].get("n").cloned()).collect();
     assert_eq!(numbers, [json!(0), json!(2), json!(3)], "{:?}", logged(&log));

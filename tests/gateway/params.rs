@@ -58,7 +58,7 @@ async fn one_other_reading_is_taken_and_told() {
         assert_eq!(seen, expected, "{call}");
         notices_of(&result)
     };
-    // As it should be: nothing to tell.
+    // Valid params: no note.
     let plain = json!({ "path": "a" });
     assert!(check(json!({ "name": "files.list", "params": plain }), plain.clone()).await.is_empty());
     for call in [
@@ -332,7 +332,7 @@ async fn a_param_that_the_tool_does_not_know_is_passed_on_and_told() {
     let params = json!({ "repo_path": ".", "path": "src" });
     let result = inside.execute("git.git_log", params.clone()).await;
     assert_eq!(json_of(&result), params);
-    let told = "`git_log` knows no `path`; it was passed on. It takes: repo_path, max_count";
+    let told = "`git_log` does not declare `path`; it was passed on. It takes: repo_path, max_count";
     assert_eq!(notices_of(&result)[0]["changes"], json!([told]));
     let actions = json!([{ "name": "git.git_log", "params": params }]);
     let report = inside.answer("run_parallel", json!({ "actions": actions })).await;
@@ -367,7 +367,7 @@ async fn the_one_missing_param_under_another_name_is_used_and_told() {
         assert_eq!(notices_of(&result)[0]["changes"], json!([change]), "{tool}: {result}");
     }
     let calls = logged(&log).len();
-    // A slip that may be another value is only corrected in the fault.
+    // A typo that may be another value is only corrected in the fault.
     let wrong = json!({ "name": "shop.chart", "params": { "kind": "lien" } });
     let fault = inside.fault("execute_tool", wrong).await;
     let corrected = &fault["details"]["corrected_call"]["arguments"]["params"];

@@ -1,4 +1,4 @@
-//! Prompts, resources and completions of servers, asked for by the protocol's own methods.
+//! Servers' prompts, resources and completions, through the protocol's own methods.
 
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ fn resources_of_all_servers_are_listed_and_read() {
     let resources = listed["result"]["resources"].as_array().expect("a list").clone();
     let uris: Vec<&str> = resources.iter().filter_map(|resource| resource["uri"].as_str()).collect();
     assert_eq!(uris, ["file:///a.txt", "nonet://docs/note://shared", "nonet://web/note://shared"]);
-    // What Nonet does not know of stays.
+    // Unknown fields stay.
     assert_eq!(resources[0]["x-own"], json!({ "kept": [1, 2] }));
     for key in ["resultType", "ttlMs", "cacheScope"] {
         assert!(listed["result"].get(key).is_none(), "{key} is not of this era: {listed}");
@@ -74,7 +74,7 @@ fn resources_of_all_servers_are_listed_and_read() {
         (text(&of_web), &of_web["result"]["contents"][0]["uri"]),
         ("of web", &json!("nonet://web/note://shared"))
     );
-    // One that several servers have is not guessed.
+    // A URI of several servers is ambiguous.
     let ambiguous = read("note://shared");
     assert_eq!(ambiguous["error"]["code"], -32602, "{ambiguous}");
     assert_eq!(ambiguous["error"]["data"]["uris"].as_array().map(Vec::len), Some(2), "{ambiguous}");
@@ -93,7 +93,7 @@ fn links_in_results_can_be_read() {
     assert_eq!(unknown["error"]["code"], -32002, "{unknown}");
     client.until_ready("docs");
     let result = client.execute("docs.link", json!({}));
-    // As it came, and each leads to the server that gave it.
+    // Unchanged, and each link leads to the server that gave it.
     assert_eq!(result["content"][0]["uri"], "note://linked");
     assert_eq!(result["content"][1]["resource"]["uri"], "note://shared");
     for (uri, expected) in [("note://linked", "linked"), ("note://shared", "of docs")] {
@@ -113,7 +113,7 @@ fn prompts_are_listed_got_and_completed() {
         client.request("prompts/get", json!({ "name": "docs__plan_it", "arguments": { "what": "a trip" } }));
     assert_eq!(plan["result"]["messages"][0]["content"]["text"], "Plan a trip.", "{plan}");
     assert!(plan["result"].get("resultType").is_none(), "{plan}");
-    // What the server refuses is refused in its words.
+    // A server's refusal keeps the server's words.
     let missing = client.request("prompts/get", json!({ "name": "docs__plan_it" }));
     assert!(missing["error"]["message"].as_str().is_some_and(|text| text.contains("what")), "{missing}");
     assert_eq!(client.request("prompts/get", json!({ "name": "docs__nothing" }))["error"]["code"], -32602);
@@ -201,7 +201,7 @@ fn changing(era: &str) -> Setup {
     )
 }
 
-/// The URIs that a client was told of since the last look.
+/// The URIs of update notifications since the last look.
 fn updated(client: &mut Client) -> Vec<String> {
     client.request("ping", json!({}));
     let notes = std::mem::take(&mut client.notifications);

@@ -14,7 +14,7 @@ fn files() -> Value {
     ] })
 }
 
-/// What happens when each tool is called: `ok`, or the code of the fault.
+/// The outcome of a call of each tool: `ok`, or the fault code.
 async fn outcomes(toml: &str, keys: &str) -> Vec<String> {
     let setup = Setup::new().server_with("files", files(), keys).toml(toml);
     let inside = setup.open().await;
@@ -45,7 +45,7 @@ async fn a_policy_is_for_names_for_a_risk_or_for_both() {
         ["ok", ask, ask, ask],
     )
     .await;
-    // Of several the strictest, and what is nearer to the tool first: the tool, names, its server, risks.
+    // The strictest policy wins at the same level; nearer levels win: the tool, names, its server, risks.
     check(
         "[policies.a]\ntools = ['files.delete_*']\npolicy = 'approve'\n[policies.b]\ntools = ['files.delete_all']\npolicy = 'deny'",
         "",
@@ -98,11 +98,11 @@ fn an_answer_is_remembered_for_the_session_if_the_user_says_so() {
     }
     assert_eq!(client.asked.len(), 1, "{:?}", client.asked);
     let message = client.asked[0]["message"].as_str().expect("a message");
-    // What would be done, and to what.
+    // The action and its object.
     for part in ["delete_file", "files", "Removes a file for good", "high", "\"path\": \"a\""] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    // Another tool is asked for by itself.
+    // Another tool needs its own approval.
     client.execute("files.delete_all", json!({}));
     assert_eq!(client.asked.len(), 2);
     assert_eq!(logged(&log).len(), 4);

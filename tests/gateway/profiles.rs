@@ -1,4 +1,4 @@
-//! What a profile makes of lists and searches: how much is listed, and what comes first.
+//! How a profile shapes lists and searches: how much is listed, and what ranks first.
 
 use serde_json::{Value, json};
 
@@ -50,12 +50,12 @@ fn each_window_gets_the_fullest_list_that_fits() {
         };
         assert_eq!(schemas, expected, "{name}");
 
-        // However much is listed, both ways of calling are open and answer the same.
+        // However much is listed, both ways to call work and give the same answer.
         let by_wire_name = client.call("shop__tool7", json!({ "n": 7 }));
         let by_execute = client.call("execute_tool", json!({ "name": "shop.tool7", "params": { "n": 7 } }));
         assert_eq!(by_wire_name, by_execute, "{name}");
         assert_eq!(json_of(&by_wire_name), json!({ "n": 7 }));
-        // Params are checked against the real schema, also where the listed one takes any object.
+        // Params are checked against the real schema, even if the listed one takes any object.
         let wrong = client.call("shop__tool7", json!({ "n": "x" }));
         assert_eq!(
             wrong,
@@ -64,7 +64,7 @@ fn each_window_gets_the_fullest_list_that_fits() {
         );
         assert_eq!(wrong["isError"], true, "{name}: {wrong}");
     }
-    // The nine; then those, the sixty and the same number of Nonet's own tools in both.
+    // The nine; then these, the sixty, and the same number of Nonet's own tools in both.
     assert_eq!(lengths[0], nonet::meta::NAMES.len());
     assert_eq!(lengths[1], lengths[2]);
     assert!(lengths[1] > lengths[0] + TOOLS, "{lengths:?}");
@@ -103,13 +103,13 @@ async fn priorities_of_a_profile_order_its_searches() {
     let alike = ["desk-a.send_report", "desk-b.send_report", "desk-c.send_report"];
     let none = order(&inside, "none").await;
     assert_eq!(none[..3], alike, "{none:?}");
-    // `[gateway]`'s hold where a profile has none of its own for a tool.
+    // `[gateway]`'s priorities apply where the profile has none for a tool.
     let plain = order(&inside, "plain").await;
     assert_eq!(plain[0], "desk-c.send_report", "{plain:?}");
     let gentle = order(&inside, "gentle").await;
     let places = ["desk-b.send_report", "desk-c.send_report", "desk-a.send_report"];
     assert_eq!(gentle[..3], places, "{gentle:?}");
-    // A gentle one does not lift what hardly fits.
+    // A mild priority does not lift a poor match.
     let last = gentle.last().map(String::as_str);
     assert_eq!(last, Some("garden.water"), "{gentle:?}");
     let strong = order(&inside, "strong").await;
@@ -118,7 +118,7 @@ async fn priorities_of_a_profile_order_its_searches() {
         ("garden.water", Some("desk-a.send_report"))
     );
     assert_eq!(strong.len(), none.len(), "nothing is hidden");
-    // Who names a tool gets it.
+    // A search by name finds the tool first.
     let caller = inside.under("strong");
     let named = inside.call_as(&caller, "search_tools", json!({ "query": "desk-a.send_report" })).await;
     assert_eq!(json_of(&named)["results"][0]["name"], "desk-a.send_report");

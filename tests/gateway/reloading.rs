@@ -1,4 +1,4 @@
-//! A changed `servers.toml` is taken up while clients are connected.
+//! A changed `servers.toml` is applied while clients are connected.
 
 use std::{collections::BTreeMap, fs};
 
@@ -38,7 +38,7 @@ fn pids(client: &mut Client) -> BTreeMap<String, u64> {
     (0..SERVERS).map(|n| format!("s{n}")).map(|name| (name.clone(), pid(client, &name))).collect()
 }
 
-/// Changes the file as an editor does: written beside, then renamed.
+/// Changes the file like an editor: writes another file, then renames it.
 fn edit(client: &Client, change: impl FnOnce(String) -> String) {
     let file = client.folder.path().join("servers.toml");
     let text = change(fs::read_to_string(&file).expect("it is there"));
@@ -51,7 +51,7 @@ fn edit(client: &Client, change: impl FnOnce(String) -> String) {
 fn of_twenty_servers_only_the_one_that_changed_is_started_anew() {
     let mut client = twenty();
     let before = pids(&mut client);
-    // A call that is with the old server ends there.
+    // A call in flight to the old server ends there.
     let slow = client.begin_call("s7__slow", json!({}));
     edit(&client, |text| {
         text.replace("[servers.s7]\n", "[servers.s7]\nenv = { CHANGED = 'yes' }\n")
@@ -65,11 +65,11 @@ fn of_twenty_servers_only_the_one_that_changed_is_started_anew() {
         assert_eq!(after[name] == *pid, name != "s7", "{name}");
     }
     assert_eq!(client.result(slow)["content"][0]["text"], "finished");
-    // Filters hold at once.
+    // Filters apply at once.
     assert_eq!(client.fault("s3.gone", json!({}))["code"], "forbidden");
     let found = client.answer("browse_category", json!({ "category": "s3" }));
     assert!(!found.to_string().contains("gone"), "{found}");
-    // The old process ends once nothing is with it.
+    // The old process ends once it has no calls in flight.
     let old = before["s7"];
     eventually("the old server has left", || {
         (!std::path::Path::new(&format!("/proc/{old}")).exists()).then_some(())
@@ -85,7 +85,7 @@ fn a_faulty_file_changes_nothing_and_is_told() {
     let notice = client.until_notice("config_faulty");
     assert!(notice["message"].as_str().is_some_and(|text| text.contains("servers.toml")), "{notice}");
     assert_eq!(json_of(&client.execute("s0.who", json!({})))["pid"], pid);
-    // A fault in one entry: a new one is left out, one that was there stays as it was.
+    // A faulty entry: a new one is left out, an existing one keeps its old version.
     edit(&client, |text| {
         text.replace("\n[servers.s0\n", "\n[servers.bad]\ncomand = 'x'\n")
             .replace("[servers.s0]\n", "[servers.s0]\ntimeuot = '5s'\n")
@@ -96,7 +96,7 @@ fn a_faulty_file_changes_nothing_and_is_told() {
     }
     assert!(notice.get("stopped").is_none(), "{notice}");
     assert_eq!(json_of(&client.execute("s0.who", json!({})))["pid"], pid);
-    // A policy with a fault is no smaller fault: what it is there to stop would go through.
+    // A faulty policy must not be ignored: what it forbids would go through.
     edit(&client, |text| format!("{text}\n[policies.careful]\nrisk = 'hihg'\npolicy = 'deny'\n"));
     client.notices.clear();
     let notice = client.until_notice("config_faulty");
@@ -142,7 +142,7 @@ fn a_rule_that_comes_to_match_nothing_is_told() {
     let told = "policies.careful.tools: `s0.slwo` matches no tool; the nearest is `s0.slow`";
     let mut client = Setup::new().server("s0", tools()).toml(rule).start();
     client.until_ready("s0");
-    // At the start in the log, where it is not told anew with each list.
+    // At the start, logged once and not again with each list.
     eventually("it is logged", || client.stderr().contains(told).then_some(()));
     client.execute("gateway.status", json!({}));
     assert!(
@@ -150,7 +150,7 @@ fn a_rule_that_comes_to_match_nothing_is_told() {
         "{:?}",
         client.notices
     );
-    // After a change of the file to sessions as well: what is new.
+    // After a reload, sessions are notified of new ones too.
     edit(&client, |text| text + "[profiles.p]\ndeny = ['so.*']\n");
     let notice = client.until_notice("rules_without_tools");
     assert_eq!(
@@ -159,7 +159,7 @@ fn a_rule_that_comes_to_match_nothing_is_told() {
         "{notice}"
     );
     assert_eq!(client.stderr().matches(told).count(), 1);
-    // What is put right, and wrong again, is told again.
+    // A rule that was fixed and breaks again is reported again.
     edit(&client, |text| text.replace("s0.slwo", "s0.slow"));
     eventually("the rule holds", || {
         (client.fault_code("s0.slow") == Some("needs_approval".into())).then_some(())

@@ -1,4 +1,4 @@
-//! What the configuration keeps out is neither seen nor called, by any door.
+//! Denied tools can be neither seen nor called, on any path.
 
 use serde_json::{Value, json};
 
@@ -110,11 +110,11 @@ async fn a_profile_shows_its_own_tools_alone() {
         .collect();
     assert!(names.contains(&&json!("files")) && !names.contains(&&json!("web")), "{categories}");
 
-    // A name that is nearly right is not answered with one that may not be seen.
+    // A nearly right name does not reveal a hidden one.
     let unknown = answer("get_tool", json!({ "name": "web.gett" })).await;
     assert_eq!(unknown["error"]["code"], "unknown_tool", "{unknown}");
     assert!(!unknown.to_string().contains("web.get\""), "{unknown}");
-    // A background launch is under the same rules.
+    // A background launch obeys the same rules.
     let launch = json!({ "name": "gateway.background_run", "params": { "name": "web.get" } });
     assert_eq!(answer("execute_tool", launch).await["error"]["code"], "forbidden");
 
@@ -166,7 +166,7 @@ async fn what_changes_is_not_found_among_what_only_reads() {
         hits.filter_map(|hit| hit["name"].as_str().map(String::from)).collect::<Vec<_>>()
     };
     assert_eq!(low("").await, ["files.read_query"]);
-    // The user knows better, in either direction.
+    // The user's rule overrides the estimate, in either direction.
     assert_eq!(low(more).await, ["files.zap_table"]);
 }
 

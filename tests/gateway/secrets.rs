@@ -1,4 +1,5 @@
-//! Secrets in the keyring, on a machine that has none: what is told, and what goes on without them. And in the file.
+//! Keyring secrets on a machine without a keyring: what is reported, and what still works. And secrets in the
+//! file.
 
 use std::{fs, io::Write, process::Stdio};
 
@@ -9,7 +10,7 @@ use crate::{
     setup::{Setup, eventually, json_of},
 };
 
-/// How a command ended, and what it said.
+/// The exit code and output of a command.
 fn run(setup: &Setup, arguments: &[&str], stdin: &str) -> (Option<i32>, String) {
     let mut child = command(setup.folder.path())
         .args(arguments)
@@ -18,7 +19,7 @@ fn run(setup: &Setup, arguments: &[&str], stdin: &str) -> (Option<i32>, String) 
         .stderr(Stdio::piped())
         .spawn()
         .expect("nonet runs");
-    // A command that reads nothing may be gone already.
+    // A command that reads no input may have exited already.
     let _ = child.stdin.take().expect("it is piped").write_all(stdin.as_bytes());
     let output = child.wait_with_output().expect("it ends");
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -90,7 +91,7 @@ fn a_secret_in_the_file_is_for_the_server_that_names_it() {
     let (keyed, plain) = (seen("keyed"), seen("plain"));
     assert_eq!((&keyed["KEY"], &keyed["WON"]), (&json!("s3cr3t-kept"), &json!("of the environment")));
     assert!(keyed.get("NONET_TEST_KEPT").is_none() && !plain.to_string().contains("s3cr3t"), "{plain}");
-    // A gateway that is running takes a changed secret up.
+    // A running gateway picks up a changed secret.
     fs::write(client.folder.path().join("secrets.env"), "NONET_TEST_KEPT=s3cr3t-new\n").expect("written");
     client.until_notice("config_changed");
     eventually("the server has the new secret", || {
@@ -119,7 +120,7 @@ fn secrets_are_set_tested_and_removed_in_the_file() {
         let (code, said) = run(&setup, &["secret", action, "DOCS_TOKEN", "--file"], "");
         assert!(code == Some(1) && said.contains("has no `DOCS_TOKEN`"), "{said}");
     }
-    // Where there is no keyring, the file is what is advised.
+    // Without a keyring, the advice is to use the file.
     let (code, said) = run(&setup, &["secret", "set", "DOCS_TOKEN"], "s3cr3t\n");
     assert!(code == Some(1) && said.contains("`nonet secret set DOCS_TOKEN --file`"), "{said}");
 }

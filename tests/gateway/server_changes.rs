@@ -1,4 +1,4 @@
-//! What servers list, and what of it changes while a client is there. All three eras.
+//! Servers' lists, and their changes while a client is connected. In all three eras.
 
 use serde_json::{Value, json};
 

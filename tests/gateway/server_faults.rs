@@ -9,7 +9,7 @@ use crate::{
     setup::{Setup, eventually, fake_server, json_of, text_of},
 };
 
-/// A server without any fault, to see that others cost it nothing.
+/// A healthy server, to show that the others cost it nothing.
 fn good() -> Value {
     json!({ "tools": [{ "name": "fine", "on": { "text": "fine" } }] })
 }
@@ -193,7 +193,7 @@ fn a_call_waits_for_a_server_that_is_starting_again() {
     let mut client = setup.server("slow", json!({ "tools": tools, "start_delay_ms": 1_000 })).start();
     client.until_ready("slow");
     client.fault("slow.crash", json!({}));
-    // It is known what the server has; the call waits until the server is back.
+    // The last list is known; the call waits until the server is back.
     assert_eq!(client.answer("slow__look", json!({ "a": 1 })), json!({ "a": 1 }));
 }
 

@@ -1,4 +1,4 @@
-//! A configuration with scripted servers, in a folder of its own.
+//! A configuration with scripted servers in a temporary folder.
 
 use std::{
     fmt::Write as _,
@@ -10,25 +10,24 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long anything may take that has to happen.
+/// The longest wait for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One server behind the gateway.
 pub struct Server {
     pub name: String,
-    /// Its script; none for one that is written out in `keys`.
+    /// Its script; `None` for a server described in `keys`.
     pub script: Option<Value>,
     /// Further keys of its table.
     pub keys: String,
 }
 
-/// A configuration that is being written.
 pub struct Setup {
     pub folder: TempDir,
     pub servers: Vec<Server>,
     gateway: String,
     more: String,
-    /// Keys of `[embedder]`: none of the model is loaded, unless they say otherwise.
+    /// Keys of `[embedder]`; by default no model is loaded.
     embedder: Option<String>,
 }
 
@@ -43,13 +42,13 @@ impl Setup {
         self.server_with(name, script, "")
     }
 
-    /// Adds a scripted server with keys of its own, such as `parallel = true`.
+    /// Adds a scripted server with further keys, such as `parallel = true`.
     pub fn server_with(mut self, name: &str, script: Value, keys: &str) -> Self {
         self.servers.push(Server { name: name.into(), script: Some(script), keys: keys.into() });
         self
     }
 
-    /// Adds a server that is described by its keys alone.
+    /// Adds a server described by its keys only.
     pub fn server_of(mut self, name: &str, keys: &str) -> Self {
         self.servers.push(Server { name: name.into(), script: None, keys: keys.into() });
         self
@@ -123,7 +122,7 @@ pub fn fake_server() -> PathBuf {
     program
 }
 
-/// Tries until there is something.
+/// Retries until there is a value.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -135,7 +134,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A figure of a process that the system keeps, such as `VmRSS`, in bytes.
+/// A figure of a process from the system, such as `VmRSS`, in bytes.
 #[cfg(target_os = "linux")]
 pub fn memory(pid: u32, key: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
@@ -143,7 +142,7 @@ pub fn memory(pid: u32, key: &str) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
 }
 
-/// The JSON lines of a log that a scripted server writes.
+/// The JSON lines of a scripted server's log.
 pub fn logged(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -167,7 +166,7 @@ pub fn notices_of(result: &Value) -> Vec<Value> {
     notes.filter_map(|note| note["notices"].as_array().cloned()).flatten().collect()
 }
 
-/// An answer for a golden file: what differs from run to run is replaced.
+/// An answer for a golden file, with run-dependent values replaced.
 pub fn golden(mut value: Value) -> Value {
     redact(&mut value);
     value

@@ -25,7 +25,7 @@ fn tools() -> Value {
     ])
 }
 
-/// Two servers of which each start leaves a line in `starts`.
+/// Two servers that append a line to `starts` on each start.
 fn shop() -> Setup {
     let setup = Setup::new();
     let log = setup.path("messages");
@@ -74,7 +74,7 @@ fn connected(site: &Site, arguments: &[&str]) -> Client {
     Client::over(site.folder.clone(), &all, &[])
 }
 
-/// Cancels a call of `shop.hang`, once it has arrived; its server is told.
+/// Cancels a call of `shop.hang` after it has arrived; its server is notified.
 fn cancel(client: &mut Client, hanging: i64, site: &Site) {
     let calls = site.folder.path().join("messages.calls");
     let hangs = || logged(&calls).iter().any(|line| line["params"]["name"] == "hang");
@@ -101,7 +101,7 @@ fn five_clients_that_start_at_once_use_one_set_of_servers() {
     }
     let starts = logged(&clients[0].folder.path().join("messages"));
     assert_eq!(starts.iter().filter(|line| line["method"] == "initialize").count(), 1, "{starts:?}");
-    // Each client has answers to its own ids.
+    // Each client gets the answers to its own ids.
     let calls: Vec<i64> = clients
         .iter_mut()
         .enumerate()
@@ -128,7 +128,7 @@ fn the_shared_gateway_leaves_after_the_last_client_and_not_before() {
     second.leave();
     assert!(second.ended().success());
     eventually("gateway and servers have left", || (!alive(gateway) && !alive(server)).then_some(()));
-    // The next one starts anew.
+    // The next client starts a new gateway.
     let mut third = beside(&first, &[]);
     assert_ne!(pid_of(&mut third, "shop"), server);
 }
@@ -158,11 +158,11 @@ fn clients_go_on_when_the_shared_gateway_is_killed() {
     let calls = first.folder.path().join("messages.calls");
     eventually("the call has arrived", || (logged(&calls).len() > 1).then_some(()));
     kill(Pid::from_raw(parent(server)), Signal::SIGKILL).expect("it can be killed");
-    // What was under way is answered; what comes next works, in the same session.
+    // Calls in flight are answered; later ones work in the same session.
     let error = second.finish(hanging);
-    assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("not known")), "{error}");
+    assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("in flight")), "{error}");
     for client in [&mut first, &mut second] {
-        // Also what was sent before the loss was noticed.
+        // Also a request sent before the loss was noticed.
         eventually("it answers again", || client.request("ping", json!({})).get("result").map(|_| ()));
     }
     let pids = [pid_of(&mut first, "shop"), pid_of(&mut second, "shop")];
@@ -294,7 +294,7 @@ fn a_client_goes_on_when_the_gateway_behind_the_address_was_started_anew() {
         .stderr(Stdio::null())
         .spawn()
         .expect("nonet starts");
-    // Sent again once the gateway does not know the session: nothing is lost.
+    // Repeated after the gateway has lost the session: nothing is lost.
     let answer = client.finish(id);
     assert!(answer["result"]["content"].is_array(), "{answer}");
     assert_ne!(pid_of(&mut client, "shop"), server);
@@ -360,7 +360,7 @@ fn a_server_per_client_is_started_for_each_and_ends_with_it() {
     assert_eq!(pid_of(&mut second, "own"), own[1]);
 }
 
-/// Each with its own session and its own numbers in flight.
+/// Each client has its own session and its own request ids in flight.
 #[test]
 fn two_hundred_clients_at_once_get_their_own_answers() {
     const WEB_CLIENTS: usize = 200;
@@ -384,7 +384,7 @@ fn two_hundred_clients_at_once_get_their_own_answers() {
     let _all: Vec<_> = threads.into_iter().map(|it| it.join().expect("no crossed answer")).collect();
 }
 
-/// A client that has done its work and stays connected costs little.
+/// An idle connected client costs little.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_idle_client_takes_less_than_a_megabyte() {

@@ -1,5 +1,5 @@
-//! Who answers a command: the gateway that runs, else the last lists on disk; and how `status`, `logs`, completions and
-//! the man page see the same files.
+//! What answers a command: a running gateway, or else the last lists on disk; and how `status`, `logs`,
+//! completions and the man page use the same files.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{
     setup::{Setup, eventually, logged},
 };
 
-/// Two servers that log what they are sent.
+/// Two servers that log their messages.
 fn shops() -> Setup {
     let setup = Setup::new();
     let (shop, bank) = (setup.path("shop.log"), setup.path("bank.log"));
@@ -109,7 +109,7 @@ fn a_list_that_is_old_or_missing_is_asked_for() {
     assert!(stdout(&output).contains("bank.pay"), "{}", stdout(&output));
     let folder = setup.folder.path();
     assert_eq!((starts(folder, "shop"), starts(folder, "bank")), (2, 1));
-    // It listed what it had listed before: that is new knowledge all the same.
+    // The same list again still counts as fresh.
     run(&setup, &["tools"]);
     assert_eq!((starts(folder, "shop"), starts(folder, "bank")), (2, 1));
     fs::remove_file(of("bank").expect("a list")).expect("it is there");
@@ -122,7 +122,7 @@ fn a_call_starts_the_one_server_that_it_needs() {
     let setup = shops();
     setup.write();
     let folder = setup.folder.path();
-    // Its name says whose it is, so no list is needed.
+    // The name contains the server, so no list is needed.
     let output = run(&setup, &["call", "shop.buy", "{\"item\": \"tea\"}"]);
     assert_eq!(stdout(&output).trim(), "{\"item\":\"tea\"}", "{}", stderr(&output));
     assert_eq!((starts(folder, "shop"), starts(folder, "bank")), (1, 0));
@@ -134,7 +134,7 @@ fn a_call_starts_the_one_server_that_it_needs() {
     assert!(output.status.success() && stdout(&output).contains("uptime_s"), "{}", stdout(&output));
     assert!(!stdout(&output).contains("stopped"), "they were only not started: {}", stdout(&output));
     assert_eq!((starts(folder, "shop"), starts(folder, "bank")), (1, 2));
-    // Its list is fresh, and has no such tool.
+    // Its list is fresh and lacks the tool.
     let output = run(&setup, &["call", "bank.rob"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
@@ -160,7 +160,7 @@ fn a_server_that_failed_a_moment_ago_is_not_waited_for() {
     let status = json(&run(&setup, &["status", "--json"]));
     let bad = &status["servers"][0];
     assert!(bad["last_error"].as_str().is_some_and(|error| error.contains("SHOP_KEY")), "{status}");
-    // Whoever calls it wants to know how it is now, and whoever edits the file has done something about it.
+    // A call always retries, and an edit of the file may have fixed the server.
     let called = run(&setup, &["call", "bad.anything"]);
     assert!(stderr(&called).contains("`bad` is down: "), "{}", stderr(&called));
     setup.write();
@@ -230,7 +230,7 @@ fn a_call_that_is_interrupted_is_cancelled_in_the_gateway_that_runs() {
     eventually("the server is told", || sees("notifications/cancelled"));
 }
 
-/// A command that runs until it is interrupted. Nothing of it outlives a test that fails.
+/// A command that runs until interrupted. A failed test leaves no process behind.
 struct Running(Child);
 
 impl Running {
@@ -303,7 +303,7 @@ fn a_status_that_is_followed_can_be_interrupted_while_it_asks() {
     assert!(follow.lines().next().is_some_and(|line| line.contains("\"pid\"")));
     let pid = Pid::from_raw(i32::try_from(site.child.id()).expect("a process id"));
     kill(pid, Signal::SIGSTOP).expect("it runs");
-    // It asks every second, and now waits for an answer.
+    // It polls each second, and now waits for an answer.
     std::thread::sleep(Duration::from_millis(1_500));
     assert_eq!(follow.interrupt(), Some(130));
 }
@@ -360,7 +360,7 @@ fn logs_show_what_was_written_of_a_server() {
     let mut follow =
         Running::new(follow.args(["logs", "bank", "--follow", "-n", "0"]).stdout(Stdio::piped()));
     let mut lines = follow.lines();
-    // Not before it looks.
+    // Not before its first poll.
     std::thread::sleep(Duration::from_millis(500));
     client.execute("bank.pay", json!({}));
     let line = lines.next().expect("a line");
@@ -532,7 +532,7 @@ impl Terminal {
     }
 }
 
-/// The examples of `--help` and of the README: what is called is what the search before it finds first.
+/// The examples of `--help` and of the README: the preceding search ranks the called tool first.
 #[cfg(feature = "tract")]
 #[test]
 fn the_search_of_each_example_finds_what_its_call_calls() {

@@ -1,7 +1,7 @@
-//! A remote service: an MCP server that wants a bearer token, and the authorization server that gives it.
+//! A remote service: an MCP server that requires a bearer token, and its authorization server.
 //!
-//! It is as strict as such services are: codes and refresh tokens are good once, PKCE is verified, the `resource` is
-//! compared, and a client with a secret must show it.
+//! As strict as real services: codes and refresh tokens work once, PKCE is verified, `resource` is compared,
+//! and a client with a secret must send it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,18 +24,18 @@ use tokio::net::TcpListener;
 
 use crate::fake;
 
-/// What the service is like.
+/// The behaviour of the service.
 #[derive(Clone)]
 pub struct Manner {
-    /// How long a token says that it lasts, in seconds.
+    /// The stated lifetime of a token, in seconds.
     pub expires_in: Option<u64>,
     /// Whether clients that register get a secret.
     pub secret: bool,
     /// Whether clients can register at all.
     pub registers: bool,
-    /// What is in its metadata besides, or in the place of what is there.
+    /// Additional metadata, overriding existing fields.
     pub metadata: Value,
-    /// Tools that want a scope of their own, by the name of the tool.
+    /// Tools that require a scope of their own, by tool name.
     pub scopes: BTreeMap<String, String>,
     /// What the user answers.
     pub user_says_no: bool,
@@ -78,31 +78,32 @@ struct Held {
     /// The scope of each token.
     tokens: HashMap<String, String>,
     refresh_tokens: HashMap<String, String>,
-    /// Everything secret that it ever gave.
+    /// Every secret it ever issued.
     given: BTreeSet<String>,
-    /// What was asked of it, in order: `register`, `authorize`, `code`, `refresh`, `client_credentials`, `mcp`, `refused`.
+    /// Requests received, in order: `register`, `authorize`, `code`, `refresh`, `client_credentials`, `mcp`,
+    /// `refused`.
     log: Vec<String>,
     count: u64,
     mood: Mood,
-    /// What came to the server itself in place of the authorization server.
+    /// Requests to the server that belong to the authorization server.
     strayed: Vec<String>,
 }
 
-/// What is wrong with it at the moment.
+/// The current fault.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mood {
     /// Nothing.
     #[default]
     Good,
-    /// The authorization server answers nothing but 503.
+    /// The authorization server answers everything with 503.
     Down,
-    /// The server does not tell any more where its authorization server is.
+    /// The server no longer names its authorization server.
     Forgetful,
-    /// The server takes no token, however new.
+    /// The server rejects every token, even new ones.
     Stubborn,
-    /// The authorization server takes a while to answer a renewal that it has made.
+    /// The authorization server delays its answer to a completed renewal.
     Slow,
-    /// The authorization server does not know the client any more.
+    /// The authorization server has forgotten the client.
     Estranged,
 }
 
@@ -121,7 +122,7 @@ impl Service {
                 let server = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
                 let behind = format!("http://{}", server.local_addr().expect("it is bound"));
                 tokio::spawn(fake::serve_http(manner.script.clone().into(), server));
-                let client = nonet::web::client().expect("a client");
+                let client = nonet::wire::web::client().expect("a client");
                 let service = Self(Arc::new(Inner { manner, base, behind, client, state: Mutex::default() }));
                 sender.send(service.clone()).expect("somebody waits");
                 let router = Router::new()
@@ -147,12 +148,12 @@ impl Service {
         format!("{}/mcp", self.0.base)
     }
 
-    /// How often something was asked.
+    /// How many requests of a kind were received.
     pub fn count(&self, what: &str) -> usize {
         self.held(|held| held.log.iter().filter(|entry| *entry == what).count())
     }
 
-    /// Every access token that was given is refused from now on, and with `all` every refresh token too.
+    /// Rejects all issued access tokens from now on, and with `all` all refresh tokens too.
     pub fn revoke(&self, all: bool) {
         self.held(|held| {
             held.tokens.clear();
@@ -166,12 +167,12 @@ impl Service {
         self.held(|held| held.mood = mood);
     }
 
-    /// What came to the server itself that was for the authorization server.
+    /// Requests to the server that belong to the authorization server.
     pub fn strayed(&self) -> Vec<String> {
         self.held(|held| held.strayed.clone())
     }
 
-    /// Panics if a text holds anything secret that it gave.
+    /// Panics if a text contains any issued secret.
     pub fn assert_hidden(&self, what: &str, text: &str) {
         let given = self.held(|held| held.given.clone());
         assert!(!given.is_empty(), "nothing was given yet");
@@ -334,7 +335,7 @@ async fn token(State(service): State<Service>, headers: HeaderMap, Form(params):
     answer.map_or_else(|refusal| *refusal, |answer| Json(answer).into_response())
 }
 
-/// The server behind it, for those who have a token.
+/// The server behind it, for requests with a token.
 async fn serve(
     State(service): State<Service>,
     method: Method,

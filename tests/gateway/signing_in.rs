@@ -1,4 +1,4 @@
-//! Servers that want an OAuth sign-in: `nonet login`, the tokens that come of it, and their end.
+//! Servers with an OAuth sign-in: `nonet login`, the resulting tokens, and their end.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ fn setup(service: &Service, keys: &str) -> Setup {
     Setup::new().server_of("web", &format!("url = '{}'\n{keys}", service.url()))
 }
 
-/// `nonet login`, as far as the address that it prints.
+/// Starts `nonet login` and returns the address that it prints.
 fn begin(folder: &Path, arguments: &[&str]) -> (Child, String) {
     let mut child = command(folder)
         .args(["login", "web", "--no-browser", "--timeout", "20s"])
@@ -55,7 +55,7 @@ fn browse(address: &str) -> (u16, String) {
 
 /// `nonet login` with a user who agrees.
 fn login(folder: &Path, arguments: &[&str]) -> Output {
-    nonet::web::crypto();
+    nonet::wire::web::crypto();
     let (child, address) = begin(folder, arguments);
     browse(&address);
     child.wait_with_output().expect("it ends")
@@ -114,9 +114,9 @@ fn a_sign_in_leads_from_a_refusal_to_a_call() {
     client.until_notice("sign_in_needed");
     assert_eq!(client.notices, [notice]);
 
-    nonet::web::crypto();
+    nonet::wire::web::crypto();
     let (child, address) = begin(folder.path(), &[]);
-    // Somebody else's page is no end of it.
+    // Somebody else's page does not end the sign-in.
     let back = address.split("redirect_uri=").nth(1).and_then(|rest| rest.split('&').next()).expect("it");
     let back = back.replace("%3A", ":").replace("%2F", "/");
     assert_eq!(browse(&format!("{back}?code=x&state=other")).0, 400);
@@ -126,7 +126,7 @@ fn a_sign_in_leads_from_a_refusal_to_a_call() {
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{output:?}");
 
-    // The gateway that runs takes it up, and never asked in between.
+    // The running gateway picks up the token and did not ask in between.
     client.until_ready("web");
     assert_eq!(json_of(&client.execute("web.echo", json!({ "a": 1 }))), json!({ "a": 1 }));
     assert!(service.count("refused") <= refusals + 1, "it was tried again and again");
@@ -156,7 +156,7 @@ fn a_sign_in_leads_from_a_refusal_to_a_call() {
 
 #[test]
 fn tokens_are_renewed_by_one_process_at_a_time() {
-    // Each token is about to end as soon as it is given, and each refresh token is good once.
+    // Each token is about to expire when issued, and each refresh token works once.
     let service = Service::start(Manner { expires_in: Some(5), secret: true, ..Manner::default() });
     let setup = setup(&service, "");
     setup.write();
@@ -219,7 +219,7 @@ fn a_sign_in_server_that_is_down_does_not_end_the_sign_in() {
     let service = Service::start(Manner { expires_in: Some(25), ..Manner::default() });
     let mut client = ready(&service);
     service.set(Mood::Down);
-    // The token lasts a little longer.
+    // The token is valid a little longer.
     assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
     service.revoke(false);
     let lost = fault(&mut client, "web.echo");
@@ -245,7 +245,7 @@ fn more_is_allowed_when_a_call_needs_it() {
     signed_in(client.folder.path(), &["--scope", "files:write"]);
     assert_eq!(service.count("authorize read files:write"), 1);
     assert_eq!(json_of(&client.execute("web.write", json!({}))), json!({}));
-    // What was allowed once is asked for again.
+    // A scope that was granted once is requested again.
     signed_in(client.folder.path(), &[]);
     assert_eq!(service.count("authorize read files:write"), 2);
 }
@@ -283,7 +283,7 @@ fn a_registered_client_is_used_as_it_is_configured() {
     let back = format!("http://localhost:{}/done", free.port());
     let folder =
         setup_of(&format!("oauth = {{ client_id = 'known', redirect_uri = '{back}', scopes = ['a b'] }}"));
-    nonet::web::crypto();
+    nonet::wire::web::crypto();
     let (child, address) = begin(folder.path(), &[]);
     assert!(address.contains("client_id=known") && address.contains("%2Fdone"), "{address}");
     browse(&address);
@@ -297,7 +297,7 @@ fn a_login_that_fails_says_why() {
         let service = Service::start(manner);
         let setup = setup(&service, "");
         setup.write();
-        nonet::web::crypto();
+        nonet::wire::web::crypto();
         let mut child = command(setup.folder.path())
             .args(["login", "web", "--no-browser", "--timeout", "2s"])
             .stdin(Stdio::null())
@@ -332,14 +332,14 @@ fn a_login_that_fails_says_why() {
     check(Manner { metadata, ..Manner::default() }, "issuer");
 }
 
-/// How often each of these was asked so far.
+/// How many requests of each kind were received so far.
 fn asked(service: &Service) -> [usize; 3] {
     ["refresh", "refused", "mcp"].map(|what| service.count(what))
 }
 
 #[test]
 fn gateways_that_have_lost_a_sign_in_leave_each_other_alone() {
-    // It is over, and it is not taken although it is renewed.
+    // The token has expired, and its renewal does not help.
     for mood in [Mood::Good, Mood::Stubborn] {
         let service = Service::start(Manner::default());
         let mut first = ready(&service);
@@ -368,7 +368,7 @@ fn a_renewal_outlives_the_call_that_wanted_it() {
     let call = json!({ "name": "web.echo", "params": {}, "timeout_ms": 300 });
     let late = client.call("execute_tool", call);
     assert_eq!(json_of(&late)["error"]["code"], "timeout", "{late}");
-    // The old refresh token is used up; the new one was not lost with the call.
+    // The old refresh token is used up; the new one survived the cancelled call.
     eventually("it goes on", || {
         (client.execute("web.echo", json!({}))["isError"] != json!(true)).then_some(())
     });
@@ -408,14 +408,14 @@ fn a_client_that_is_not_known_any_more_has_to_sign_in_anew() {
 
 #[test]
 fn a_login_ends_whatever_browsers_and_servers_do() {
-    nonet::web::crypto();
+    nonet::wire::web::crypto();
     let service = Service::start(Manner::default());
     let setup = setup(&service, "");
     setup.write();
     let (child, address) = begin(setup.folder.path(), &[]);
     let back = address.split("redirect_uri=http%3A%2F%2F").nth(1).and_then(|rest| rest.split("%2F").next());
     let back = back.expect("an address").replace("%3A", ":");
-    // Half a request, and a page that is loaded twice.
+    // Half a request, and a page loaded twice.
     let mut half = std::net::TcpStream::connect(&back).expect("it listens");
     std::io::Write::write_all(&mut half, b"GET /callback HTTP/1.1\r\n").expect("it reads");
     browse(&address);

@@ -1,4 +1,4 @@
-//! Servers of the old HTTP+SSE transport: told by `transport = "sse"`, or found out.
+//! Servers of the old HTTP+SSE transport: by `transport = "sse"`, or detected.
 
 use nonet::gateway::session::Caller;
 use serde_json::{Value, json};
@@ -15,10 +15,10 @@ use crate::{
     setup::{Setup, json_of, logged},
 };
 
-/// What chooses the transport: a word of the configuration, or nothing.
+/// Explicit transport, or none.
 const WAYS: [&str; 2] = ["transport = 'sse'", ""];
 
-/// Serves a script over HTTP+SSE in this process; its address, and its end.
+/// Serves a script over HTTP+SSE in this process; returns its address, and the task to await.
 async fn start(address: &str, mut script: Value) -> (String, JoinHandle<i32>) {
     script["legacy_sse"] = true.into();
     serve_script(address, script).await
@@ -133,7 +133,7 @@ async fn a_call_over_its_limit_is_cancelled_and_the_connection_stays() {
 #[tokio::test]
 async fn headers_of_the_configuration_are_sent_with_each_request() {
     for way in WAYS {
-        // The GET is refused without the token as well.
+        // The GET is also refused without the token.
         let (address, _) =
             start("127.0.0.1:0", json!({ "tools": tools(), "require_bearer": "s3cret" })).await;
         let keys = keys(&address, way) + "headers = { Authorization = 'Bearer s3cret', X-Team = 'blue' }";
@@ -166,7 +166,7 @@ async fn a_stream_that_breaks_off_is_opened_again() {
     for (way, script) in [
         (WAYS[0], json!({ "tools": tools(), "sse_breaks_after": 4 })),
         (WAYS[1], json!({ "tools": tools(), "sse_breaks_after": 4 })),
-        // The stream stays, and the session is forgotten.
+        // The stream stays open, but the session is forgotten.
         (WAYS[0], json!({ "tools": tools(), "session_expires_after": 5 })),
     ] {
         let inside = open(script, way).await;
@@ -214,7 +214,7 @@ async fn what_was_found_out_is_forgotten_with_the_server() {
     inside.until_listed("web").await;
     server.abort();
     let _ = server.await;
-    // At this address there is a server of streamable HTTP now.
+    // This address now has a streamable HTTP server.
     let listener = TcpListener::bind(&address).await.expect("the port is free again");
     let _again = tokio::spawn(fake::serve_http(json!({ "tools": [{ "name": "new" }] }).into(), listener));
     eventually("the new server is called", async || {
@@ -229,7 +229,7 @@ async fn an_endpoint_of_another_origin_is_refused() {
     for way in WAYS {
         let setup = Setup::new();
         let log = setup.path("messages");
-        // Another server, which must not see a thing.
+        // Another server, which must not receive anything.
         let (other, _) = start("127.0.0.1:0", json!({ "message_log": log })).await;
         let endpoint = format!("http://{other}/messages");
         let (address, _) = start("127.0.0.1:0", json!({ "tools": tools(), "sse_endpoint": endpoint })).await;

@@ -23,13 +23,13 @@ enum End {
 const ENDS: [End; 4] =
     [End::Eof, End::Signal(Signal::SIGTERM), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGKILL)];
 
-/// A moment in which a server has long been started.
+/// Long enough for a server to be started.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// Whether a process is there and is more than a name in the table.
+/// Whether a process is running, and not a zombie.
 fn alive(pid: &str) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
-    // `pid (name) state ...`; a zombie has ended and waits to be counted.
+    // `pid (name) state ...`; a zombie has ended but is not reaped.
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }

@@ -1,5 +1,5 @@
-//! Tasks of the protocol, on both sides: for clients that take them instead of a handle, and of servers that answer with
-//! one.
+//! Protocol tasks on both sides: for clients that use them instead of a handle, and from servers that answer
+//! with one.
 
 use std::path::PathBuf;
 
@@ -75,9 +75,9 @@ fn a_client_of_the_extension_gets_a_task_for_what_takes_long_and_its_result_with
     assert_eq!(state["status"], "completed", "{state}");
     assert_eq!(text_of(&state["result"]), "done");
     assert_eq!(state["result"]["resultType"], "complete");
-    // Nobody has to be told of what is followed.
+    // No notice for a task that the client polls.
     assert_eq!(notices_of(&client.execute("shop.fast")), Vec::<Value>::new());
-    // What is quick is no task.
+    // A quick call is not a task.
     assert_eq!(text_of(&client.execute("shop.fast")), "at once");
 }
 
@@ -171,7 +171,7 @@ fn a_task_of_2025_11_25_can_fail_be_cancelled_and_be_over_at_once() {
     assert_eq!((text_of(&result), &result["isError"]), ("out of order", &json!(true)));
     let state = client.request("tasks/get", json!({ "taskId": failed["taskId"] }))["result"].take();
     assert_eq!(state["status"], "failed", "{state}");
-    // A call that is refused is a task that has failed.
+    // A refused call is a failed task.
     let result = client.request("tasks/result", json!({ "taskId": unknown["taskId"] }))["result"].take();
     assert_eq!(json_of(&result)["error"]["code"], "unknown_tool", "{result}");
     let answer = client.request("tasks/get", json!({ "taskId": "job-0" }));
@@ -183,7 +183,7 @@ fn a_client_that_asks_for_no_task_gets_none() {
     let (mut client, _) = legacy();
     let handle = client.answer("execute_tool", json!({ "name": "shop.slow" }));
     assert_eq!(handle["state"], "running", "{handle}");
-    // An older revision has no tasks; the capability is not there.
+    // Older revisions have no tasks, so the capability is missing.
     let (setup, _) = shop(slow());
     let mut old = setup.start_silently();
     let answer = old.initialize("2025-06-18", json!({}));
@@ -232,7 +232,7 @@ async fn a_servers_task_is_cancelled_with_its_call_and_at_its_limit() {
     }
     let call = json!({ "name": "old.forever", "background": true });
     let handle = inside.answer("execute_tool", call).await;
-    // What the server says of its task is seen in ours.
+    // Our task shows the status of the server's task.
     let status = json!({ "task_id": handle["task_id"] });
     let told = json_of(&inside.execute("gateway.background_run", status.clone()).await);
     assert!(told["progress"]["message"].as_str().is_some_and(|text| text.ends_with("looks left")), "{told}");

@@ -39,7 +39,7 @@ fn guarded() -> Site {
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
 
-/// Shakes hands, and gives what comes back.
+/// Shakes hands and returns the reply.
 fn knock(site: &Site, path: &str, token: &str) -> Reply {
     let authorization = format!("Bearer {token}");
     let headers = Vec::from_iter((!token.is_empty()).then_some(("authorization", authorization.as_str())));
@@ -114,7 +114,7 @@ fn a_token_decides_what_a_client_sees() {
     let unknown = knock(&site, "/mcp/nothing", OWNER);
     assert_eq!((unknown.status, message(&unknown)), (404, "there is no profile `nothing`".into()));
 
-    // A session belongs to its profile: with another token it is not there.
+    // A session belongs to its profile: another token cannot reach it.
     let mut stolen = open("/mcp", READER);
     stolen.authorization = format!("Bearer {WRITER}");
     assert_eq!(stolen.request("ping", json!({})).status, 404);
@@ -140,14 +140,14 @@ fn changed_tokens_hold_for_the_next_request() {
     });
     client.authorization = format!("Bearer {newer}");
     assert_eq!(client.request("ping", json!({})).status, 200, "the session goes on");
-    // A fault in the entry leaves the profile and its token as they were.
+    // A faulty entry leaves the profile and its token unchanged.
     edit(&site, |text| text.replace(newer, "short"));
     eventually("the fault is told", || {
         let log = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
         log.contains("profiles.reader.tokens[0]: this value must have at least 16 characters").then_some(())
     });
     assert_eq!(client.request("ping", json!({})).status, 200);
-    // Without any token in the file anybody comes in.
+    // Without any token in the file, everyone has access.
     edit(&site, |text| {
         text.lines().filter(|line| !line.starts_with("tokens")).collect::<Vec<_>>().join("\n")
     });
@@ -157,7 +157,7 @@ fn changed_tokens_hold_for_the_next_request() {
 #[test]
 fn a_token_that_moves_to_another_profile_is_that_ones_alone() {
     let site = guarded();
-    // `reader` gets a fault and stays as it was, but for the token that `writer` has now.
+    // `reader` has a fault and keeps its old version, except for the token that now belongs to `writer`.
     edit(&site, |text| {
         text.replace(WRITER, READER).replacen(
             &format!("tokens = ['{READER}']"),
@@ -223,7 +223,7 @@ fn addresses_follow_the_profiles() {
     assert_eq!(profile_of(&mut WebClient::new(&site.address, "/mcp/writer")), ["shop"]);
     assert_eq!(old.request("ping", json!({})).status, 404);
     assert_eq!(knock(&site, "/mcp/reader", "").status, 404);
-    // The profile comes back; the sessions that it had do not, and those of others never left.
+    // The profile returns; its sessions do not. Other sessions were never closed.
     edit(&site, |text| format!("{text}\n[profiles.reader]\ncategories = ['files']\n"));
     eventually("the old address is there again", || {
         (knock(&site, "/mcp/reader", "").status == 200).then_some(())

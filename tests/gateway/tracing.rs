@@ -1,4 +1,4 @@
-//! Traces: what a collector gets, what servers are told of them, and what a collector that is not there costs.
+//! Traces: what a collector and the servers receive, and the cost of a missing collector.
 
 use std::{
     collections::BTreeMap,
@@ -20,11 +20,11 @@ use crate::{
     setup::{Setup, eventually, json_of},
 };
 
-/// A client's trace: its own id, and that of the client's span.
+/// A client's trace: the trace id, and the id of the client's span.
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// The parts of OTLP that are looked at.
+/// The parts of OTLP that the tests read.
 mod otlp {
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Request {
@@ -108,7 +108,7 @@ const SERVER: i32 = 2;
 const CLIENT: i32 = 3;
 const ERROR: i32 = 2;
 
-/// A span as a collector has it.
+/// A span as a collector receives it.
 #[derive(Clone, Debug)]
 struct Span {
     service: Value,
@@ -134,13 +134,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A collector that keeps what it gets.
+/// A collector that stores what it receives.
 #[derive(Clone, Default)]
 struct Collector {
     endpoint: String,
     spans: Arc<Mutex<Vec<Span>>>,
     headers: Arc<Mutex<Vec<HeaderMap>>>,
-    /// All that came, as it came.
+    /// All received bytes.
     bytes: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -186,7 +186,7 @@ impl Collector {
         }
     }
 
-    /// The environment of a gateway that sends its traces here, and soon.
+    /// The environment of a gateway that exports its traces here, soon.
     fn variables(&self) -> [(&str, &str); 3] {
         [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", &self.endpoint),
@@ -195,7 +195,7 @@ impl Collector {
         ]
     }
 
-    /// The spans of this name, once there are so many.
+    /// The spans of this name, once there are `count`.
     fn spans(&self, name: &str, count: usize) -> Vec<Span> {
         eventually(&format!("{count} spans `{name}`"), || {
             let all = self.spans.lock().unwrap();
@@ -209,7 +209,7 @@ impl Collector {
     }
 }
 
-/// A server whose tools answer, answer with an error, give back what they were asked, and never answer.
+/// A server with tools that answer, fail, echo their request, and never answer.
 fn shop() -> Setup {
     let tools = json!([
         { "name": "look", "on": { "request": true } },
@@ -227,7 +227,7 @@ fn start(setup: Setup, variables: &[(&str, &str)]) -> Client {
     client
 }
 
-/// A call under the client's trace: its result.
+/// Makes a call within the client's trace; returns its result.
 fn traced(client: &mut Client, tool: &str, arguments: Value, more: &[(&str, &str)]) -> Value {
     let mut meta = json!({ "traceparent": format!("00-{TRACE}-{PARENT}-01") });
     for (key, value) in more {
@@ -269,7 +269,7 @@ fn a_call_and_its_request_are_spans_of_the_clients_trace() {
     assert_eq!(request.attributes["nonet.server"], "shop");
     assert_eq!(request.attributes["nonet.outcome"], "ok");
 
-    // The server hangs under the request, and gets what else the client gave.
+    // The server's span is a child of the request's, and gets the client's other fields.
     let meta = &seen["params"]["_meta"];
     assert_eq!(meta["traceparent"], format!("00-{TRACE}-{}-01", request.id), "{seen}");
     assert_eq!(meta["tracestate"], "rojo=00f067aa0ba902b7");
@@ -277,7 +277,7 @@ fn a_call_and_its_request_are_spans_of_the_clients_trace() {
 
     let headers = collector.headers.lock().unwrap()[0].clone();
     assert_eq!(headers["authorization"], "Bearer abc");
-    // The log is as it was: a line for the call, and nothing of spans.
+    // The log is unchanged: one line per call, and nothing about spans.
     let log = client.stderr();
     assert!(log.contains("nonet::call: call client=test"), "{log}");
     assert!(!log.contains("tools/call") && !log.contains("gen_ai"), "{log}");
@@ -378,7 +378,7 @@ fn a_collector_that_is_not_there_costs_no_call_and_two_seconds_at_the_end() {
             [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "20")];
         let mut client = start(shop(), &variables);
         let began = Instant::now();
-        // More spans than wait at a time.
+        // More spans than the queue holds.
         for _ in 0..1_500 {
             client.execute("shop.say", json!({}));
         }

@@ -1,4 +1,4 @@
-//! The value of a result where a server wraps its text: `{"content": "..."}` beside the same text.
+//! The value of a result if a server wraps its text: `{"content": "..."}` beside the same text.
 
 use serde_json::{Value, json};
 
@@ -158,7 +158,7 @@ async fn an_action_may_select_from_its_result() {
     .await;
     assert_eq!(results[0]["result"], json!([42]));
     assert_eq!(results[1]["result"], json!({ "first": 42 }));
-    // The result of a call whose filter fails is there to be read.
+    // If a filter fails, the result of the call can still be read.
     for filter in [".rows[", ".rows | .name"] {
         let actions = json!([{ "name": "files.query", "select": filter }]);
         let report = inside.answer("run_parallel", json!({ "actions": actions })).await;

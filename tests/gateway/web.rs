@@ -1,4 +1,4 @@
-//! `nonet serve --http` and a client that speaks HTTP by hand, one connection per request.
+//! `nonet serve --http`, and a hand-written HTTP client with one connection per request.
 
 use std::{
     collections::BTreeMap,
@@ -66,7 +66,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Every JSON-RPC message in it, of an event stream or of plain JSON.
+    /// All JSON-RPC messages of the reply, from an event stream or plain JSON.
     pub fn messages(&self) -> Vec<Value> {
         if !self.headers.get("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {
             return serde_json::from_str(&self.body).into_iter().collect();
@@ -89,7 +89,7 @@ impl Reply {
     }
 }
 
-/// Sends one request; the headers come beside `Host`, `Accept` and `Content-Type` unless they replace them.
+/// Sends one request; `headers` are added to `Host`, `Accept` and `Content-Type`, or replace them.
 pub fn http(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
     let mut all = BTreeMap::from([
         ("host", address),
@@ -143,7 +143,7 @@ pub struct WebClient {
     pub address: String,
     pub path: String,
     pub session: String,
-    /// The value of `Authorization`; none is sent if it is empty.
+    /// The value of `Authorization`; not sent if empty.
     pub authorization: String,
     last_id: i64,
 }

@@ -1,14 +1,14 @@
-//! Whether one name, or one choice, may stand for another: by its words, by what means the same, or by a slip of the pen.
+//! Whether one name or value may mean another: by its words, as a synonym, or as a typo.
 
 use std::collections::BTreeSet;
 
 use super::repair::bare;
 
-/// Keys that are no param of any tool, whatever its params are called.
+/// Keys that are never a param, whatever a tool's params are called.
 const NO_PARAMS: &[&str] =
     &["callid", "dryrun", "explanation", "jsonrpc", "thought", "thoughts", "toolcallid", "toolname"];
 
-/// Words of a key whose value is what is left alone, or another than the one meant.
+/// Words of a key that negate its value or point at another object.
 const OPPOSITES: &[&str] = &[
     "after",
     "before",
@@ -45,15 +45,15 @@ const OPPOSITES: &[&str] = &[
     "until",
     "without",
 ];
-/// Words for where something comes from, and where it goes to.
+/// Words for a source, and for a destination.
 const STARTS: &[&str] = &["from", "origin", "source", "src"];
 const ENDS: &[&str] = &["dest", "destination", "dst", "target", "to"];
-/// Words of a key that say what its value is counted in.
+/// Words of a key that name a unit.
 const UNITS: &[&str] = &[
     "ms", "millis", "s", "sec", "secs", "seconds", "min", "minutes", "hours", "days", "b", "bytes", "kb",
     "mb", "gb", "px", "percent",
 ];
-/// Names that models give each other's params.
+/// Names that models confuse for params.
 const SYNONYMS: &[&[&str]] = &[
     &["path", "file", "filepath", "filename", "target", "location", "directory", "dir", "folder", "uri"],
     &[
@@ -84,7 +84,7 @@ const SYNONYMS: &[&[&str]] = &[
     &["city", "location", "place", "town"],
 ];
 
-/// The words of a key, in lower case.
+/// Returns the lower-case words of a key.
 fn key_words(key: &str) -> BTreeSet<String> {
     let mut words = vec![String::new()];
     let mut lower = false;
@@ -99,14 +99,14 @@ fn key_words(key: &str) -> BTreeSet<String> {
     }
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
-/// Whether `one` may be another name of `other`: the words of one are in the other, they are a slip apart, or one is
-/// used for the other.
+/// Whether `one` may be another name of `other`: one contains the other's words, or they differ by a typo or
+/// a synonym.
 pub(super) fn alike(one: &str, other: &str) -> bool {
     if NO_PARAMS.contains(&bare(one).as_str()) {
         return false;
     }
     let (first, second) = (key_words(one), key_words(other));
-    // 5 seconds are not 5 milliseconds, and what to exclude is not what to delete.
+    // 5 seconds are not 5 milliseconds; what to exclude is not what to delete.
     let differs =
         |words: &[&str]| first.symmetric_difference(&second).any(|word| words.contains(&word.as_str()));
     if differs(UNITS) || differs(OPPOSITES) {
@@ -123,7 +123,7 @@ pub(super) fn alike(one: &str, other: &str) -> bool {
     is_close(&first, &second)
         || SYNONYMS.iter().any(|group| group.contains(&first.as_str()) && group.contains(&second.as_str()))
 }
-/// Whether two words are a slip of writing apart, or one is the beginning of the other.
+/// Whether two words differ by a typo, or one is a prefix of the other.
 pub(super) fn is_close(one: &str, other: &str) -> bool {
     let (short, long) =
         (one.chars().count().min(other.chars().count()), one.chars().count().max(other.chars().count()));
@@ -134,11 +134,11 @@ pub(super) fn is_close(one: &str, other: &str) -> bool {
         || other.starts_with(one)
         || strsim::damerau_levenshtein(one, other) <= (short / 4).max(1)
 }
-/// Whether two values of a list differ in letter case only.
+/// Whether two options differ only in letter case.
 pub(super) fn is_other_case(option: &str, text: &str) -> bool {
     option.to_lowercase() == text.to_lowercase()
 }
-/// Whether they also differ in separators between letters.
+/// Whether they differ only in case and in separators between letters.
 pub(super) fn is_written_apart(option: &str, text: &str) -> bool {
     let joined = |text: &str| {
         let text = text.trim_end_matches(['.', ',', ';', '!']).to_lowercase();

@@ -1,4 +1,4 @@
-//! Params of the right shape: a call to copy, and a corrected one for a caller whose own do not fit.
+//! Params of the right shape: a call to copy, and a correction of params that do not fit.
 
 use serde_json::{Map, Value, json};
 
@@ -12,18 +12,18 @@ use super::{
     signature::{kind, properties, required},
 };
 
-/// How deep what is missing is filled in, and with how many values.
+/// How deep missing values are filled in, and with how many values.
 const MAX_FILLED_DEPTH: usize = 5;
 const MAX_FILLED: usize = 60;
-/// How many items a list is filled with, if it has to have several.
+/// The most placeholder items in a list with a minimum length.
 const MAX_ITEMS: u64 = 3;
-/// The largest default or example that is repeated, in bytes of JSON, and how many values it may have.
+/// The largest default or example to repeat, in bytes of JSON, and its largest number of values.
 const MAX_SHOWN: usize = 1_000;
 const MAX_SHOWN_VALUES: usize = 100;
 
 impl Schema {
-    /// A params object to copy: an example of the schema's own, else every required parameter, filled in as far as the schema
-    /// says what belongs there.
+    /// Returns a params object to copy: the schema's own example, or else all required parameters, filled in
+    /// as far as the schema describes them.
     pub fn example(&self) -> Map<String, Value> {
         let own = self.raw().get("examples").and_then(|all| all.get(0)).filter(|own| is_small(own));
         if let Some(own @ Value::Object(fields)) = own
@@ -35,14 +35,14 @@ impl Schema {
     }
 }
 
-/// Whether a value of a schema is worth repeating.
+/// Whether a schema's value is small enough to repeat.
 fn is_small(value: &Value) -> bool {
     values(value) <= MAX_SHOWN_VALUES && value.to_string().len() <= MAX_SHOWN
 }
 
 impl<'a> Repair<'a> {
-    /// `value` without what does not fit, and with a placeholder for each required thing that is
-    /// missing; `made_up` is set if there are any, or if something that was wanted is left out. `None`: nothing of it fits.
+    /// Removes what does not fit from `value` and adds a placeholder for each missing required value. Sets
+    /// `made_up` if a placeholder was added or an intended value was removed. `None`: nothing fits.
     pub(super) fn pruned(
         &self,
         schema: &'a Value,
@@ -55,7 +55,7 @@ impl<'a> Repair<'a> {
         }
         let views = self.views(schema);
         if let Some(near) = self.nearest_option(&views, value) {
-            // Whether it was meant is for the caller to say.
+            // Only the caller knows whether it was meant.
             *made_up = true;
             return Some(near);
         }
@@ -90,13 +90,13 @@ impl<'a> Repair<'a> {
         let mut out = Map::new();
         for (key, field) in fields {
             let kept = match views.iter().find_map(|view| property(view, key)) {
-                // A key that the schema does not name is more likely wrong than wanted.
+                // An undeclared key is more likely wrong than intended.
                 None if named => None,
                 None => Some(field.clone()),
                 Some(Value::Bool(true)) if named && !views.iter().any(|view| names(view, key)) => None,
                 Some(schema) => {
                     let kept = self.pruned(schema, field, made_up, depth + 1);
-                    // Without it the call would mean something else.
+                    // Without it, the call would mean something else.
                     *made_up |= kept.is_none() && views.iter().any(|view| names(view, key));
                     kept
                 }
@@ -116,7 +116,7 @@ impl<'a> Repair<'a> {
         out
     }
 
-    /// The listed value that a misspelt one is nearest to, if one is nearer than all others.
+    /// Returns the option nearest to a misspelt one, if one is nearer than all others.
     fn nearest_option(&self, views: &[&'a Value], value: &Value) -> Option<Value> {
         let given = value.as_str()?.trim().to_lowercase();
         let inner = branches(views).flat_map(|branch| self.views(branch)).collect::<Vec<_>>();
@@ -136,7 +136,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// What stands for a missing value, and whether it can be nothing else.
+    /// Returns a placeholder for a missing value, and whether no other value is possible.
     pub(super) fn filler(&self, schema: &'a Value) -> (Value, bool) {
         let mut left = MAX_FILLED;
         self.filled(schema, 0, &mut left)
@@ -185,7 +185,7 @@ impl<'a> Repair<'a> {
                 .collect();
             return items.map_or_else(placeholder, |items| (Value::Array(items), false));
         }
-        // Of several shapes the first that has an inside.
+        // Of several shapes, take the first with members.
         let inside = branches(&views)
             .map(|branch| self.filled(branch, depth + 1, left).0)
             .find(|filled| filled.is_object() || filled.is_array());

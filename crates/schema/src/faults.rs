@@ -1,4 +1,4 @@
-//! Why params do not fit, in words that help to write them again.
+//! Why params do not fit, worded so that a model can correct them.
 
 use jsonschema::{ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Map, Value, json};
@@ -12,20 +12,20 @@ use super::{
     signature::{kind, properties, required},
 };
 
-/// How many faults of one params object are told.
+/// The most faults reported for one params object.
 const MAX_FAULTS: usize = 8;
-/// The longest message about one fault, in characters.
+/// The longest message of a fault, in characters.
 pub(super) const MAX_MESSAGE: usize = 240;
-/// How much of a value is repeated, in characters.
+/// How much of a value is quoted, in characters.
 const MAX_VALUE: usize = 80;
-/// How much may be looked at to find every fault: subschemas times values in the params, and times
-/// bytes of the params. For each fault of each alternative the validator keeps a copy of the part in
-/// question, and a kilobyte beside it.
+/// The work allowed to find every fault: subschemas times values in the params, and times bytes of the
+/// params. For each fault of each alternative, the validator keeps a copy of the faulty part and about a
+/// kilobyte.
 const MAX_LOOKS: u64 = 100_000;
 const MAX_COPIES: u64 = 64_000_000;
 
 impl Inner {
-    /// What is wrong with `given`, which has no reading.
+    /// Explains what is wrong with `given`, which has no valid reading.
     pub(super) fn misfit(&self, given: &Value) -> Misfit {
         let Value::Object(fields) = given else {
             let found = clip(&given.to_string(), MAX_VALUE);
@@ -33,13 +33,13 @@ impl Inner {
             let faults = vec![format!("params: {found} is not an object")];
             return Misfit { faults, example, example_fits: false };
         };
-        // What can be repaired is not what is in the way.
+        // Report only the faults that repairs cannot fix.
         let repaired = Repair::new(&self.raw, Last::None).params(fields, &mut Vec::new());
         let (example, example_fits) = self.example_of(repaired.clone());
         Misfit { faults: self.faults(&Value::Object(repaired)), example, example_fits }
     }
 
-    /// The same for params that have two readings.
+    /// The same for params with two valid readings.
     pub(super) fn ambiguous(
         &self,
         given: &Value,
@@ -47,20 +47,16 @@ impl Inner {
         other: &Map<String, Value>,
     ) -> Misfit {
         let shown = |params: &Map<String, Value>| clip(&json!(params).to_string(), MAX_VALUE);
-        let fault = format!(
-            "params: they can be read in more than one way: as {} or as {}",
-            shown(one),
-            shown(other)
-        );
+        let fault = format!("params: ambiguous: they could mean {} or {}", shown(one), shown(other));
         let mut misfit = self.misfit(given);
         misfit.faults.insert(0, fault);
         misfit.faults.truncate(MAX_FAULTS);
-        // Offering one of the two would be the guess.
+        // Offering either reading would be a guess.
         misfit.example_fits = false;
         misfit
     }
 
-    /// What can be kept of `fields`, with placeholders, and whether that fits as it stands.
+    /// Corrects `fields` with placeholders. Returns the result and whether it fits as it is.
     pub(super) fn example_of(&self, fields: Map<String, Value>) -> (Map<String, Value>, bool) {
         let repair = Repair::new(&self.raw, Last::None);
         let own = properties(&self.raw);
@@ -75,7 +71,7 @@ impl Inner {
                 required(&self.raw).map(|name| (name.to_string(), filler(name))).collect()
             }
         };
-        // The validator knows more than the repairs do: patterns, formats.
+        // The validator also checks patterns and formats, unlike the repairs.
         let whole = Value::Object(example.clone());
         if let Some(validator) = self.cheap(&whole) {
             for error in validator.iter_errors(&whole) {
@@ -102,7 +98,7 @@ impl Inner {
         (example, fits)
     }
 
-    /// The validator, if finding every fault of `value` with it costs little.
+    /// Returns the validator, if listing every fault of `value` is cheap.
     fn cheap(&self, value: &Value) -> Option<&jsonschema::Validator> {
         let compiled = self.ready()?;
         let Cost::Simple(subschemas) = compiled.cost else { return None };
@@ -116,25 +112,25 @@ impl Inner {
         match self.cheap(value) {
             Some(validator) => {
                 for error in validator.iter_errors(value) {
-                    self.tell(&error, &mut faults, 0);
+                    self.report(&error, &mut faults, 0);
                 }
             }
-            None => self.tell_plainly(value, &mut faults),
+            None => self.report_top_level(value, &mut faults),
         }
-        let mut told: Vec<String> = Vec::new();
+        let mut messages: Vec<String> = Vec::new();
         for fault in faults {
-            if told.len() < MAX_FAULTS && !told.contains(&fault) {
-                told.push(fault);
+            if messages.len() < MAX_FAULTS && !messages.contains(&fault) {
+                messages.push(fault);
             }
         }
-        if told.is_empty() {
-            told.push("params: they do not fit the schema".into());
+        if messages.is_empty() {
+            messages.push("params: they do not fit the schema".into());
         }
-        told
+        messages
     }
 
-    /// One fault; of alternatives that all fail, the faults of the one that was meant.
-    fn tell(&self, error: &ValidationError<'_>, out: &mut Vec<String>, depth: usize) {
+    /// Reports one fault. If all alternatives fail, reports the faults of the intended one.
+    fn report(&self, error: &ValidationError<'_>, out: &mut Vec<String>, depth: usize) {
         if out.len() >= 2 * MAX_FAULTS {
             return;
         }
@@ -145,7 +141,7 @@ impl Inner {
                 let mut meant = context.iter().filter(|branch| meant(branch, &path));
                 if let (Some(only), None, true) = (meant.next(), meant.next(), depth < 8) {
                     for inner in only {
-                        self.tell(inner, out, depth + 1);
+                        self.report(inner, out, depth + 1);
                     }
                     return;
                 }
@@ -153,7 +149,7 @@ impl Inner {
                 let kinds: Vec<String> = branches.into_iter().flatten().map(kind).collect();
                 match &kinds[..] {
                     [] => error.masked_with(value).to_string(),
-                    _ => format!("{value} fits none of {}", clip(&kinds.join("|"), MAX_VALUE)),
+                    _ => format!("{value} does not fit any of {}", clip(&kinds.join("|"), MAX_VALUE)),
                 }
             }
             _ => error.masked_with(value).to_string(),
@@ -161,8 +157,8 @@ impl Inner {
         out.push(clip(&format!("params{}: {message}", clip(&path, MAX_VALUE)), MAX_MESSAGE));
     }
 
-    /// Faults of the fields on top, where the validator is not asked for them.
-    fn tell_plainly(&self, value: &Value, out: &mut Vec<String>) {
+    /// Reports faults of top-level fields without the validator.
+    fn report_top_level(&self, value: &Value, out: &mut Vec<String>) {
         let Some(fields) = value.as_object() else { return };
         let repair = Repair::new(&self.raw, Last::None);
         for name in required(&self.raw).filter(|name| !fields.contains_key(*name)) {
@@ -185,7 +181,7 @@ impl Inner {
     }
 }
 
-/// Whether an alternative is the one that was meant: the value has its type, and its marks.
+/// Whether an alternative is the intended one: the value has its type and its constants.
 fn meant(faults: &[ValidationError<'_>], path: &str) -> bool {
     !faults.iter().any(|fault| {
         let at = fault.instance_path().to_string();

@@ -1,6 +1,5 @@
-//! Whether a value can be right, judged by the common keywords alone, and generously: what is not
-//! known here counts as right. Repairs rest on it; what they make of params goes through the real
-//! validator.
+//! Whether a value can fit, judged by the common keywords only, and generously: unknown keywords count as
+//! satisfied. Repairs rely on it; the real validator checks their result.
 
 use serde_json::Value;
 
@@ -10,11 +9,11 @@ use super::{
     signature::{properties, required},
 };
 
-/// How many subschemas are looked at together for one value.
+/// The most subschemas considered together for one value.
 const MAX_VIEWS: usize = 64;
 
 impl<'a> Repair<'a> {
-    /// Whether `value` may fit. What is not judged here counts as fitting.
+    /// Whether `value` may fit. Keywords unknown here count as satisfied.
     pub(super) fn fits(&self, schema: &'a Value, value: &Value, depth: usize) -> bool {
         if depth > MAX_DEPTH || self.left.get() == 0 {
             return true;
@@ -77,7 +76,7 @@ impl<'a> Repair<'a> {
             }
     }
 
-    /// The schema of the item at `at`: its own in a tuple, else that of all others.
+    /// Returns the schema of the item at `at`: its own in a tuple, or else the one for all others.
     pub(super) fn item_schema(&self, view: &'a Value, at: usize) -> Option<&'a Value> {
         let (tuple, others) = match self.prefix_items {
             true => (view.get("prefixItems"), view.get("items")),
@@ -104,7 +103,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Whether the schema names `kind` among its types, or takes values of that kind.
+    /// Whether the schema lists `kind` among its types, or accepts a value of that kind.
     pub(super) fn allows(&self, views: &[&'a Value], kind: &str) -> bool {
         let mut stated = false;
         let all = views.iter().all(|view| match view.get("type") {
@@ -129,13 +128,13 @@ impl<'a> Repair<'a> {
         all && stated
     }
 
-    /// Whether values of that kind are not ruled out.
+    /// Whether values of that kind are not excluded.
     pub(super) fn may_be(&self, views: &[&'a Value], kind: &str) -> bool {
         let silent = views.iter().all(|view| view.get("type").is_none());
         silent || self.allows(views, kind)
     }
 
-    /// The subschemas that all judge the same value: the schema, what it refers to, and its `allOf`.
+    /// Returns all subschemas that judge the same value: the schema, its references, and its `allOf`.
     pub(super) fn views(&self, schema: &'a Value) -> Vec<&'a Value> {
         let mut views = Vec::new();
         let mut next = vec![schema];
@@ -154,7 +153,7 @@ impl<'a> Repair<'a> {
         views
     }
 
-    /// The names of the fields of a part of the schema that takes objects.
+    /// Returns the field names of a subschema that accepts objects.
     pub(super) fn object_fields(&self, schema: &'a Value) -> Option<Vec<&'a str>> {
         let views = self.views(schema);
         let names: Vec<&str> = views
@@ -166,7 +165,7 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// The values that an `enum` or a `const` lists.
+/// Returns the values of an `enum` or a `const`.
 pub(super) fn options<'a>(views: &[&'a Value]) -> impl Iterator<Item = &'a Value> {
     views.iter().flat_map(|view| {
         let list = view.get("enum").and_then(Value::as_array).into_iter().flatten();
@@ -178,7 +177,7 @@ pub(super) fn names(view: &Value, key: &str) -> bool {
     properties(view).is_some_and(|all| all.contains_key(key))
 }
 
-/// The schema of the field `key`, as far as that can be told without matching patterns.
+/// Returns the schema of the field `key`, ignoring patterns.
 pub(super) fn property<'a>(view: &'a Value, key: &str) -> Option<&'a Value> {
     if let Some(own) = properties(view).and_then(|all| all.get(key)) {
         return Some(own);
@@ -186,7 +185,7 @@ pub(super) fn property<'a>(view: &'a Value, key: &str) -> Option<&'a Value> {
     view.get("additionalProperties").filter(|_| view.get("patternProperties").is_none())
 }
 
-/// Whether two values are the same for JSON Schema: 1 is 1.0.
+/// Whether two values are equal in JSON Schema, where 1 equals 1.0.
 pub(super) fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one == other || one.as_f64() == other.as_f64(),

@@ -1,10 +1,9 @@
-//! A tool's JSON Schema: what it accepts, how it reads on one line, and what a call that does not
-//! fit may have meant.
+//! A tool's JSON Schema: what it accepts, how it reads on one line, and what an invalid call may have meant.
 //!
-//! The strict reading comes first. Only when it fails, and exactly one other reading fits, is that
-//! one taken, and the caller is told what was repaired. Neither callers nor servers are trusted with
-//! our time: `limits` says what a schema may cost, and what it cannot say is watched here. This room
-//! knows JSON and JSON Schema alone.
+//! The strict reading comes first. If it fails and exactly one other reading fits, that one is used, and the
+//! caller gets a note per repair. Neither callers nor servers may waste our time: `limits` bounds the cost of
+//! a schema in advance, and reading is watched where no bound is known. This crate knows JSON and JSON Schema
+//! only.
 
 mod alike;
 mod example;
@@ -36,37 +35,37 @@ pub use repair::bare;
 use serde_json::{Map, Value, json};
 pub use signature::Parameter;
 
-/// How long a schema of unknown cost may take to read params, and to compile, which is done once.
+/// The time limit of a schema with unknown cost, for reading params and for compiling (once).
 const READ_LIMIT: Duration = Duration::from_secs(1);
 const COMPILE_LIMIT: Duration = Duration::from_secs(5);
-/// How many watched threads there are at most, those that never come back included.
+/// The most watched threads, including those that never return.
 const MAX_THREADS: usize = 16;
-/// The stack of a watched thread: a recursive schema follows the value as deep as it goes. Only what
-/// is used of it takes memory.
+/// The stack of a watched thread: a recursive schema descends as deep as the value. Only the used part takes
+/// memory.
 const STACK: usize = 64 << 20;
-/// The deepest value that a recursive schema follows.
+/// The deepest value accepted by a recursive schema.
 const MAX_VALUE_DEPTH: usize = 160;
-/// How often a pattern may try another way before it counts as undecided.
+/// How often a pattern may backtrack before it counts as undecided.
 const BACKTRACK_LIMIT: usize = 100_000;
-/// The most memory that one compiled pattern takes, in bytes, and that matching it takes.
+/// The memory limit of a compiled pattern, and of matching it, in bytes.
 const PATTERN_BYTES: usize = 4 << 20;
 const PATTERN_CACHE_BYTES: usize = 1 << 20;
 
-/// An input schema, compiled when it is first needed.
+/// An input schema, compiled on first use.
 #[derive(Clone, Debug)]
 pub struct Schema {
     inner: Arc<Inner>,
 }
 
-/// What a watched thread shares with the schema.
+/// The state shared with watched threads.
 #[derive(Debug)]
 struct Inner {
     raw: Raw,
     tool: String,
     compiled: OnceLock<Result<Compiled, String>>,
-    /// Set once reading took too long: the schema counts as broken from then on.
+    /// Set once reading took too long: from then on the schema counts as broken.
     overran: AtomicBool,
-    /// Held while a thread is watched, so that a definition has one that never comes back at most.
+    /// Held while a thread is watched, so at most one thread per definition can hang.
     turn: Mutex<()>,
 }
 
@@ -96,34 +95,34 @@ struct Compiled {
     cost: Cost,
 }
 
-/// Params as they go to the server.
+/// Valid params, ready for the server.
 #[derive(Debug, PartialEq)]
 pub struct Reading {
     /// The params object.
     pub params: Map<String, Value>,
-    /// What was changed to make it fit, each in a few words; empty for the strict reading.
+    /// A short note per repair; empty for the strict reading.
     pub repaired: Vec<String>,
 }
 
 /// Why params do not fit.
 #[derive(Debug, PartialEq)]
 pub struct Misfit {
-    /// Each with its path, what was found and what was expected.
+    /// Each fault with its path, the value found and what was expected.
     pub faults: Vec<String>,
-    /// A params object of the right shape: what was given, as far as it can be kept, with
-    /// `<type>` placeholders for what is missing.
+    /// A params object of the right shape: the given values as far as possible, with `<type>` placeholders
+    /// for missing ones.
     pub example: Map<String, Value>,
-    /// Whether `example` fits as it stands, with nothing made up.
+    /// Whether `example` fits as it is, without placeholders.
     pub example_fits: bool,
 }
 
 impl Schema {
-    /// Takes a schema as a server gave it. Anything but an object counts as "any object".
+    /// Wraps a schema from a server. Anything but an object means "any object".
     pub fn new(raw: Value) -> Self {
         Self::made("", Raw::Own(raw))
     }
 
-    /// The same for the tool of this name, which models may wrap its params in.
+    /// The same for a named tool: models may wrap params in the tool's name.
     pub fn of_tool(tool: &str, raw: Value) -> Self {
         Self::made(tool, Raw::Own(raw))
     }
@@ -144,19 +143,19 @@ impl Schema {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The schema, verbatim.
+    /// Returns the schema, verbatim.
     pub fn raw(&self) -> &Value {
         &self.inner.raw
     }
 
-    /// Why the schema cannot be used to check params, if so. Such a tool stays callable; its params
-    /// go through unchecked.
+    /// Returns why the schema cannot check params, if so. Such a tool stays callable; its params go through
+    /// unchecked.
     pub fn broken(&self) -> Option<&str> {
         self.compiled().err()
     }
 
-    /// Whether params are read in microseconds: nearly always. If not, reading may take up to a second, and the first time
-    /// some more.
+    /// Whether reading takes microseconds, as it nearly always does. Otherwise it may take up to a second,
+    /// and longer the first time.
     pub fn is_quick(&self) -> bool {
         match self.inner.compiled.get() {
             Some(Ok(compiled)) => matches!(compiled.cost, Cost::Simple(_)),
@@ -178,7 +177,11 @@ impl Schema {
         }
     }
 
-    /// Reads what a caller sent as params.
+    /// Reads params as a caller sent them.
+    ///
+    /// # Errors
+    ///
+    /// The faults, with a corrected example.
     pub fn read(&self, given: Value) -> Result<Reading, Misfit> {
         let given = match given {
             Value::Null => Value::Object(Map::new()),
@@ -199,7 +202,8 @@ impl Schema {
         }
     }
 
-    /// Compiled once. A reference to another document is never fetched: it makes the schema broken.
+    /// Compiles the schema once. References to other documents are never fetched; they make the schema
+    /// broken.
     fn compiled(&self) -> Result<&Compiled, &str> {
         if self.inner.overran.load(Ordering::Relaxed) {
             return Err("checking params against the schema took too long, or failed");
@@ -219,8 +223,8 @@ impl Schema {
         compiled.as_ref().map_err(String::as_str)
     }
 
-    /// Runs `work` on a thread of its own for as long as the limit allows. `None`: it ran over, and
-    /// the schema counts as broken from now on; or too many others have.
+    /// Runs `work` on a watched thread. `None`: the thread ran out of time, so the schema counts as broken
+    /// from now on; or too many threads are already hanging.
     fn watched<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> T + Send + 'static) -> Option<T> {
         let _turn = self.inner.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.inner.overran.load(Ordering::Relaxed) {
@@ -230,22 +234,22 @@ impl Schema {
         if let Err(Undone::Late) = done {
             self.inner.overran.store(true, Ordering::Relaxed);
             let tool = &self.inner.tool;
-            tracing::warn!(tool, "checking params took too long; from now on they go through unchecked");
+            tracing::warn!(tool, "checking params took too long; they now go through unchecked");
         }
         done.ok()
     }
 }
 
-/// Why work on a thread of its own gave nothing.
+/// Why work on a watched thread has no result.
 enum Undone {
-    /// It did not end in time, or it panicked.
+    /// The work took too long, or panicked.
     Late,
-    /// There was no thread for it.
+    /// No thread was available.
     NotBegun,
 }
 
-/// What `work` gives on a thread of its own, if it ends in time. A thread cannot be ended from
-/// outside: one that is late goes on.
+/// Runs `work` on a thread of its own and returns its result, if in time. A thread cannot be killed: a late
+/// one keeps running.
 fn spawn<T: Send + 'static>(
     inner: &Arc<Inner>,
     limit: Duration,
@@ -267,7 +271,7 @@ fn spawn<T: Send + 'static>(
     let inner = inner.clone();
     let thread = move || {
         let _running = running;
-        // Nobody listens any more if it took too long.
+        // The receiver is gone if the work took too long.
         let _ = send.send(work(&inner));
     };
     let thread = std::thread::Builder::new().name("schema".into()).stack_size(STACK).spawn(thread);

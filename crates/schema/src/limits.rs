@@ -1,43 +1,42 @@
-//! What a server's schema may cost before it is compiled.
+//! The cost of a server's schema, estimated before compiling it.
 //!
-//! Servers are not trusted: a schema can be written so that checking one small value takes forever.
-//! This part looks at the text of a schema alone. It refuses what can never be bounded, and says of
-//! the rest whether checking is surely cheap or has to be watched.
+//! Servers are not trusted: a schema can make the check of a small value take forever. From the text of a
+//! schema alone, this module refuses what has no bound and says of the rest whether checking is certainly
+//! cheap or must be watched.
 
 use std::collections::{BTreeSet, HashMap};
 
 use jsonschema::Draft;
 use serde_json::Value;
 
-/// The longest schema, in bytes of its text, about.
+/// The longest schema text, in bytes, about.
 const MAX_BYTES: usize = 1_000_000;
-/// How deep a schema may nest.
+/// The deepest nesting of a schema.
 const MAX_NESTING: usize = 100;
-/// How many subschemas may judge one and the same value.
+/// The most subschemas that may judge the same value.
 const MAX_IN_PLACE: u64 = 10_000;
-/// How many of them may stand behind each other.
+/// The longest chain of subschemas for the same value.
 const MAX_CHAIN: u64 = 100;
-/// How many subschemas a simple schema has, each counted as often as it is reached.
+/// The most subschemas in a simple schema, each counted once per path to it.
 const SIMPLE_TOTAL: u64 = 2_000;
-/// How many subschemas may stand behind each other, references followed into properties and items.
-/// Looking at one takes a little of the stack.
+/// The longest chain of subschemas, including references into properties and items. Visiting one takes some
+/// stack.
 const MAX_PATH: u64 = 1_000;
-/// How many different patterns with a counted repetition a schema may have: each compiles to as
-/// much as the limit on one pattern allows.
+/// The most distinct patterns with a counted repetition: each may compile to the limit of one pattern.
 const MAX_COUNTED: usize = 64;
-/// How often a simple pattern repeats something.
+/// The most repetitions in a simple pattern.
 const SIMPLE_REPEATS: u64 = 1_000;
 
-/// What checking a value costs.
+/// The cost of checking a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cost {
-    /// At most so many subschemas for each part of the value.
+    /// At most this many subschemas per part of the value.
     Simple(u64),
-    /// Not known beforehand.
+    /// Unknown in advance.
     Open,
 }
 
-/// Keywords with one schema for the same value, with a list of them, and with a map of them.
+/// Keywords with one schema, a list, and a map of schemas for the same value.
 const SAME_ONE: [&str; 4] = ["not", "if", "then", "else"];
 const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 const SAME_MAP: [&str; 2] = ["dependentSchemas", "dependencies"];
@@ -55,12 +54,13 @@ const PART_ONE: [&str; 8] = [
 const PART_LIST: [&str; 2] = ["prefixItems", "items"];
 const PART_MAP: [&str; 2] = ["properties", "patternProperties"];
 
-/// What checking against `schema` (`it`, in what is told) costs, or why it must not be tried.
+/// Returns the cost of checking against `schema`, or why it must not be tried. In messages, `it` is the
+/// schema.
 pub(super) fn examine(schema: &Value) -> Result<Cost, String> {
     let mut bytes = 0;
     measure(schema, 0, &mut bytes)?;
     if any_below(schema, &|part| part.get("$ref").is_some_and(Value::is_string)) {
-        // A reference in there would not start from the root, as all do here.
+        // References in there would not resolve from the root, as all others do.
         let id = if draft(schema) == Draft::Draft4 { "id" } else { "$id" };
         let own = |part: &Value| {
             part.get(id).and_then(Value::as_str).is_some_and(|id| !id.starts_with('#'))
@@ -76,8 +76,8 @@ pub(super) fn examine(schema: &Value) -> Result<Cost, String> {
     Ok(if open { Cost::Open } else { Cost::Simple(found.count) })
 }
 
-/// The dialect a schema is written in. MCP makes 2020-12 the default; a dialect that nobody knows is
-/// most likely a name for that one.
+/// Returns the dialect of a schema. MCP defaults to 2020-12; an unknown dialect is most likely another name
+/// for it.
 pub(super) fn draft(schema: &Value) -> Draft {
     match schema.get("$schema").and_then(Value::as_str).map(Draft::from_schema_uri) {
         None | Some(Draft::Unknown) => Draft::Draft202012,
@@ -93,7 +93,7 @@ fn any_below(value: &Value, wanted: &dyn Fn(&Value) -> bool) -> bool {
     }
 }
 
-/// Adds up the length of the text, without writing it.
+/// Adds up the length of the text without serializing it.
 fn measure(value: &Value, depth: usize, bytes: &mut usize) -> Result<(), String> {
     if depth > MAX_NESTING {
         return Err(format!("the schema nests deeper than {MAX_NESTING} levels"));
@@ -120,7 +120,7 @@ fn measure(value: &Value, depth: usize, bytes: &mut usize) -> Result<(), String>
     Ok(())
 }
 
-/// The part of `root` that a reference inside of it names: `#`, `#/a/b`, or `#anchor`.
+/// Resolves a local reference in `root`: `#`, `#/a/b`, or `#anchor`.
 pub(super) fn local<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let own =
         ["$id", "id"].iter().find_map(|key| root.get(*key)?.as_str()).map(|id| id.trim_end_matches('#'));
@@ -137,7 +137,7 @@ pub(super) fn local<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     anchored(root, &fragment)
 }
 
-/// Undoes `%20` and the like.
+/// Decodes percent-encoding such as `%20`.
 fn decoded(text: &str) -> Option<String> {
     if !text.contains('%') {
         return Some(text.to_string());
@@ -173,12 +173,12 @@ fn anchored<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     }
 }
 
-/// What stands behind one subschema, itself counted. A number that is too large stays at its maximum.
+/// A subschema and what is reachable from it. Numbers saturate.
 #[derive(Clone, Copy)]
 struct Found {
-    /// How many, each as often as it is reached.
+    /// The number of subschemas, each counted once per path to it.
     count: u64,
-    /// The most of them behind each other.
+    /// The longest chain of them.
     longest: u64,
 }
 
@@ -191,14 +191,14 @@ impl Found {
     }
 }
 
-/// Subschemas by address; `None` while one is looked at.
+/// Subschemas by address; `None` while one is being visited.
 type Seen = HashMap<*const Value, Option<Found>>;
 
 struct Survey<'a> {
     root: &'a Value,
-    /// What judges the same value.
+    /// Subschemas for the same value.
     same: Seen,
-    /// That, and what judges parts of it.
+    /// These, and subschemas for its parts.
     all: Seen,
     counted: BTreeSet<&'a str>,
     open: bool,
@@ -214,7 +214,7 @@ impl<'a> Survey<'a> {
         let place = std::ptr::from_ref(schema);
         match self.all.get(&place) {
             Some(Some(known)) => return Ok(*known),
-            // Recursive by way of a part of the value (`same` has refused the other way).
+            // Recursive through a part of the value; `same` has refused other recursion.
             Some(None) => {
                 self.open = true;
                 return Ok(Found::ONE);
@@ -222,7 +222,7 @@ impl<'a> Survey<'a> {
             None => {}
         }
         if depth > MAX_PATH {
-            return Err("its references make too long a chain".into());
+            return Err("its chain of references is too long".into());
         }
         self.all.insert(place, None);
         self.same(schema, 0)?;
@@ -235,7 +235,7 @@ impl<'a> Survey<'a> {
         {
             self.pattern(pattern)?;
         }
-        // These look again at what their neighbours looked at.
+        // These keywords check again what their siblings checked.
         self.open |= fields.contains_key("unevaluatedProperties") || fields.contains_key("unevaluatedItems");
         self.all.insert(place, Some(found));
         Ok(found)
@@ -251,7 +251,7 @@ impl<'a> Survey<'a> {
             Some(None) => return Err("a reference leads back to itself without going into the value".into()),
             None => {}
         }
-        let too_long = || format!("more than {MAX_CHAIN} of its subschemas stand behind each other");
+        let too_long = || format!("its subschemas form a chain of more than {MAX_CHAIN}");
         if depth > MAX_CHAIN {
             return Err(too_long());
         }
@@ -270,7 +270,7 @@ impl<'a> Survey<'a> {
         Ok(found)
     }
 
-    /// The subschemas that judge the same value, references followed.
+    /// Returns the subschemas for the same value, following references.
     fn neighbours(&mut self, schema: &'a Value) -> Result<Vec<&'a Value>, String> {
         for unbounded in ["$dynamicRef", "$recursiveRef"] {
             if schema.get(unbounded).is_some() {
@@ -282,7 +282,7 @@ impl<'a> Survey<'a> {
         let maps = SAME_MAP.iter().filter_map(|key| schema.get(*key)?.as_object());
         found.extend(maps.flat_map(|map| map.values()));
         if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-            // Which of several parts has an anchor is not for this survey to say.
+            // An anchor may be ambiguous, which is not resolved here.
             self.open |= !(reference == "#" || reference.starts_with("#/"));
             match local(self.root, reference) {
                 Some(target) => found.push(target),
@@ -295,7 +295,7 @@ impl<'a> Survey<'a> {
         Ok(found)
     }
 
-    /// Notes what a pattern costs.
+    /// Adds the cost of a pattern.
     fn pattern(&mut self, pattern: &'a str) -> Result<(), String> {
         let repeats = repeats(pattern);
         if repeats > 1 && self.counted.insert(pattern) && self.counted.len() > MAX_COUNTED {
@@ -306,7 +306,7 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// The subschemas that judge parts of the value.
+/// Returns the subschemas for parts of the value.
 fn parts(schema: &Value) -> Vec<&Value> {
     let mut found: Vec<&Value> =
         PART_ONE.iter().filter_map(|key| schema.get(*key)).filter(|part| part.is_object()).collect();
@@ -316,8 +316,7 @@ fn parts(schema: &Value) -> Vec<&Value> {
     found
 }
 
-/// How often a pattern repeats something, about: `{2,5}` is five, and repetitions of groups multiply
-/// what others add up to.
+/// Estimates the repetitions of a pattern: `{2,5}` is five; repeated groups multiply the sum of their parts.
 fn repeats(pattern: &str) -> u64 {
     let (mut groups, mut others) = (1_u64, 0_u64);
     for (at, _) in pattern.match_indices('{') {
@@ -332,8 +331,8 @@ fn repeats(pattern: &str) -> u64 {
     groups.saturating_mul(others.max(1))
 }
 
-/// Whether a pattern may need the engine that can take exponential time: look-around, back
-/// references. A plain group is none of these.
+/// Whether a pattern may need the engine with exponential time: look-around or back references. Plain groups
+/// do not.
 fn backtracks(pattern: &str) -> bool {
     let group = pattern.match_indices("(?").any(|(at, _)| !pattern[at + 2..].starts_with(':'));
     let escapes = pattern.as_bytes().windows(2);

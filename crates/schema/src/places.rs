@@ -1,21 +1,21 @@
-//! What a schema says of one place in the params, without a value to judge.
+//! What a schema says about one place in the params, without a value.
 
 use serde_json::Value;
 
 use super::Schema;
 
-/// How many references and alternatives are followed for one place, each counted once.
+/// The most references and alternatives followed for one place, each counted once.
 const MAX_FOLLOWED: usize = 200;
 
 impl Schema {
-    /// Whether the schema lets a string stand at `path`, and nothing else but null. A place that it does not describe takes
-    /// anything.
+    /// Whether the schema accepts a string at `path` and nothing else, except null. An undescribed place
+    /// accepts anything.
     pub fn takes_only_text(&self, path: &[String]) -> bool {
         takes_only_text(self.raw(), path)
     }
 }
 
-/// The same of a place in the schema `root`.
+/// The same for a place in the schema `root`.
 pub(super) fn takes_only_text(root: &Value, path: &[String]) -> bool {
     let mut left = MAX_FOLLOWED;
     let mut here = alternatives(root, root, &mut left);
@@ -27,13 +27,13 @@ pub(super) fn takes_only_text(root: &Value, path: &[String]) -> bool {
     left > 0 && types.clone().next().is_some() && types.clone().all(|schema| is_text(schema))
 }
 
-/// The schema at the end of a local reference.
+/// Resolves a local reference.
 pub(super) fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = reference.strip_prefix('#')?;
     if pointer.is_empty() { Some(root) } else { root.pointer(pointer) }
 }
 
-/// A schema without the references in front of it, as the list of its alternatives.
+/// Resolves references and returns the alternatives of a schema.
 fn alternatives<'a>(root: &'a Value, schema: &'a Value, left: &mut usize) -> Vec<&'a Value> {
     *left = left.saturating_sub(1);
     if *left == 0 {
@@ -48,14 +48,13 @@ fn alternatives<'a>(root: &'a Value, schema: &'a Value, left: &mut usize) -> Vec
     match several {
         Some(several) => several.iter().flat_map(|one| alternatives(root, one, left)).collect(),
         None => match schema.get("allOf").and_then(Value::as_array).map(Vec::as_slice) {
-            // Pydantic writes a reference with a description in this way.
+            // Pydantic writes a described reference this way.
             Some([only]) if schema.get("properties").is_none() => alternatives(root, only, left),
             _ => vec![schema],
         },
     }
 }
 
-/// What a schema says of one of its members.
 fn below<'a>(schema: &'a Value, step: &str) -> Option<&'a Value> {
     if let Some(own) = schema.get("properties").and_then(|own| own.get(step)) {
         return Some(own);

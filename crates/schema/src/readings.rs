@@ -1,7 +1,7 @@
-//! The other ways to read params: what they were wrapped in, and how their fields were laid out.
+//! Other ways to read params: unwrapping them, and rearranging their fields.
 //!
-//! A wrapper is opened only if nothing of worth stands beside it. The number of readings is bounded:
-//! at most `MAX_BASES` times three layouts, three times.
+//! A wrapper is opened only if its siblings hold nothing of value. The number of readings is bounded: at most
+//! `MAX_BASES` times three layouts, three times.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ use super::{
     signature::{properties, required},
 };
 
-/// Names that models wrap arguments in, without case and separators.
+/// Names in which models wrap arguments, ignoring case and separators.
 const WRAPPERS: [&str; 16] = [
     "params",
     "param",
@@ -32,40 +32,39 @@ const WRAPPERS: [&str; 16] = [
     "function",
     "kwargs",
 ];
-/// What stands beside the arguments in a function call: the tool's name, and what says nothing of
-/// the params.
+/// Siblings of the arguments in a function call: the tool's name, and keys that say nothing about the params.
 const CALLEES: [&str; 5] = ["name", "tool", "toolname", "functionname", "recipientname"];
 const CALL_FIELDS: [&str; 7] = ["type", "id", "callid", "toolcallid", "index", "jsonrpc", "method"];
-/// How many wrappings are tried.
+/// The most unwrappings tried.
 const MAX_BASES: usize = 8;
-/// How many repairs are told one by one.
+/// The most repairs reported one by one.
 const MAX_NOTES: usize = 20;
 
-/// A value with what was done to get it.
-type Told<T> = (T, Vec<String>);
+/// A value and the changes that led to it.
+type Noted<T> = (T, Vec<String>);
 
 /// Whether models wrap arguments in a key of this name.
 pub(super) fn is_wrapper(key: &str) -> bool {
     WRAPPERS.contains(&bare(key).as_str())
 }
 
-/// Params of a tool whose schema cannot be used. Only that they are an object is made sure of.
+/// Reads the params of a tool with an unusable schema: only checks that they are an object.
 pub(super) fn unchecked(given: Value) -> Result<Reading, Misfit> {
-    let mut told = (given, Vec::new());
+    let mut unwrapped = (given, Vec::new());
     for _ in 0..3 {
-        match told {
+        match unwrapped {
             (Value::Object(params), repaired) => return Ok(Reading { params, repaired }),
             (Value::String(text), notes) => {
                 let Some((inner, note)) = from_text(&text) else {
-                    told = (Value::String(text), notes);
+                    unwrapped = (Value::String(text), notes);
                     break;
                 };
-                told = (inner, with(&notes, note));
+                unwrapped = (inner, with(&notes, note));
             }
             _ => break,
         }
     }
-    let found = clip(&told.0.to_string(), 80);
+    let found = clip(&unwrapped.0.to_string(), 80);
     Err(Misfit {
         faults: vec![format!("params: {found} is not an object")],
         example: Map::new(),
@@ -74,7 +73,7 @@ pub(super) fn unchecked(given: Value) -> Result<Reading, Misfit> {
 }
 
 impl Inner {
-    /// Whether `value` fits a schema that is compiled.
+    /// Whether `value` fits a compiled schema.
     pub(super) fn fits(&self, value: &Value) -> bool {
         self.ready().is_none_or(|compiled| compiled.validator.is_valid(value))
     }
@@ -83,7 +82,7 @@ impl Inner {
         self.compiled.get()?.as_ref().ok()
     }
 
-    /// The strict reading, or the only other one.
+    /// Returns the strict reading, or the only other valid one.
     pub(super) fn read(&self, given: Value) -> Result<Reading, Misfit> {
         if given.is_object() && self.fits(&given) {
             let Value::Object(params) = given else { return unchecked(given) };
@@ -91,7 +90,7 @@ impl Inner {
         }
         let bases = self.bases(&given);
         let mut fitting: Vec<Reading> = Vec::new();
-        // Text with commas is a list, and a structure is text, only if nothing else makes sense.
+        // Splitting text at commas, and turning structures into text, are the last resorts.
         for last in [Last::None, Last::Commas, Last::Text] {
             let repair = Repair::new(&self.raw, last);
             for (params, repaired) in bases.iter().flat_map(|base| self.layouts(base, &repair)) {
@@ -121,8 +120,8 @@ impl Inner {
         }
     }
 
-    /// The wrapping whose faults are worth telling: the first with a field of the tool's own.
-    fn closest(&self, given: Value, bases: Vec<Told<Value>>) -> Value {
+    /// Returns the unwrapping whose faults are worth reporting: the first with one of the tool's own fields.
+    fn closest(&self, given: Value, bases: Vec<Noted<Value>>) -> Value {
         let own: Vec<String> =
             properties(&self.raw).into_iter().flatten().map(|(name, _)| bare(name)).collect();
         let knows = |value: &Value| {
@@ -132,22 +131,22 @@ impl Inner {
         found.unwrap_or(given)
     }
 
-    /// What was given, and what it may be a wrapping of.
-    fn bases(&self, given: &Value) -> Vec<Told<Value>> {
+    /// Returns the given value and its possible unwrappings.
+    fn bases(&self, given: &Value) -> Vec<Noted<Value>> {
         let mut bases = vec![(given.clone(), Vec::new())];
         let mut at = 0;
         while at < bases.len() && bases.len() < MAX_BASES {
-            let (base, told) = &bases[at];
+            let (base, changes) = &bases[at];
             let inner = match base {
-                Value::String(text) => from_text(text).map(|(inner, note)| (inner, with(told, note))),
+                Value::String(text) => from_text(text).map(|(inner, note)| (inner, with(changes, note))),
                 Value::Array(items) => match &items[..] {
                     [only @ Value::Object(_)] => {
-                        Some((only.clone(), with(told, "params were a list of one object")))
+                        Some((only.clone(), with(changes, "params were a list of one object")))
                     }
                     _ => None,
                 },
                 Value::Object(fields) => {
-                    self.unwrapped(fields).map(|(inner, note)| (inner, with(told, &note)))
+                    self.unwrapped(fields).map(|(inner, note)| (inner, with(changes, &note)))
                 }
                 _ => None,
             };
@@ -157,7 +156,7 @@ impl Inner {
         bases
     }
 
-    /// What an object wraps, if it is nothing but a wrapper or the call of a function.
+    /// Unwraps an object that is only a wrapper or a function call.
     fn unwrapped(&self, fields: &Map<String, Value>) -> Option<(Value, String)> {
         let own = properties(&self.raw);
         let known = |key: &str| own.is_some_and(|own| own.contains_key(key));
@@ -176,7 +175,7 @@ impl Inner {
             }
         }
         let (key, value) = wrapper?;
-        // A field of the tool's own is a wrapper only if what is in it is surely params too.
+        // One of the tool's own fields is a wrapper only if its contents are certainly params.
         if known(key) && !value.as_object().is_some_and(|inner| inner.keys().all(|key| known(key))) {
             return None;
         }
@@ -193,30 +192,30 @@ impl Inner {
 
     /// Whether a function call with this name may mean the tool.
     fn names(&self, given: &str) -> bool {
-        // The method of a JSON-RPC call, or a tool whose name is not known here.
+        // A JSON-RPC call, or a tool with a name unknown here.
         self.tool.is_empty() || given == "tools/call" || self.is_named(given)
     }
 
-    /// Whether `given` is the tool's name, with or without its server's.
+    /// Whether `given` is the tool's name, with or without its server.
     fn is_named(&self, given: &str) -> bool {
         let last = given.rsplit(['.', '/', ':']).next().unwrap_or(given);
         let last = last.rsplit("__").next().unwrap_or(last);
         !self.tool.is_empty() && [given, last].iter().any(|name| bare(name) == bare(&self.tool))
     }
 
-    /// The layouts that the fields of one wrapping may have, each repaired.
-    fn layouts(&self, (base, told): &Told<Value>, repair: &Repair<'_>) -> Vec<Told<Map<String, Value>>> {
+    /// Returns the possible layouts of one unwrapping's fields, each repaired.
+    fn layouts(&self, (base, changes): &Noted<Value>, repair: &Repair<'_>) -> Vec<Noted<Map<String, Value>>> {
         let Value::Object(fields) = base else { return Vec::new() };
-        let mut layouts = vec![(fields.clone(), told.clone())];
+        let mut layouts = vec![(fields.clone(), changes.clone())];
         for (moved, note) in [self.undotted(fields), self.folded(fields)].into_iter().flatten() {
-            layouts.push((moved, with(told, &note)));
+            layouts.push((moved, with(changes, &note)));
         }
         let mut readings = Vec::new();
-        for (fields, told) in layouts {
-            let mut notes = told.clone();
+        for (fields, changes) in layouts {
+            let mut notes = changes.clone();
             let repaired = repair.params(&fields, &mut notes);
-            let changed = notes.len() > told.len();
-            readings.push((fields, told));
+            let changed = notes.len() > changes.len();
+            readings.push((fields, changes));
             if changed {
                 readings.push((repaired, notes));
             }
@@ -224,7 +223,7 @@ impl Inner {
         readings
     }
 
-    /// `"filter.name": 1` as `"filter": {"name": 1}`.
+    /// Reads `"filter.name": 1` as `"filter": {"name": 1}`.
     fn undotted(&self, fields: &Map<String, Value>) -> Option<(Map<String, Value>, String)> {
         let own = properties(&self.raw)?;
         let mut out = Map::new();
@@ -255,7 +254,7 @@ impl Inner {
         (!keys.is_empty()).then(|| (out, format!("{} taken as a path to a field inside", keys.join(", "))))
     }
 
-    /// Fields of the one required object, given beside each other on top.
+    /// Moves top-level fields into the only required object that they belong to.
     fn folded(&self, fields: &Map<String, Value>) -> Option<(Map<String, Value>, String)> {
         let own = properties(&self.raw)?;
         let mut all = required(&self.raw);
@@ -278,11 +277,11 @@ impl Inner {
             return None;
         }
         out.insert(only.into(), Value::Object(moved));
-        Some((out, format!("fields of `{only}` were given beside each other")))
+        Some((out, format!("fields of `{only}` were given at the top level")))
     }
 }
 
-/// What JSON in a string holds, also in a code fence, or as text in text. No text is no params.
+/// Parses JSON in a string, in a code fence, or in a string within a string. Empty text means no params.
 pub fn from_text(text: &str) -> Option<(Value, &'static str)> {
     let text = text.trim();
     if text.is_empty() {
@@ -302,8 +301,8 @@ fn parsed(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-fn with(told: &[String], note: &str) -> Vec<String> {
-    let mut all = told.to_vec();
+fn with(changes: &[String], note: &str) -> Vec<String> {
+    let mut all = changes.to_vec();
     all.push(note.into());
     all
 }

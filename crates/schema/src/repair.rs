@@ -1,9 +1,8 @@
-//! Repairs of single values: wrong types, wrong names, wrong case, at every depth that the schema
-//! describes.
+//! Repairs of single values: wrong types, names and case, at each depth that the schema describes.
 //!
-//! A value is changed only where it cannot be right as it stands and has one meaning that can. What
-//! can be right `judge` says; the whole is judged by the real validator afterwards. Work is bounded
-//! by a number of steps; where they run out, nothing is changed.
+//! A value is changed only if it cannot be valid as it is and exactly one change makes it valid. `judge`
+//! decides what can be valid; the real validator then checks the whole. A step limit bounds the work; when it
+//! is reached, nothing is changed.
 
 use std::{borrow::Cow, cell::Cell, collections::BTreeSet, fmt};
 
@@ -21,14 +20,14 @@ use super::{
     signature::{properties, required},
 };
 
-/// How many looks at a subschema one walk over params takes at most.
+/// The most subschema visits in one walk over params.
 const MAX_STEPS: u32 = 100_000;
-/// How deep a walk goes, subschemas for the same value counted too.
+/// The depth limit of a walk, including subschemas for the same value.
 pub(super) const MAX_DEPTH: usize = 64;
-/// The largest number whose neighbours are numbers of their own, however it is written.
+/// The largest integer up to which all are exact as a double.
 const MAX_SAFE: f64 = 9_007_199_254_740_992.0;
 
-/// How many values there are in `value`, itself counted.
+/// Counts the values in `value`, including itself.
 pub(super) fn values(value: &Value) -> usize {
     match value {
         Value::Object(fields) => 1 + fields.values().map(values).sum::<usize>(),
@@ -36,7 +35,7 @@ pub(super) fn values(value: &Value) -> usize {
         _ => 1,
     }
 }
-/// A key without case and separators.
+/// Returns a key without case and separators.
 pub fn bare(key: &str) -> String {
     key.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
 }
@@ -44,7 +43,7 @@ pub fn bare(key: &str) -> String {
 fn holds_object(value: &Value) -> bool {
     value.is_object() || value.as_str().and_then(from_text).is_some_and(|(inner, _)| inner.is_object())
 }
-/// Whether a value can be meant as JSON text. A list of one may be meant as that one.
+/// Whether a value may be meant as JSON text. A list of one may mean its item.
 fn is_structure(value: &Value) -> bool {
     match value {
         Value::Object(_) => true,
@@ -52,7 +51,7 @@ fn is_structure(value: &Value) -> bool {
         _ => false,
     }
 }
-/// Where a value is, written only when something is told of it.
+/// The path of a value, rendered only for notes.
 #[derive(Clone, Copy)]
 pub(super) enum Path<'a> {
     Top,
@@ -80,23 +79,22 @@ impl Path<'_> {
         steps
     }
 }
-/// What is done only where nothing else makes sense.
+/// Last resorts, tried only if nothing else fits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Last {
     None,
-    /// Text with commas is a list.
+    /// Split text at commas into a list.
     Commas,
-    /// An object or an array is text, where a tool takes only text.
+    /// Serialize an object or array, where a tool accepts only text.
     Text,
 }
-/// One walk over params.
 pub(super) struct Repair<'a> {
     pub(super) root: &'a Value,
-    /// The last resort that is open.
+    /// The last resort in use.
     last: Last,
-    /// Whether 5.0 is no integer.
+    /// Whether 5.0 is not an integer.
     pub(super) draft4: bool,
-    /// Whether nothing beside a reference counts, as before 2019-09.
+    /// Whether siblings of a reference are ignored, as before 2019-09.
     pub(super) lone_references: bool,
     /// Whether tuples are in `prefixItems`, as since 2020-12.
     pub(super) prefix_items: bool,
@@ -115,14 +113,14 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Counts work. Whether there was any left for it.
+    /// Spends steps. Returns whether enough were left.
     pub(super) fn spend(&self, steps: usize) -> bool {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.left.set(self.left.get().saturating_sub(steps));
         self.left.get() > 0
     }
 
-    /// Params, repaired as far as that is possible, and what was done.
+    /// Repairs params as far as possible, with a note per change.
     pub(super) fn params(&self, fields: &Map<String, Value>, notes: &mut Vec<String>) -> Map<String, Value> {
         let whole = Value::Object(fields.clone());
         match self.value(self.root, &whole, Path::Top, notes, 0).into_owned() {
@@ -131,7 +129,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// `value` as it may have been meant, which is as it stands unless something is told of it.
+    /// Returns the intended value: unchanged unless a note is added.
     fn value<'v>(
         &self,
         schema: &'a Value,
@@ -165,12 +163,12 @@ impl<'a> Repair<'a> {
             return out;
         }
         let mut found: Vec<(Value, Vec<String>)> = Vec::new();
-        let mut keep = |candidate: Value, told: Vec<String>| {
+        let mut keep = |candidate: Value, changes: Vec<String>| {
             if self.left.get() > 0
                 && self.fits(schema, &candidate, depth)
                 && !found.iter().any(|(other, _)| *other == candidate)
             {
-                found.push((candidate, told));
+                found.push((candidate, changes));
             }
         };
         if self.last == Last::Text
@@ -179,30 +177,30 @@ impl<'a> Repair<'a> {
             && self.spend(values(value))
             && takes_only_text(self.root, &path.steps())
         {
-            let told = format!("`{path}`: it takes text, so the value was put in as JSON text");
-            keep(Value::String(value.to_string()), vec![told]);
+            let change = format!("`{path}`: expects text, so the value was sent as JSON text");
+            keep(Value::String(value.to_string()), vec![change]);
         }
         for (candidate, what) in self.other_types(&views, &out) {
-            let mut told = vec![format!("`{path}`: {what}")];
-            let whole = self.value(schema, &candidate, path, &mut told, depth + 1).into_owned();
-            keep(whole, told);
+            let mut changes = vec![format!("`{path}`: {what}")];
+            let whole = self.value(schema, &candidate, path, &mut changes, depth + 1).into_owned();
+            keep(whole, changes);
         }
-        // Each branch may copy all of the value.
+        // Each branch may copy the whole value.
         let size = values(&out) / 4;
         for branch in branches(&views) {
             if !self.spend(size) {
                 break;
             }
-            let mut told = Vec::new();
-            let whole = self.value(branch, &out, path, &mut told, depth + 1);
-            if !told.is_empty() && self.fits(branch, &whole, depth) {
-                keep(whole.into_owned(), told);
+            let mut changes = Vec::new();
+            let whole = self.value(branch, &out, path, &mut changes, depth + 1);
+            if !changes.is_empty() && self.fits(branch, &whole, depth) {
+                keep(whole.into_owned(), changes);
             }
         }
         if found.len() == 1
-            && let Some((only, told)) = found.pop()
+            && let Some((only, changes)) = found.pop()
         {
-            notes.extend(told);
+            notes.extend(changes);
             return Cow::Owned(only);
         }
         out
@@ -237,10 +235,10 @@ impl<'a> Repair<'a> {
             };
             let at = Path::Field(&path, name);
             let Some(schema) = schema else {
-                // A field that the tool does not know, and that says nothing.
+                // An undeclared field without content.
                 let nothing = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 if closed && nothing {
-                    notes.push(format!("`{at}`: the tool does not take it; {value} was left out"));
+                    notes.push(format!("`{at}`: not a param of the tool; {value} was left out"));
                 } else {
                     out.insert(key.clone(), value.clone());
                 }
@@ -263,7 +261,8 @@ impl<'a> Repair<'a> {
         out
     }
 
-    /// The only property whose name is `key` but for case and separators, if nobody else means it.
+    /// Returns the only property that equals `key` but for case and separators, if no other given key means
+    /// it.
     fn meant(
         &self,
         views: &[&'a Value],
@@ -282,8 +281,8 @@ impl<'a> Repair<'a> {
         (rivals == 1 && same.all(|(other, _)| other == name)).then_some((name, schema))
     }
 
-    /// The field that is given under another name: the only required one that is missing, and a key that the schema does not
-    /// know, whose value has its type. The names have to be alike.
+    /// Finds a field given under another name: the only missing required field, and an undeclared key with a
+    /// similar name and a value of the right type.
     fn misnamed<'f>(
         &self,
         views: &[&'a Value],
@@ -316,7 +315,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Whether the schema names the type of `value`, and takes it.
+    /// Whether the schema declares the type of `value` and accepts it.
     fn takes(&self, schema: &'a Value, value: &Value, depth: usize) -> bool {
         let kinds: &[&str] = match value {
             Value::Null => return false,
@@ -351,8 +350,7 @@ impl<'a> Repair<'a> {
         repaired.collect()
     }
 
-    /// A value of the wrong type in the types that the schema takes, as far as it has a meaning
-    /// there.
+    /// Converts a value of the wrong type into the accepted types that can represent it.
     fn other_types(&self, views: &[&'a Value], value: &Value) -> Vec<(Value, String)> {
         let allows = |kind| self.allows(views, kind);
         let mut found = Vec::new();
@@ -416,7 +414,7 @@ impl<'a> Repair<'a> {
         found
     }
 
-    /// JSON in a string; reading it counts as work.
+    /// Parses JSON in a string; this counts as work.
     fn json(&self, text: &str) -> Option<Value> {
         if !text.starts_with(['{', '[', '`']) {
             return None;
@@ -427,14 +425,14 @@ impl<'a> Repair<'a> {
         from_text(text).map(|(inner, _)| inner)
     }
 }
-/// The branches of which one has to fit.
+/// Returns the branches of which one must fit.
 pub(super) fn branches<'a>(views: &[&'a Value]) -> impl Iterator<Item = &'a Value> {
     views.iter().flat_map(|view| {
         let lists = ["anyOf", "oneOf"].into_iter().filter_map(|key| view.get(key)?.as_array());
         lists.flatten().collect::<Vec<_>>()
     })
 }
-/// The number that a text is.
+/// Parses text as a number.
 fn number(text: &str) -> Option<Value> {
     if let Ok(number) = text.parse::<i64>() {
         return Some(json!(number));
@@ -445,7 +443,7 @@ fn number(text: &str) -> Option<Value> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && number.abs() < MAX_SAFE)?;
     text.contains(|c: char| c.is_ascii_digit()).then(|| json!(number))
 }
-/// A number without a fraction, as an integer.
+/// Returns a number without a fraction as an integer.
 fn whole(value: &Value) -> Option<Value> {
     if value.is_i64() || value.is_u64() {
         return Some(value.clone());

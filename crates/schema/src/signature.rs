@@ -11,28 +11,27 @@ use super::{
 
 /// The longest signature, in bytes.
 const MAX_SIGNATURE: usize = 400;
-/// The longest type of a parameter that has the types of its members, in bytes, and then their names.
+/// The longest parameter type with member types, then with member names only, in bytes.
 const MAX_KIND: usize = 160;
-/// How deep references, alternatives and arrays are followed for one type, and how many alternatives are named.
+/// How deep references, alternatives and arrays are followed for one type; the most alternatives shown.
 const MAX_NESTING: usize = 8;
 const MAX_BRANCHES: usize = 8;
 
-/// One parameter of a tool.
+/// One parameter of a tool, as shown to models.
 #[derive(Debug)]
 pub struct Parameter<'a> {
-    /// Its name.
+    /// The parameter's name.
     pub name: &'a str,
-    /// Its type, short.
+    /// The parameter's type, short.
     pub kind: String,
-    /// Whether a call must have it.
+    /// Whether the parameter is required.
     pub required: bool,
-    /// What the schema says of it.
+    /// The schema's description.
     pub description: &'a str,
 }
 
 impl Schema {
-    /// The parameters as `(name, type, required, description)`, required ones first, then in the
-    /// schema's own order.
+    /// Returns the parameters, required ones first, otherwise in the schema's order.
     pub fn parameters(&self) -> Vec<Parameter<'_>> {
         let (own, required) = members_of(self.raw(), self.raw());
         let mut all: Vec<Parameter<'_>> = own
@@ -48,7 +47,8 @@ impl Schema {
         all
     }
 
-    /// The type of a parameter: the members of an object, or of the objects in an array, with their types where they are few.
+    /// Returns a parameter's type: the members of an object, or of the objects in an array, with member types
+    /// if they are few.
     fn kind_of(&self, schema: &Value) -> String {
         let said = |members| kind_in(self.raw(), schema, members, 0);
         let typed = said(Members::Typed);
@@ -59,7 +59,8 @@ impl Schema {
         if named.len() <= MAX_KIND { named } else { said(Members::Unsaid) }
     }
 
-    /// The tool on one line: `name(path: string, head?: integer)`. Objects are written out one level deep.
+    /// Returns the tool on one line: `name(path: string, head?: integer)`. Objects are expanded one level
+    /// deep.
     pub fn signature(&self, name: &str) -> String {
         let mut out = format!("{name}(");
         for (n, parameter) in self.parameters().iter().enumerate() {
@@ -87,8 +88,8 @@ pub(super) fn required(schema: &Value) -> impl Iterator<Item = &str> {
     schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The members of an object and the names of those that it must have, whether the schema says so itself, in what it refers to
-/// or in its `allOf`.
+/// Returns the members of an object and the names of the required ones, from the schema itself, its
+/// references and its `allOf`.
 fn members_of<'a>(root: &'a Value, schema: &'a Value) -> (Vec<(&'a str, &'a Value)>, Vec<&'a str>) {
     let views = Repair::new(root, Last::None).views(schema);
     let mut own: Vec<(&str, &Value)> = Vec::new();
@@ -101,23 +102,23 @@ fn members_of<'a>(root: &'a Value, schema: &'a Value) -> (Vec<(&'a str, &'a Valu
     (own, views.iter().flat_map(|view| required(view)).collect())
 }
 
-/// A schema's type in a few characters; the members of an object by name only.
+/// Returns a schema's type in a few characters, with objects' members by name only.
 pub(super) fn kind(schema: &Value) -> String {
     kind_in(schema, schema, Members::Named, 0)
 }
 
-/// What is said of the members of an object.
+/// How to show the members of an object.
 #[derive(Clone, Copy, PartialEq)]
 enum Members {
-    /// Their names and types.
+    /// With names and types.
     Typed,
-    /// Their names.
+    /// With names.
     Named,
-    /// That it is an object.
+    /// Not at all.
     Unsaid,
 }
 
-/// The type of a part of the schema `root` in a few characters.
+/// Returns the type of a subschema of `root` in a few characters.
 fn kind_in(root: &Value, schema: &Value, members: Members, depth: usize) -> String {
     if depth > MAX_NESTING {
         return "any".into();
@@ -175,13 +176,13 @@ fn kind_in(root: &Value, schema: &Value, members: Members, depth: usize) -> Stri
     }
 }
 
-/// The schemas of the items of an array that has one for each place.
+/// Returns the item schemas of a tuple.
 fn tuple(schema: &Value) -> Option<&Vec<Value>> {
     let places = schema.get("prefixItems").or_else(|| schema.get("items"))?.as_array()?;
     (!places.is_empty()).then_some(places)
 }
 
-/// An object one level deep.
+/// Renders an object, expanded one level deep.
 fn object(root: &Value, schema: &Value, members: Members, depth: usize) -> String {
     if members == Members::Unsaid {
         return "object".into();

@@ -1,5 +1,4 @@
-//! Tables: calls as models send them, dialects as servers write them, and schemas that are written
-//! to do harm.
+//! Tables: calls as models send them, dialects as servers write them, and hostile schemas.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +25,7 @@ fn schema() -> Schema {
     }))
 }
 
-/// `None`: refused. Otherwise the params and how many repairs were told.
+/// `None`: refused. Otherwise the params and the number of notes.
 fn check(given: Value, expected: Option<(Value, usize)>) {
     match (schema().read(given.clone()), expected) {
         (Ok(reading), Some((params, repairs))) => {
@@ -180,7 +179,7 @@ fn a_broken_schema_lets_everything_through() {
     }
 }
 
-/// Not a test of time: `cargo test --release -- --ignored --nocapture strict_reading`.
+/// Not a test: run `cargo test --release -- --ignored --nocapture strict_reading` to measure.
 #[test]
 #[ignore = "prints how long the strict reading takes"]
 fn strict_reading_is_cheap() {

@@ -1,4 +1,4 @@
-//! Params that a schema does not name. They go to the server as they are, and most servers pass over them without a word.
+//! Params that a schema does not declare. They go to the server unchanged; most servers ignore them silently.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +10,17 @@ use super::{
     signature::properties,
 };
 
-/// How many subschemas are looked at for names.
+/// The most subschemas searched for names.
 const MAX_VIEWS: usize = 64;
 
 impl Schema {
-    /// Whether the schema names a param so.
+    /// Whether the schema declares a param of this name.
     pub fn names(&self, key: &str) -> bool {
         let on_top = properties(self.raw()).is_some_and(|all| all.contains_key(key));
         on_top || self.known().is_some_and(|known| known.contains(key))
     }
 
-    /// The params that the schema does not name, where it names some and says nothing of others.
+    /// Returns the params that the schema does not declare, unless it declares none or allows others.
     pub fn unknown<'p>(&self, params: &'p Map<String, Value>) -> Vec<&'p str> {
         let on_top = properties(self.raw());
         if params.keys().all(|key| on_top.is_some_and(|all| all.contains_key(key))) || self.broken().is_some()
@@ -31,7 +31,7 @@ impl Schema {
         params.keys().map(String::as_str).filter(|key| !known.contains(key)).collect()
     }
 
-    /// The names of all params, unless others are welcome too, or the schema names none.
+    /// Returns all declared names; `None` if other params are allowed or none are declared.
     fn known(&self) -> Option<BTreeSet<&str>> {
         let repair = Repair::new(self.raw(), Last::None);
         let mut names = BTreeSet::new();

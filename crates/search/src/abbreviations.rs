@@ -1,14 +1,14 @@
-//! Abbreviations that people and tools use, and what they stand for.
+//! Abbreviations in tool definitions and requests, with their meanings.
 //!
-//! General English and the working language of software: nothing here comes from a catalogue.
+//! General English and software vocabulary: nothing here comes from a catalogue.
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use super::text;
 
-/// Each with its words. One that stands for several things has several lines.
+/// Each abbreviation with its words; one line per meaning.
 const MEANINGS: &[(&str, &str)] = &[
-    // Writing software.
+    // Software development.
     ("pr", "pull request"),
     ("mr", "merge request"),
     ("repo", "repository"),
@@ -41,7 +41,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("exec", "execute"),
     ("ver", "version"),
     ("diff", "difference"),
-    // What is said on a terminal, for what it does.
+    // Terminal commands, by what they do.
     ("grep", "search text in files"),
     ("rg", "search text in files"),
     ("glob", "find files by name pattern"),
@@ -140,7 +140,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("desc", "description"),
     ("attr", "attribute"),
     ("prefs", "preferences"),
-    // What is said of facts and of tickets.
+    // Verbs for facts and tickets.
     ("remember", "store in memory"),
     ("memorize", "store in memory"),
     ("recall", "search memory"),
@@ -182,15 +182,14 @@ const MEANINGS: &[(&str, &str)] = &[
     ("faq", "frequently asked questions"),
 ];
 
-/// What an abbreviation stands for, as words; nothing for any other word.
+/// Returns the meaning of an abbreviation as words; `None` for other words.
 pub(super) fn meaning(word: &str) -> Option<&'static str> {
     static BY_WORD: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| MEANINGS.iter().copied().collect());
     BY_WORD.get(word).copied()
 }
 
-/// The abbreviations whose meaning stands whole in these words (lower case, in order).
+/// Returns the abbreviations whose full meaning occurs in these words (lower case, in order).
 pub(super) fn of(words: &[String]) -> Vec<&'static str> {
-    /// A meaning as stems, and its abbreviation.
     type Entry = (Vec<String>, &'static str);
     static BY_FIRST: LazyLock<HashMap<String, Vec<Entry>>> = LazyLock::new(|| {
         let mut by_first: HashMap<String, Vec<Entry>> = HashMap::new();

@@ -1,8 +1,8 @@
-//! What somebody wants to do, and what a document does: `close an issue` is no `delete_issue`, and `what changed` is no
-//! wish to change something.
+//! What a request wants done, and what a document does: `close an issue` does not fit `delete_issue`, and
+//! `what changed` does not ask for a change.
 //!
-//! Knows English verbs and where they stand in a request, a name and a description; has not heard of scores. A text may
-//! mean several actions, and one that means none agrees with all.
+//! Knows English verbs and their position in a request, a name and a description, but not scores. A text may
+//! mean several actions; a text without any fits all.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -21,11 +21,11 @@ impl Actions {
         !self.is_empty() && !self.meets(LOOKS.with(Actions::RUN))
     }
 
-    /// How what a document does fits what is wanted.
+    /// Compares a document's actions with the wanted ones.
     pub(super) fn fit(self, document: Actions) -> Fit {
         let (wanted, does) = (self, document);
         if wanted.is_empty() || does.is_empty() {
-            // What takes something away has to be asked for.
+            // Deletion must be asked for.
             return if wanted.is_empty() && does == Actions::DELETE { Fit::Other } else { Fit::Open };
         }
         let runs = wanted.meets(Actions::RUN) || does.meets(Actions::RUN);
@@ -40,7 +40,7 @@ impl Actions {
         }
     }
 
-    /// The kinds of effect in the set, a bit each. To run something may have any.
+    /// Returns the kinds of effect in the set, a bit each. Running something may have any effect.
     fn group(self) -> u8 {
         let mut group = 0;
         let mut add = |of: Actions, bits: u8| group |= if self.meets(of) { bits } else { 0 };
@@ -54,16 +54,16 @@ impl Actions {
     }
 }
 
-/// How what a document does fits what is wanted.
+/// How a document's actions fit the wanted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It is the same.
+    /// The same.
     Same,
-    /// Nothing can be told.
+    /// Unknown.
     Open,
-    /// One looks and the other changes something.
+    /// One reads, the other changes something.
     Other,
-    /// One takes something away and the other does not.
+    /// Only one of the two deletes.
     TakesAway,
 }
 
@@ -78,13 +78,13 @@ static BY_STEM: LazyLock<HashMap<String, Actions>> = LazyLock::new(|| {
     by_stem
 });
 
-/// What a word does if it is a verb.
+/// Returns what a word does if it is a verb.
 fn of_word(word: &str) -> Actions {
     BY_STEM.get(&text::stem(word)).copied().unwrap_or_default()
 }
 
-/// What a document does: the verb of its name, which stands first or last there, and the first verb of its description.
-/// `group` is what it belongs to, whose words in the name say nothing.
+/// Returns what a document does: the verb at the start or end of its name, and the first verb of its
+/// description. Words of `group` in the name are ignored.
 pub(super) fn of_document(group: &str, name: &str, description: &str) -> Actions {
     let group = text::words(group);
     let words: Vec<String> = text::words(name).into_iter().filter(|word| !group.contains(word)).collect();
@@ -99,30 +99,30 @@ pub(super) fn of_document(group: &str, name: &str, description: &str) -> Actions
         .map(|word| of_word(word))
         .find(|actions| !actions.is_empty())
         .unwrap_or_default();
-    // A name like `issue_write` is more than its description, and one like `API-patch-page` less.
+    // A name like `issue_write` says more than its description; one like `API-patch-page` says less.
     of_name.with(of_description)
 }
 
-/// Words that may stand before the verb that says what is wanted: `please delete`, `I want to delete`, `can you delete`.
+/// Words allowed before the verb of a request: `please delete`, `I want to delete`, `can you delete`.
 const BEFORE_A_VERB: &[&str] = &[
     "also", "and", "can", "could", "d", "do", "finally", "first", "help", "how", "i", "just", "kindly",
     "let", "lets", "like", "ll", "me", "must", "need", "next", "now", "please", "pls", "quickly", "shall",
     "should", "simply", "so", "the", "then", "to", "us", "want", "we", "will", "would", "you",
 ];
 
-/// Words that begin a question about how things are.
+/// Words that begin a question about facts.
 const QUESTIONS: &[&str] = &[
     "any", "are", "did", "do", "does", "has", "have", "how", "is", "was", "were", "what", "whats", "when",
     "where", "wheres", "which", "who", "whom", "whos", "whose", "why",
 ];
 
-/// Those of them that are about nothing else wherever they stand.
+/// Question words that mark such a question in any position.
 const QUESTION_WORDS: &[&str] = &["what", "which", "where", "when", "who", "whom", "whose", "why"];
 
 const LOOK_UP: Actions = Actions::READ.with(Actions::FIND);
 
-/// What a request asks to be done. `is_gloss` is set for words that were put in the place of another language's, whose order
-/// says nothing.
+/// Returns what a request wants done. `is_gloss`: the words are translated one by one, so their order says
+/// nothing.
 pub(super) fn of_request(request: &str, is_gloss: bool) -> Actions {
     if is_gloss {
         let words = text::words(request);
@@ -138,20 +138,20 @@ pub(super) fn of_request(request: &str, is_gloss: bool) -> Actions {
 
 fn of_clause(words: &[String]) -> Actions {
     let word = |at: usize| words.get(at).map_or("", String::as_str);
-    // How to do something is asked by who wants it done.
+    // A request for how to do something wants it done.
     let how_to = word(0) == "how" && matches!(word(1), "to" | "do" | "can" | "could" | "should" | "would");
     if QUESTIONS.contains(&word(0)) && !how_to {
         return LOOK_UP;
     }
     let leading = (0..words.len()).take_while(|&at| at == 0 || BEFORE_A_VERB.contains(&word(at - 1)));
-    // `I would like to`, `we need to`, further on in the clause.
+    // `I would like to`, `we need to`, later in the clause.
     let further = (1..words.len())
         .filter(|&at| matches!(word(at - 1), "to" | "please" | "pls" | "and" | "you" | "then"));
     let actions = leading.chain(further).map(|at| verb(words, at));
     actions.into_iter().find(|actions| !actions.is_empty()).unwrap_or_default()
 }
 
-/// What the verb at a place does, with what follows it.
+/// Returns what the verb at a position does, given what follows it.
 fn verb(words: &[String], at: usize) -> Actions {
     let word = words[at].as_str();
     let next = words.get(at + 1).map_or("", String::as_str);
@@ -170,7 +170,7 @@ fn verb(words: &[String], at: usize) -> Actions {
             Actions::CREATE
         }
         ("load", _) => Actions::READ,
-        // `logs of a pod`, `notes about Oslo`: a verb that orders has no ending.
+        // `logs of a pod`, `notes about Oslo`: an imperative has no ending.
         (noun, _) if noun.ends_with('s') && !noun.ends_with("ss") => Actions::NONE,
         ("open", things) if is_thing_to_file(things) && things.ends_with('s') => LOOK_UP,
         ("open" | "raise" | "file", thing) if is_thing_to_file(thing) => Actions::CREATE,
@@ -183,7 +183,7 @@ fn verb(words: &[String], at: usize) -> Actions {
     }
 }
 
-/// What is opened by making one.
+/// Whether `open` creates such a thing.
 fn is_thing_to_file(word: &str) -> bool {
     let word = word.strip_suffix('s').unwrap_or(word);
     matches!(

@@ -1,7 +1,7 @@
 //! Vectors on disk, so that only the first start pays for embedding.
 //!
-//! One file for each model: a header, then records of one size that are only ever appended. A record that was cut off
-//! or damaged is left out and never trusted. Knows keys and vectors; has not heard of texts or models.
+//! One append-only file per model: a header, then records of equal size. Truncated or damaged records are
+//! skipped, never trusted. Knows keys and vectors, not texts or models.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,10 +14,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// What a content is known by.
+/// The key of a content.
 pub(super) type Key = [u8; 16];
 
-/// The key of a content: the first sixteen bytes of the SHA-256 over its parts.
+/// Returns the key of a content: the first sixteen bytes of the SHA-256 over its parts.
 pub(super) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Key {
     let mut hash = Sha256::new();
     parts.into_iter().for_each(|part| hash.update(part));
@@ -25,20 +25,20 @@ pub(super) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Key {
     hash.first_chunk::<16>().copied().unwrap_or_default()
 }
 
-/// Opens every file; the digit is the version of the format.
+/// The start of each file; the digit is the format version.
 const MAGIC: [u8; 8] = *b"nonetvc1";
-/// Magic, then the vectors' length as u32.
+/// Magic, then the vector length as u32.
 const HEADER: usize = MAGIC.len() + 4;
 const CHECKSUM: usize = 8;
-/// Records in a file before it is written anew: about 300 MB at 384 numbers each.
+/// The most records in a file before it is compacted: about 300 MB at 384 numbers each.
 const MOST_RECORDS: usize = 200_000;
-/// A model's file that was not opened for so long is removed.
+/// A model's file is deleted after this time without use.
 const UNUSED: Duration = Duration::from_secs(90 * 24 * 60 * 60);
-/// No model gives longer vectors; a header that says so is damaged.
+/// Longer vectors mean a damaged header: no model produces them.
 const LONGEST_VECTOR: usize = 65_536;
 
-/// The vectors of one model. Cheap to make; the file is opened anew for each operation, so that several processes can
-/// share it and one of them can replace it.
+/// The vectors of one model. Cheap to create. Each operation reopens the file, so several processes can share
+/// it, and one of them can replace it.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     file: PathBuf,
@@ -54,7 +54,7 @@ impl Cache {
         &self.file
     }
 
-    /// Marks the file as used today, and removes those of models that nobody has used for a long time.
+    /// Marks the file as used today and deletes files of models that were not used for a long time.
     pub(super) fn tidy(&self) {
         let now = SystemTime::now();
         if let Ok(file) = File::options().append(true).open(&self.file) {
@@ -67,13 +67,13 @@ impl Cache {
             let modified = entry.metadata().and_then(|data| data.modified());
             let unused = modified.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > UNUSED));
             if is_cache && unused && entry.path() != self.file {
-                tracing::info!(file = %entry.path().display(), "the vectors of a model that is not used any more are removed");
+                tracing::info!(file = %entry.path().display(), "removed the vectors of a model that is no longer used");
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 
-    /// The vectors of those keys that are there.
+    /// Returns the vectors of those keys that the file holds.
     pub(super) fn read(&self, wanted: &HashSet<Key>) -> io::Result<HashMap<Key, Arc<[f32]>>> {
         let mut found = HashMap::new();
         let file = match File::open(&self.file) {
@@ -94,19 +94,19 @@ impl Cache {
             }
         }
         if damaged > 0 {
-            tracing::warn!(file = %self.file.display(), damaged, "damaged records of the vector cache are left out");
+            tracing::warn!(file = %self.file.display(), damaged, "skipped damaged records of the vector cache");
         }
         Ok(found)
     }
 
-    /// Adds vectors, all of one length. `in_use` says what to keep if the file has grown too large.
+    /// Appends vectors of equal length. `in_use` says which records to keep if the file is compacted.
     pub(super) fn append(&self, new: &[(Key, Arc<[f32]>)], in_use: &dyn Fn(&Key) -> bool) -> io::Result<()> {
         let Some((_, first)) = new.first() else { return Ok(()) };
         if let Some(folder) = self.file.parent() {
             fs::create_dir_all(folder)?;
         }
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&self.file)?;
-        // Held until `file` is closed: one writer at a time among all processes.
+        // Held until `file` is closed: one writer among all processes.
         file.lock()?;
         let size = self.repair(&mut file, first.len())?;
 
@@ -121,13 +121,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Makes the file end with a whole record, and gives its size in bytes.
+    /// Truncates the file after the last whole record and returns its size in bytes.
     fn repair(&self, file: &mut File, length: usize) -> io::Result<usize> {
         let size = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         file.seek(SeekFrom::Start(0))?;
         if size < HEADER || read_header(file)? != Some(length) {
             if size > 0 {
-                tracing::warn!(file = %self.file.display(), "not a vector cache of this model, begun anew");
+                tracing::warn!(file = %self.file.display(), "not a vector cache of this model; starting a new one");
             }
             file.set_len(0)?;
             file.write_all(&MAGIC)?;
@@ -136,14 +136,14 @@ impl Cache {
         }
         let torn = (size - HEADER) % record_size(length);
         if torn > 0 {
-            tracing::warn!(file = %self.file.display(), bytes = torn, "a record of the vector cache was cut off, dropped");
+            tracing::warn!(file = %self.file.display(), bytes = torn, "dropped a truncated record of the vector cache");
             file.set_len((size - torn) as u64)?;
         }
         Ok(size - torn)
     }
 
-    /// Writes a file with the records in use and the newest of the others, half of what fits, and puts it in place of
-    /// the old. A process that still appends to the old one loses what it appended, no more.
+    /// Replaces the file with a smaller one: the records in use and the newest others, half of what fits. A
+    /// process that is still appending to the old file only loses what it appended.
     fn compact(&self, file: &mut File, in_use: &dyn Fn(&Key) -> bool) -> io::Result<()> {
         file.seek(SeekFrom::Start(0))?;
         let mut reader = BufReader::with_capacity(1 << 20, &*file);
@@ -167,7 +167,7 @@ impl Cache {
         reader.read_exact(&mut header)?;
         target.write_all(&header)?;
         while read_record(&mut reader, &mut record)? {
-            // Removed when written: a key stands in the new file once.
+            // Removed once written, so each key occurs once in the new file.
             if parse_record(&record).is_some_and(|(key, _)| kept.remove(&key)) {
                 target.write_all(&record)?;
             }
@@ -181,7 +181,7 @@ fn record_size(length: usize) -> usize {
     size_of::<Key>() + length * size_of::<f32>() + CHECKSUM
 }
 
-/// The length of the vectors, if this is such a file.
+/// Returns the vector length, or `None` if this is not a cache file.
 fn read_header(reader: &mut impl Read) -> io::Result<Option<usize>> {
     let mut header = [0; HEADER];
     match reader.read_exact(&mut header) {
@@ -192,7 +192,7 @@ fn read_header(reader: &mut impl Read) -> io::Result<Option<usize>> {
     Ok((header.starts_with(&MAGIC) && (1..=LONGEST_VECTOR).contains(&length)).then_some(length))
 }
 
-/// Fills the record; false at the end, also when a piece of a record is left.
+/// Fills the record; `false` at the end of the file, also after a partial record.
 fn read_record(reader: &mut impl Read, record: &mut [u8]) -> io::Result<bool> {
     match reader.read_exact(record) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
@@ -218,7 +218,7 @@ fn write_record(bytes: &mut Vec<u8>, key: &Key, vector: &[f32]) {
     bytes.extend_from_slice(&sum.to_le_bytes());
 }
 
-/// FNV-1a (Fowler, Noll, Vo) taken eight bytes at a time: finds torn and zeroed blocks, and is not meant for more.
+/// FNV-1a (Fowler, Noll, Vo), eight bytes at a time: only meant to detect torn and zeroed blocks.
 fn checksum(bytes: &[u8]) -> u64 {
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     let words = bytes.chunks(8).map(|chunk| {

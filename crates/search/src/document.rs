@@ -1,6 +1,6 @@
-//! What can be found: a document, how one is made from a tool's definition, and the texts that stand for it.
+//! A searchable document, how it is made from a tool's definition, and the texts that represent it.
 //!
-//! Knows JSON Schema as far as properties have names and descriptions; has not heard of a protocol or a connection.
+//! Knows names and descriptions of JSON Schema properties, but no protocol and no connection.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -12,39 +12,39 @@ use super::{
     text,
 };
 
-/// Parameters of a definition that are looked at; a schema may have thousands.
+/// The most parameters read from a definition; a schema may have thousands.
 const MOST_PARAMETERS: usize = 64;
-/// Characters of a description that count. What a tool is for stands at the beginning.
+/// The characters of a description that count: the purpose comes first.
 const MOST_CHARACTERS: usize = 4_000;
-/// A description with fewer words says little: what the parameters are is then part of the dense text. Measured from 8 to 40
-/// words, with and without their descriptions: +0.4 points of nDCG on the mean of seven catalogues, and right tools
-/// first in one request of a hundred more.
+/// A description with fewer words says little, so its parameters become part of the dense text. Measured from
+/// 8 to 40 words, with and without parameter descriptions: +0.4 points of nDCG on average over seven
+/// catalogues, and one more request in a hundred with the right tool first.
 const SHORT_DESCRIPTION: usize = 20;
-/// Characters of such a text with its parameters. More takes longer to embed.
+/// The length of such a text with its parameters, in characters. Longer texts take longer to embed.
 const SHORT_TEXT: usize = 180;
-/// Characters of a parameter's description that are part of the dense text.
+/// The characters of a parameter's description in the dense text.
 const PARAMETER_CHARACTERS: usize = 60;
 
-/// What the vector of the first sentence adds to that of the whole text, whose direction a long description blurs. Measured
-/// from 0 to 1.2 over six catalogues: +0.4 points of nDCG on the mean, nowhere worse by more than 0.2.
+/// The weight of the first sentence's vector relative to the whole text's: a long description blurs its
+/// direction. Measured from 0 to 1.2 over six catalogues: +0.4 points of nDCG on average, nowhere worse by
+/// more than 0.2.
 const FIRST_SENTENCE: f32 = 1.0;
-/// What the vector of the name alone adds. Measured from 0 to 0.5: +0.4, best where servers have telling names; more makes
-/// the name louder than what is said about it.
+/// The weight of the name's vector. Measured from 0 to 0.5: +0.4, best where servers have descriptive names;
+/// a higher weight drowns the description.
 const TOOL_NAME: f32 = 0.3;
 
-/// What the vectors of the later sentences of a long description add together.
+/// The total weight of the vectors of a long description's later sentences.
 const LATE_SENTENCES: f32 = 1.0;
 
-/// Texts with a weight each; the sum of their vectors, made to have length 1 again, is one vector.
+/// Weighted texts; the normalised sum of their vectors is one vector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Passage {
     pub(super) texts: Vec<(String, f32)>,
-    /// What it is known by.
     pub(super) key: Key,
 }
 
 impl Passage {
-    /// Takes texts and their weights.
+    /// Wraps texts and their weights.
     pub fn new(texts: Vec<(String, f32)>) -> Passage {
         let heads: Vec<_> =
             texts.iter().map(|(text, weight)| (text.len().to_le_bytes(), weight.to_le_bytes())).collect();
@@ -79,26 +79,26 @@ impl<P: AsRef<[Passage]> + Sync + ?Sized> Passages for P {
 /// Something that search can find.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document {
-    /// The full name, `server.tool`; unique in an index. Decides between equal scores.
+    /// The full name, `server.tool`; unique in an index. Breaks ties.
     pub id: Arc<str>,
-    /// What it belongs to: the server's name.
+    /// The server's name.
     pub group: Arc<str>,
-    /// Its own name within the group.
+    /// The name within the group.
     pub name: Arc<str>,
-    /// A name for people, or empty.
+    /// A display name, or empty.
     pub title: String,
-    /// What it does.
+    /// The description.
     pub description: String,
-    /// Other words for it: aliases and tags, in any language.
+    /// Additional search terms: aliases and tags, in any language.
     pub terms: Vec<String>,
-    /// Name and description of each parameter, those of nested objects one level deep included.
+    /// Name and description of each parameter, including those of nested objects one level deep.
     pub parameters: Vec<(String, String)>,
-    /// What the group is for, or empty.
+    /// The group's description, or empty.
     pub group_description: String,
 }
 
 impl Document {
-    /// Makes the document of a tool from its definition. `input_schema` may be any JSON, also no schema at all.
+    /// Makes the document of a tool from its definition. `input_schema` may be any JSON, or no schema at all.
     #[allow(clippy::too_many_arguments)] // A definition has these parts; a struct for them would be this one again.
     pub fn from_definition(
         id: &str,
@@ -124,8 +124,8 @@ impl Document {
         }
     }
 
-    /// The texts whose vectors, added up by weight, stand for the document: all that says what it does, the first
-    /// sentence of that, what stands late in a long description, and its name alone.
+    /// Returns the weighted texts that represent the document: the whole text, its first sentence, the later
+    /// parts of a long description, and the name.
     pub fn passage(&self, rules: Rules) -> Passage {
         let description = match rules.has(Rule::Boilerplate) {
             true => text::without_boilerplate(&self.description),
@@ -156,8 +156,8 @@ impl Document {
         Passage::new(texts)
     }
 
-    /// `server name: description (parameters)`, identifiers split. The group's description is left out, because it makes all
-    /// documents of a group alike.
+    /// Returns `server name: description (parameters)` with split identifiers. Leaves out the group's
+    /// description, which would make all documents of a group similar.
     fn text(&self, description: &str, with_parameters: bool, rules: Rules) -> String {
         let group = if rules.has(Rule::Server) { &*self.group } else { "" };
         let mut text = text::split_identifiers(&format!("{group} {}", self.name));
@@ -185,7 +185,7 @@ impl Document {
     }
 }
 
-/// `name: what it is`.
+/// Returns `name: description`.
 fn parameter((name, description): &(String, String)) -> String {
     let name = text::split_identifiers(name);
     if description.is_empty() {
@@ -194,7 +194,7 @@ fn parameter((name, description): &(String, String)) -> String {
     format!("{name}: {}", text::cut(text::first_sentence(description), PARAMETER_CHARACTERS))
 }
 
-/// The properties of a schema, and of the objects (or lists of objects) among them one level down.
+/// Collects the properties of a schema and of nested objects (or lists of objects) one level deep.
 fn collect(schema: &Value, descend: bool, parameters: &mut Vec<(String, String)>) {
     let properties: Option<&Map<String, Value>> = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {

@@ -1,7 +1,7 @@
-//! The embedder: a handle to the one thread that owns the model, with what was embedded before remembered.
+//! The embedder: a handle to the thread that owns the model, with a memory of earlier vectors.
 //!
-//! Loading happens on the thread, so starting takes no time and cannot fail; a failed load is kept as the reason why
-//! there are no vectors. Queries go before documents. Knows texts and vectors; has not heard of an index.
+//! The model is loaded on that thread, so starting is instant and cannot fail; a failed load is kept as the
+//! reason for missing vectors. Queries have priority over documents. Knows texts and vectors, not the index.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,28 +21,28 @@ use super::{
     vectors,
 };
 
-/// Texts that wait for the thread, of each kind; more senders wait for a place.
+/// Texts queued for the thread, per kind; further senders wait.
 const QUEUE: usize = 64;
 /// Queries whose vectors are remembered.
 const REMEMBERED_QUERIES: usize = 256;
-/// Documents whose vectors are remembered; beyond, only those of the last list are.
+/// Documents whose vectors are remembered; beyond that, only those of the last list.
 const REMEMBERED_DOCUMENTS: usize = 50_000;
-/// New vectors after which the file is written, so that a stop loses little.
+/// The cache is written after this many new vectors, so that a stop loses little.
 const SAVE_EVERY: usize = 64;
 
-/// What embeds.
+/// The inference engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     /// `onnxruntime 1.24.1`, or `tract`.
     pub name: String,
-    /// Which library and where it was found, or why there is none.
+    /// Which library, and where it was found, or why there is none.
     pub detail: String,
 }
 
 /// Why there is no vector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmbedError {
-    /// There is no embedder in this process, for this reason; trying again will not help.
+    /// No embedder in this process, for this reason; a retry will not help.
     #[error("search by meaning is not available: {0}")]
     Unavailable(Arc<str>),
     /// This text could not be embedded.
@@ -50,7 +50,7 @@ pub enum EmbedError {
     Failed(Arc<str>),
 }
 
-/// A handle to the thread that embeds. Clones share it; it ends with the last of them.
+/// A handle to the embedding thread. Clones share it; the thread ends with the last clone.
 #[derive(Clone)]
 pub struct Embedder {
     shared: Arc<Shared>,
@@ -59,14 +59,13 @@ pub struct Embedder {
 struct Shared {
     queries: mpsc::Sender<Job>,
     documents: mpsc::Sender<Job>,
-    /// None until the model's files were read; then its cache, if there is a folder for it.
+    /// `None` until the model's files are read; then its cache, if it has a folder.
     cache: watch::Receiver<Option<Option<Cache>>>,
-    /// None until the model is loaded, or cannot be.
+    /// `None` until the model is loaded or has failed to load.
     state: watch::Receiver<Option<Result<Backend, EmbedError>>>,
     memory: Mutex<Memory>,
 }
 
-/// One text for the thread.
 struct Job {
     text: String,
     kind: Kind,
@@ -75,10 +74,10 @@ struct Job {
 
 #[derive(Default)]
 struct Memory {
-    /// The one used last stands last.
+    /// In order of use, latest last.
     queries: Vec<(String, Arc<[f32]>)>,
     documents: HashMap<Key, Arc<[f32]>>,
-    /// The cache could not be written; that was said once.
+    /// Whether a failed write of the cache was logged.
     unwritable: bool,
 }
 
@@ -94,13 +93,13 @@ impl Embedder {
             let tell_state = tell_state.clone();
             move || match load(&settings, &tell_cache) {
                 Ok(model) => {
-                    // Loading unpacks the weights several times over.
+                    // Loading unpacks the weights several times.
                     memory::give_back();
                     tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
                     serve(model, queries_in, documents_in);
                 }
                 Err(reason) => {
-                    tracing::warn!(%reason, "search by meaning is not available, keywords answer");
+                    tracing::warn!(%reason, "search by meaning is not available; using keywords only");
                     tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
                 }
             }
@@ -113,7 +112,7 @@ impl Embedder {
         Embedder { shared: Arc::new(Shared { queries, documents, cache, state, memory }) }
     }
 
-    /// Waits until the model is loaded, and says what runs it.
+    /// Waits until the model is loaded and returns its engine.
     pub async fn ready(&self) -> Result<Backend, EmbedError> {
         let mut state = self.shared.state.clone();
         match state.wait_for(Option::is_some).await {
@@ -122,8 +121,8 @@ impl Embedder {
         }
     }
 
-    /// The vectors of requests, of length 1, each from its first 96 tokens, in the order of the texts. A request that was
-    /// embedded lately is not embedded again.
+    /// Returns the vectors of requests, normalised, in order, each from the first 96 tokens. Recent requests
+    /// are not embedded again.
     pub async fn embed_queries(&self, texts: &[String]) -> Result<Vec<Arc<[f32]>>, EmbedError> {
         let vector = async |text: &String| {
             if let Some(vector) = self.memory().query(text) {
@@ -133,14 +132,14 @@ impl Embedder {
             self.memory().remember_query(text, &vector);
             Ok(vector)
         };
-        // All at once, so that the thread never waits for the next one.
+        // All at once, so that the thread is never idle in between.
         futures::future::try_join_all(texts.iter().map(vector)).await
     }
 
-    /// A vector for each passage, of length 1, each text of it from its first 96 tokens, in the order of the passages; none
-    /// for one that cannot be embedded. Only passages that neither memory nor disk knows are embedded. `progress` is told
-    /// how many of how many are done: at once for those that are known, then one by one. Dropping the future stops the
-    /// work; what was done is kept.
+    /// Returns a normalised vector for each passage, in order, from the first 96 tokens of each text; `None`
+    /// for a passage that cannot be embedded. Only passages in neither memory nor disk cache are embedded.
+    /// Reports done and total counts to `progress`: at once for known passages, then one by one. Dropping the
+    /// future stops the work and keeps finished vectors.
     pub async fn embed_documents(
         &self,
         passages: &(impl Passages + ?Sized),
@@ -169,9 +168,9 @@ impl Embedder {
                     known.insert(key, vector);
                 }
                 Err(EmbedError::Failed(reason)) => {
-                    // The others must not pay for one odd text.
+                    // One bad text must not cost the others their vectors.
                     if refused.is_empty() {
-                        tracing::warn!(%reason, "a tool's text cannot be embedded, its words are searched alone");
+                        tracing::warn!(%reason, "a tool's text cannot be embedded; the tool is found by keywords only");
                     }
                     refused.insert(key);
                 }
@@ -204,7 +203,7 @@ impl Embedder {
         keys.iter().map(|key| memory.documents.get(key).cloned()).collect()
     }
 
-    /// The sum of the vectors of a passage's texts by weight, made to have length 1.
+    /// Returns the normalised weighted sum of the vectors of a passage's texts.
     async fn embed_passage(&self, passage: &Passage) -> Result<Arc<[f32]>, EmbedError> {
         let texts = passage.texts.iter().map(|(text, _)| self.run(Kind::Document, text));
         let vectors = futures::future::try_join_all(texts).await?;
@@ -227,7 +226,7 @@ impl Embedder {
         answered.await.map_err(|_| stopped())?
     }
 
-    /// The cache of this model; none if there is no folder for it, or no model.
+    /// Returns the model's cache; `None` without a folder or a model.
     async fn cache(&self) -> Option<Cache> {
         let mut cache = self.shared.cache.clone();
         cache.wait_for(Option::is_some).await.ok().and_then(|cache| cache.clone().flatten())
@@ -251,7 +250,7 @@ impl Embedder {
                 known.extend(found);
             }
             Ok(Err(error)) => {
-                tracing::warn!(file = %file.display(), %error, "the vector cache cannot be read")
+                tracing::warn!(file = %file.display(), %error, "cannot read the vector cache")
             }
             Err(error) => tracing::error!(%error, "reading the vector cache failed"),
         }
@@ -266,7 +265,7 @@ impl Embedder {
         if let Ok(Err(error)) = saved
             && !std::mem::replace(&mut self.memory().unwritable, true)
         {
-            tracing::warn!(file = %file.display(), %error, "vectors are not kept for the next start");
+            tracing::warn!(file = %file.display(), %error, "cannot write the vector cache");
         }
     }
 
@@ -275,7 +274,7 @@ impl Embedder {
     }
 }
 
-/// What it holds stays usable when a thread panicked over it: each change is one insertion.
+/// Usable even after a panic: each change is a single insertion.
 fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -304,7 +303,7 @@ impl Memory {
     }
 }
 
-/// Reads the model's files, tells where its vectors are kept, then makes it ready to run.
+/// Reads the model's files, announces its cache, then prepares the model.
 fn load(settings: &Settings, tell_cache: &watch::Sender<Option<Option<Cache>>>) -> Result<Model, String> {
     let source = Source::open(settings.model.as_deref())?;
     let fingerprint = source.fingerprint()?;
@@ -315,7 +314,7 @@ fn load(settings: &Settings, tell_cache: &watch::Sender<Option<Option<Cache>>>) 
     guarded(|| Model::load(&source, settings.onnxruntime.as_deref()))
 }
 
-/// Answers until every handle is gone. One text at a time: what batches gain, their padding eats.
+/// Answers jobs until all handles are gone. One text at a time: batching gains no more than padding costs.
 fn serve(mut model: Model, mut queries: mpsc::Receiver<Job>, mut documents: mpsc::Receiver<Job>) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
     let next = async |queries: &mut mpsc::Receiver<Job>, documents: &mut mpsc::Receiver<Job>| {
@@ -327,18 +326,18 @@ fn serve(mut model: Model, mut queries: mpsc::Receiver<Job>, mut documents: mpsc
         }
     };
     while let Some(job) = runtime.block_on(next(&mut queries, &mut documents)) {
-        // Nobody waits for it any more.
+        // The caller has gone.
         if job.answer.is_closed() {
             continue;
         }
         let vector = guarded(|| model.embed(&job.text, job.kind));
         let answer = vector.map(Arc::from).map_err(|reason| EmbedError::Failed(reason.into()));
-        // An error means that the asker has gone meanwhile.
+        // An error means that the caller has gone.
         let _ = job.answer.send(answer);
     }
 }
 
-/// A panic inside an engine becomes its reason, and the thread lives on.
+/// Turns a panic inside an engine into an error, so that the thread survives.
 fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
@@ -420,7 +419,7 @@ mod tests {
         assert_eq!(known.into_iter().flatten().collect::<Vec<_>>(), vectors);
         assert_eq!(*first_told.lock().expect("no panic"), Some((3, 3)));
 
-        // One new text is one text to embed.
+        // One new text means one text to embed.
         let mut more = texts();
         more.push(Passage::new(vec![("files: read a file".to_owned(), 1.0)]));
         assert_eq!(again.known_documents(&more).iter().filter(|vector| vector.is_some()).count(), 3);

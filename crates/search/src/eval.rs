@@ -1,6 +1,6 @@
-//! Search quality on a labelled set: tools and requests in, figures out. Behind `nonet eval`.
+//! Search quality on a labelled set: tools and requests in, figures out. Used by `nonet eval`.
 //!
-//! Indexes with the same code as the gateway and asks as a client would, one request at a time.
+//! Indexes with the gateway's own code and sends one request at a time, as a client would.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -19,124 +19,124 @@ use super::{
     outcomes,
 };
 
-/// Results of a request that `--out` lists.
+/// Results per request in the `--out` file.
 const RANKED: usize = 100;
-/// Results that a model is shown.
+/// Results that a model sees.
 const SHOWN: usize = 5;
-/// Results that the figures look at.
+/// Results that the figures consider.
 const DEPTH: usize = 10;
 
-/// The figures. Shares are 0..1, times are milliseconds.
+/// The figures. Shares are 0..1, times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Tools in the index.
     pub tools: usize,
-    /// Requests asked.
+    /// Requests made.
     pub queries: usize,
-    /// Share of a request's tools that were ranked first, averaged over requests.
+    /// Share of a request's right tools that ranked first, averaged over requests.
     #[serde(rename = "recall@1")]
     pub recall_at_1: f64,
-    /// The same within the first three.
+    /// The same, among the first three.
     #[serde(rename = "recall@3")]
     pub recall_at_3: f64,
-    /// The same within the first five.
+    /// The same, among the first five.
     #[serde(rename = "recall@5")]
     pub recall_at_5: f64,
-    /// The same within the first ten.
+    /// The same, among the first ten.
     #[serde(rename = "recall@10")]
     pub recall_at_10: f64,
-    /// One over the rank of the first right tool within the first ten, averaged.
+    /// Mean reciprocal rank of the first right tool, among the first ten.
     #[serde(rename = "mrr@10")]
     pub mrr_at_10: f64,
-    /// Discounted gain over the best possible, within the first ten (Järvelin & Kekäläinen 2002, gains 0 and 1).
+    /// Normalised discounted cumulative gain among the first ten (Järvelin & Kekäläinen 2002, gains 0 and 1).
     #[serde(rename = "ndcg@10")]
     pub ndcg_at_10: f64,
-    /// Share of requests with a right tool first, which is what counts where any of several tools would do.
+    /// Share of requests with a right tool first: the measure where any of several tools will do.
     #[serde(rename = "hit@1")]
     pub hit_at_1: f64,
-    /// The same with one within the first five.
+    /// The same, among the first five.
     #[serde(rename = "hit@5")]
     pub hit_at_5: f64,
-    /// The figures of each kind of request, where the requests say theirs.
+    /// The figures per kind of request, where requests have one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub kinds: BTreeMap<String, OfKind>,
-    /// From the definitions to an index that answers by meaning.
+    /// Time from definitions to an index with vectors.
     pub index_ms: f64,
-    /// A request, embedding included: half took no longer.
+    /// Median time of a request, including embedding.
     pub search_p50_ms: f64,
-    /// The same: nineteen in twenty took no longer.
+    /// 95th percentile of the same.
     pub search_p95_ms: f64,
-    /// What the word that tells how sure a search is was worth, if that was asked for.
+    /// How reliable the confidence levels are, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Calibration>,
-    /// What earlier outcomes change, if that was asked for.
+    /// The effect of earlier outcomes, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
 }
 
-/// The figures of the requests of one kind; shares are 0..1.
+/// The figures for one kind of request; shares are 0..1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OfKind {
-    /// Requests asked.
+    /// Requests made.
     pub queries: usize,
     /// As in [`Report`].
     #[serde(rename = "hit@1")]
     pub hit_at_1: f64,
-    /// The same.
+    /// As in [`Report`].
     #[serde(rename = "hit@5")]
     pub hit_at_5: f64,
-    /// The same.
+    /// As in [`Report`].
     #[serde(rename = "recall@5")]
     pub recall_at_5: f64,
-    /// The same.
+    /// As in [`Report`].
     #[serde(rename = "ndcg@10")]
     pub ndcg_at_10: f64,
 }
 
-/// How often each word of confidence came, and how often it was right.
+/// How often each confidence level occurred, and how often it was right.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Calibration {
-    /// Answers that were called so.
+    /// Answers with high confidence.
     pub high: Word,
-    /// The same.
+    /// Answers with medium confidence.
     pub medium: Word,
-    /// The same.
+    /// Answers with low confidence.
     pub low: Word,
-    /// Shares of the same requests asked of a catalogue without their right tools: high, medium, low.
+    /// Shares (high, medium, low) for the same requests after removing their right tools.
     pub removed: [f64; 3],
 }
 
-/// One word of confidence.
+/// One confidence level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Word {
-    /// The share of all answers.
+    /// Share of all answers.
     pub share: f64,
-    /// The share of these that had a right tool first.
+    /// Share of these with a right tool first.
     #[serde(rename = "hit@1")]
     pub hit_at_1: f64,
-    /// The share of these that had a right tool among the first five.
+    /// Share of these with a right tool among the first five.
     #[serde(rename = "hit@5")]
     pub hit_at_5: f64,
 }
 
-/// Figures with what earlier requests led to: see [`Measure::replay`].
+/// Figures after learning from earlier requests: see [`Measure::replay`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replay {
-    /// Mean reciprocal rank of requests that were answered by their right tool once before.
+    /// Mean reciprocal rank of requests that were already answered once by their right tool.
     #[serde(rename = "repeated_mrr@10")]
     pub repeated: f64,
-    /// The same of requests that were never asked, after half of the others were.
+    /// The same for requests never made, after half of the others were.
     #[serde(rename = "others_mrr@10")]
     pub others: f64,
 }
 
-/// What is measured, beside the figures that always are.
+/// Optional measurements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measure {
-    /// What the words of confidence are worth, also for requests whose right tools are taken out.
+    /// The reliability of confidence levels, also for requests without a right tool.
     pub confidence: bool,
-    /// What earlier outcomes change: each request is asked after each right tool was called once for it, and also after
-    /// that happened for the other half of the requests.
+    /// The effect of earlier outcomes: repeats each request after each of its right tools was called once,
+    /// and also after that was done for the other half of the requests.
     pub replay: bool,
 }
 
@@ -146,32 +146,32 @@ pub enum EvalError {
     /// A file cannot be read or written.
     #[error("{}: {source}", file.display())]
     File {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
-    /// A line is not what it should be.
+    /// A malformed line.
     #[error("{}:{line}: {what}", file.display())]
     Line {
-        /// In which file.
+        /// The file.
         file: PathBuf,
-        /// Counted from one.
+        /// The line number, from 1.
         line: usize,
         /// What is wrong.
         what: String,
     },
-    /// A file has nothing in it.
+    /// An empty file.
     #[error("{}: no {what} in it", file.display())]
     Empty {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What should be there.
+        /// What it should contain.
         what: &'static str,
     },
 }
 
-/// A line of the tools file. What else the line has is not looked at.
+/// A line of the tools file. Other fields are ignored.
 #[derive(Deserialize)]
 struct Tool {
     server: String,
@@ -183,7 +183,6 @@ struct Tool {
     server_description: Option<String>,
 }
 
-/// A line of the requests file.
 #[derive(Deserialize)]
 struct Labelled {
     query: String,
@@ -191,15 +190,14 @@ struct Labelled {
     kind: Option<String>,
 }
 
-/// A line of the answers file.
 #[derive(Serialize)]
 struct Ranked<'a> {
     query: &'a str,
     ranked: &'a [&'a str],
 }
 
-/// Indexes the tools, asks every request, and writes each answer's first hundred to `out`. `progress` is told how many
-/// texts of how many are embedded.
+/// Indexes the tools, makes all requests, and writes the first hundred results of each to `out`. Reports
+/// embedded and total texts to `progress`.
 pub async fn run(
     tools: &Path,
     queries: &Path,
@@ -222,7 +220,7 @@ pub async fn run(
     let unknown =
         labelled.iter().flat_map(|query| &query.relevant).filter(|id| !ids.contains(id.as_str())).count();
     if unknown > 0 {
-        tracing::warn!(unknown, "relevant ids that are no tool's: they count as not found");
+        tracing::warn!(unknown, "relevant ids without a tool: they count as not found");
     }
 
     let embedder = settings.rules.has(Rule::Meaning).then(|| Embedder::start(settings));
@@ -233,7 +231,7 @@ pub async fn run(
             documents.iter().map(|document| document.passage(settings.rules)).collect();
         match embedder.embed_documents(&passages, progress).await {
             Ok(vectors) => index = index.with_vectors(vectors),
-            Err(error) => tracing::warn!(%error, "answers come from keywords alone"),
+            Err(error) => tracing::warn!(%error, "answers use keywords only"),
         }
     }
     if let Some(rows) = index.wants_graph() {
@@ -241,7 +239,7 @@ pub async fn run(
     }
     let index_ms = milliseconds(start.elapsed());
     if let Some(embedder) = &embedder {
-        // Loading is part of a start, not of a search; a failed load was told above.
+        // Loading belongs to the start, not to a search; a failed load was logged above.
         let _ = embedder.ready().await;
     }
 
@@ -308,9 +306,9 @@ pub async fn run(
     })
 }
 
-/// See [`Measure::replay`]. What was called for one half of the requests (every other one) changes the other half.
+/// See [`Measure::replay`]. Calls for every other request change the figures of the other half.
 async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled]) -> Replay {
-    /// Any time will do: all is learned and asked at once.
+    /// Any time will do: everything is learned and asked at once.
     const NOW: u64 = 1_800_000_000;
     let numbers: HashMap<&str, usize> =
         index.documents().iter().enumerate().map(|(number, document)| (&*document.id, number)).collect();
@@ -348,7 +346,7 @@ async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled
     Replay { repeated: share(repeated), others: share(others) }
 }
 
-/// How often each word of confidence came and was right; high, medium, low.
+/// Counts of each confidence level and its right answers: high, medium, low.
 #[derive(Default)]
 struct Counts {
     all: [usize; 3],
@@ -358,7 +356,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Counts an answer; `rank` is that of the first right tool, from 0.
+    /// Counts an answer; `rank` is the rank of the first right tool, from 0.
     fn add(&mut self, found: &Found, rank: Option<usize>) {
         let word = place(found.confidence);
         self.all[word] += 1;
@@ -390,7 +388,7 @@ fn place(confidence: Confidence) -> usize {
     }
 }
 
-/// As the gateway makes it.
+/// As the gateway does.
 fn document(tool: &Tool) -> Document {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     Document::from_definition(
@@ -405,7 +403,7 @@ fn document(tool: &Tool) -> Document {
     )
 }
 
-/// The values of a file with one JSON object a line; empty lines are skipped.
+/// Reads a file with one JSON object per line, skipping empty lines.
 fn lines<T: DeserializeOwned>(file: &Path) -> Result<Vec<T>, EvalError> {
     let fault = |source| EvalError::File { file: file.to_owned(), source };
     let reader = BufReader::new(File::open(file).map_err(fault)?);
@@ -421,7 +419,7 @@ fn lines<T: DeserializeOwned>(file: &Path) -> Result<Vec<T>, EvalError> {
     Ok(values)
 }
 
-/// The file of answers while it is written.
+/// The answers file being written.
 struct Answers {
     file: PathBuf,
     writer: BufWriter<File>,
@@ -445,7 +443,7 @@ impl Answers {
     }
 }
 
-/// One request's figures, or the sum of many.
+/// The figures of one request, or a sum of many.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Figures {
     /// At 1, 3, 5 and 10.
@@ -497,7 +495,6 @@ impl Figures {
     }
 }
 
-/// The nearest-rank percentile of sorted times.
 fn percentile(sorted: &[Duration], share: f64) -> Duration {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied().unwrap_or_default()

@@ -1,8 +1,8 @@
-//! The ranking rule: how meaning, keywords and letters become one order, and how sure that order is.
+//! The ranking: how meaning, keywords and letters become one order, and the confidence in it.
 //!
-//! Knows signals and weights. The weights were measured over several public tool catalogues at once and lie on a plateau:
-//! the cosine orders best by itself, and keywords help most as a small bounded bonus. Counts of keywords, or rank
-//! fusion with equal say, drown the meaning.
+//! Knows signals and weights. The weights were measured over several public tool catalogues at once and lie
+//! on a plateau: the cosine is the best single signal, and keywords help most as a small bounded bonus. Raw
+//! keyword counts, or rank fusion with equal weights, drown the meaning.
 
 use std::{cmp::Ordering, collections::HashMap};
 
@@ -16,62 +16,61 @@ use super::{
     vectors::UNKNOWN,
 };
 
-/// What the best keyword score of all adds to a cosine. Measured from 0.08 to 0.22 over seven catalogues.
+/// What the best keyword score adds to a cosine. Measured from 0.08 to 0.22 over seven catalogues.
 const KEYWORD: f32 = 0.14;
-/// The same where a request has several parts, for the whole and for each part.
+/// The same for a request with several parts, for the whole and for each part.
 const KEYWORD_IN_PARTS: f32 = 0.5;
-/// What the best trigram score adds: enough to forgive a typing error.
+/// What the best trigram score adds: enough to forgive a typo.
 const TRIGRAM: f32 = 0.03;
-/// The same beside a keyword score of at most 1, where there are no vectors.
+/// The same without vectors, relative to a keyword score of at most 1.
 const TRIGRAM_WITHOUT_DENSE: f32 = 0.15;
-/// What a document gains that does what is wanted. Measured from 0 to 0.06; more drowns what it is done to.
+/// The bonus for the wanted action. Measured from 0 to 0.06; more drowns the object of the action.
 const SAME_ACTION: f32 = 0.02;
-/// What it loses where one looks and the other changes something. Measured from 0 to 0.12.
+/// The penalty if one reads and the other changes something. Measured from 0 to 0.12.
 const OTHER_ACTION: f32 = 0.05;
-/// What it loses where only one of the two takes something away, which cannot be undone.
+/// The penalty if only one of the two deletes, which cannot be undone.
 const TAKES_AWAY: f32 = 0.08;
-/// What a document gains that is bound to a product that was named, and what it loses where another one was. Measured from 0
-/// to 0.15 and 0.2.
+/// The bonus for a named product, and the penalty for another product. Measured from 0 to 0.15 and 0.2.
 const NAMED_PRODUCT: f32 = 0.05;
 const OTHER_PRODUCT: f32 = 0.1;
-/// What a document loses that is bound to a product where none was named: enough for an equally good one that is not.
+/// The penalty for a product that was not named: enough to prefer an equally good document without one.
 const UNNAMED_PRODUCT: f32 = 0.01;
-/// What a document loses that calls itself deprecated.
+/// The penalty for a deprecated document.
 const DEPRECATED: f32 = 0.1;
-/// The share of the best part's best score that a part's best has to have to be given a place among the first.
+/// A part's best score must reach this share of the best part's to get a place among the first hits.
 const WORTH_A_PLACE: f32 = 0.5;
-/// The best part's share of the score of a request with several parts; the rest is the whole's.
+/// The best part's share in the score of a request with several parts; the rest is the whole request's.
 const BEST_PART: f32 = 0.7;
-/// The cosine that a document is taken to have whose vector is not known yet, by its share of the best keyword score. What
-/// is asked for has about this cosine on the mean.
+/// The cosine assumed for a document without a vector, at the best keyword score; scaled by its keyword
+/// score. Right answers have about this cosine on average.
 const MEANING_BY_WORDS: f32 = 0.5;
-/// Candidates that each signal names where there are too many documents to score all.
+/// Candidates per signal where there are too many documents to score all.
 const CANDIDATES: usize = 100;
-/// The hit that the first one is compared with to see how far it stands out: the first that is not shown.
+/// The hit to compare the first with: the first that is not shown.
 const SIXTH: usize = 5;
 
 /// The scores of one text against all documents.
 struct Scored<'a> {
     part: &'a Part,
-    /// Shares of the best score, 0..1; empty where the rule is off.
+    /// Shares of the best score, 0..1; empty if the rule is off.
     keyword: Vec<f32>,
-    /// The same.
+    /// Shares of the best score, 0..1; empty if the rule is off.
     trigram: Vec<f32>,
-    /// Cosines; empty where only candidates are compared, and without vectors.
+    /// Cosines; empty without vectors, and if only candidates are compared.
     dense: Vec<f32>,
 }
 
-/// All that a document is scored by.
+/// All inputs of a document's score.
 struct Scoring<'a> {
     index: &'a Index,
     whole: Scored<'a>,
     parts: Vec<Scored<'a>>,
     boosts: &'a Boosts,
-    /// What keywords and letters add.
+    /// The weights of keywords and letters.
     weights: (f32, f32),
-    /// Whether there are vectors on both sides.
+    /// Whether both sides have vectors.
     dense: bool,
-    /// What each document gains or loses for the products that the request names; empty where that rule is off.
+    /// Each document's bonus or penalty for the products in the request; empty if the rule is off.
     products: Vec<f32>,
 }
 
@@ -91,18 +90,18 @@ pub(super) fn search(
         .into_iter()
         .map(|document| (pins.get(&document).copied().unwrap_or(Pin::No), document))
         .map(|(pin, document)| (pin, scoring.hit(document, pin)))
-        // A boost alone is no match.
+        // A boost without a signal is not a match.
         .filter(|(pin, hit)| hit.signals.said() > 0.0 || *pin > Pin::No)
         .collect();
     let total = ranked.len();
 
     let order = |(a_pin, a): &(Pin, Hit), (b_pin, b): &(Pin, Hit)| -> Ordering {
         let by_score = b_pin.cmp(a_pin).then_with(|| b.score.total_cmp(&a.score));
-        // Ids are unique; the number is for lists where they are not.
+        // Ids are unique; the number breaks ties in lists where they are not.
         let by_id = || documents[a.document].id.cmp(&documents[b.document].id);
         by_score.then_with(by_id).then(a.document.cmp(&b.document))
     };
-    // Confidence looks at more hits than may be asked for.
+    // Confidence needs more hits than the limit may allow.
     let keep = limit.max(SIXTH + 1);
     if ranked.len() > keep {
         ranked.select_nth_unstable_by(keep, order);
@@ -123,7 +122,7 @@ pub(super) fn search(
 
 impl<'a> Scoring<'a> {
     fn new(index: &'a Index, query: &'a Query, mask: &[bool], boosts: &'a Boosts) -> Scoring<'a> {
-        // A graph cannot leave out what is not allowed without losing its way: then all allowed ones are compared.
+        // A graph cannot skip disallowed documents without losing its way, so compare all allowed ones.
         let graph = index.has_graph() && mask.iter().all(|&allowed| allowed);
         let score = |part: &'a Part| {
             let vector = part.vector.as_deref().filter(|_| !graph);
@@ -153,7 +152,7 @@ impl<'a> Scoring<'a> {
         std::iter::once(&self.whole).chain(&self.parts)
     }
 
-    /// The documents worth a score: all that are allowed, or over a graph those that one of the signals names.
+    /// Returns the documents to score: all allowed ones, or with a graph the candidates of each signal.
     fn candidates(&self, mask: &[bool], pins: &HashMap<usize, Pin>, limit: usize) -> Vec<usize> {
         if !self.dense || !self.whole.dense.is_empty() {
             return (0..mask.len()).filter(|&document| mask[document]).collect();
@@ -183,7 +182,7 @@ impl<'a> Scoring<'a> {
         found
     }
 
-    /// A document scored by the whole request and, where it has parts, by the part that fits best.
+    /// Scores a document by the whole request and, if there are parts, by the best part.
     fn hit(&self, document: usize, pin: Pin) -> Hit {
         let (mut signals, mut dense) = self.by_text(&self.whole, document);
         let parts = self.parts.iter().enumerate().map(|(at, part)| (at, self.by_text(part, document)));
@@ -206,8 +205,8 @@ impl<'a> Scoring<'a> {
         }
     }
 
-    /// Moves the best document of each part of a request among the first hits, where it is not there already and the part asks
-    /// for something: `thank you very much` has a best document too.
+    /// Moves the best document of each part among the first hits, unless it is there or the part asks for
+    /// nothing: even `thank you very much` has a best document.
     fn give_each_part_a_place(&self, ranked: &mut [(Pin, Hit)], limit: usize) {
         let places = SIXTH.max(self.parts.len()).min(limit).min(ranked.len());
         let best = |part: &Scored| {
@@ -224,7 +223,7 @@ impl<'a> Scoring<'a> {
             .collect();
         for document in &wanted {
             let Some(at) = ranked.iter().position(|(_, hit)| hit.document == *document) else { continue };
-            // The last of the first that no part asks for makes room; the best hit of all stays.
+            // Replaces the last of the first hits that no part needs; the best hit stays.
             let free = (1..places)
                 .rev()
                 .find(|&at| ranked[at].0 == Pin::No && !wanted.contains(&ranked[at].1.document));
@@ -236,7 +235,7 @@ impl<'a> Scoring<'a> {
         }
     }
 
-    /// What each signal adds, and the cosine.
+    /// Returns the contribution of each signal, and the cosine.
     fn by_text(&self, text: &Scored, document: usize) -> (Signals, f32) {
         let keyword = value(&text.keyword, document);
         let compared = || {
@@ -266,7 +265,7 @@ impl<'a> Scoring<'a> {
         (signals, dense)
     }
 
-    /// How much of what was said the best three documents have, 0..1: of the whole, or of a part of it.
+    /// Returns how much of the request's words, whole or in a part, the best three documents contain, 0..1.
     fn coverage(&self, ranked: &[(Pin, Hit)]) -> f32 {
         let texts = if self.parts.is_empty() { std::slice::from_ref(&self.whole) } else { &self.parts };
         let best = ranked.iter().take(3);
@@ -274,28 +273,27 @@ impl<'a> Scoring<'a> {
         best.flat_map(|(_, hit)| texts.iter().map(|text| of(text, hit))).fold(0.0, f32::max)
     }
 
-    /// What the scores are multiplied with when they are shown. Without vectors the best hit has a score of about 1 however
-    /// bad it is; then how much it covers makes it honest.
+    /// Returns the factor for displayed scores. Without vectors, the best hit scores about 1 however bad it
+    /// is; scaling by coverage corrects that.
     fn scale(&self, ranked: &[(Pin, Hit)]) -> f32 {
         if self.dense { 1.0 } else { self.coverage(ranked) / (1.0 + TRIGRAM_WITHOUT_DENSE) }
     }
 
-    /// Four pieces of evidence, added up: how near the first hit's meaning is, how far it stands out from the second and from
-    /// the sixth, and how much of what was said is found. The weights follow two logistic regressions over seven catalogues,
-    /// of whether the first hit is right, and of whether a right one is among the first five when half of the requests have
-    /// theirs taken out. The limits are set so that "high" is right nine times in ten in each catalogue, and that four in five
-    /// requests whose right tools were taken out are "low" (docs/search.md has what came of it). Without vectors two pieces are
-    /// left.
+    /// Adds up four pieces of evidence: the first hit's nearness in meaning, its lead over the second and
+    /// over the sixth hit, and the coverage of the request's words. The weights follow two logistic
+    /// regressions over seven catalogues: whether the first hit is right, and whether a right one is among
+    /// the first five when half of the requests have their right tools removed. Limits are set so that "high"
+    /// is right nine times in ten in each catalogue, and four in five requests without their right tools are
+    /// "low" (docs/search.md has the results). Without vectors, two pieces remain.
     fn confidence(&self, ranked: &[(Pin, Hit)]) -> Confidence {
         let Some((_, first)) = ranked.first() else { return Confidence::Low };
         if first.exact {
             return Confidence::High;
         }
         let fit = first.signals.found();
-        // Where there is no other, nothing stands out.
+        // Without another hit there is no lead.
         let found = |hit: Option<&(Pin, Hit)>| hit.map_or(fit, |(_, hit)| hit.signals.found());
-        // In a list too short for a sixth the last one stands for what does not fit.
-        // Habits tell what is liked, not what fits.
+        // In a shorter list, the last hit stands in for the sixth. Habits show preference, not fit.
         let ahead = fit - ranked.get(SIXTH).or(ranked.last()).map_or(fit, |(_, hit)| hit.signals.found());
         let coverage = self.coverage(ranked);
         let (high, low) = if self.dense {
@@ -307,7 +305,7 @@ impl<'a> Scoring<'a> {
             (coverage + ahead >= 1.3, coverage + ahead < 0.9 || coverage < LEAST_COVERAGE)
         };
         let asked = self.text_of(first).part.actions;
-        // Who only asks is not sent to what changes something.
+        // A question must not lead to a tool that changes something.
         let fits = !(asked.only_reads() && self.index.actions(first.document).only_writes());
         match (high && fits, low) {
             (_, true) => Confidence::Low,
@@ -316,7 +314,7 @@ impl<'a> Scoring<'a> {
         }
     }
 
-    /// The text that a hit fits best: the whole, or a part of it.
+    /// Returns the text that a hit fits best: the whole, or a part.
     fn text_of(&self, hit: &Hit) -> &Scored<'_> {
         hit.part.and_then(|at| self.parts.get(at)).unwrap_or(&self.whole)
     }
@@ -333,15 +331,15 @@ fn by_products(index: &Index, named: &[Product]) -> Vec<f32> {
     (0..index.documents().len()).map(by_product).collect()
 }
 
-/// The value at a place, 0 where nothing was scored.
+/// Returns the value at an index, 0 if nothing was scored.
 fn value(values: &[f32], at: usize) -> f32 {
     values.get(at).copied().unwrap_or(0.0)
 }
 
-/// The share of what was said that has to be found for an answer by words alone to be more than a guess.
+/// The least coverage that makes a keyword-only answer more than a guess.
 const LEAST_COVERAGE: f32 = 0.2;
 
-/// Scores as shares of the best allowed one.
+/// Scales scores to shares of the best allowed one.
 fn shares(mut scores: Vec<f32>, mask: &[bool]) -> Vec<f32> {
     let allowed = scores.iter().zip(mask).filter(|(_, allowed)| **allowed).map(|(score, _)| *score);
     let best = allowed.fold(0.0, f32::max);

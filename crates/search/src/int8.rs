@@ -1,10 +1,10 @@
-//! A model that keeps its weights as int8, rewritten so that ONNX Runtime also calculates in int8.
+//! Rewrites a model with int8 weights so that ONNX Runtime also computes in int8.
 //!
-//! Such a file unpacks each weight in front of its use (`Cast -> Mul -> Reshape -> MatMul`), which every engine can run,
-//! in float32. ONNX Runtime has one operator for the four, `MatMulNBits`, that reads the int8 weights as they are and
-//! quantises the other side block by block: a short text takes a third of the time, and the memory of the unpacked weights
-//! is saved. Each row and block has a scale of its own, so that a vector does not depend on the rest of a batch.
-//! Knows ONNX; has not heard of sessions or texts.
+//! Such a file unpacks each weight before use (`Cast -> Mul -> Reshape -> MatMul`); all engines can run that,
+//! in float32. ONNX Runtime has one operator for the four, `MatMulNBits`, which reads the int8 weights
+//! directly and quantises the other operand block by block: a short text takes a third of the time, and
+//! unpacked weights take no memory. Each row and block has its own scale, so a vector does not depend on the
+//! rest of a batch. Knows ONNX, not sessions or texts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,16 +14,17 @@ use super::onnx::{Attribute, FLOAT, Graph, INT, INT8, Message, Model, Node, Opse
 
 /// ONNX Runtime's own operators.
 const CONTRIB: &str = "com.microsoft";
-/// What `MatMulNBits` calculates in: 4 is int8 (its documentation, attribute `accuracy_level`).
+/// The computation type of `MatMulNBits`: 4 is int8 (attribute `accuracy_level` in its documentation).
 const IN_INT8: i64 = 4;
-/// It takes unsigned numbers around this one.
+/// The zero point of the operator's unsigned numbers.
 const ZERO_POINT: u8 = 128;
 
-/// The model with its int8 weights used as such; none if it has none in this form, or cannot be read.
+/// Returns the model rewritten to use its int8 weights directly; `None` if it has no such weights or cannot
+/// be read.
 pub(super) fn rewritten(model: Bytes) -> Option<Vec<u8>> {
     let length = model.len();
     let mut model = Model::decode(model).ok()?;
-    // What is not declared above would be lost.
+    // Undeclared fields would be lost.
     if model.encoded_len() != length {
         return None;
     }
@@ -37,7 +38,7 @@ pub(super) fn rewritten(model: Bytes) -> Option<Vec<u8>> {
     Some(model.encode_to_vec())
 }
 
-/// Replaces each `MatMul` with an unpacked weight, and says how many.
+/// Replaces each `MatMul` with an unpacked weight, and returns their number.
 fn rewrite(graph: &mut Graph) -> usize {
     // A graph inside a node may read anything of this one.
     if graph.node.iter().flat_map(|node| &node.attribute).any(|attribute| attribute.g.is_some()) {
@@ -51,7 +52,7 @@ fn rewrite(graph: &mut Graph) -> usize {
         .collect();
     let constants: HashMap<&str, &Tensor> =
         graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
-    // The node that makes this input, if it is of this kind.
+    // The node of this kind that produces the input.
     let source = |name: &str, kind: &str| {
         made_by.get(name).map(|&at| &graph.node[at]).filter(|node| node.op_type() == kind)
     };
@@ -94,7 +95,7 @@ fn rewrite(graph: &mut Graph) -> usize {
     count
 }
 
-/// Takes out what nothing reads any more, from the end to the beginning.
+/// Removes nodes without readers, from the end to the beginning.
 fn drop_unused(graph: &mut Graph) {
     let mut used: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
     let mut kept = Vec::with_capacity(graph.node.len());
@@ -109,7 +110,7 @@ fn drop_unused(graph: &mut Graph) {
     graph.initializer.retain(|tensor| used.contains(tensor.name()));
 }
 
-/// A weight as `MatMulNBits` takes it: `[columns, blocks, block]` with a scale for each block.
+/// A weight in the layout of `MatMulNBits`: `[columns, blocks, block]`, with a scale per block.
 struct Packed {
     columns: usize,
     blocks: usize,
@@ -119,7 +120,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// From int8 `[blocks, block, columns]` and float32 `[blocks, 1, columns]`; none for any other form.
+    /// Packs int8 `[blocks, block, columns]` and float32 `[blocks, 1, columns]`; `None` for any other layout.
     fn new(values: &Tensor, scales: &Tensor) -> Option<Packed> {
         let shape = |tensor: &Tensor| -> Option<[usize; 3]> {
             let dims: Vec<usize> = tensor.dims.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
@@ -129,7 +130,7 @@ impl Packed {
         let fits = values.data_type == Some(INT8)
             && scales.data_type == Some(FLOAT)
             && shape(scales)? == [blocks, 1, columns]
-            // The operator's own condition.
+            // Required by the operator.
             && block.is_power_of_two()
             && (16..=256).contains(&block);
         let raw = values.raw_data.as_deref().filter(|raw| raw.len() == blocks * block * columns)?;
@@ -151,7 +152,7 @@ impl Packed {
         Some(Packed { columns, blocks, block, values: packed, scales: packed_scales })
     }
 
-    /// The node that takes the place of a `MatMul`.
+    /// Returns the node that replaces a `MatMul`.
     fn node(&self, matmul: &Node, left: &str) -> Node {
         let output = matmul.output.first().cloned().unwrap_or_default();
         let number = |name: &str, value: i64| Attribute {
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// `y = x * w`, w of 32 rows in two blocks and 2 columns, unpacked as the shipped model unpacks its own.
+    /// `y = x * w`, with w of 32 rows in two blocks and 2 columns, unpacked as in the shipped model.
     fn graph() -> Graph {
         let values: Vec<u8> = (0..64i8).map(|n| (n - 30) as u8).collect();
         let scales = [0.5f32, 1.0, 2.0, 4.0].iter().flat_map(|scale| scale.to_le_bytes()).collect();
@@ -264,7 +265,7 @@ mod tests {
         let new = rewritten(Bytes::from_static(nonet_model::GRAPH)).expect("int8 weights");
         let new = Model::decode(new.as_slice()).expect("a model").graph.expect("a graph");
         let count = |kind: &str| new.node.iter().filter(|node| node.op_type() == kind).count();
-        // Six layers of four products with weights; what is left are the two of attention.
+        // Six layers of four products with weights; the remaining two belong to attention.
         assert_eq!((count("MatMulNBits"), count("MatMul")), (24, 12));
     }
 }

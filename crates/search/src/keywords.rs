@@ -4,10 +4,11 @@
 
 use std::{borrow::Borrow, collections::HashMap, hash::Hash, sync::Arc};
 
-/// How fast a repeated term stops counting. With [`B`] what Trotman, Puurula & Burgess 2014, "Improvements to BM25 and
-/// Language Models Examined", found best for short texts; over six catalogues 0.3 points of nDCG above 1.2 and 0.75.
+/// How fast a repeated term saturates. With [`B`], the value that Trotman, Puurula & Burgess 2014,
+/// "Improvements to BM25 and Language Models Examined", found best for short texts; over six catalogues, 0.3
+/// points of nDCG above 1.2 and 0.75.
 const K1: f32 = 0.9;
-/// How much a long document is held against it, 0..1.
+/// The penalty for document length, 0..1.
 const B: f32 = 0.4;
 
 /// An immutable inverted index with BM25 scoring. A document is known by its slot, which it keeps while it is indexed, so that
@@ -93,7 +94,7 @@ impl<K: Clone + Eq + Hash> Bm25<K> {
         Bm25 { numbers, postings, lengths, norms, documents: slots.len() }
     }
 
-    /// How much a term tells documents apart. Never negative; highest for a term that is nowhere.
+    /// Returns how well a term distinguishes documents. Never negative; highest for an unknown term.
     pub(super) fn idf<Q: Eq + Hash + ?Sized>(&self, term: &Q) -> f32
     where
         K: Borrow<Q>,

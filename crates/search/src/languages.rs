@@ -1,9 +1,9 @@
-//! Eight languages brought into English, word by word, before a request is embedded and searched: the built-in model reads
-//! English, and so do the words of most tools.
+//! Translates requests from eight languages into English, word by word, before embedding and search: the
+//! built-in model reads English, and most tools are described in English.
 //!
-//! A dictionary for each language (`languages/*.txt`) has the words of this field: verbs, objects, kinds of files, time. The
-//! result is no English sentence, and need not be one. Numbers, names in Latin letters and quoted text stay as they are. Knows words; has
-//! not heard of documents or scores.
+//! Each language has a dictionary (`languages/*.txt`) with the words of this field: verbs, objects, file
+//! types, time. The result need not be a proper sentence. Numbers, names in Latin letters and quoted text are
+//! kept. Knows words, not documents or scores.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,18 +14,18 @@ use rust_stemmers::{Algorithm, Stemmer};
 
 use super::{abbreviations, actions, products, synonyms, text};
 
-/// Words of a phrase of a dictionary.
+/// The most words in a dictionary phrase.
 const LONGEST_PHRASE: usize = 5;
-/// Letters of a word that may be a compound of others.
+/// The fewest letters of a word split as a compound.
 const SHORTEST_COMPOUND: usize = 7;
-/// Letters of a part of a compound.
+/// The fewest letters of a part of a compound.
 const SHORTEST_HALF: usize = 3;
-/// Words between a German verb and its particle at the end of the clause.
+/// The most words between a German verb and its separated prefix at the end of the clause.
 const LONGEST_CLAUSE: usize = 25;
-/// Longer words are none, and are not looked at letter by letter.
+/// Longer runs are not words and are not analysed.
 const LONGEST_WORD: usize = 40;
 
-/// A language that requests are brought into English from.
+/// A source language of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Language {
     /// German.
@@ -48,7 +48,7 @@ pub enum Language {
 
 use Language::{De, Es, Fr, It, Ja, Pt, Ru, Zh};
 
-/// Those whose letters are Latin, which only words tell apart.
+/// Languages with Latin letters, which can be told apart only by their words.
 const LATIN: [Language; 5] = [De, Fr, Es, Pt, It];
 
 impl Language {
@@ -92,7 +92,7 @@ impl Language {
         &ALL[self as usize]
     }
 
-    /// Endings that stand for `it`, `me`, `them` behind a verb: `muestrame`, `mettilo`. The longest first.
+    /// Returns the pronouns attached to a verb: `muestrame`, `mettilo`. Longest first.
     fn enclitics(self) -> &'static [&'static str] {
         match self {
             Es => &[
@@ -110,13 +110,13 @@ impl Language {
 }
 
 impl Language {
-    /// A text of this language in English, word by word.
+    /// Translates a text of this language word by word.
     pub(super) fn into_english(self, text: &str) -> String {
         self.dictionary().translate(self, &tokens(text))
     }
 }
 
-/// A request in another language, brought into English.
+/// A translated request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gloss {
     pub(super) language: Language,
@@ -124,25 +124,25 @@ pub(super) struct Gloss {
     pub(super) text: String,
 }
 
-/// Brings a request into English; nothing if it is English already, or in none of the languages.
+/// Translates a request; `None` if it is English already, or in none of the languages.
 pub(super) fn gloss(request: &str) -> Option<Gloss> {
     let tokens = tokens(request);
     let language = language_of(&tokens)?;
     let text = language.dictionary().translate(language, &tokens);
-    // What no dictionary knows is better left as it is.
+    // Without any dictionary word, keep the request as it is.
     text.chars().any(char::is_alphanumeric).then_some(Gloss { language, text })
 }
 
 /// A piece of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
-    /// A word of letters: as written, and folded.
+    /// A word: as written, and folded.
     Word(String, String),
-    /// Chinese or Japanese letters.
+    /// Chinese or Japanese text.
     Dense(String),
-    /// A number, path, name with digits, or quoted text: stays as it is.
+    /// A number, path, name with digits, or quoted text, kept as it is.
     Verbatim(String),
-    /// A stop: what stands on its two sides is no phrase.
+    /// Punctuation that no phrase spans.
     Stop(char),
 }
 
@@ -188,7 +188,7 @@ fn closing_quote(c: char) -> Option<char> {
     }
 }
 
-/// Whether a character is part of what is written without a space: letters, and what paths and file names have.
+/// Whether a character belongs to a run without spaces: letters, and the punctuation of paths and file names.
 fn is_run(c: char) -> bool {
     !is_dense(c)
         && (c.is_alphanumeric() || "'’-_/\\.@:~#%&+*=$|".contains(c) || matches!(c as u32, 0x0300..=0x036F))
@@ -207,12 +207,12 @@ fn stop(c: char) -> Option<char> {
     }
 }
 
-/// Chinese and Japanese letters.
+/// Whether a character is Chinese or Japanese.
 fn is_dense(c: char) -> bool {
     matches!(c as u32, 0x3005..=0x3007 | 0x3040..=0x30FF | 0x31F0..=0x31FF | 0x3400..=0x4DBF | 0x4E00..=0x9FFF | 0xF900..=0xFAFF | 0xFF66..=0xFF9F)
 }
 
-/// Takes apart what was written without a space.
+/// Splits a run without spaces into tokens.
 fn run(run: &str, tokens: &mut Vec<Token>) {
     let inner = run.trim_end_matches(['.', ':', '\'', '’', '-']);
     let is_name = inner.contains(|c: char| c.is_ascii_digit() || "_/\\@~#%&+*=$|".contains(c))
@@ -232,7 +232,8 @@ fn run(run: &str, tokens: &mut Vec<Token>) {
     }
 }
 
-/// The language of a request, told by its letters and its words; none if it may be English or is none of the eight.
+/// Detects the language of a request by its letters and words; `None` if it may be English, or is none of the
+/// eight.
 fn language_of(tokens: &[Token]) -> Option<Language> {
     let words: Vec<(&str, &str)> = tokens
         .iter()
@@ -260,7 +261,7 @@ fn language_of(tokens: &[Token]) -> Option<Language> {
         let is_name = latin.len() > foreign.len() && is_english();
         return (!is_name).then_some(Ru);
     }
-    // A plain request is told in one pass, before any dictionary is read.
+    // Recognises a plain English request in one pass, before reading any dictionary.
     if words.iter().all(|(_, folded)| english(folded) > 0.0 || products::is_known(folded)) {
         return None;
     }
@@ -272,9 +273,9 @@ fn language_of(tokens: &[Token]) -> Option<Language> {
             let english = english(folded);
             match dictionary.knows(language, written, folded) {
                 false => other += english,
-                // One letter is no word: a list of them is in no language.
+                // A single letter is not a word: a list of letters has no language.
                 true if english > 0.0 || folded.chars().count() < 2 => shared += 0.25,
-                // English has no letters with marks.
+                // English has no accented letters.
                 true => own += if written.is_ascii() { 1.0 } else { 1.5 },
             }
         }
@@ -286,7 +287,7 @@ fn language_of(tokens: &[Token]) -> Option<Language> {
     best.map(|(_, language)| language)
 }
 
-/// English words that other languages write alike.
+/// English words with the same spelling in other languages.
 const COMMON_ENGLISH: &str = "\
     accounts activation addition alias alter alto am are arm as assistance assurance at auto bad be \
     branches brief but by cafe cane cause cave certain chat chef chose classes coin collaboration come \
@@ -305,8 +306,8 @@ const COMMON_ENGLISH: &str = "\
     total traces transcription two under up us use utilize van vent very via videos voter war was we \
     were what when where which while who why will with you your";
 
-/// How much a folded word tells that a request is English: words that hold sentences together do more than names of things,
-/// which other languages borrow.
+/// Returns how strongly a folded word suggests English: function words more than nouns, which other languages
+/// borrow.
 fn english(word: &str) -> f32 {
     static OF_THE_FIELD: LazyLock<HashSet<String>> = LazyLock::new(|| {
         let mut words: HashSet<String> = HashSet::new();
@@ -336,14 +337,14 @@ fn english(word: &str) -> f32 {
     }
 }
 
-/// The words of one language.
+/// The dictionary of one language.
 struct Dictionary {
-    /// By folded words joined with a space: what is written in English instead, empty for words that say nothing.
+    /// By folded words joined with a space: the English words, empty for words without meaning.
     exact: HashMap<String, &'static str>,
-    /// The same by stems, where the language has a stemmer.
+    /// The same by stems, for languages with a stemmer.
     stems: HashMap<String, &'static str>,
     stemmer: Option<Stemmer>,
-    /// Letters of the longest entry, where words are not set apart.
+    /// Letters of the longest entry, for languages without spaces.
     longest: usize,
 }
 
@@ -382,7 +383,7 @@ impl Dictionary {
         }
     }
 
-    /// A word or phrase, as written or by its stems.
+    /// Looks up a word or phrase as written, then by its stems.
     fn look_up(&self, words: &[(&str, &str)]) -> Option<&'static str> {
         let join = |pick: fn(&(&str, &str)) -> String| words.iter().map(pick).collect::<Vec<_>>().join(" ");
         let exact = self.exact.get(&join(|(_, folded)| (*folded).to_owned()));
@@ -398,7 +399,7 @@ impl Dictionary {
         self.look_up(&[(written, folded)]).is_some() || self.by_parts(language, folded).is_some()
     }
 
-    /// A word without what is attached to it, or in the parts that it is made of.
+    /// Looks up a word without its attached pronoun, or by the parts of the compound.
     fn by_parts(&self, language: Language, folded: &str) -> Option<String> {
         if folded.chars().count() > LONGEST_WORD {
             return None;
@@ -419,7 +420,7 @@ impl Dictionary {
         (language == De).then(|| self.compound(folded)).flatten()
     }
 
-    /// The parts of a German compound, each of which is known: `spaltenbreite` is `spalten` and `breite`.
+    /// Splits a German compound into known parts: `spaltenbreite` is `spalten` and `breite`.
     fn compound(&self, word: &str) -> Option<String> {
         if word.len() < SHORTEST_COMPOUND || !word.is_ascii() {
             return None;
@@ -427,7 +428,7 @@ impl Dictionary {
         self.parts_from(word, 0, &mut HashSet::new())
     }
 
-    /// The parts of what begins at a place. `dead` are places from which no way leads to the end: each is tried once.
+    /// Splits the rest of a compound. `dead` holds positions that lead nowhere, so each is tried once.
     fn parts_from(&self, word: &str, start: usize, dead: &mut HashSet<usize>) -> Option<String> {
         let known = |part: &str| {
             let found = self.exact.get(part).or_else(|| self.stems.get(&self.stem(part)));
@@ -512,7 +513,7 @@ impl Dictionary {
         out.join(" ")
     }
 
-    /// Chinese and Japanese: the longest entry that begins at each place; what no entry begins with is passed over.
+    /// Chinese and Japanese: takes the longest entry at each position and skips text without an entry.
     fn longest_matches(&self, text: &str, out: &mut Vec<String>) {
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
@@ -533,14 +534,14 @@ fn is_latin(word: &str) -> bool {
         .all(|c| !c.is_alphabetic() || matches!(c as u32, 0x41..=0x24F | 0x1E00..=0x1EFF | 0xFF21..=0xFF5A))
 }
 
-/// Parts of German verbs that stand at the end of their clause.
+/// Separable prefixes of German verbs, found at the end of the clause.
 const PARTICLES: &[&str] = &[
     "ab", "an", "auf", "aus", "bei", "durch", "ein", "fertig", "fest", "fort", "frei", "her", "heraus",
     "herunter", "hervor", "hin", "hinzu", "hoch", "los", "mit", "nach", "raus", "rein", "rum", "runter",
     "um", "vor", "weg", "wieder", "zu", "zurueck", "zuruck", "zusammen", "zurück",
 ];
 
-/// Joins the two parts of German verbs: `leg ... an` is `anleg ...`.
+/// Joins separated German verbs: `leg ... an` becomes `anleg ...`.
 fn join_separated(dictionary: &Dictionary, tokens: &mut Vec<Token>) {
     let mut at = 0;
     while at < tokens.len() {
@@ -577,7 +578,7 @@ fn join_separated(dictionary: &Dictionary, tokens: &mut Vec<Token>) {
     }
 }
 
-/// `english: foreign, foreign` on each line; `#` begins a remark.
+/// Parses `english: foreign, foreign` lines; `#` begins a comment.
 fn entries(source: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = source.lines().map(|line| line.split('#').next().unwrap_or_default());
     lines.filter_map(|line| line.split_once(':')).flat_map(|(english, foreign)| {
@@ -693,8 +694,8 @@ mod tests {
         }
     }
 
-    /// What looks like English in a dictionary must not make an English request foreign: a word that English has too counts
-    /// for neither side, and names of products stay names.
+    /// English-looking words in a dictionary must not make an English request foreign: shared words count for
+    /// neither side, and product names are kept.
     #[test]
     fn dictionaries_leave_names_of_products_alone() {
         for language in ALL {

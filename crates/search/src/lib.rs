@@ -1,8 +1,7 @@
-//! Finding documents: by meaning, by keyword, by name, fused into one order.
+//! Document search: by meaning, by keyword and by name, fused into one order.
 //!
-//! Give [`Index`] its [`Document`]s and it answers from keywords at once; give it vectors from an [`Embedder`] and it
-//! answers by meaning. This room knows documents. It has not heard of servers, tools or a protocol, and nothing in it
-//! waits for a network.
+//! An [`Index`] of [`Document`]s answers from keywords at once; with vectors from an [`Embedder`] it answers
+//! by meaning. This crate knows documents, not servers, tools or a protocol, and never waits for a network.
 //!
 //! ```text
 //! definition -> document -> index (keywords, trigrams, names, vectors) \
@@ -58,7 +57,7 @@ pub struct Settings {
     /// With more tools than this a search goes over a graph (HNSW) instead of comparing with every vector.
     // Where the two curves of docs/scale.svg meet: 1.2 ms against 1.4 at 10,000, 6.7 against 2.5 at 30,000.
     pub hnsw_above: usize,
-    /// The rules of the ranking; only measurements switch some off.
+    /// The active ranking rules; only measurements switch some off.
     #[serde(skip)]
     pub rules: Rules,
 }
@@ -70,8 +69,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The folder where vectors are kept: as set, else `nonet` in `$XDG_CACHE_HOME` or `~/.cache`. None if there is
-    /// no home to put it in.
+    /// Returns the folder of the vector cache: as configured, or else `nonet` in `$XDG_CACHE_HOME` or
+    /// `~/.cache`. `None` without a home folder.
     pub fn cache_folder(&self) -> Option<PathBuf> {
         let set =
             || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -80,54 +79,56 @@ impl Settings {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The best documents, best first, at most as many as asked for.
+    /// The best documents, best first, up to the limit.
     pub hits: Vec<Hit>,
-    /// Allowed documents that match at all; over a graph, those that were looked at.
+    /// Allowed documents that match; with a graph, only those visited.
     pub total: usize,
-    /// Whether what was asked for is likely among the first five.
+    /// How likely a right document is among the first five.
     pub confidence: Confidence,
 }
 
-/// One found document.
+/// One document found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hit {
-    /// Its place in [`Index::documents`].
+    /// The index in [`Index::documents`].
     pub document: usize,
-    /// What it is ranked by, 0..1; 1 where the request is its name.
+    /// The score, 0..1; 1 if the request is the document's name.
     pub score: f32,
-    /// Whether the request is, or mentions, its name.
+    /// Whether the request is or contains the document's name.
     pub exact: bool,
-    /// Whether it comes before all others for its name: that, or one of its other words, or a beginning of its name.
+    /// Whether the document ranks first by name: the request matches its name, one of its other terms, or the
+    /// start of its name.
     pub named: bool,
-    /// Cosine of its vector and the request's (of a long request: of the best part's), -1..1; 0 without vectors.
+    /// The cosine of the document's and the request's vectors, -1..1 (for a long request, of the best part);
+    /// 0 without vectors.
     pub dense: f32,
-    /// The part of the request that fits it best, if the request has parts.
+    /// The best part of the request, if it has parts.
     pub part: Option<usize>,
-    /// What the score is made of.
+    /// The components of the score.
     pub signals: Signals,
 }
 
-/// What each signal adds to a score.
+/// The contribution of each signal to a score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Signals {
-    /// Nearness of meaning.
+    /// Similarity of meaning.
     pub meaning: f32,
-    /// Words that both have, synonyms included.
+    /// Shared words, including synonyms.
     pub keywords: f32,
-    /// Three-letter windows that both have.
+    /// Shared trigrams.
     pub letters: f32,
-    /// What earlier searches led to, and what the session has loaded.
+    /// Outcomes of earlier searches, and tools loaded by the session.
     pub learned: f32,
-    /// What its priority adds, or takes away.
+    /// The priority's bonus or penalty.
     pub priority: f32,
-    /// Whether it does what is wanted.
+    /// Whether the document does what is wanted.
     pub action: f32,
-    /// Whether it is bound to a product that was named, or to one that was not.
+    /// Whether the document is bound to a named product, or to another one.
     pub product: f32,
-    /// What is taken off where it calls itself deprecated; 0 or less.
+    /// The penalty for a deprecated document; 0 or less.
     pub deprecated: f32,
 }
 
@@ -136,17 +137,17 @@ impl Signals {
         self.fit() + self.priority
     }
 
-    /// How well it fits, whatever its priority.
+    /// Returns the fit, regardless of priority.
     pub fn fit(self) -> f32 {
         self.found() + self.learned
     }
 
-    /// The sum of what the document itself adds.
+    /// Returns the sum of the document's own contributions.
     fn found(self) -> f32 {
         self.said() + self.action + self.product + self.deprecated
     }
 
-    /// What is like the request in it. Without any of that it is no match, whatever it does.
+    /// Returns the similarity to the request. Without any, the document is not a match, whatever it does.
     fn said(self) -> f32 {
         self.meaning + self.keywords + self.letters
     }
@@ -178,45 +179,45 @@ impl Signals {
     }
 }
 
-/// What is added to the scores of single documents, by their number.
+/// Score boosts by document number.
 pub type Boosts = HashMap<usize, Boost>;
 
-/// What is added to the score of one document. Alone it is no match.
+/// The score boost of one document. A boost without a signal is not a match.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Boost {
-    /// For what earlier searches led to, and for being loaded.
+    /// For outcomes of earlier searches, and for being loaded.
     pub learned: f32,
-    /// For its priority; below 0 where it is lowered.
+    /// For a priority; negative if lowered.
     pub priority: f32,
 }
 
-/// Why a hit stands where it stands.
+/// Why a hit has its rank.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Explanation {
-    /// What each signal adds to the score.
+    /// The contribution of each signal.
     pub signals: Signals,
-    /// Whether it comes before all others for its name.
+    /// Whether the hit ranks first by name.
     pub name: bool,
-    /// The part of a long request that fits it best.
+    /// The best part of a long request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
-    /// The words found in it, the most telling first; as stems.
+    /// The words found, as stems, the most distinctive first.
     pub words: Vec<MatchedWord>,
 }
 
-/// A word of a request that a document has.
+/// A word of a request that occurs in a document.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct MatchedWord {
     /// The word, as a stem.
     pub word: String,
-    /// What was said instead of it, where it is a synonym or an abbreviation.
+    /// The word of the request, if this one is its synonym or abbreviation.
     #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Its share in what keywords add.
+    /// The share of the keyword score.
     pub share: f32,
 }
 
-/// How likely the right document is among the first five.
+/// How likely a right document is among the first five.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
@@ -224,12 +225,12 @@ pub enum Confidence {
     High,
     /// More often than not.
     Medium,
-    /// There may be nothing of the kind.
+    /// There may be no such document.
     Low,
 }
 
 impl Confidence {
-    /// The word for it, as it stands in the answer.
+    /// Returns the level as answers spell it.
     pub fn as_str(self) -> &'static str {
         match self {
             Confidence::High => "high",
@@ -239,15 +240,15 @@ impl Confidence {
     }
 }
 
-/// Analyses a request and embeds it, if that is possible. Without an embedder, and when embedding fails, the answer will
-/// come from keywords.
+/// Analyses a request and embeds it if possible. Without an embedder, or if embedding fails, search uses
+/// keywords only.
 pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) -> Query {
     let query = index.parse(request);
     match embedder.filter(|_| index.has_vectors()) {
         Some(embedder) => match embedder.embed_queries(&query.texts()).await {
             Ok(vectors) => query.with_vectors(vectors),
             Err(error) => {
-                tracing::debug!(%error, "answered from keywords");
+                tracing::debug!(%error, "answering from keywords");
                 query
             }
         },

@@ -1,8 +1,8 @@
-//! A sentence embedding model, loaded: text in, one vector of length 1 out.
+//! A loaded sentence embedding model: text in, one normalised vector out.
 //!
-//! Knows tokenizers and graphs; has not heard of queues, caches or documents' parts. Nothing here depends on the weights
-//! that are compiled in: any sentence-transformers export in a folder will do, with the JSON files beside it (`recipe`).
-//! Faults name the file and what to do, since whoever sets a folder reads them in a log.
+//! Knows tokenizers and graphs, not queues, caches or parts of documents. Does not depend on the built-in
+//! weights: any sentence-transformers export in a folder works, with its JSON files (`recipe`). Errors name
+//! the file and the remedy, since the operator reads them in a log.
 
 mod recipe;
 #[cfg(all(test, feature = "tract"))]
@@ -31,41 +31,41 @@ use super::{
     vectors::normalized,
 };
 
-/// Tokens of a document's text that are read. Measured: more (up to 512) finds nothing better and costs several times
-/// the indexing time.
+/// Tokens read from a document's text. Measured: more (up to 512) finds nothing better and multiplies the
+/// indexing time.
 const DOCUMENT_TOKENS: usize = 96;
-/// Tokens of a query that are read. Short ones cost no more for it, and long requests are found better than with 64.
+/// Tokens read from a query. Short queries cost no more; long ones are found better than with 64.
 const QUERY_TOKENS: usize = 96;
-/// Characters looked at for each token that is kept. An English token has four to five; the rest is margin, so that a
-/// text of a megabyte costs no more than a page.
+/// Characters read per token. An English token has four to five; the margin keeps a text of a megabyte as
+/// cheap as a page.
 const CHARACTERS_PER_TOKEN: usize = 20;
-/// The inputs that can be given to a graph.
+/// The graph inputs that can be supplied.
 const INPUTS: [&str; 3] = ["input_ids", "attention_mask", "token_type_ids"];
-/// The outputs that are read, the best first.
+/// The supported outputs, best first.
 const OUTPUTS: [&str; 3] = ["sentence_embedding", "last_hidden_state", "token_embeddings"];
-/// The remedy for most faults of a folder.
+/// The remedy for most errors of a folder.
 const EXPORT: &str = "`optimum-cli export onnx --model NAME DIR`";
 
-/// What a text is. Some models are trained with different words in front of the two.
+/// The role of a text. Some models are trained with a different prompt for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Query,
     Document,
 }
 
-/// A model's files, found and read as far as a fingerprint needs it.
+/// A model's files, located and read as far as the fingerprint needs.
 pub(super) struct Source {
-    /// The graph's file; none for the graph that is compiled in.
+    /// The graph's file; `None` for the built-in graph.
     graph: Option<PathBuf>,
     tokenizer_file: PathBuf,
     tokenizer: Cow<'static, [u8]>,
     recipe: Recipe,
-    /// A fault here is one only if the graph leaves the pooling to us.
+    /// An error only matters if the graph leaves pooling to us.
     pooling: Result<Pooling, String>,
 }
 
 impl Source {
-    /// The model of a folder, or the one that is compiled in.
+    /// Opens the model of a folder, or the built-in one.
     pub(super) fn open(folder: Option<&Path>) -> Result<Source, String> {
         let Some(folder) = folder else {
             return Ok(Source {
@@ -104,7 +104,8 @@ impl Source {
         Ok(Source { graph, tokenizer_file, tokenizer: tokenizer.into(), recipe, pooling })
     }
 
-    /// Tells vectors of different models apart: sixteen hex digits of a SHA-256 over all that a document's vector depends on.
+    /// Returns sixteen hex digits of a SHA-256 over everything that a document's vector depends on, to tell
+    /// models apart.
     pub(super) fn fingerprint(&self) -> Result<String, String> {
         let mut hash = Sha256::new();
         match &self.graph {
@@ -125,7 +126,7 @@ impl Source {
         Ok(nonet_base::text::hex(&hash.finalize()[..8]))
     }
 
-    /// What the graph is called in a fault.
+    /// Returns the name of the graph in errors.
     fn name(&self) -> String {
         self.graph.as_ref().map_or("the built-in model".to_owned(), |file| file.display().to_string())
     }
@@ -144,18 +145,16 @@ impl std::io::Write for HashWriter<'_> {
     }
 }
 
-/// A model ready to run.
 pub(super) struct Model {
     session: Session,
     tokenizer: Tokenizer,
-    /// What the graph is called in a fault.
+    /// The name of the graph in errors.
     name: String,
-    /// Those of [`INPUTS`] that the graph has.
+    /// The graph's inputs among [`INPUTS`].
     inputs: Vec<&'static str>,
-    /// The output that is read.
     output: String,
     pooling: Result<Pooling, String>,
-    /// The tokens that the graph knows, if that could be seen.
+    /// The number of tokens that the graph knows, if detectable.
     vocabulary: Option<usize>,
     lower_case: bool,
     query: Frame,
@@ -163,7 +162,7 @@ pub(super) struct Model {
     pub(super) engine: &'static Engine,
 }
 
-/// What stands before a text of one kind, and how many tokens are read of both.
+/// The prompt of one kind of text, and the tokens read from both together.
 struct Frame {
     prompt: String,
     tokens: usize,
@@ -189,7 +188,7 @@ impl Model {
         let engine = onnxruntime::engine(library)?;
         let session = session(source, engine).map_err(|error| {
             format!(
-                "{name}: cannot be loaded: {}; is the file whole, and not a Git LFS pointer? {EXPORT} makes it anew",
+                "{name}: cannot be loaded: {}; is the file complete, and not a Git LFS pointer? {EXPORT} exports it again",
                 whole(&error)
             )
         })?;
@@ -209,14 +208,14 @@ impl Model {
         };
 
         if !engine.native && source.graph.is_some() && model.vocabulary.is_none() {
-            // The built-in engine ends the process over a token that the graph does not have, so it has to be known
-            // beforehand which those are.
+            // The built-in engine aborts the process on a token that the graph lacks, so the number must be
+            // known in advance.
             return Err(fault(format!(
-                "which tokens the graph knows cannot be told from it, and the built-in engine has to know; ONNX Runtime does \
-                 not: `pip install onnxruntime`, or {EXPORT} makes a graph of the usual form"
+                "the graph does not show how many tokens it knows, which the built-in engine needs; use ONNX Runtime (`pip \
+                 install onnxruntime`), or export a graph of the usual form with {EXPORT}"
             )));
         }
-        // If the first token runs and the last does not, the graph has fewer.
+        // If the first token runs and the last fails, the graph has fewer.
         model.run(&[0], &[0])?;
         let size = model.tokenizer.get_vocab_size(false);
         let last = u32::try_from(size.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -230,7 +229,8 @@ impl Model {
         Ok(model)
     }
 
-    /// The vector of a text, of length 1, made from its first 96 tokens, or from fewer if the model takes no more.
+    /// Returns the normalised vector of a text, from its first 96 tokens, or fewer if the model's limit is
+    /// lower.
     pub(super) fn embed(&mut self, text: &str, kind: Kind) -> Result<Vec<f32>, String> {
         let frame = match kind {
             Kind::Query => &self.query,
@@ -290,7 +290,7 @@ impl Model {
     }
 }
 
-/// Takes padding and limits from the tokenizer, and says how requests and documents are put to it.
+/// Replaces the tokenizer's padding and limits, and returns the frames of requests and documents.
 fn frames(tokenizer: &mut Tokenizer, recipe: &Recipe) -> Result<(Frame, Frame), String> {
     let own = tokenizer.get_truncation().map(|truncation| truncation.max_length);
     tokenizer.with_padding(None);
@@ -308,14 +308,15 @@ fn frames(tokenizer: &mut Tokenizer, recipe: &Recipe) -> Result<(Frame, Frame), 
                  text; correct `max_seq_length` in sentence_bert_config.json"
             ));
         }
-        // The prompt's tokens are read in addition to those of the text.
+        // The prompt's tokens come on top of those of the text.
         let tokens = (wanted + around.saturating_sub(special)).min(most);
         Ok(Frame { prompt: prompt.to_owned(), tokens })
     };
     Ok((frame(&recipe.query_prompt, QUERY_TOKENS)?, frame(&recipe.document_prompt, DOCUMENT_TOKENS)?))
 }
 
-/// Those of [`INPUTS`] that a graph has. A mask is not needed: a text is run alone, so that there is nothing to mask.
+/// Returns the graph's inputs among [`INPUTS`]. A mask is optional: texts are run one by one, so there is no
+/// padding.
 fn inputs(graph: &[Outlet]) -> Result<Vec<&'static str>, String> {
     let found = graph.iter().map(|input| {
         let name = INPUTS.into_iter().find(|&name| name == input.name());
@@ -339,7 +340,7 @@ fn inputs(graph: &[Outlet]) -> Result<Vec<&'static str>, String> {
     Ok(found)
 }
 
-/// The output to read: one of [`OUTPUTS`], else the only one.
+/// Selects the output: one of [`OUTPUTS`], or else the only one.
 fn output(graph: &[Outlet]) -> Result<String, String> {
     let named = |name: &&str| graph.iter().find(|output| output.name() == *name);
     let only = || graph.first().filter(|_| graph.len() == 1);
@@ -361,7 +362,6 @@ fn output(graph: &[Outlet]) -> Result<String, String> {
     }
 }
 
-/// What a tensor's elements are called.
 fn element(value: &ValueType) -> String {
     match value {
         ValueType::Tensor { ty, .. } => ty.to_string(),
@@ -385,10 +385,10 @@ fn session(source: &Source, engine: &Engine) -> Result<Session, ort::Error> {
 
 fn plain_session(source: &Source, built_in: &[u8], engine: &Engine) -> Result<Session, ort::Error> {
     let builder = Session::builder(&engine.environment)?;
-    // The pure-Rust engine optimises only when asked; the native one does by itself.
+    // The pure-Rust engine optimises only on request; the native one does by default.
     let mut builder = builder.with_optimization_level(GraphOptimizationLevel::Level3)?;
     if engine.native {
-        // One thread: a second one spins against whatever else runs, and was slower for it on a busy machine.
+        // One thread: a second one spins against other work, and was slower on a busy machine.
         builder = builder.with_intra_threads(1)?.with_intra_op_spinning(false)?;
     }
     match &source.graph {

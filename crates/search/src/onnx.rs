@@ -1,7 +1,7 @@
 //! The messages of an ONNX file, as far as they are read or written here.
 //!
-//! After `onnx.proto` of the ONNX specification; what is not looked into is carried along as bytes. Decoding drops fields
-//! that are not declared, so compare [`Message::encoded_len`] with the file before writing one back.
+//! Follows `onnx.proto` of the ONNX specification; unused parts are carried as bytes. Decoding drops
+//! undeclared fields, so compare [`Message::encoded_len`] with the file before writing one back.
 
 use bytes::Bytes;
 pub(super) use prost::Message;
@@ -130,7 +130,7 @@ pub(super) struct Tensor {
     pub(super) int64_data: Vec<i64>,
     #[prost(string, optional, tag = "8")]
     pub(super) name: Option<String>,
-    /// A piece of the file that was decoded: weights are not copied.
+    /// A slice of the decoded file: weights are not copied.
     #[prost(bytes = "bytes", optional, tag = "9")]
     pub(super) raw_data: Option<Bytes>,
     #[prost(bytes = "vec", repeated, tag = "13")]

@@ -1,9 +1,9 @@
-//! Which inference engine this process uses: a native ONNX Runtime library found at run time, else the
-//! pure-Rust one that is compiled in.
+//! The inference engine of this process: a native ONNX Runtime library found at run time, or else the
+//! built-in pure-Rust one.
 //!
-//! The probe of a shared library is the one place in the crate where `unsafe` is allowed. Each library is probed
-//! before the binding sees it, because a failed first load leaves the binding (2.0.0-rc.14) in an unsound state,
-//! and because the binding keeps its first choice for the life of the process.
+//! Probing a shared library is the only place in the crate with `unsafe`. Each library is probed before the
+//! binding sees it: a failed first load leaves the binding (2.0.0-rc.14) in an unsound state, and the binding
+//! keeps its first choice for the life of the process.
 
 use std::{
     env,
@@ -18,22 +18,22 @@ use ort::environment::Environment;
 
 use super::embedder::Backend;
 
-/// The engine of this process: what it is, and what sessions are made with.
+/// The engine of this process, and what sessions are made with.
 pub(super) struct Engine {
     pub(super) environment: Environment,
     pub(super) backend: Backend,
-    /// Whether it is the native library; the pure-Rust engine knows fewer options.
+    /// Whether the engine is the native library; the pure-Rust engine has fewer options.
     pub(super) native: bool,
 }
 
 static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
 
-/// The engine. The first caller's `library` decides for the whole process.
+/// Returns the engine. The first caller's `library` decides for the whole process.
 pub(super) fn engine(library: Option<&Path>) -> Result<&'static Engine, &'static str> {
     ENGINE.get_or_init(|| choose(&candidates(library))).as_ref().map_err(String::as_str)
 }
 
-/// A file that may be the library, and why it is looked at.
+/// A possible library file, and why it is probed.
 struct Candidate {
     file: PathBuf,
     because: &'static str,
@@ -79,7 +79,7 @@ fn built_in(why: &str) -> Result<Engine, String> {
 #[cfg(not(feature = "tract"))]
 fn built_in(why: &str) -> Result<Engine, String> {
     Err(format!(
-        "{why}; this build has no engine of its own: `pip install onnxruntime` (1.{} or later), or name the library in \
+        "{why}; this build has no built-in engine: `pip install onnxruntime` (1.{} or later), or name the library in \
          `[embedder] onnxruntime` or ORT_DYLIB_PATH",
         ort::MINOR_VERSION
     ))
@@ -89,7 +89,7 @@ fn environment(builder: ort::environment::EnvironmentBuilder) -> Result<Environm
     builder.with_name("nonet").with_telemetry(false).build().map_err(|error| error.to_string())
 }
 
-/// The version of the ONNX Runtime in this file, if it is one that can be used.
+/// Returns the version of the ONNX Runtime in this file, if usable.
 #[allow(unsafe_code)] // Loading code is what a probe does; each step's reason stands beside it.
 fn probe(file: &Path) -> Result<String, String> {
     if !file.is_absolute() {
@@ -98,37 +98,39 @@ fn probe(file: &Path) -> Result<String, String> {
     if !file.is_file() {
         return Err("there is no such file".to_owned());
     }
-    // SAFETY: opening a library runs its initialisers, which cannot be checked from here. The path is absolute and comes
-    // from the operator (setting, environment) or from a package folder that belongs to the installation, never from the
-    // working directory or from a client.
+    // SAFETY: opening a library runs its initialisers, which cannot be checked from here. The path is
+    // absolute and comes from the operator (setting, environment) or from a package folder of the
+    // installation, never from the working directory or a client.
     let library = unsafe { libloading::Library::new(file) }.map_err(|error| whole(&error))?;
-    // SAFETY: this name is exported by ONNX Runtime alone, with this signature since 1.0 (onnxruntime_c_api.h).
+    // SAFETY: only ONNX Runtime exports this name, with this signature since 1.0 (onnxruntime_c_api.h).
     let base =
         unsafe { library.get::<unsafe extern "C" fn() -> *const ort::sys::OrtApiBase>(b"OrtGetApiBase\0") }
             .map_err(|_| "it is not ONNX Runtime: no `OrtGetApiBase`".to_owned())?;
-    // SAFETY: takes nothing, gives a pointer to static data of the library, which stays loaded until the end of this function
-    // and, once it was good, for ever. `as_ref` handles null.
-    let base = unsafe { base().as_ref() }.ok_or("`OrtGetApiBase` gave nothing")?;
-    // SAFETY: `base` has the layout of the header, which never changed; the answer is a static, terminated string.
+    // SAFETY: takes no arguments and returns a pointer to static data of the library, which stays loaded
+    // until the end of this function, and for ever if usable. `as_ref` handles null.
+    let base = unsafe { base().as_ref() }.ok_or("`OrtGetApiBase` returned null")?;
+    // SAFETY: `base` has the layout of the header, which never changed; the result is a static, terminated
+    // string.
     let version = unsafe { (base.GetVersionString)() };
     if version.is_null() {
-        return Err("it does not tell its version".to_owned());
+        return Err("it does not report its version".to_owned());
     }
-    // SAFETY: not null (above), terminated and static (as said there); copied before the library can be closed.
+    // SAFETY: not null (above), terminated and static (as above); copied before the library can be closed.
     let version = unsafe { CStr::from_ptr(version) }.to_string_lossy().into_owned();
     if !is_new_enough(&version) {
         return Err(format!("version {version} is older than 1.{}", ort::MINOR_VERSION));
     }
-    // SAFETY: as for the version; asks for the very table of functions that the binding will ask for, null if unknown.
+    // SAFETY: as for the version; requests the table of functions that the binding will request, null if
+    // unknown.
     if unsafe { (base.GetApi)(ort::MINOR_VERSION) }.is_null() {
         return Err(format!("version {version} does not offer API {}", ort::MINOR_VERSION));
     }
-    // The binding opens it again; closing it in between could run its finalisers for nothing.
+    // The binding opens the library again; closing it in between might run its finalisers.
     std::mem::forget(library);
     Ok(version)
 }
 
-/// An error with its cause: the loader's own words are the cause.
+/// Formats an error with its source, which has the loader's own words.
 pub(super) fn whole(error: &dyn Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
@@ -143,7 +145,7 @@ fn is_new_enough(version: &str) -> bool {
     }
 }
 
-/// Every file worth a probe, best first. The working directory is never looked at: loading runs code.
+/// Lists the files to probe, best first. Never the working directory: loading runs code.
 fn candidates(setting: Option<&Path>) -> Vec<Candidate> {
     let mut found = Vec::new();
     let mut add = |file: PathBuf, because| {
@@ -175,7 +177,7 @@ fn candidates(setting: Option<&Path>) -> Vec<Candidate> {
     found
 }
 
-/// The runtime libraries of a folder, by name; those that only serve the runtime are left out.
+/// Lists the runtime libraries of a folder by name, without their helper libraries.
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     let is_library = |name: &str| {
         name.starts_with("libonnxruntime.so")
@@ -185,7 +187,7 @@ fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     entries(folder, &is_library)
 }
 
-/// Where Python keeps installed packages, found without running it: of the active environment, of the `python3` on the
+/// Lists Python's package folders without running Python: of the active environment, of `python3` on the
 /// path, of the user, of the system.
 fn package_folders() -> Vec<PathBuf> {
     let mut prefixes = Vec::new();
@@ -193,7 +195,7 @@ fn package_folders() -> Vec<PathBuf> {
     for folder in env::var_os("PATH").iter().flat_map(env::split_paths) {
         let python = folder.join("python3");
         if folder.is_absolute() && python.is_file() {
-            // A virtual environment's python is a link out of it: its own packages lie beside the link.
+            // A virtual environment's python is a symlink out of it; its packages are beside the symlink.
             prefixes.extend(folder.parent().map(Path::to_owned));
             let real = python.canonicalize().ok();
             prefixes.extend(real.iter().filter_map(|file| file.parent()?.parent()).map(Path::to_owned));
@@ -212,7 +214,7 @@ fn package_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The entries of a folder whose names pass, in order of name, the highest first (newest version).
+/// Lists the entries of a folder with matching names, highest name (newest version) first.
 fn entries(folder: &Path, passes: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let named = |entry: &std::fs::DirEntry| entry.file_name().to_str().is_some_and(passes);

@@ -1,8 +1,8 @@
-//! What calls teach about searches: a query that was followed by a successful call raises that document the next time.
+//! Learning from calls: a successful call after a query raises that document for similar queries.
 //!
-//! A small table of (words of the query, document) with a weight that halves every thirty days, and how much each
-//! document gains from it for a query. Pure and without a clock: time is passed in, as seconds since 1970. Knows words
-//! and documents' names; where the table is kept, and what counts as a success, is for others to know.
+//! A small table of (words of the query, document) with a weight that halves every thirty days, and each
+//! document's resulting boost for a query. Pure and without a clock: time is an argument, in seconds since
+//! 1970. Knows words and document names; storage, and what counts as a success, belong to others.
 
 use std::{
     cmp::Ordering,
@@ -12,35 +12,36 @@ use std::{
 
 use super::{rules::Rules, text};
 
-/// Seconds after which an outcome counts half. A habit of this month beats one of last quarter, and a holiday of two
-/// weeks forgets little.
+/// The half-life of an outcome, in seconds. A habit of this month beats one of last quarter, and a two-week
+/// holiday costs little.
 pub const HALF_LIFE_S: u64 = 30 * 24 * 60 * 60;
-/// Seconds after which an outcome that was not repeated is forgotten: a fresh success adds nothing that shows by then.
+/// The lifetime of an outcome that is not repeated, in seconds: its remaining weight is negligible by then.
 pub const LIFETIME_S: u64 = 12 * HALF_LIFE_S;
-/// Outcomes in all. Beyond it the weakest go first.
+/// The most outcomes. Beyond it, the weakest are dropped.
 pub const MOST_OUTCOMES: usize = 5_000;
-/// Outcomes of one document, so that a tool that is called all day does not push out the rest. More were measured to
+/// The most outcomes per document, so that a busy tool does not displace the rest. Measured: more outcomes
 /// find nothing more.
 pub const MOST_PER_DOCUMENT: usize = 10;
-/// Words of a query that count, the first ones.
+/// The first words of a query that count.
 pub const MOST_WORDS: usize = 16;
-/// What a document gains at most. Scores go up to about 1.3, and a cosine of 0.5 is a good hit: this decides among good
-/// hits, and does not lift a bad one over them.
+/// The highest boost. Scores reach about 1.3, and a cosine of 0.5 is a good hit, so a boost decides between
+/// good hits but does not lift a bad one above them.
 pub const MOST_BOOST: f32 = 0.2;
 
-/// Share of the words that two queries must have in common, of all that either has.
+/// The least overlap of two queries: shared words over all words of either.
 const LEAST_OVERLAP: f32 = 0.5;
-/// Beyond this more successes change no boost, and would only make a habit last longer than the half-life says: an agent
-/// in a loop makes thousands.
+/// The highest weight. More successes would not raise the boost, only make a habit outlast the half-life: an
+/// agent in a loop makes thousands.
 const MOST_WEIGHT: f32 = 16.0;
-/// What is left of a habit each time that its document is passed over: after three times a lift is a third of what it was.
+/// The share of a habit that remains each time its document is passed over: after three times, a boost is a
+/// third.
 const PASSED_OVER: f32 = 0.5;
-/// Characters of a query that are looked at for its words.
+/// Characters of a query that are read for words.
 const LONGEST_QUERY: usize = 1_000;
-/// Characters between two spaces. A longer run is a key, a hash or an address: it helps no other query, and is better not
-/// kept.
+/// The longest run without spaces, in characters. Longer runs are keys, hashes or addresses: useless for
+/// other queries, and better not stored.
 const LONGEST_RUN: usize = 32;
-/// The same of a run with letters and digits, as keys and passwords have.
+/// The same for a run of letters and digits, as in keys and passwords.
 const LONGEST_MIXED_RUN: usize = 10;
 
 /// Successful calls of a document after a query.
@@ -50,14 +51,14 @@ pub struct Outcome {
     pub words: Vec<String>,
     /// The document's full name.
     pub document: Arc<str>,
-    /// Successes, those before `at` decayed to what they counted then. More than 0, at most 16.
+    /// The number of successes, decayed to the time `at`. More than 0, at most 16.
     pub weight: f32,
-    /// When the last success was, in seconds since 1970.
+    /// The time of the last success, in seconds since 1970.
     pub at: u64,
 }
 
 impl Outcome {
-    /// What is left of the weight at another time, in seconds since 1970.
+    /// Returns the decayed weight at another time, in seconds since 1970.
     pub fn weight_at(&self, at: u64) -> f32 {
         self.level(at).exp2() as f32
     }
@@ -66,44 +67,45 @@ impl Outcome {
         level(f64::from(self.weight), self.at, at)
     }
 
-    /// Whether it is one that [`Outcomes::record`] could have made. One that was read from a file may not be.
+    /// Whether [`Outcomes::record`] could have made this outcome. One read from a file may be invalid.
     pub fn is_sound(&self) -> bool {
         let counted = self.weight > 0.0 && self.weight <= MOST_WEIGHT;
         counted && !self.document.is_empty() && !self.words.is_empty() && self.words == tidy(&self.words)
     }
 
-    /// From weak to strong. Never equal for two outcomes of one table, so that what goes first is no accident.
+    /// Orders outcomes from weak to strong. Never equal for two outcomes of a table, so removal is
+    /// deterministic.
     fn compare(&self, other: &Outcome, at: u64) -> Ordering {
         let names = || (&other.words, &other.document).cmp(&(&self.words, &self.document));
         self.level(at).total_cmp(&other.level(at)).then(self.at.cmp(&other.at)).then_with(names)
     }
 }
 
-/// The binary logarithm of what is left at `now` of a weight of `at`: an order for outcomes in which even the oldest
-/// are told apart.
+/// Returns the binary logarithm of the weight left at `now`: an order that distinguishes even the oldest
+/// outcomes.
 ///
-/// It falls to both sides: an outcome from the future was written under a wrong clock, and is worth no more than one as
-/// far in the past.
+/// The weight decays in both directions: an outcome from the future was written with a wrong clock, and
+/// counts like one equally far in the past.
 pub fn level(weight: f64, at: u64, now: u64) -> f64 {
     weight.log2() - at.abs_diff(now) as f64 / HALF_LIFE_S as f64
 }
 
-/// What a document gains for a query, and from what.
+/// A document's boost for a query, and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learned {
-    /// To be added to its score: more than 0, at most [`MOST_BOOST`].
+    /// The boost to add to the score: more than 0, at most [`MOST_BOOST`].
     pub boost: f32,
-    /// The words of the earlier query that it comes from.
+    /// The words of the earlier query.
     pub words: Vec<String>,
 }
 
-/// The words of a query as outcomes know them: stems without stop words and prepositions, sorted, each once, at most [`MOST_WORDS`].
-/// Empty if the query says nothing.
+/// Returns the words of a query: stems without stop words and prepositions, sorted, without duplicates, at
+/// most [`MOST_WORDS`]. Empty if no word has a meaning.
 pub fn words(query: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let query = text::cut(query, LONGEST_QUERY);
-    let told: Vec<&str> = query.split_whitespace().filter(|run| !may_be_secret(run)).collect();
-    for word in text::terms(&told.join(" "), Rules::default()) {
+    let safe: Vec<&str> = query.split_whitespace().filter(|run| !may_be_secret(run)).collect();
+    for word in text::terms(&safe.join(" "), Rules::default()) {
         let counts = !text::is_preposition(&word);
         if counts && words.len() < MOST_WORDS && !words.contains(&word) {
             words.push(word);
@@ -113,25 +115,25 @@ pub fn words(query: &str) -> Vec<String> {
     words
 }
 
-/// Whether it looks like something that should not be written down.
+/// Whether a run may be a secret that must not be stored.
 fn may_be_secret(run: &str) -> bool {
     let mixed = run.contains(|c: char| c.is_ascii_digit()) && run.contains(char::is_alphabetic);
     run.chars().count() > if mixed { LONGEST_MIXED_RUN } else { LONGEST_RUN }
 }
 
-/// All outcomes: at most [`MOST_OUTCOMES`], and [`MOST_PER_DOCUMENT`] of each document.
+/// All outcomes: at most [`MOST_OUTCOMES`], and [`MOST_PER_DOCUMENT`] per document.
 #[derive(Debug, Default)]
 pub struct Outcomes {
     pub(crate) rows: HashMap<u64, Outcome>,
-    /// Which rows have a word. A lookup walks these only.
+    /// The rows with each word: all that a lookup visits.
     by_word: HashMap<String, Vec<u64>>,
     by_document: HashMap<Arc<str>, Vec<u64>>,
     next: u64,
 }
 
 impl Outcomes {
-    /// The table with these outcomes, in any order. Of two with the same words and document the stronger counts; those
-    /// that are not sound, and the weakest of too many, are left out.
+    /// Builds a table from outcomes in any order. Of duplicates, the stronger one counts; invalid outcomes,
+    /// and the weakest beyond the limits, are dropped.
     pub fn new(mut rows: Vec<Outcome>) -> Outcomes {
         rows.retain(Outcome::is_sound);
         let newest = rows.iter().map(|row| row.at).max().unwrap_or_default();
@@ -147,10 +149,11 @@ impl Outcomes {
         outcomes
     }
 
-    /// Counts a success: a query with these [`words`] was followed by a successful call of the document, `at` seconds
-    /// since 1970. Gives the outcome as it now is, to be stored; none if there are no words to learn from.
+    /// Records a success: a query with these [`words`] was followed by a successful call of the document,
+    /// `at` seconds since 1970. Returns the updated outcome, to be stored; `None` if there are no words to
+    /// learn from.
     ///
-    /// In a full table the weakest of the others makes room.
+    /// A full table drops its weakest other outcome.
     pub fn record(&mut self, words: &[String], document: &str, at: u64) -> Option<Outcome> {
         let words = tidy(words);
         if words.is_empty() || document.is_empty() {
@@ -174,8 +177,8 @@ impl Outcomes {
         Some(row)
     }
 
-    /// Halves what a document gained for queries like this one: it was shown first, and another document was called. Gives the
-    /// outcomes that changed, to be stored.
+    /// Halves a document's outcomes for similar queries after it ranked first and another document was
+    /// called. Returns the changed outcomes, to be stored.
     pub fn pass_over(&mut self, words: &[String], document: &str, at: u64) -> Vec<Outcome> {
         let words = tidy(words);
         let mut changed = Vec::new();
@@ -183,7 +186,7 @@ impl Outcomes {
             let Some(row) = self.rows.get_mut(id) else { continue };
             let shared = row.words.iter().filter(|word| words.binary_search(word).is_ok()).count();
             if overlap(words.len(), row.words.len(), shared) > 0.0 {
-                // What is left is never 0: that would be no outcome.
+                // Never 0: such an outcome would be invalid.
                 row.weight = (row.weight_at(at) * PASSED_OVER).max(f32::MIN_POSITIVE);
                 row.at = at;
                 changed.push(row.clone());
@@ -192,8 +195,8 @@ impl Outcomes {
         changed
     }
 
-    /// What each document gains for a query with these [`words`], at a time in seconds since 1970. Documents that gain
-    /// nothing are not in it.
+    /// Returns each document's boost for a query with these [`words`], at a time in seconds since 1970.
+    /// Leaves out documents without a boost.
     pub fn boosts(&self, words: &[String], at: u64) -> HashMap<Arc<str>, Learned> {
         let words = tidy(words);
         let mut shared: HashMap<u64, usize> = HashMap::new();
@@ -207,7 +210,7 @@ impl Outcomes {
             if overlap == 0.0 || row.at.abs_diff(at) > LIFETIME_S {
                 continue;
             }
-            // One fresh success gives half, each further one half of what is missing.
+            // One fresh success gives half of the boost; each further one gives half of the rest.
             let strength = 1.0 - (-row.weight_at(at)).exp2();
             let boost = MOST_BOOST * overlap * strength;
             let beats = |known: &Learned| {
@@ -239,8 +242,8 @@ impl Outcomes {
         id
     }
 
-    /// Removes the weakest of some rows. The one to keep was just recorded: a new outcome would else never get in among
-    /// old ones that were often repeated.
+    /// Removes the weakest rows, except `keep`, which was just recorded: otherwise a new outcome could never
+    /// displace old, often repeated ones.
     fn remove_weakest(&mut self, ids: Vec<u64>, keep: u64, at: u64) {
         let others = ids.into_iter().filter(|id| *id != keep);
         let Some(weakest) = others.min_by(|a, b| self.rows[a].compare(&self.rows[b], at)) else { return };
@@ -252,7 +255,7 @@ impl Outcomes {
     }
 }
 
-/// Takes a row out of an entry of a map, and an empty entry out of the map.
+/// Removes a row id from a map entry, and the entry if it becomes empty.
 fn remove_id<K>(entry: Entry<K, Vec<u64>>, id: u64) {
     if let Entry::Occupied(mut ids) = entry {
         ids.get_mut().retain(|other| *other != id);
@@ -262,15 +265,15 @@ fn remove_id<K>(entry: Entry<K, Vec<u64>>, id: u64) {
     }
 }
 
-/// The Jaccard overlap of two sets of words by their sizes, 0 if it is too small to count.
+/// Returns the Jaccard overlap of two word sets by their sizes; 0 if too small to count.
 fn overlap(one: usize, other: usize, shared: usize) -> f32 {
     let overlap = shared as f32 / (one + other - shared) as f32;
-    // `list` and `list issues` overlap by half, and still one word says too little about the other query.
+    // `list` and `list issues` overlap by half, but a single word says too little about the other query.
     let least = if one.min(other) == 1 { 1.0 } else { LEAST_OVERLAP };
     if overlap >= least { overlap } else { 0.0 }
 }
 
-/// Sorted, each word once, not too many.
+/// Sorts words, removes duplicates, and limits their number.
 fn tidy(words: &[String]) -> Vec<String> {
     let mut words: Vec<String> = words.iter().filter(|word| !word.is_empty()).cloned().collect();
     words.sort_unstable();
@@ -290,12 +293,12 @@ mod tests {
         Outcome { words: words(query), document: document.into(), weight, at }
     }
 
-    /// What `a` gains for a query.
+    /// Returns the boost of `a` for a query.
     fn boost(outcomes: &Outcomes, query: &str, at: u64) -> f32 {
         outcomes.boosts(&words(query), at).get("a").map_or(0.0, |learned| learned.boost)
     }
 
-    /// All outcomes as text, sorted.
+    /// Renders all outcomes as sorted text.
     fn rows(outcomes: &Outcomes) -> Vec<String> {
         let mut rows: Vec<String> = outcomes
             .rows
@@ -303,7 +306,7 @@ mod tests {
             .map(|row| format!("{} -> {}", row.words.join(" "), row.document))
             .collect();
         rows.sort();
-        // What the maps know is what is there.
+        // The maps agree with the rows.
         assert_eq!(outcomes.by_document.values().map(Vec::len).sum::<usize>(), rows.len());
         let words: usize = outcomes.rows.values().map(|row| row.words.len()).sum();
         assert_eq!(outcomes.by_word.values().map(Vec::len).sum::<usize>(), words);
@@ -487,7 +490,7 @@ mod tests {
     fn a_document_keeps_its_strongest_and_the_one_just_recorded() {
         let mut outcomes = Outcomes::default();
         for number in 0..MOST_PER_DOCUMENT as u64 {
-            // The third is the weakest: it is the oldest.
+            // The third is the weakest because it is the oldest.
             let at = if number == 2 { NOW - 90 * DAY } else { NOW - number };
             outcomes.record(&words(&format!("query q{number}")), "a", at);
         }
@@ -499,7 +502,7 @@ mod tests {
         expected.sort();
         assert_eq!(rows(&outcomes), expected);
 
-        // Among rows that are strong by now the next newcomer still gets in, at the cost of the last one.
+        // A newcomer still gets in among strong rows, in place of the previous newcomer.
         for number in [0, 1, 3, 4, 5, 6, 7, 8, 9] {
             for _ in 0..3 {
                 outcomes.record(&words(&format!("query q{number}")), "a", NOW);

@@ -1,9 +1,9 @@
-//! Which products documents are bound to and requests name: who asks for a spreadsheet did not ask for Excel, and who asks
-//! for GitHub did not ask for GitLab.
+//! The products that documents are bound to and that requests name: a request for a spreadsheet does not ask
+//! for Excel, and a request for GitHub does not ask for GitLab.
 //!
-//! A document is bound to the products that its group's name, its own name, or the first sentence of what is said of either
-//! names: those of a list of well-known ones, and any word of a group's name that is no common word. Knows names; has not
-//! heard of scores.
+//! A document is bound to the products in its group's name, its own name, or the first sentence of either
+//! description: well-known products from a list, and any uncommon word of a group's name. Knows names, not
+//! scores.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,8 +12,8 @@ use std::{
 
 use super::{Document, text};
 
-/// Well-known products, each with the words that name it: in names of servers and tools, and in requests. A phrase has its words
-/// joined by `_`. One with a `*` is a word of English too: it counts in names alone.
+/// Well-known products with the words for each, in names of servers and tools and in requests. `_` joins the
+/// words of a phrase. A product with `*` is also an English word, so it counts in names only.
 const KNOWN: &str = "\
     git, github gh, gitlab gl, bitbucket, gitea, jenkins, circleci, bitrise, sonarqube, codacy, npm \
     npmjs, pypi, docker dockerfile, kubernetes k8s kubectl kube, helm, terraform, ansible, vscode, \
@@ -43,7 +43,7 @@ const KNOWN: &str = "\
     huggingface hugging_face, gemini, anthropic, coinbase, binance, etsy, zapier, imdb, chrome \
     devtools, firefox, whois";
 
-/// Words of servers' names that say what kind of thing they are and not whose.
+/// Common words in servers' names: the kind of server, not the product.
 const COMMON: &str = "\
     access account advisor agent agents ai airport alarm algorithm analysis analytics analyzer and \
     android api app apps art article assistant audio auth automation bank blog board book books bot \
@@ -74,16 +74,16 @@ const COMMON: &str = "\
     view viewer voice weather web website wiki windows with workflow workspace world write writer \
     writing xml your";
 
-/// Products that are many in one sentence.
+/// A sentence with this many products is about none of them.
 const MANY: usize = 3;
 
-/// Whether a folded word is the name of a well-known product wherever it stands.
+/// Whether a folded word always names a well-known product.
 pub(super) fn is_known(word: &str) -> bool {
     known().get(word).is_some_and(|(_, anywhere)| *anywhere)
 }
 
-/// The numbers of well-known products by their names, words joined with one space, and whether a name counts anywhere and
-/// not in names alone.
+/// Returns the well-known products by name (words joined with a space): number, and whether the name counts
+/// everywhere or in names only.
 fn known() -> &'static HashMap<String, (u32, bool)> {
     static NAMES: LazyLock<HashMap<String, (u32, bool)>> = LazyLock::new(|| {
         let lines = (0..).zip(KNOWN.split(','));
@@ -181,18 +181,18 @@ impl Products {
     }
 }
 
-/// How a document stands to the products that a request names.
+/// How a document relates to the products that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// It is bound to one of them.
+    /// Bound to one of them.
     Named,
-    /// It is bound to another well-known one.
+    /// Bound to another well-known product.
     Other,
-    /// It is bound to none, or only to a word of its group that is no well-known product.
+    /// Bound to none, or only to a word of its group that is not a well-known product.
     Free,
 }
 
-/// The words as written and, of `GitHubActions`, the parts: a product's name is no two words for a capital in it.
+/// Returns the words as written, and the parts of `GitHubActions`: a capital does not split a product's name.
 fn plain_words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for run in text.split(|c: char| !c.is_alphanumeric()).filter(|run| !run.is_empty()) {
@@ -207,7 +207,7 @@ fn plain_words(text: &str) -> Vec<String> {
     words
 }
 
-/// The well-known products that a first sentence names; none where it names many, because then it is about none of them.
+/// Returns the well-known products in a first sentence; none if it names many.
 fn named_by(description: &str) -> Vec<u32> {
     let mut named = known_in(&plain_words(text::first_sentence(description)), false);
     named.sort_unstable();
@@ -215,7 +215,7 @@ fn named_by(description: &str) -> Vec<u32> {
     if named.len() < MANY { named } else { Vec::new() }
 }
 
-/// The well-known products that words name, by up to three words each.
+/// Returns the well-known products in a list of words, up to three words each.
 fn known_in(words: &[String], are_name: bool) -> Vec<u32> {
     let phrases =
         (0..words.len()).flat_map(|at| (1..=3.min(words.len() - at)).map(move |length| (at, length)));

@@ -1,6 +1,6 @@
-//! A request, analysed once: its words, its synonyms, its parts if it is long, and what looks like a name in it.
+//! A request, analysed once: its words and synonyms, its parts if it is long, and possible tool names.
 //!
-//! Knows text; has not heard of documents or of how they are scored.
+//! Knows text, not documents or scoring.
 
 use std::{
     collections::HashSet,
@@ -19,33 +19,34 @@ use super::{
 
 /// Characters of a request that count.
 const MOST_CHARACTERS: usize = 4_000;
-/// With fewer parts a request is scored as a whole: two halves of a sentence say less than the sentence.
+/// With fewer parts, a request is scored as a whole: half a sentence says less than the sentence.
 const FEWEST_PARTS: usize = 3;
-/// Parts of a request that are scored on their own; each one is embedded.
+/// The most parts scored separately; each is embedded.
 const MOST_PARTS: usize = 8;
-/// Words that a part needs to say something on its own.
+/// The fewest words of a meaningful part.
 const SHORTEST_PART: usize = 3;
-/// A synonym counts as so much of a word that was really said. Measured from 0 to 0.3; more drowns what was said.
+/// The weight of a synonym relative to the word itself. Measured from 0 to 0.3; more drowns the request's own
+/// words.
 const SYNONYM: f32 = 0.3;
-/// What an abbreviation stands for counts as so much of what was said, and the other way round.
+/// The weight of an abbreviation's meaning relative to the abbreviation, and vice versa.
 const ABBREVIATION: f32 = 0.6;
-/// Longer texts are not somebody's spelling of a tool's name.
+/// Longer texts are not a spelling of a tool's name.
 const LONGEST_NAME: usize = 200;
 
-/// A request, ready to be scored.
+/// A request, ready for scoring.
 #[derive(Clone, Debug)]
 pub struct Query {
     /// The whole request.
     pub(super) whole: Part,
-    /// Its parts, where it asks for several things; else empty.
+    /// The parts of a request for several things; empty otherwise.
     pub(super) parts: Vec<Part>,
-    /// The request as it would be written if it were a name, lower case.
+    /// The request as a name, in lower case.
     pub(super) verbatim: String,
-    /// The same as words: `create issue` for `createIssue`; empty if it is too long for a name.
+    /// The same as words: `create issue` for `createIssue`; empty if too long for a name.
     pub(super) key: String,
-    /// Whether it can only be meant as a name: `create_iss`, `github.create`.
+    /// Whether the request can only be a name: `create_iss`, `github.create`.
     pub(super) is_identifier: bool,
-    /// Words within it that can only be meant as names, as words.
+    /// Words of the request that can only be names, each as words.
     pub(super) mentions: Vec<String>,
 }
 
@@ -53,31 +54,31 @@ pub struct Query {
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) text: String,
-    /// The text as it is embedded: abbreviations followed by what they stand for.
+    /// The text to embed: abbreviations are followed by their meaning.
     spoken: String,
-    /// What was said, then what means the same; each term once.
+    /// The words of the text, then words with the same meaning, without duplicates.
     pub(super) terms: Vec<Term>,
-    /// How many of the terms were said.
+    /// How many of the terms are words of the text.
     said: usize,
-    /// What is to be done.
+    /// The wanted actions.
     pub(super) actions: Actions,
-    /// Three-letter windows, each once.
+    /// Trigrams, without duplicates.
     pub(super) trigrams: Vec<u64>,
     pub(super) vector: Option<Arc<[f32]>>,
 }
 
-/// A word that is looked for: a stem if that rule is on.
+/// A search term: a stem if that rule is on.
 #[derive(Clone, Debug)]
 pub(super) struct Term {
     pub(super) term: String,
     pub(super) weight: f32,
-    /// The word of the request that it stands for, as a term; itself if it was said.
+    /// The word of the request that this term represents; the term itself if it was in the request.
     pub(super) by: String,
 }
 
 impl Query {
-    /// Analyses a request in any language, of any length. The rules have to be those of the index. `translates` says whether
-    /// a request in one of the languages of the dictionaries is embedded in English, because the model reads no other.
+    /// Analyses a request of any language and length. The rules must be those of the index. `translates`:
+    /// embed requests in a dictionary's language in English, because the model reads only English.
     pub fn parse(request: &str, rules: Rules, translates: bool) -> Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
         let gloss = if rules.has(Rule::Languages) { languages::gloss(whole) } else { None };
@@ -95,7 +96,7 @@ impl Query {
                 }),
             ),
         };
-        // Tools and their aliases may be in the language of the request.
+        // Tools and their aliases may use the language of the request.
         let of_whole = if gloss.is_some() { of_whole.also(text::terms(whole, rules)) } else { of_whole };
         let name =
             whole.trim_matches(|c: char| c.is_whitespace() || "`'\"*".contains(c)).trim_end_matches("()");
@@ -114,19 +115,20 @@ impl Query {
         }
     }
 
-    /// Whether it can be compared by meaning.
+    /// Whether the query can be compared by meaning.
     pub fn has_vectors(&self) -> bool {
         self.whole.vector.is_some()
     }
 
-    /// The texts whose vectors [`Query::with_vectors`] wants: the parts of a request for several things, else the whole.
+    /// Returns the texts whose vectors [`Query::with_vectors`] needs: the parts of a request for several
+    /// things, or else the whole.
     pub fn texts(&self) -> Vec<String> {
         let texts = if self.parts.is_empty() { std::slice::from_ref(&self.whole) } else { &self.parts };
         texts.iter().map(|part| part.spoken.clone()).collect()
     }
 
-    /// The query with a vector for each of its texts, in their order. Parts that get none do not count. The vector of a
-    /// whole that has parts is their sum: measured to find as well as one of its own, which would take as long again.
+    /// Adds a vector for each text, in order. Parts without a vector do not count. The vector of a whole with
+    /// parts is their sum: measured to work as well as its own, which would take as long again.
     pub fn with_vectors(mut self, vectors: Vec<Arc<[f32]>>) -> Query {
         if self.parts.is_empty() {
             self.whole.vector = vectors.into_iter().next();
@@ -142,7 +144,7 @@ impl Query {
 }
 
 impl Query {
-    /// The request by its meaning alone, without words, letters, parts and names.
+    /// Returns the query by meaning only, without words, letters, parts and names.
     pub fn vector_only(&self) -> Query {
         let nothing = Query::parse("", Rules::default(), true);
         let whole = Part { vector: self.whole.vector.clone(), ..nothing.whole.clone() };
@@ -189,7 +191,7 @@ impl Part {
             }
         }
         let said = terms.iter().filter(|term| term.weight >= 1.0).count();
-        // Sorted, so that equal requests add up in one order and score alike to the last bit.
+        // Sorted, so that equal requests get bit-identical scores.
         let mut trigrams = if rules.has(Rule::Letters) { text::trigrams(part) } else { Vec::new() };
         trigrams.sort_unstable();
         trigrams.dedup();
@@ -198,7 +200,7 @@ impl Part {
         Part { text: part.to_owned(), spoken, terms, said, actions, trigrams, vector: None }
     }
 
-    /// With words that are looked for as well, and do not count as said.
+    /// Adds search terms that do not count as words of the request.
     fn also(mut self, terms: Vec<String>) -> Part {
         for term in terms {
             if !self.terms.iter().any(|known| known.term == term) {
@@ -208,25 +210,25 @@ impl Part {
         self
     }
 
-    /// Embedded as another text.
+    /// Sets another text to embed.
     fn spoken_as(mut self, text: &str) -> Part {
         text.clone_into(&mut self.spoken);
         self
     }
 
-    /// The terms that were said, without what means the same.
+    /// Returns the terms of the text itself, without synonyms.
     pub(super) fn said(&self) -> impl Iterator<Item = &str> {
         self.terms[..self.said].iter().map(|term| term.term.as_str())
     }
 
-    /// All terms with their weights.
+    /// Returns all terms with their weights.
     pub(super) fn weighted(&self) -> impl Iterator<Item = (&str, f32)> {
         self.terms.iter().map(|term| (term.term.as_str(), term.weight))
     }
 }
 
-/// The words of a text that are words there, and the endings of files' names (`docx` of `offer.docx`). What is part of a path, an
-/// address or a key (`HR-22`) stands for nothing.
+/// Returns the words that occur on their own, and file extensions (`docx` of `offer.docx`). Parts of a path,
+/// an address or a key (`HR-22`) are not abbreviations.
 fn standing_alone(text: &str) -> HashSet<String> {
     let runs =
         text.split_whitespace().map(|run| run.trim_matches(|c: char| !c.is_alphanumeric() && c != '/'));
@@ -238,7 +240,7 @@ fn standing_alone(text: &str) -> HashSet<String> {
     words.flatten().collect()
 }
 
-/// Letters and a number, as trackers name their issues.
+/// Whether a run is an issue key: letters and a number.
 fn is_key(run: &str) -> bool {
     run.split_once('-').is_some_and(|(head, number)| {
         let capitals = head.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
@@ -246,7 +248,7 @@ fn is_key(run: &str) -> bool {
     })
 }
 
-/// What cannot name a tool and makes parts look alike.
+/// Text that cannot name a tool and makes parts look alike.
 static NOISE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
         r#"(?ix) https?://\S+ | (?:\s|^)(?:~|[a-z]:)?[/\\][\w.\-/\\]+
@@ -256,7 +258,7 @@ static NOISE: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a constant that a test compiles")
 });
 
-/// Numbers with something to reckon between them. A date or an address has no space around its signs.
+/// Numbers with an operator between them. Dates and addresses have no spaces around their signs.
 static ARITHMETIC: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
         r"(?ix) \d\s*[+*^×÷]\s*\d | \d\s+[-/]\s+\d | \d\s*(?:%|percent|per\s+cent)\s+(?:of|from)\s+\d
@@ -267,7 +269,7 @@ static ARITHMETIC: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a constant that a test compiles")
 });
 
-/// Where one thing that is asked for ends and the next begins.
+/// The boundary between two things asked for.
 static SEAM: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
         r"(?ix) [.!?]+(?:\s+|$) | [。！？；;\r\n]+ | ,\s*(?:and|then)\b | \band\s+then\b | \balso\b | \bfinally\b",
@@ -275,7 +277,7 @@ static SEAM: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a constant that a test compiles")
 });
 
-/// The parts of a request for several things, each made by `part`; none where there are too few.
+/// Splits a request for several things into parts, each made by `part`; empty if there are too few.
 fn parts(request: &str, rules: Rules, part: impl Fn(&str) -> Part) -> Vec<Part> {
     let texts = if rules.has(Rule::Parts) { split(request) } else { Vec::new() };
     let few = texts.len() < FEWEST_PARTS;
@@ -288,7 +290,7 @@ fn split(request: &str) -> Vec<String> {
     trimmed.filter(|part| text::words(part).len() >= SHORTEST_PART).map(str::to_owned).collect()
 }
 
-/// Written as no word of a language is: with an underscore or dot inside, or a capital after a small letter.
+/// Whether a word cannot be natural language: an inner underscore or dot, or a capital after a small letter.
 fn is_identifier(word: &str) -> bool {
     let inner = word.trim_matches(|c: char| !c.is_alphanumeric());
     let hump = || inner.chars().zip(inner.chars().skip(1)).any(|(a, b)| a.is_lowercase() && b.is_uppercase());

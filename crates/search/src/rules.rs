@@ -1,54 +1,55 @@
-//! The rules of the ranking by name, each of which can be switched off to see what it is worth.
+//! The ranking rules by name. Each can be switched off to measure its worth.
 //!
-//! A rule stays if the catalogues that it was not made for are better with it; `nonet eval --without RULE` shows that.
+//! A rule stays if it improves catalogues that it was not made for; `nonet eval --without RULE` shows that.
 
 use std::str::FromStr;
 
-/// One rule of the ranking.
+/// One ranking rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The nearer the vector of a tool's text is to the request's, the better.
+    /// Ranks by the cosine of the tool's and the request's vectors.
     Meaning,
-    /// The first sentence of a description has a vector of its own, added to the whole text's.
+    /// Adds a vector for the first sentence of a description to the whole text's.
     FirstSentence,
-    /// So has the tool's own name.
+    /// Adds a vector for the tool's own name.
     ToolName,
-    /// The server's name is part of a tool's text.
+    /// Includes the server's name in a tool's text.
     Server,
-    /// Words that both have (BM25) add a bounded share to the meaning.
+    /// Adds a bounded share for shared words (BM25).
     Keywords,
-    /// Words are compared by their stems: `issues` is `issue`.
+    /// Compares words by their stems: `issues` is `issue`.
     Stemming,
-    /// Words without a meaning of their own are not compared.
+    /// Ignores words without a meaning of their own.
     StopWords,
-    /// Words that mean nearly the same count a little.
+    /// Counts near-synonyms a little.
     Synonyms,
-    /// `pr`, `db` and `k8s` are also what they stand for, and the other way round.
+    /// Expands `pr`, `db` and `k8s` to their meanings, and vice versa.
     Abbreviations,
-    /// Names and descriptions of parameters are searched too.
+    /// Searches names and descriptions of parameters too.
     Parameters,
-    /// Shared three-letter windows forgive typing errors.
+    /// Forgives typos by shared trigrams.
     Letters,
-    /// A request for several things is also searched part by part.
+    /// Searches a request for several things also part by part.
     Parts,
-    /// A request that is, begins or mentions a tool's name finds that tool first.
+    /// Ranks a tool first if the request is, begins or contains its name.
     Names,
-    /// What a request wants to do is compared with what a tool does.
+    /// Compares the wanted action with what a tool does.
     Actions,
-    /// A tool that is bound to a product comes first where that is named, and later where another one is, or none.
+    /// Prefers tools bound to a named product over tools bound to another, or to a product when none is
+    /// named.
     Products,
-    /// A tool that calls itself deprecated comes after the one that took its place.
+    /// Ranks a deprecated tool after its replacement.
     Deprecated,
-    /// What a long description says late has vectors of its own.
+    /// Adds vectors for the later sentences of a long description.
     LateSentences,
-    /// Usage rules, argument lists, examples and markup are no part of what is embedded.
+    /// Leaves usage rules, argument lists, examples and markup out of the embedded text.
     Boilerplate,
-    /// A request in another language is brought into English.
+    /// Translates requests in other languages into English.
     Languages,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Rule; 19] = [
         Rule::Meaning,
         Rule::FirstSentence,
@@ -71,7 +72,7 @@ impl Rule {
         Rule::Languages,
     ];
 
-    /// What it is called on a command line.
+    /// Returns the rule's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Rule::Meaning => "meaning",
@@ -108,7 +109,7 @@ impl FromStr for Rule {
     }
 }
 
-/// The rules that are on: all, unless some are taken out.
+/// The active rules: all, except those removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// A bit for each rule that is off.
@@ -116,7 +117,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// These rules but for one.
+    /// Returns these rules without one.
     #[must_use]
     pub fn without(self, rule: Rule) -> Rules {
         Rules { off: self.off | 1 << rule as u32 }

@@ -1,6 +1,6 @@
-//! Words that mean nearly the same to somebody who looks for a tool.
+//! Words with nearly the same meaning in a search for a tool.
 //!
-//! General English only: nothing here comes from a catalogue. A word may stand in several groups.
+//! General English only: nothing here comes from a catalogue. A word may be in several groups.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 const GROUPS: &[&[&str]] = &[
-    // What is done.
+    // Actions.
     &["create", "add", "new", "make", "insert", "generate"],
     &["delete", "remove", "erase", "drop", "clear", "purge"],
     &["update", "edit", "modify", "change", "set", "alter"],
@@ -43,7 +43,7 @@ const GROUPS: &[&[&str]] = &[
     &["merge", "combine", "join"],
     &["fix", "repair", "solve"],
     &["plan", "schedule"],
-    // What it is done to.
+    // Objects.
     &["file", "document", "doc"],
     &["folder", "directory", "path"],
     &["image", "picture", "photo", "photograph", "drawing"],
@@ -112,7 +112,7 @@ type Groups = HashMap<String, Vec<String>>;
 static BY_STEM: LazyLock<Groups> = LazyLock::new(|| by(text::stem));
 static BY_WORD: LazyLock<Groups> = LazyLock::new(|| by(str::to_owned));
 
-/// For each word in this form: the others of its groups, in the same form.
+/// Maps each word in this form to the other words of its groups, in the same form.
 fn by(form: fn(&str) -> String) -> Groups {
     let mut groups = Groups::new();
     for group in GROUPS {
@@ -129,12 +129,12 @@ fn by(form: fn(&str) -> String) -> Groups {
     groups
 }
 
-/// All words that have a synonym.
+/// Returns all words with a synonym.
 pub(super) fn words() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().flat_map(|group| group.iter().copied())
 }
 
-/// The terms that mean nearly the same as this one; terms are stems if that rule is on, else words.
+/// Returns the synonyms of a term; terms are stems if that rule is on, or else words.
 pub(super) fn of(term: &str, rules: Rules) -> &'static [String] {
     let groups = if rules.has(Rule::Stemming) { &BY_STEM } else { &BY_WORD };
     groups.get(term).map_or(&[], Vec::as_slice)

@@ -1,6 +1,6 @@
-//! Text into words: what both a document and a query go through before they are compared by keyword.
+//! Splits text into words, for documents and queries alike, before keyword comparison.
 //!
-//! Knows letters and English; has not heard of documents, scores or models.
+//! Knows letters and English, not documents, scores or models.
 
 use std::sync::LazyLock;
 
@@ -11,8 +11,8 @@ use super::rules::{Rule, Rules};
 
 static STEMMER: LazyLock<Stemmer> = LazyLock::new(|| Stemmer::create(Algorithm::English));
 
-/// Words that carry no meaning of their own in a request or a description, sorted. Prepositions are none of them: in the
-/// language of tools they tell `convert to` from `convert from` (+0.4 points of nDCG over six catalogues).
+/// Words without a meaning of their own in a request or description, sorted. Prepositions are not among them:
+/// they distinguish `convert to` from `convert from` (+0.4 points of nDCG over six catalogues).
 const STOP_WORDS: &[&str] = &[
     "a", "all", "also", "am", "an", "and", "any", "are", "be", "because", "been", "being", "both", "but",
     "can", "cannot", "could", "d", "did", "do", "does", "doing", "don", "each", "further", "had", "has",
@@ -25,34 +25,34 @@ const STOP_WORDS: &[&str] = &[
     "where", "which", "while", "who", "whom", "why", "will", "would", "you", "your", "yours",
 ];
 
-/// Words that say something only beside others, as stems.
+/// Words that mean something only beside others, as stems.
 const PREPOSITIONS: &[&str] = &[
     "about", "after", "as", "at", "befor", "by", "for", "from", "in", "into", "of", "off", "on", "out",
     "over", "through", "to", "under", "up", "with",
 ];
 
-/// Whether a stem tells where or how, and not what.
+/// Whether a stem is a preposition.
 pub(super) fn is_preposition(word: &str) -> bool {
     PREPOSITIONS.binary_search(&word).is_ok()
 }
 
-/// Whether a folded word says nothing about what is wanted.
+/// Whether a folded word is a stop word.
 pub(super) fn is_stop_word(word: &str) -> bool {
     STOP_WORDS.binary_search(&word).is_ok()
 }
 
-/// One word's stem; words that are not plain English letters stay as they are.
+/// Returns a word's stem; words with other than plain English letters are returned as they are.
 pub(super) fn stem(word: &str) -> String {
     let english = word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_lowercase());
     if english { STEMMER.stem(word).into_owned() } else { word.to_owned() }
 }
 
-/// The words that count, stemmed, in order, repeats included.
+/// Returns the words that count, stemmed, in order, with repeats.
 pub(super) fn terms(text: &str, rules: Rules) -> Vec<String> {
     let mut words = Vec::new();
     for chunk in chunks(text) {
         words.extend(chunk.words());
-        // `GitHub` is also asked for as `github`, and `github` as `GitHub`.
+        // `GitHub` also matches `github`, and vice versa.
         words.extend(chunk.joined());
     }
     if rules.has(Rule::StopWords) {
@@ -61,19 +61,18 @@ pub(super) fn terms(text: &str, rules: Rules) -> Vec<String> {
     if rules.has(Rule::Stemming) { words.iter().map(|word| stem(word)).collect() } else { words }
 }
 
-/// The words as written, in lower case, accents off, identifiers split: `createIssue` is
-/// `create issue`.
+/// Returns the words in lower case, without accents, with identifiers split: `createIssue` is `create issue`.
 pub(super) fn words(text: &str) -> Vec<String> {
     chunks(text).iter().flat_map(Chunk::words).collect()
 }
 
-/// The text with its identifiers split at underscores and case, otherwise as it was.
+/// Returns the text with its identifiers split at underscores and case changes.
 pub(super) fn split_identifiers(text: &str) -> String {
     chunks(text).iter().flat_map(|chunk| chunk.parts.iter()).cloned().collect::<Vec<_>>().join(" ")
 }
 
-/// The three-letter windows of the words that count, each word marked at both ends: `^ab`, `abc`,
-/// `bc$`. Three characters of 21 bits packed into one number.
+/// Returns the trigrams of the words that count, with both ends of a word marked: `^ab`, `abc`, `bc$`. Packs
+/// three characters of 21 bits into one number.
 pub(super) fn trigrams(text: &str) -> Vec<u64> {
     let mut grams = Vec::new();
     for word in words(text).iter().filter(|word| !is_stop_word(word)) {
@@ -85,9 +84,10 @@ pub(super) fn trigrams(text: &str) -> Vec<u64> {
     grams
 }
 
-/// The first sentence, or the whole text if it has no second one. What is too short to be one does not count.
+/// Returns the first sentence, or the whole text if it has no second one. Skips text too short for a
+/// sentence.
 pub(super) fn first_sentence(text: &str) -> &str {
-    /// Bytes below which a stop is taken for that of an abbreviation, or a line for a heading.
+    /// A full stop before this many bytes ends an abbreviation, and a shorter line is a heading.
     const SHORTEST: usize = 15;
     let text = text.trim();
     let ends = text.char_indices().filter(|&(at, c)| match c {
@@ -99,7 +99,7 @@ pub(super) fn first_sentence(text: &str) -> &str {
     end.map_or(text, |end| text[..end].trim_end())
 }
 
-/// Headings of what says how to call a tool and not what it does.
+/// Headings of usage instructions, which do not say what the tool does.
 static USAGE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
         r"(?im)(?:^|[.!?]\s+)(?:args|arguments|parameters|params|returns?|raises|throws|yields|examples?|example\s+usage|usage|example\s+(?:call|query|request|response|output)s?|output\s+format|response\s+format|input\s+schema|request\s+body|error\s+responses|required\s+params?|optional\s+params?|notes?|important|warnings?|prerequisites|limitations)\s*:(?:\s|$)",
@@ -107,24 +107,24 @@ static USAGE: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a constant that a test compiles")
 });
 
-/// Fenced code, tags, links' targets and addresses.
+/// Fenced code, tags, link targets and addresses.
 static MARKUP: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?s)```.*?(?:```|$)|</?[a-zA-Z][\w-]*>|\]\([^)\s]*\)|https?://\S+")
         .expect("a constant that a test compiles")
 });
 
-/// How a description says that another tool has taken its place.
+/// Phrases that announce a replacement tool.
 static DEPRECATED: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?:^|[.\[(:*]\s*|\b(?:is|are|now)\s+)(?i:deprecated|obsolete)\b|\bDEPRECATED\b")
         .expect("a constant that a test compiles")
 });
 
-/// Whether a description says early on that it should not be used any more.
+/// Whether a description says early on that the tool is deprecated.
 pub(super) fn is_deprecated(description: &str) -> bool {
     DEPRECATED.is_match(cut(description.trim(), 240))
 }
 
-/// A description without usage rules, argument lists, examples, markup and the indentation of source code.
+/// Returns a description without usage rules, argument lists, examples, markup and source-code indentation.
 pub(super) fn without_boilerplate(description: &str) -> String {
     let plain = MARKUP.replace_all(description, " ");
     let mut kept = String::new();
@@ -139,12 +139,12 @@ pub(super) fn without_boilerplate(description: &str) -> String {
         match (&usage, skipping) {
             (Some(found), _) => {
                 skipping = Some(indent);
-                // The stop before it is part of the sentence that stays.
+                // The punctuation before it belongs to the sentence that stays.
                 let stop = usize::from(bare[found.start()..].starts_with(['.', '!', '?']));
                 push_line(&mut kept, &bare[..found.start() + stop]);
                 continue;
             }
-            // What follows on the same level and is prose again.
+            // Resumes at prose on the same level.
             (None, Some(level))
                 if indent <= level
                     && bare.split_whitespace().count() > 6
@@ -185,9 +185,10 @@ fn is_item(line: &str) -> bool {
             .is_some_and(|(number, _)| number.len() < 3 && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// What a description says after as much as the model reads at once, in pieces of that size, at most [`MOST_WINDOWS`].
+/// Returns the part of a description beyond the model's window, in pieces of the window's size, at most
+/// [`MOST_WINDOWS`].
 pub(super) fn late_windows(description: &str) -> Vec<String> {
-    /// Bytes of English that are surely read at once.
+    /// Bytes of English that certainly fit into one window.
     const WINDOW: usize = 320;
     const MOST_WINDOWS: usize = 2;
     let mut windows = vec![String::new()];
@@ -212,7 +213,7 @@ pub(super) fn late_windows(description: &str) -> Vec<String> {
     windows
 }
 
-/// A text in pieces of at most so many bytes, cut at spaces where there are some.
+/// Splits a text into pieces of at most `most` bytes, at spaces where possible.
 fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -231,7 +232,7 @@ fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The sentences and lines of a text.
+/// Splits a text into sentences and lines.
 fn sentences(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text.trim();
     std::iter::from_fn(move || {
@@ -250,15 +251,15 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The longest beginning of `text` with at most `max` characters.
+/// Truncates `text` to `max` characters.
 pub(super) fn cut(text: &str, max: usize) -> &str {
     text.char_indices().nth(max).map_or(text, |(end, _)| &text[..end])
 }
 
-/// A run of letters and digits, in the parts that its case shows.
+/// A run of letters and digits, split by its case.
 struct Chunk {
     parts: Vec<String>,
-    /// Written without spaces between words (Chinese, Japanese, Thai): pairs of characters stand for words.
+    /// Written without spaces (Chinese, Japanese, Thai): character pairs serve as words.
     dense: bool,
 }
 
@@ -310,7 +311,7 @@ fn chunks(text: &str) -> Vec<Chunk> {
     chunks
 }
 
-/// Whether a new part begins at `c`: `createIssue`, `HTTPServer`, but neither `APIs` nor `base64`.
+/// Whether a new part begins at `c`: `createIssue`, `HTTPServer`, but not `APIs` or `base64`.
 fn is_hump(before: char, c: char, after: &[char]) -> bool {
     if !c.is_uppercase() {
         return false;
@@ -320,7 +321,7 @@ fn is_hump(before: char, c: char, after: &[char]) -> bool {
     !before.is_uppercase() || (starts_word && !plural)
 }
 
-/// Scripts that put no space between words.
+/// Whether a script has no spaces between words.
 fn is_unspaced(c: char) -> bool {
     matches!(c as u32,
         0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF // Thai, Lao, Burmese, Khmer
@@ -332,7 +333,7 @@ fn is_combining(c: char) -> bool {
     matches!(c as u32, 0x0300..=0x036F)
 }
 
-/// Lower case without accents: `École` is `ecole`, `ＡＢ` is `ab`.
+/// Returns lower case without accents: `École` is `ecole`, `ＡＢ` is `ab`.
 pub fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
@@ -347,7 +348,7 @@ pub fn fold(text: &str) -> String {
     folded
 }
 
-/// Full-width Latin letters and digits, as Chinese and Japanese keyboards give them, made plain.
+/// Returns the plain form of a full-width Latin letter or digit, as typed on Chinese and Japanese keyboards.
 fn narrow(c: char) -> Option<char> {
     match c as u32 {
         wide @ 0xFF01..=0xFF5E => char::from_u32(wide - 0xFEE0),
@@ -355,7 +356,7 @@ fn narrow(c: char) -> Option<char> {
     }
 }
 
-/// The letters that a small accented one is typed as on a plain keyboard; empty for all others.
+/// Returns the unaccented spelling of an accented small letter; empty for all others.
 fn plain(c: char) -> &'static str {
     match c {
         'à' | 'á' | 'â' | 'ã' | 'ä' | 'å' | 'ā' | 'ă' | 'ą' | 'ǎ' | 'ạ' | 'ả' | 'ấ' | 'ầ' => {

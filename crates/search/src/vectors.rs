@@ -1,6 +1,4 @@
-//! Vectors and who is near whom: exact by default, over a graph where there are very many.
-//!
-//! Knows numbers only.
+//! Vectors and their nearest neighbours: exact by default, over a graph for very many.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -11,19 +9,20 @@ use hnsw_rs::prelude::{Distance, Hnsw};
 
 use super::cache::{self, Key};
 
-/// Neighbours for each vector on each layer. Malkov & Yashunin 2018, "Efficient and robust approximate nearest
-/// neighbor search using Hierarchical Navigable Small World graphs", give 5 to 48; 16 found 0.99 of the true ten.
+/// Neighbours of a vector per layer. Malkov & Yashunin 2018, "Efficient and robust approximate nearest
+/// neighbor search using Hierarchical Navigable Small World graphs", suggest 5 to 48; 16 found 0.99 of the
+/// true ten.
 const NEIGHBOURS: usize = 16;
-/// Candidates looked at while a vector is inserted; same source.
+/// Candidates visited while inserting a vector; same source.
 const EF_CONSTRUCTION: usize = 200;
-/// Layers at most; hnsw_rs knows sixteen.
+/// The most layers; hnsw_rs supports sixteen.
 const LAYERS: usize = 16;
-/// Stands for a cosine that cannot be told.
+/// An unknown cosine.
 pub(super) const UNKNOWN: f32 = f32::NAN;
-/// Sums that do not wait for each other, so that the compiler can use the widest registers.
+/// Independent sums, so that the compiler can use the widest registers.
 const LANES: usize = 16;
 
-/// Unit vectors by number, `[count, width]`, some of which may not be known yet, and a graph over them if there is one.
+/// Unit vectors by number, `[count, width]`, some possibly unknown, with an optional graph.
 #[derive(Clone)]
 pub(super) struct Vectors {
     width: usize,
@@ -31,37 +30,37 @@ pub(super) struct Vectors {
     placed: Option<Arc<Placed>>,
 }
 
-/// A vector, if it is known.
+/// A vector, if known.
 type Row = Option<Arc<[f32]>>;
 
-/// A graph of the nearest (HNSW) over vectors, which are known by what they are: it serves every set of vectors that has
+/// A nearest-neighbour graph (HNSW). Vectors are identified by content, so the graph serves any set that has
 /// most of them.
 pub struct Graph {
     hnsw: Hnsw<'static, f32, Cosine>,
-    /// The number of each vector in it.
+    /// The node of each vector.
     nodes: HashMap<Key, usize>,
 }
 
-/// A graph as it stands to a set of vectors.
+/// A graph mapped to a set of vectors.
 struct Placed {
     graph: Arc<Graph>,
-    /// Where in `numbers` those of a node begin; one more at the end.
+    /// The start of each node's range in `numbers`; one more at the end.
     starts: Vec<usize>,
-    /// Numbers of vectors, by node. Equal vectors share one.
+    /// Vector numbers, by node. Equal vectors share a node.
     numbers: Vec<usize>,
-    /// Vectors that the graph does not have; they are always compared.
+    /// Vectors missing in the graph; always compared.
     rest: Vec<usize>,
 }
 
 impl Vectors {
-    /// Takes vectors of one length; none if their lengths differ or there are none.
+    /// Takes vectors of equal length; `None` if lengths differ or there are none.
     pub(super) fn new(rows: Vec<Row>) -> Option<Vectors> {
         let width = rows.iter().flatten().next()?.len();
         let fit = width > 0 && rows.iter().flatten().all(|vector| vector.len() == width);
         fit.then(|| Vectors { width, rows: rows.into(), placed: None })
     }
 
-    /// The same vectors with a graph that was made for them or for others like them.
+    /// Returns the same vectors with a graph built for these or similar ones.
     pub(super) fn with_graph(&self, graph: Arc<Graph>) -> Vectors {
         let mut rest = Vec::new();
         let mut pairs = Vec::with_capacity(self.rows.len());
@@ -82,41 +81,39 @@ impl Vectors {
         Vectors { placed: Some(Arc::new(Placed { graph, starts, numbers, rest })), ..self.clone() }
     }
 
-    /// How many nodes of the graph stand for no vector any more.
+    /// Counts the graph's nodes without a vector.
     pub(super) fn dead(&self) -> usize {
         self.placed
             .as_ref()
             .map_or(0, |placed| placed.starts.windows(2).filter(|pair| pair[0] == pair[1]).count())
     }
 
-    /// Whether every vector is known.
+    /// Whether all vectors are known.
     pub(super) fn is_whole(&self) -> bool {
         self.rows.iter().all(Option::is_some)
     }
 
-    /// The graph, if there is one.
     pub(super) fn graph(&self) -> Option<&Arc<Graph>> {
         Some(&self.placed.as_ref()?.graph)
     }
 
-    /// How many known vectors the graph does not have; all, if there is none.
+    /// Counts the known vectors missing in the graph; all, without a graph.
     pub(super) fn outside(&self) -> usize {
         let known = || self.rows.iter().flatten().count();
         self.placed.as_ref().map_or_else(known, |placed| placed.rest.len())
     }
 
-    /// How many vectors there are.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// The known vectors themselves, to make a graph of.
+    /// Returns the known vectors, to build a graph.
     pub(super) fn rows(&self) -> Vec<Arc<[f32]>> {
         self.rows.iter().flatten().cloned().collect()
     }
 
-    /// The cosine of a query with each vector that `wanted` names, [`UNKNOWN`] for the others and for those that are not
-    /// known; none where the query has another length.
+    /// Returns the cosine of a query with each `wanted` vector, [`UNKNOWN`] for unwanted and unknown ones;
+    /// `None` if the query's length differs.
     pub(super) fn scores(&self, query: &[f32], wanted: &[bool]) -> Option<Vec<f32>> {
         let score = |(row, &wanted): (&Row, &bool)| {
             row.as_ref().filter(|_| wanted).map_or(UNKNOWN, |vector| dot(query, vector))
@@ -124,24 +121,26 @@ impl Vectors {
         (query.len() == self.width).then(|| self.rows.iter().zip(wanted).map(score).collect())
     }
 
-    /// The cosine of a query with one vector, [`UNKNOWN`] for what is not there or has another length.
+    /// Returns the cosine of a query with one vector; [`UNKNOWN`] if the vector is missing or its length
+    /// differs.
     pub(super) fn score(&self, query: &[f32], number: usize) -> f32 {
         let row = self.rows.get(number).filter(|_| query.len() == self.width);
         row.and_then(Option::as_ref).map_or(UNKNOWN, |vector| dot(query, vector))
     }
 
-    /// The cosine of two of the vectors, if both are known.
+    /// Returns the cosine of two vectors, if both are known.
     pub(super) fn between(&self, one: usize, other: usize) -> Option<f32> {
         let row = |number: usize| self.rows.get(number).and_then(Option::as_ref);
         Some(dot(row(one)?, row(other)?))
     }
 
-    /// About the `count` nearest and all that the graph does not have, in no order; nothing without a graph.
+    /// Returns about `count` nearest vectors and all that are missing in the graph, unordered; none without a
+    /// graph.
     pub(super) fn near(&self, query: &[f32], count: usize) -> Vec<usize> {
         let Some(placed) = self.placed.as_ref().filter(|_| query.len() == self.width) else {
             return Vec::new();
         };
-        // As many candidates as wanted results at least, and enough for 0.99 of the true ones to be among them.
+        // At least twice as many candidates as results, and enough to find 0.99 of the true ones.
         let ef = (2 * count).max(128);
         let mut found = placed.rest.clone();
         for neighbour in placed.graph.hnsw.search(query, count, ef) {
@@ -153,9 +152,9 @@ impl Vectors {
 }
 
 impl Graph {
-    /// Builds the graph, which takes seconds for 10,000 vectors and minutes for 100,000: call it where blocking is
-    /// allowed. One vector after the other, which is deterministic; many at once was no faster and is not.
-    /// Stops early, with what it has, when `stop` says so.
+    /// Builds the graph. Blocks for seconds with 10,000 vectors and minutes with 100,000. Inserts one vector
+    /// at a time, which is deterministic; parallel insertion is not, and was no faster. Stops early with a
+    /// partial graph when `stop` returns true.
     pub fn new(rows: &[Arc<[f32]>], stop: &dyn Fn() -> bool) -> Graph {
         let hnsw = Hnsw::new(NEIGHBOURS, rows.len(), LAYERS, EF_CONSTRUCTION, Cosine);
         let mut nodes = HashMap::with_capacity(rows.len());
@@ -175,13 +174,13 @@ impl Graph {
     }
 }
 
-/// What a vector is known by.
+/// Returns the identity of a vector.
 fn key(vector: &[f32]) -> Key {
     let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
     cache::key([&bytes[..]])
 }
 
-/// The sum of vectors of one length by their weights, made to have length 1.
+/// Returns the normalised weighted sum of vectors of equal length.
 pub(super) fn sum<'a>(vectors: impl IntoIterator<Item = (&'a [f32], f32)>) -> Vec<f32> {
     let mut sum = Vec::new();
     for (vector, weight) in vectors {
@@ -191,7 +190,7 @@ pub(super) fn sum<'a>(vectors: impl IntoIterator<Item = (&'a [f32], f32)>) -> Ve
     normalized(sum)
 }
 
-/// The vector made to have length 1, so that a dot product is a cosine. What has no direction becomes zeros.
+/// Normalises a vector, so that a dot product is a cosine. A vector without a direction becomes zeros.
 pub(super) fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
     let scale = if length.is_finite() && length > 0.0 { 1.0 / length } else { 0.0 };
@@ -201,8 +200,8 @@ pub(super) fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
     vector
 }
 
-/// 1 - cosine of unit vectors. The library's own asserts that it is not negative, which two equal vectors may break by
-/// rounding.
+/// 1 - cosine of unit vectors. The library's own distance asserts a non-negative result, which rounding may
+/// break for equal vectors.
 #[derive(Clone, Default)]
 struct Cosine;
 
@@ -212,7 +211,6 @@ impl Distance<f32> for Cosine {
     }
 }
 
-/// The dot product.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; LANES];
     let (a_lanes, a_rest) = a.as_chunks::<LANES>();
@@ -230,7 +228,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
 pub(super) mod tests {
     use super::*;
 
-    /// Unit vectors in groups, as descriptions are: reproducible, by xorshift (Marsaglia 2003).
+    /// Clustered unit vectors, similar to descriptions; reproducible, by xorshift (Marsaglia 2003).
     pub(crate) fn clustered(count: usize, width: usize, clusters: usize) -> Vec<Arc<[f32]>> {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut random = || {
@@ -285,7 +283,7 @@ pub(super) mod tests {
     fn a_graph_serves_later_vectors_too() {
         let all = clustered(300, 32, 10);
         let graph = Arc::new(Graph::new(&all[..200], &|| false));
-        // A hundred are gone, a hundred are new, and the order is another one.
+        // A hundred removed, a hundred added, and another order.
         let rows: Vec<Arc<[f32]>> = all[100..].iter().rev().cloned().collect();
         let vectors = known(&rows).expect("equal lengths").with_graph(graph);
         assert_eq!((vectors.outside(), vectors.dead()), (100, 100));

@@ -1,6 +1,6 @@
-//! English verbs and what they do: the one lexicon of requests, of tools' names, and of what a call can do at worst.
+//! English verbs and what they do: one lexicon for requests, tool names, and the worst effect of a call.
 //!
-//! Knows words; has not heard of tools, risks or scores.
+//! Knows words, not tools, risks or scores.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -30,7 +30,7 @@ impl Actions {
         self.0 & other.0 != 0
     }
 
-    /// Whether there is nothing in the set that is not in `other`.
+    /// Whether all actions of the set are in `other`.
     pub(crate) fn is_within(self, other: Actions) -> bool {
         self.0 & !other.0 == 0
     }
@@ -42,10 +42,10 @@ impl Actions {
 
 /// Actions that change nothing.
 pub(crate) const LOOKS: Actions = Actions::READ.with(Actions::FIND).with(Actions::COMPUTE);
-/// Actions after which there is something that was not there, or is otherwise.
+/// Actions that create or change something.
 pub(crate) const MAKES: Actions = Actions::CREATE.with(Actions::CHANGE).with(Actions::SEND);
 
-/// Verbs by what they do. One that stands in several lines may mean any of them.
+/// Verbs by action. A verb in several lines may mean any of them.
 pub(crate) const VERBS: &[(Actions, &str)] = &[
     (
         Actions::READ,
@@ -113,20 +113,20 @@ pub(crate) const VERBS: &[(Actions, &str)] = &[
     ),
 ];
 
-/// All verbs that are known.
 pub(crate) fn verbs() -> impl Iterator<Item = &'static str> {
     VERBS.iter().flat_map(|(_, words)| words.split_whitespace())
 }
 
-/// Verbs whose work cannot be undone.
+/// Verbs with irreversible effects.
 const DESTROY: &str = "clear delete destroy discard drop eliminate empty erase forget kill overwrite prune purge remove reset \
                        revoke terminate truncate uninstall wipe";
 
-/// Verbs of looking that may do more in the name of a tool: `report_spam`, `track_event`, `watch_repository`.
+/// Reading verbs that may change something in a tool's name: `report_spam`, `track_event`,
+/// `watch_repository`.
 const DOUBTFUL: &str =
     "access evaluate inform learn monitor print profile report return solve test trace track verify watch";
 
-/// Verbs that are as often things in the name of a tool: `get_pull_request`, `list_open_issues`, `order_status`.
+/// Verbs that are as often nouns in a tool's name: `get_pull_request`, `list_open_issues`, `order_status`.
 const THINGS: &str = "alert answer archive audit average backup blame book broadcast build call capture change check \
                       checkout clean clear clone close comment commit complete control copy correct count design diff \
                       download draft draw drop duplicate email empty end estimate exit export extract filter forecast \
@@ -138,10 +138,10 @@ const THINGS: &str = "alert answer archive audit average backup blame book broad
                       sum summary switch sync tag tail transfer transport trash trigger turn tweet type upload view \
                       visit vote";
 
-/// Words that are no verbs of requests, and say in the name of a tool that it looks.
+/// Words that mark a tool's name as reading, though requests do not use them as verbs.
 const SIGHTS: &str = "echo exists tree whoami";
 
-/// What a verb does. A word in another form than that of an order says nothing: `unstaged` is no `unstage`.
+/// Returns what a verb does. Only imperatives count: `unstaged` is not `unstage`.
 pub(crate) fn of(verb: &str) -> Actions {
     static BY_WORD: LazyLock<HashMap<&str, Actions>> = LazyLock::new(|| {
         let mut by_word: HashMap<&str, Actions> = HashMap::new();
@@ -156,24 +156,24 @@ pub(crate) fn of(verb: &str) -> Actions {
     BY_WORD.get(verb).copied().unwrap_or_default()
 }
 
-/// Whether a word in the name of a tool says that it looks, and nothing else.
+/// Whether a word in a tool's name only reads.
 pub fn looks(word: &str) -> bool {
     let actions = of(word);
     let is_look = !actions.is_empty() && actions.is_within(LOOKS);
     is_look && !contains(DOUBTFUL, word) || contains(SIGHTS, word)
 }
 
-/// Whether a word in the name of a tool says that something changes.
+/// Whether a word in a tool's name changes something.
 pub fn changes(word: &str) -> bool {
     !of(word).is_within(LOOKS)
 }
 
-/// Whether nothing brings back what the verb takes away.
+/// Whether a verb's effect is irreversible.
 pub fn destroys(word: &str) -> bool {
     contains(DESTROY, word)
 }
 
-/// Whether the word is as often a thing as a verb.
+/// Whether a word is as often a noun as a verb.
 pub fn is_thing(word: &str) -> bool {
     contains(THINGS, word) || contains(SIGHTS, word)
 }

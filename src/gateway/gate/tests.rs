@@ -11,7 +11,8 @@ use crate::{
     search::Index,
 };
 
-/// The gate of a session under a profile, before any server has started. Each server lists the tools that `lists` names.
+/// The gate of a session under a profile, before any server has started. `lists` has the tools of each
+/// server.
 fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     let config = config::parse(toml, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
     let around = Arc::new(ConnectionContext {
@@ -81,7 +82,7 @@ fn a_profile_allows_what_its_rules_name() {
     check("deny = ['*.write', 'files.delete_*']", &["files.read", "shop.list_orders"]);
     check("only = ['*.write']", &["files.write", "shop.write"]);
     check("only = ['*.write']\nmax_risk = 'low'", &[]);
-    // `allow` adds to categories and tags, and limits by itself; `deny` wins.
+    // `allow` adds to categories and tags; without those it is the only limit. `deny` wins.
     check("max_risk = 'low'\nallow = ['shop.write']", &["shop.write"]);
     check(
         "categories = ['shop']\nallow = ['files.*']\ndeny = ['files.write']",
@@ -154,7 +155,7 @@ fn servers_without_a_list_are_named_where_a_name_means_them() {
     assert_eq!(gate.named_server("mail.send"), Some("mail".into()));
     assert_eq!(gate.named_server("post.send"), None);
     assert_eq!(gate.trouble("mail"), Some("starting"));
-    // Its list is on its way.
+    // Its list is still pending.
     assert!(gate.out_of_reach("mail.send").is_none());
     let fault = gate.out_of_reach("broken.run").expect("it is left out");
     assert!(!fault.retryable && fault.message.contains("timeout"), "{fault}");

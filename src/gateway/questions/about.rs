@@ -1,4 +1,4 @@
-//! What a question is about, and what an answer to it comes to.
+//! What a question is about, and how an answer to it is read.
 
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -10,17 +10,17 @@ use crate::{
     text::clip,
 };
 
-/// How much of an unclear answer is repeated, in characters.
+/// How much of an unclear answer is quoted, in characters.
 const MAX_SAID: usize = 80;
 
-/// What an open question is about.
+/// The subject of an open question.
 #[derive(Clone, Debug)]
 pub(super) enum About {
-    /// A call, with its params as they were written, and whether the session can remember the answer.
+    /// A call with its params as written, and whether the session can remember the answer.
     Call { approval: Approval, params: Value, lasting: bool },
     /// Content to approve or edit.
     Content(String),
-    /// Choices, of which several may be taken or one.
+    /// Choices, and whether several may be taken.
     Choices(Vec<String>, bool),
     /// The fields of a form.
     Form(Value),
@@ -28,14 +28,13 @@ pub(super) enum About {
     Free,
 }
 
-/// Why an answer is none, and what would be one.
+/// Why an answer was not understood, and what would be.
 pub(super) struct Unread {
     why: String,
     words: String,
     feedback: Option<String>,
 }
 
-/// A question that waits for its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) about: About,
@@ -44,7 +43,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// The answer of `ask_user` while the user has not been asked yet.
+    /// The answer of `ask_user` until the user has answered.
     pub(super) fn put(&self, token: &str) -> Value {
         let edited = match &self.about {
             About::Content(_) => ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}",
@@ -68,7 +67,6 @@ impl Question {
 }
 
 impl About {
-    /// What `ask_user` asks about.
     pub(super) fn of(arguments: &AskArguments) -> Self {
         match (&arguments.form, &arguments.content) {
             (Some(form), _) => Self::Form(form.clone()),
@@ -80,7 +78,7 @@ impl About {
         }
     }
 
-    /// What a filled-in form comes to, if it fits the form that was put.
+    /// Reads a submitted form; `None` if it does not fit the form that was shown.
     pub(super) fn filled_in(&self, form: Map<String, Value>) -> Option<Value> {
         match self {
             Self::Choices(..) | Self::Free => self.read(form.get("answer")?).ok(),
@@ -88,7 +86,7 @@ impl About {
         }
     }
 
-    /// What an answer comes to.
+    /// Reads an answer.
     pub(super) fn read(&self, said: &Value) -> Result<Value, Unread> {
         match self {
             Self::Call { lasting, .. } => read_approval(said, *lasting),
@@ -116,10 +114,10 @@ fn read_approval(said: &Value, lasting: bool) -> Result<Value, Unread> {
             };
             let why = match answer.content {
                 Some(_) => {
-                    "comes with content, and the params of a call cannot be edited in the answer: \
-                     other params are another call"
+                    "comes with content, but an answer cannot edit the params of a call: \
+                     make a new call with other params"
                 }
-                None => "is neither a plain yes to this very call nor a plain no",
+                None => "is neither a clear yes to this call nor a clear no",
             };
             Err(unread(why, words))
         }
@@ -132,7 +130,7 @@ fn read_review(said: &Value, content: &str) -> Result<Value, Unread> {
         Decision::Yes | Decision::Always => Ok(approved(content, answer)),
         Decision::No | Decision::Change => Ok(denied(answer.feedback)),
         Decision::Unclear => Err(Unread {
-            why: "is neither a plain yes nor a no".into(),
+            why: "is neither a clear yes nor a no".into(),
             words: "`approve`, `deny`, {\"decision\": \"deny\", \"feedback\": \"what to change\"} or \
                     {\"decision\": \"approve\", \"content\": \"the edited text\"}"
                 .into(),
@@ -152,7 +150,7 @@ fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, U
         return Ok(denied(refusal.feedback));
     }
     Err(match many {
-        true => unread("names no choices", "numbers or texts of choices, or a list of them"),
+        true => unread("does not name any of the choices", "numbers or texts of choices, or a list of them"),
         false => unread("does not name one of the choices", "the number or the text of one choice"),
     })
 }
@@ -167,7 +165,7 @@ fn read_form(said: &Value, form: &Value) -> Result<Value, Unread> {
                 && fields.iter().any(|(name, field)| field == said && is_free(&form["properties"][name])) =>
         {
             Err(unread(
-                "may be a no, or the value of a field",
+                "could be a no or the value of a field",
                 "an object with its fields, or {\"action\": \"decline\"}",
             ))
         }
@@ -192,12 +190,12 @@ fn read_text(said: &Value) -> Result<Value, Unread> {
     Ok(json!({ "status": "answered", "answer": answer }))
 }
 
-/// Whether a field takes any text.
+/// Whether a field accepts any text.
 fn is_free(field: &Value) -> bool {
     ["enum", "oneOf", "anyOf"].iter().all(|key| field.get(*key).is_none())
 }
 
-/// Approved content, as it was or as the user edited it.
+/// Returns the approved content, original or edited by the user.
 fn approved(content: &str, said: Said) -> Value {
     let edited = said.content.filter(|edited| edited != content);
     let mut answer = json!({ "status": "approved", "content": edited.as_deref().unwrap_or(content) });
@@ -218,7 +216,7 @@ fn denied(feedback: Option<String>) -> Value {
     answer
 }
 
-/// An answer with the edited content that came beside it.
+/// Adds edited content to an answer that came without it.
 pub(super) fn with_content(answer: &Value, content: &str) -> Value {
     match answers::opened(answer) {
         Value::Object(mut fields) => {
@@ -229,7 +227,7 @@ pub(super) fn with_content(answer: &Value, content: &str) -> Value {
     }
 }
 
-/// The question once more, after an answer that was not understood.
+/// Repeats the question after an unclear answer.
 pub(super) fn ask_again(question: &Question, token: &str, said: &Value, unread: Unread) -> Value {
     let shown = said.as_str().map_or_else(|| said.to_string(), String::from);
     let mut answer = question.put(token);

@@ -1,4 +1,4 @@
-//! The form of a question: what it looks like, what it may ask for, and what comes back.
+//! Forms: building one, checking what it asks for, and reading the result.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use crate::{
     name,
 };
 
-/// Parts of property names that mean a secret.
+/// Parts of property names that suggest a secret.
 const SECRETS: [&str; 9] = [
     "password",
     "passwd",
@@ -22,19 +22,17 @@ const SECRETS: [&str; 9] = [
     "credit_card",
 ];
 
-/// The answer of a person to a form.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reply {
-    /// Filled in.
+    /// Submitted.
     Accept(Map<String, Value>),
-    /// Refused.
     Decline,
     /// Closed without an answer.
     Cancel,
 }
 
 impl Reply {
-    /// The result of an `elicitation/create`.
+    /// Reads the result of an `elicitation/create`.
     pub(super) fn of(answer: &Value) -> Self {
         match answer.get("action").and_then(Value::as_str) {
             Some("accept") => {
@@ -45,7 +43,7 @@ impl Reply {
         }
     }
 
-    /// What it says to an approval.
+    /// Reads the reply as an approval decision.
     pub(super) fn decision(self) -> Decision {
         match self {
             Self::Accept(form) => answers::decision(&Value::Object(form)).decision,
@@ -54,7 +52,6 @@ impl Reply {
     }
 }
 
-/// The form of a question.
 pub(super) fn form_for(arguments: &AskArguments, about: &About) -> Value {
     if let About::Form(form) = about {
         return form.clone();
@@ -82,7 +79,7 @@ pub(super) fn form_for(arguments: &AskArguments, about: &About) -> Value {
     json!({ "type": "object", "properties": { "answer": answer }, "required": ["answer"] })
 }
 
-/// A form is flat, and never asks for a secret: what a model can read must not hold one.
+/// Rejects forms that are not flat or that ask for a secret: the model would read the secret.
 pub(super) fn check_form(form: &Value) -> Result<(), Fault> {
     let bad = |message: String| {
         Fault::new(Code::InvalidParams, message).next(

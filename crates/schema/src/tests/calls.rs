@@ -1,8 +1,8 @@
-//! Calls as models get them wrong, each with what it means or with the fault that it is answered.
+//! Wrong calls as models make them, each with its meaning or its fault.
 
 use super::*;
 
-/// Params and every note; or a part of a fault.
+/// Params and all notes, or part of a fault.
 enum Expected {
     Read(Value, &'static [&'static str]),
     Refused(&'static str),
@@ -38,7 +38,7 @@ fn schema_of(tool: &str) -> Value {
             "required": ["file_path"],
             "additionalProperties": false,
         }),
-        // As zod writes it.
+        // In zod's style.
         "list_issues" => json!({
             "$schema": "http://json-schema.org/draft-07/schema#",
             "type": "object",
@@ -117,7 +117,7 @@ fn schema_of(tool: &str) -> Value {
             "required": ["range"],
             "additionalProperties": false,
         }),
-        // As pydantic writes it.
+        // In pydantic's style.
         "create_task" => json!({
             "$defs": {
                 "Priority": {"enum": ["low", "high"], "title": "Priority", "type": "string"},
@@ -160,7 +160,7 @@ fn schema_of(tool: &str) -> Value {
             "required": ["place"],
             "additionalProperties": false,
         }),
-        // One object around everything, as some frameworks do it.
+        // One object around everything, as some frameworks write it.
         "fetch" => json!({
             "type": "object",
             "properties": {"input": {
@@ -268,7 +268,7 @@ fn wrapped() {
     check(
         "get_time",
         json!({"arguments": {}}),
-        Read(json!({}), &["`arguments`: the tool does not take it; {} was left out"]),
+        Read(json!({}), &["`arguments`: not a param of the tool; {} was left out"]),
     );
     check(
         "get_time",
@@ -278,7 +278,7 @@ fn wrapped() {
     check("get_time", json!(""), Read(json!({}), &["empty text was taken as no params"]));
     check("get_time", json!("{}"), Read(json!({}), &["params were JSON in a string"]));
     check("get_time", json!(null), Read(json!({}), &[]));
-    // A wrapper by the tool's own field name, and one that is meant.
+    // A wrapper named like one of the tool's fields, and a real one.
     check(
         "fetch",
         json!({"input": {"input": {"url": "u"}}}),
@@ -311,7 +311,7 @@ fn laid_out_otherwise() {
     check(
         "fetch",
         json!({"url": "u"}),
-        Read(json!({"input": {"url": "u"}}), &["fields of `input` were given beside each other"]),
+        Read(json!({"input": {"url": "u"}}), &["fields of `input` were given at the top level"]),
     );
     check(
         "fetch",
@@ -319,7 +319,7 @@ fn laid_out_otherwise() {
         Read(
             json!({"input": {"url": "u", "maxBytes": 10}}),
             &[
-                "fields of `input` were given beside each other",
+                "fields of `input` were given at the top level",
                 "`input.max_bytes` was taken as `input.maxBytes`",
                 "`input.maxBytes`: text was taken as a number",
             ],
@@ -330,7 +330,7 @@ fn laid_out_otherwise() {
         json!({"arguments": {"url": "u"}}),
         Read(
             json!({"input": {"url": "u"}}),
-            &["params were wrapped in `arguments`", "fields of `input` were given beside each other"],
+            &["params were wrapped in `arguments`", "fields of `input` were given at the top level"],
         ),
     );
     check(
@@ -344,7 +344,7 @@ fn laid_out_otherwise() {
         json!({"from": "2026-01-01", "to": "2026-02-01", "format": "pdf"}),
         Read(
             json!({"format": "pdf", "range": {"from": "2026-01-01", "to": "2026-02-01"}}),
-            &["fields of `range` were given beside each other"],
+            &["fields of `range` were given at the top level"],
         ),
     );
     check(
@@ -371,7 +371,7 @@ fn laid_out_otherwise() {
         json!({"query": "q", "filter": {"limit": 1}, "filter.limit": 5}),
         Refused("filter.limit"),
     );
-    // Not the one required field: which object they belong to is a guess.
+    // No field matches, so the intended object would be a guess.
     check("search", json!({"query": "q", "limit": 5}), Refused("limit"));
 }
 
@@ -479,18 +479,18 @@ fn the_one_that_is_missing_under_another_name() {
 
 #[test]
 fn what_may_be_something_else_is_not_taken_for_the_one_that_is_missing() {
-    // Of another type, or empty.
+    // Another type, or empty.
     check("read_file", json!({"path": 7}), Refused("required"));
     check("read_file", json!({"path": null}), Refused("required"));
     check("read_file", json!({"path": ""}), Refused("required"));
-    // Two that it may be, and two that are missing.
+    // Two candidates, and two missing fields.
     check("read_file", json!({"path": "a", "file": "b"}), Refused("required"));
     check("list_issues", json!({"repository": "r"}), Refused("required"));
     check("list_issues", json!({"user": "o", "repository": "r"}), Refused("required"));
-    // Nothing says that it is meant, and the tool takes more than one thing.
+    // Nothing suggests it, and the tool has several params.
     check("list_issues", json!({"owner": "o", "explanation": "to see"}), Refused("required"));
     check("list_issues", json!({"owner": "o", "colour": "red"}), Refused("required"));
-    // Another word, and one that means the opposite.
+    // Another word, and an opposite.
     check("read_file", json!({"document": "a"}), Refused("required"));
     let rm = Schema::new(json!({"properties": {"path": {"type": "string"}}, "required": ["path"]}));
     for key in [
@@ -512,17 +512,17 @@ fn what_may_be_something_else_is_not_taken_for_the_one_that_is_missing() {
         let copy = Schema::new(json!({"properties": {needed: {"type": "string"}}, "required": [needed]}));
         assert!(copy.read(json!({ key: "a" })).is_err(), "{key} for {needed}");
     }
-    // What stands beside the params of any tool.
+    // Siblings of any tool's params.
     check("read_file", json!({"explanation": "to see"}), Refused("required"));
     check("read_file", json!({"encodng": "utf-8"}), Refused("required"));
     check("run_sql", json!({"timeout": "5s"}), Refused("required"));
     check("run_sql", json!({"reason": "so"}), Refused("required"));
-    // Counted in something else.
+    // Another unit.
     let wait = Schema::new(json!({"properties": {"timeout": {"type": "integer"}}, "required": ["timeout"]}));
     assert!(wait.read(json!({"timeout_ms": 5_000})).is_err());
     let job = Schema::new(json!({"properties": {"id": {"type": "string"}}, "required": ["id"]}));
     assert!(job.read(json!({"toolcall_id": "call_1"})).is_err());
-    // A whole call in a text.
+    // A whole call in a string.
     check("run_sql", json!({"wrapped": "{\"sql\": \"s\"}"}), Refused("required"));
     // Nothing is missing.
     check("read_file", json!({"file_path": "a", "path": "b"}), Refused("'path' was unexpected"));
@@ -537,7 +537,7 @@ fn a_listed_value_in_other_letters() {
     state("Open.", open(&["`state`: `Open.` was taken as `open`"]));
     state("opens", open(&["`state`: `opens` was taken as `open`"]));
     state(" open ", open(&["`state`: ` open ` was taken as `open`"]));
-    // Another word, if only by a letter, is for the model to correct.
+    // Another word, even if by one letter, is for the model to correct.
     state("opne", Refused("\"opne\" is not one of"));
     state("opened", Refused("\"opened\" is not one of"));
     check(
@@ -607,7 +607,7 @@ fn a_misspelt_listed_value_is_corrected_where_it_is_told() {
     );
 }
 
-/// The call to copy, and the corrected call of a caller who gave nothing, are one.
+/// The call to copy equals the correction of empty params.
 #[test]
 fn a_call_is_filled_in_as_the_schema_says() {
     let filled = |tool: &str, expected: Value| {
@@ -663,7 +663,7 @@ fn a_filled_in_call_uses_what_the_schema_offers() {
     filled(json!({"allOf": [{"$ref": "#/$defs/Point"}]}), json!({"x": "<number>", "y": 0}));
     filled(json!({"type": "object", "properties": {"b": {}}}), json!("<{b}>"));
     filled(json!({"type": "string", "default": "x".repeat(5_000)}), json!("<string>"));
-    // A circle ends.
+    // A cycle ends.
     let mut circle = json!("<{name, next}>");
     for _ in 0..5 {
         circle = json!({"name": "<string>", "next": circle});
@@ -771,7 +771,7 @@ fn of_another_type() {
             &["`labels`: JSON in a string was read"],
         ),
     );
-    // A label may have a comma in it; a name out of a list may not.
+    // A label may contain a comma; an option may not.
     check(
         "list_issues",
         json!({"owner": "o", "repo": "r", "labels": "bug,ui"}),
@@ -850,7 +850,7 @@ fn a_structure_where_only_text_goes_is_put_in_as_text() {
     check(json!({"content": {"a": 1}}), Some(json!({"content": "{\"a\":1}"})));
     check(json!({"content": [1, {"b": "c"}]}), Some(json!({"content": "[1,{\"b\":\"c\"}]"})));
     check(json!({"maybe": {"a": 1}}), Some(json!({"maybe": "{\"a\":1}"})));
-    // The one item may be meant, and the other alternative.
+    // Either the item or the other alternative may be meant.
     check(json!({"content": ["a"]}), None);
     check(json!({"either": ["a", "b"]}), None);
     check(json!({"short": {"a": 1}}), None);
@@ -994,10 +994,10 @@ fn behind_references_and_alternatives() {
     check(
         "create_task",
         json!({"title": "t", "due": "soon"}),
-        Refused("params/due: \"soon\" fits none of integer|null"),
+        Refused("params/due: \"soon\" does not fit any of integer|null"),
     );
     check("create_task", json!({"title": "t", "priority": "urgent"}), Refused("\"urgent\" is not one of"));
-    // Text, or a list of one text.
+    // Text, or a list with one text.
     check("create_task", json!({"title": "t", "ids": 5}), Refused("params/ids"));
     check(
         "create_task",
@@ -1042,8 +1042,8 @@ fn with_more_than_the_tool_takes() {
         Read(
             json!({"file_path": "a"}),
             &[
-                "`extra`: the tool does not take it; null was left out",
-                "`options`: the tool does not take it; {} was left out",
+                "`extra`: not a param of the tool; null was left out",
+                "`options`: not a param of the tool; {} was left out",
             ],
         ),
     );
@@ -1052,7 +1052,7 @@ fn with_more_than_the_tool_takes() {
         json!({"query": "q", "filter": {"limit": 1, "after": null}}),
         Read(
             json!({"query": "q", "filter": {"limit": 1}}),
-            &["`filter.after`: the tool does not take it; null was left out"],
+            &["`filter.after`: not a param of the tool; null was left out"],
         ),
     );
     check("read_file", json!({"file_path": "a", "extra": ""}), Refused("'extra' was unexpected"));

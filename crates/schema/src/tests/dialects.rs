@@ -1,4 +1,4 @@
-//! What a schema means depends on the draft that it names.
+//! What a schema means depends on its draft.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn every_draft_is_read_as_what_it_is() {
             json!({"id": 1, "kind": "a"}),
             json!({"id": 1}),
         );
-        // A tuple, and what stands beside a reference counts for nothing.
+        // A tuple; siblings of a reference are ignored.
         check(
             json!({
                 "$schema": uri,
@@ -91,7 +91,7 @@ fn five_point_nought_is_no_integer_in_draft_4() {
     assert_eq!(reading.repaired, ["`n`: the number was taken as whole"]);
 }
 
-/// The repairs know the difference too: what counts for nothing is no reason to change a value.
+/// Repairs follow the draft too: ignored keywords are no reason to change a value.
 #[test]
 fn a_repair_keeps_to_the_dialect() {
     let schema = |uri: &str| {

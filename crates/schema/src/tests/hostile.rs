@@ -1,11 +1,10 @@
-//! Schemas that are written to do harm. No test may take long; the deadline is far above what is
-//! needed, so that a slow machine does not fail it.
+//! Hostile schemas. No test may take long; the deadlines leave room for slow machines.
 
 use super::*;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Runs on a small stack, as the workers of the gateway have, and within the deadline.
+/// Runs on a small stack, like the gateway's workers, within the deadline.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = mpsc::channel();
     let thread = std::thread::Builder::new().stack_size(2 << 20);
@@ -15,7 +14,7 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     done
 }
 
-/// Such a schema is found out by looking at it; the tool stays callable.
+/// Such a schema is detected statically; the tool stays callable.
 fn check_broken(schema: Value, why: &str) {
     in_time({
         let (schema, why) = (schema.clone(), why.to_string());
@@ -71,8 +70,8 @@ fn a_schema_that_unfolds_without_end_is_found() {
         let schema = chain(40, |next| json!({ keyword: [next.clone(), next] }));
         check_broken(schema, "unfolds to more than");
     }
-    check_broken(chain(5_000, |next| next), "behind each other");
-    check_broken(chain(1_500, |next| json!({"properties": {"a": next}})), "too long a chain");
+    check_broken(chain(5_000, |next| next), "subschemas form a chain of");
+    check_broken(chain(1_500, |next| json!({"properties": {"a": next}})), "chain of references is too long");
 }
 
 #[test]
@@ -131,7 +130,7 @@ fn an_honest_recursive_schema_works() {
     });
 }
 
-/// Looking at one value takes as many looks as there are ways through the schema.
+/// Checking one value takes as many visits as there are paths through the schema.
 #[test]
 fn recursion_with_branches_ends() {
     in_time(|| {
@@ -142,7 +141,7 @@ fn recursion_with_branches_ends() {
             "properties": {"a": node},
         }));
         assert_eq!(schema.broken(), None);
-        // Refused or let through: it ends, and so does the next one.
+        // Refused or passed: the call returns, and so does the next.
         let _ = schema.read(nested(100, "a"));
         let _ = schema.read(nested(100, "a"));
     });
@@ -184,7 +183,7 @@ fn a_look_ahead_works() {
 #[test]
 fn what_runs_over_is_not_checked_again() {
     in_time(|| {
-        // A loop around nothing, which no limit on tracking back counts.
+        // A loop around nothing, which no backtracking limit counts.
         let pattern = "((((?=a)){1000}){1000}){1000}";
         let schema = Schema::new(json!({"properties": {"a": {"pattern": pattern}}}));
         assert_eq!(schema.broken(), None);
@@ -217,7 +216,7 @@ fn a_deep_schema_fits_on_the_stack() {
 #[test]
 fn recursion_fits_on_the_stack() {
     in_time(|| {
-        // Many steps for each level of the value.
+        // Many steps per level of the value.
         let mut schema = chain(45, |next| json!({"allOf": [next]}));
         schema["$defs"]["a45"] = json!({"properties": {"a": {"$ref": "#/$defs/a0"}}});
         let schema = Schema::new(schema);
@@ -236,7 +235,7 @@ fn many_alternatives_for_large_params_end() {
         let schema = Schema::new(json!({"properties": {"x": {"anyOf": branches}}, "required": ["x"]}));
         assert_eq!(schema.broken(), None);
         let large: Map<String, Value> = (0..50_000).map(|n| (format!("f{n}"), json!(n))).collect();
-        // On a slow machine the check itself runs out of time, and the tool goes unchecked.
+        // On a slow machine, the check runs out of time and the tool goes unchecked.
         assert!(schema.read(json!({"x": large})).is_err() || schema.broken().is_some());
     });
 }
@@ -253,7 +252,7 @@ fn nearly_all_schemas_are_simple() {
     }
 }
 
-/// Params are a caller's own, but a repair must not take longer than the call.
+/// Callers choose their params, but a repair must not outlast the call.
 #[test]
 fn large_params_are_read_in_time() {
     in_time(|| {

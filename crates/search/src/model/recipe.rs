@@ -1,7 +1,7 @@
-//! What sentence-transformers keeps in JSON files beside a model: the words its texts begin with, how many tokens it
-//! takes, and how the vectors of its tokens become one.
+//! The JSON files of sentence-transformers beside a model: its prompts, its token limit, and how token
+//! vectors are pooled.
 //!
-//! A file that is not there has its usual meaning. Knows files and numbers; has not heard of graphs or tokenizers.
+//! A missing file means the usual default. Knows files and numbers, not graphs or tokenizers.
 
 use std::{fs, io, path::Path};
 
@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use super::EXPORT;
 
-/// What becomes of a text before the tokenizer sees it, and how much of it may be read.
+/// How a text is prepared for the tokenizer, and how much of it may be read.
 #[derive(Debug, Default)]
 pub(crate) struct Recipe {
-    /// Stands before each request.
+    /// The prefix of each request.
     pub(super) query_prompt: String,
-    /// Stands before each document.
+    /// The prefix of each document.
     pub(super) document_prompt: String,
-    /// Letters are made small. Some tokenizers do that themselves, and then this is not set.
+    /// Whether to lower-case text. Unset if the tokenizer does so itself.
     pub(super) lower_case: bool,
-    /// The most tokens, special ones included, as the model's authors have set it.
+    /// The token limit set by the model's authors, special tokens included.
     pub(super) max_tokens: Option<usize>,
     /// The most tokens that the model has positions for.
     pub(super) positions: Option<usize>,
@@ -49,7 +49,8 @@ impl Recipe {
     }
 }
 
-/// The first of these prompts that is there, else the default one, as `encode_query` and `encode_document` choose.
+/// Returns the first of these prompts that exists, or else the default, as `encode_query` and
+/// `encode_document` do.
 fn prompt(config: &Value, names: &[&str]) -> String {
     let prompts = &config["prompts"];
     let default = config["default_prompt_name"].as_str();
@@ -57,11 +58,11 @@ fn prompt(config: &Value, names: &[&str]) -> String {
     names.find_map(|name| prompts[name].as_str()).unwrap_or_default().to_owned()
 }
 
-/// How the vectors of the tokens become one.
+/// How token vectors become one vector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pooling {
     Mean,
-    /// Later tokens weigh more: the nth one n times.
+    /// The nth token has weight n.
     WeightedMean,
     Max,
     First,
@@ -69,7 +70,7 @@ pub(crate) enum Pooling {
 }
 
 impl Pooling {
-    /// What `modules.json` and the pooling's own file say; mean where there is neither, as sentence-transformers does.
+    /// Reads `modules.json` and the pooling's own file; mean without either, as in sentence-transformers.
     pub(super) fn read(folder: &Path) -> Result<Pooling, String> {
         let file = folder.join("modules.json");
         let modules = json(&file)?.unwrap_or_default();
@@ -77,7 +78,7 @@ impl Pooling {
         for module in modules.as_array().into_iter().flatten() {
             let class = module["type"].as_str().unwrap_or_default();
             match class.rsplit('.').next().unwrap_or_default() {
-                // Length does not matter: every vector is made as long as 1.
+                // Length does not matter: all vectors are normalised.
                 "Transformer" | "Normalize" | "Dropout" => {}
                 "Pooling" => listed = module["path"].as_str(),
                 other => {
@@ -103,7 +104,7 @@ impl Pooling {
         }
     }
 
-    /// Reads a name (`pooling_mode`), or the switches that older versions wrote (`pooling_mode_mean_tokens`).
+    /// Reads a name (`pooling_mode`), or the flags of older versions (`pooling_mode_mean_tokens`).
     fn parse(config: &Value) -> Result<Pooling, String> {
         let modes: Vec<&str> = match &config["pooling_mode"] {
             Value::String(mode) => vec![mode],
@@ -115,7 +116,7 @@ impl Pooling {
             }
         };
         match modes[..] {
-            // The two differ by a factor, which unit length takes away.
+            // The two differ by a factor, which normalising removes.
             ["mean" | "mean_tokens" | "mean_sqrt_len_tokens"] => Ok(Pooling::Mean),
             ["weightedmean" | "weightedmean_tokens"] => Ok(Pooling::WeightedMean),
             ["max" | "max_tokens"] => Ok(Pooling::Max),
@@ -129,7 +130,7 @@ impl Pooling {
         }
     }
 
-    /// One vector from `[sequence, width]` token vectors.
+    /// Pools `[sequence, width]` token vectors into one.
     pub(super) fn pool(self, tokens: &[f32], width: usize) -> Vec<f32> {
         let mut tokens = tokens.chunks_exact(width);
         let weighted = |tokens: std::slice::ChunksExact<f32>, weight: fn(usize) -> f32| {
@@ -155,7 +156,7 @@ impl Pooling {
     }
 }
 
-/// What a file holds; none if it is not there.
+/// Reads a file; `None` if it does not exist.
 fn json(file: &Path) -> Result<Option<Value>, String> {
     let bytes = match fs::read(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -1,5 +1,5 @@
-//! Models in folders, as tools export them, made here: a few words, a table of their vectors, a graph of one or two
-//! nodes. Everything goes through [`Embedder`], on whichever engine this process has.
+//! Tiny models in folders, in the layout that tools export: a few words, a table of their vectors, a graph of
+//! one or two nodes. All tests go through [`Embedder`], on whichever engine this process has.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -19,22 +19,22 @@ const FLOAT16: i32 = 10;
 /// `AttributeProto.AttributeType`.
 const INTS: i32 = 7;
 
-/// The words of the tiny models; a word's place is its id.
+/// The words of the tiny models; a word's index is its id.
 const WORDS: [&str; 10] =
     ["[UNK]", "[CLS]", "[SEP]", "query", "passage", "le", "chat", "noir", "кот", "Chat"];
 const WIDTH: usize = 8;
 
-/// The vector of a token: different in each place, of both signs.
+/// The vector of a token: different at each index, with both signs.
 fn token(id: usize) -> [f32; WIDTH] {
     std::array::from_fn(|at| ((id * 7 + at * 5) % 11) as f32 - 4.0)
 }
 
-/// What a token's type adds.
+/// The contribution of a token's type.
 fn token_type(id: usize) -> [f32; WIDTH] {
     [id as f32 * 3.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0]
 }
 
-/// The sum of the tokens' vectors, made unit length: what mean pooling should give.
+/// The normalised sum of the tokens' vectors: the result of mean pooling.
 fn mean(ids: &[usize]) -> Vec<f32> {
     let mut sum = vec![0.0; WIDTH];
     for &id in ids {
@@ -122,7 +122,7 @@ fn onnx(graph: &Graph) -> Vec<u8> {
         .encode_to_vec()
 }
 
-/// `ValueInfoProto` with all of its type; a text as dimension is a name.
+/// `ValueInfoProto` with its full type; a dimension given as text is a name.
 fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfo {
     #[derive(Message)]
     struct TypeProto {
@@ -205,7 +205,7 @@ fn graph() -> Graph {
     }
 }
 
-/// The same with one more node, whose output is the only one.
+/// The same with one more node, which has the only output.
 fn graph_with(more: Node, element: i32, dims: &[&str]) -> Graph {
     let output = value(&more.output[0], element, dims);
     let mut graph = graph();
@@ -214,8 +214,8 @@ fn graph_with(more: Node, element: i32, dims: &[&str]) -> Graph {
     graph
 }
 
-/// As sentence-transformers' own exports are: the vectors of the tokens, and what the model makes of them. Here that is
-/// their smallest values, which no pooling of ours gives.
+/// In the layout of sentence-transformers' own exports: token vectors, and a pooled vector. Here it holds
+/// their minimum, which none of our poolings computes.
 fn pooled_graph() -> Graph {
     let attributes = vec![numbers("axes", &[1]), number("keepdims", 0)];
     let last = node("ReduceMin", &["last_hidden_state"], "sentence_embedding", attributes);
@@ -228,7 +228,7 @@ fn smallest(ids: &[usize]) -> Vec<f32> {
     unit((0..WIDTH).map(|at| ids.iter().map(|&id| token(id)[at]).fold(f32::INFINITY, f32::min)).collect())
 }
 
-/// A tokenizer that takes words as they are, as `[CLS] text [SEP]`; `end` is the last token with its type.
+/// A tokenizer of whole words, as `[CLS] text [SEP]`; `end` is the last token with its type.
 fn words(end: &str) -> Value {
     let (end, end_type) = end.split_once(':').expect("a token and its type");
     let vocabulary: serde_json::Map<String, Value> =
@@ -284,7 +284,7 @@ async fn the_pooling_may_have_another_name() {
 
 #[tokio::test]
 async fn what_the_graph_has_pooled_is_taken_as_it_is() {
-    // What cannot be done here need not be done.
+    // An unsupported layer that is not needed.
     let dense = json!([{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]);
     let folder = Folder::of_words().graph(&pooled_graph()).json("modules.json", &dense);
     assert_near(&folder.query("le chat").await, &smallest(&[1, 5, 6, 2]));
@@ -340,7 +340,7 @@ async fn prompts_stand_before_requests_and_documents() {
     let folder = Folder::of_words();
     assert_near(&folder.query("chat").await, &mean(&[1, 6, 2]));
     assert_near(&folder.document("chat").await, &mean(&[1, 6, 2]));
-    // The same cache: vectors from before the prompts must not be found in it.
+    // With the same cache, vectors from before the prompts must not be found.
     let prompts = json!({"prompts": {"query": "query ", "passage": "passage "}, "default_prompt_name": null});
     let folder = folder.json("config_sentence_transformers.json", &prompts);
     assert_near(&folder.query("chat").await, &mean(&[1, 3, 6, 2]));
@@ -376,15 +376,15 @@ async fn no_more_tokens_are_read_than_the_model_takes() {
     check(Folder::of_words().json("sentence_bert_config.json", &limit(json!(512))), 94).await;
     check(Folder::of_words().json("sentence_bert_config.json", &limit(json!(4))), 2).await;
     check(Folder::of_words().json("tokenizer.json", &truncation(7)), 5).await;
-    // The authors' own limit counts before the tokenizer's, and none is above the model's positions.
+    // The authors' limit takes precedence over the tokenizer's; neither exceeds the model's positions.
     let both = Folder::of_words().json("tokenizer.json", &truncation(7));
     check(both.json("sentence_bert_config.json", &limit(json!(9))), 7).await;
     let both = Folder::of_words().json("sentence_bert_config.json", &limit(Value::Null));
     check(both.json("config.json", &json!({"max_position_embeddings": 6})), 4).await;
 }
 
-/// As exports of multilingual models are (XLM-R): pieces with `▁` for a space, `<s> text </s>`, padding, and rules for
-/// characters, of which there are none here.
+/// In the layout of multilingual models (XLM-R): pieces with `▁` for a space, `<s> text </s>`, padding, and
+/// an empty table of character rules.
 fn pieces(vocabulary: &[&str]) -> Value {
     let special = |token: &str, id: usize| json!({"id": token, "ids": [id], "tokens": [token]});
     let scored: Vec<Value> = vocabulary.iter().map(|piece| json!([piece, -2.0])).collect();
@@ -423,7 +423,7 @@ fn pieces(vocabulary: &[&str]) -> Value {
     })
 }
 
-/// A model of 12 numbers in which words of three languages mean the same: one number for each meaning.
+/// A model of 12 numbers, one per meaning, in which words of three languages mean the same.
 #[tokio::test]
 async fn a_multilingual_model_finds_by_meaning_in_any_language() {
     let meanings: [(usize, &[&str]); 4] = [
@@ -453,7 +453,7 @@ async fn a_multilingual_model_finds_by_meaning_in_any_language() {
         documents.iter().map(|document| document.passage(Rules::default())).collect();
     let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("a model that fits");
     assert_eq!(vectors.iter().flatten().map(|vector| vector.len()).collect::<Vec<_>>(), [12, 12]);
-    // Requests are put to such a model as they were said.
+    // Such a model gets requests untranslated.
     let settings = Settings { model: Some("a folder".into()), ..Settings::default() };
     let index = Index::new(documents, &settings).with_vectors(vectors);
     assert!(index.has_vectors());

@@ -1,7 +1,7 @@
 //! How many tokens a graph knows, read from its file.
 //!
-//! An engine that is asked for a token beyond them answers with an error at best; the pure-Rust one panics where nothing
-//! can catch it, and the process ends. So each text is checked before it is run. Knows ONNX; has not heard of sessions.
+//! At best, an engine answers a token beyond that with an error; the pure-Rust one panics where nothing can
+//! catch it, and the process ends. So each text is checked before it is run. Knows ONNX, not sessions.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,18 +9,18 @@ use bytes::Bytes;
 
 use super::super::onnx::{Message, Model, Tensor};
 
-/// The rows of the table in which `input_ids` are looked up; none if there is no such table in sight.
+/// Returns the rows of the table in which `input_ids` are looked up; `None` if no such table is found.
 pub(super) fn size(model: Bytes) -> Option<usize> {
     let graph = Model::decode(model).ok()?.graph?;
     let tables: HashMap<&str, &Tensor> =
         graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
-    // What leaves the ids as they are, and what leaves the rows of a table where they are.
+    // Operators that keep the ids, and operators that keep the rows of a table.
     let same_ids = ["Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"];
     let same_rows = ["Identity", "Cast", "DequantizeLinear"];
     let mut ids = HashSet::from(["input_ids"]);
     let mut stored: HashMap<&str, &str> = tables.keys().map(|&name| (name, name)).collect();
     let mut rows = None;
-    // Nodes stand in the order in which they can run.
+    // Nodes are in execution order.
     for node in &graph.node {
         let input = |at: usize| node.input.get(at).map_or("", String::as_str);
         for output in &node.output {
@@ -79,7 +79,7 @@ mod tests {
             &[("DequantizeLinear", &["words", "scale"], "w"), ("Gather", &["w", "input_ids"], "x")],
             Some(100),
         );
-        // Positions counted from the ids are no tokens.
+        // Positions derived from the ids are not tokens.
         check(&[("Shape", &["input_ids"], "s"), ("Gather", &["places", "s"], "y")], None);
         check(&[], None);
         assert_eq!(size(Bytes::from_static(b"not a model")), None);

@@ -1,7 +1,7 @@
-//! JSON-RPC over a pair of byte streams, one message a line: the stdio transport, client side.
+//! The stdio transport, client side: JSON-RPC over a pair of byte streams, one message a line.
 //!
-//! Own code because a gateway must outlive what servers print: text that is no JSON, lines without
-//! end, answers that are no JSON-RPC. None of it ends the connection, and no request that such a
+//! Own code because a gateway must outlive what servers print: text that is not JSON, lines without
+//! end, answers that are not JSON-RPC. None of it ends the connection, and no request that such a
 //! line answered is left waiting.
 
 use std::{future::Future, io, sync::Arc};
@@ -14,25 +14,17 @@ use rmcp::{
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    sync::Mutex,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::DropGuard;
 
-use super::{inbox::Inbox, tap::Tap};
-use crate::{
-    lines::{Line, LineReader},
-    web::MAX_ANSWER,
-};
-
-type Writer = Arc<Mutex<Option<Box<dyn AsyncWrite + Send + Unpin>>>>;
+use super::tap::Tap;
+use crate::wire::{Inbox, Line, LineReader, LineWriter, Message, OF_SERVER, judge};
 
 /// One connection over byte streams.
 pub struct Lines {
     lines: LineReader<Box<dyn AsyncRead + Send + Unpin>>,
     inbox: Inbox,
-    writer: Writer,
+    writer: LineWriter<Box<dyn AsyncWrite + Send + Unpin>>,
     pub tap: Tap,
     /// Tells the connection that this transport is gone, by being dropped with it.
     _open: DropGuard,
@@ -46,75 +38,52 @@ impl Lines {
         writer: Box<dyn AsyncWrite + Send + Unpin>,
         open: DropGuard,
     ) -> Self {
-        Self::with_max_line(server, reader, writer, open, MAX_ANSWER)
-    }
-
-    fn with_max_line(
-        server: Arc<str>,
-        reader: Box<dyn AsyncRead + Send + Unpin>,
-        writer: Box<dyn AsyncWrite + Send + Unpin>,
-        open: DropGuard,
-        limit: usize,
-    ) -> Self {
         Self {
-            lines: LineReader::new(reader, limit),
+            lines: LineReader::new(reader, OF_SERVER.bytes),
             inbox: Inbox::new(server, "a line of stdout"),
-            writer: Arc::new(Mutex::new(Some(writer))),
+            writer: LineWriter::new(writer),
             tap: Tap::default(),
             _open: open,
         }
     }
 
     /// Writes one message.
-    pub fn write<T: Serialize>(
+    pub fn write(
         &self,
-        message: &T,
-    ) -> impl Future<Output = io::Result<()>> + Send + 'static + use<T> {
-        self.write_line(serde_json::to_vec(message))
-    }
-
-    fn write_line(
-        &self,
-        line: serde_json::Result<Vec<u8>>,
+        message: serde_json::Result<Vec<u8>>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static + use<> {
         let writer = self.writer.clone();
-        async move {
-            let mut line = line.map_err(io::Error::other)?;
-            line.push(b'\n');
-            let mut writer = writer.lock().await;
-            let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::BrokenPipe.into()) };
-            writer.write_all(&line).await?;
-            writer.flush().await
-        }
+        async move { writer.write(message).await }
     }
 
-    /// The next JSON value, `None` at the end of the stream. Nothing is lost if the future is
-    /// dropped before it is done.
-    pub async fn read(&mut self) -> Option<Value> {
+    /// The next message, `None` at the end of the stream. Nothing is lost if the future is dropped before it is done.
+    pub async fn read(&mut self) -> Option<Message> {
         loop {
             if let Some(message) = self.inbox.pop() {
                 return Some(message);
             }
-            match self.lines.next().await? {
-                Line::Whole(line) => self.inbox.take(&line),
-                Line::TooLong(head) => self.inbox.too_long(head.as_bytes()),
+            let tap = &self.tap;
+            match self.lines.next_within(|beginning| judge(beginning, tap)).await? {
+                Line::Whole(line) => self.inbox.take(line.freeze(), tap),
+                Line::TooLong(beginning) => self.inbox.too_long(&beginning, tap),
                 Line::TooLongEnd(tail) => self.inbox.too_long_end(&tail),
             }
+            self.inbox.refusals().for_each(|refusal| self.writer.write_soon(refusal.into()));
         }
     }
 }
 
 /// A call as it is written. rmcp would turn its arguments into a tree of values first, once for each layer.
 #[derive(Serialize)]
-struct Call<'a> {
+struct SentCall<'a> {
     jsonrpc: &'static str,
     id: &'a RequestId,
     method: &'static str,
-    params: CallParams<'a>,
+    params: SentParams<'a>,
 }
 
 #[derive(Serialize)]
-struct CallParams<'a> {
+struct SentParams<'a> {
     #[serde(rename = "_meta", skip_serializing_if = "Map::is_empty")]
     meta: &'a Map<String, Value>,
     name: &'a str,
@@ -135,18 +104,18 @@ pub fn to_json(message: &TxJsonRpcMessage<RoleClient>) -> serde_json::Result<Vec
 }
 
 /// A request as a call that can be written at once.
-fn as_call(request: &JsonRpcRequest<ClientRequest>) -> Option<Call<'_>> {
+fn as_call(request: &JsonRpcRequest<ClientRequest>) -> Option<SentCall<'_>> {
     let ClientRequest::CallToolRequest(call) = &request.request else { return None };
     let params = &call.params;
     if params.meta.is_some() || params.input_responses.is_some() || params.request_state.is_some() {
         return None;
     }
-    let params = CallParams {
+    let params = SentParams {
         meta: &request.request.get_meta().0,
         name: &params.name,
         arguments: params.arguments.as_ref(),
     };
-    Some(Call { jsonrpc: "2.0", id: &request.id, method: "tools/call", params })
+    Some(SentCall { jsonrpc: "2.0", id: &request.id, method: "tools/call", params })
 }
 
 impl Transport<RoleClient> for Lines {
@@ -157,23 +126,25 @@ impl Transport<RoleClient> for Lines {
         mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         self.tap.outgoing(&mut message);
-        self.write_line(to_json(&message))
+        self.write(to_json(&message))
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
             let message = self.read().await?;
-            match self.tap.incoming(message) {
+            match self.tap.incoming(&message) {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
-                Err(fault) => self.inbox.note_noise(&format!("no JSON-RPC message: {fault}")),
+                Err(fault) => {
+                    self.inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
+                }
             }
         }
     }
 
     async fn close(&mut self) -> io::Result<()> {
-        // Dropping the writer closes the server's stdin: it is asked to leave.
-        self.writer.lock().await.take();
+        // Closing the server's stdin asks it to leave.
+        self.writer.close().await;
         Ok(())
     }
 }
@@ -182,16 +153,16 @@ impl Transport<RoleClient> for Lines {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{super::tap::Expected, *};
 
-    async fn read_all(text: &[u8], max: usize) -> Vec<Value> {
+    async fn read_all(text: &[u8]) -> Vec<Value> {
         let reader = std::io::Cursor::new(text.to_vec());
         let open = tokio_util::sync::CancellationToken::new().drop_guard();
         let writer = Box::new(tokio::io::sink());
-        let mut lines = Lines::with_max_line("s".into(), Box::new(reader), writer, open, max);
+        let mut lines = Lines::new("s".into(), Box::new(reader), writer, open);
         let mut all = Vec::new();
         while let Some(message) = lines.read().await {
-            all.push(message);
+            all.push(serde_json::from_slice(message.bytes()).expect("JSON"));
         }
         all
     }
@@ -199,31 +170,34 @@ mod tests {
     #[tokio::test]
     async fn noise_is_skipped_and_batches_are_opened() {
         let text = b"hello\n\n{\"a\":1}\r\n[{\"b\":2},{\"c\":3}]\n\xff\xfe\n{\"d\":4}\n";
-        assert_eq!(
-            read_all(text, 1000).await,
-            [json!({"a":1}), json!({"b":2}), json!({"c":3}), json!({"d":4})]
-        );
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_is_almost_json_fails_its_request() {
-        let text =
-            b"{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"text\":\"\\ud83d\"}}\n{\"id\":4,\"result\":NaN}\n";
-        let all = read_all(text, 1000).await;
-        assert_eq!(all.len(), 2, "{all:?}");
-        assert_eq!((&all[0]["id"], &all[1]["id"]), (&json!(3), &json!(4)));
-        assert_eq!(all[0]["error"]["code"], -32603);
+        assert_eq!(read_all(text).await, [json!({"a":1}), json!({"b":2}), json!({"c":3}), json!({"d":4})]);
     }
 
     #[tokio::test]
     async fn a_line_without_end_fails_its_request_alone() {
         let mut text = b"{\"jsonrpc\":\"2.0\",\"id\": 7,\"result\":\"".to_vec();
-        text.extend(std::iter::repeat_n(b'x', 300_000));
+        text.extend(std::iter::repeat_n(b'x', 3 << 20));
         text.extend(b"\"}\n{\"after\":true}\n");
-        let all = read_all(&text, 1000).await;
-        assert_eq!(all.len(), 2, "{all:?}");
+        let all = read_all(&text).await;
+        assert_eq!(all.len(), 2);
         assert_eq!(all[0]["id"], 7);
         assert!(all[0]["error"]["message"].as_str().is_some_and(|m| m.contains("longer than")));
         assert_eq!(all[1], json!({"after": true}));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_almost_json_fails_its_request() {
+        let mut tap = Tap::default();
+        let id = |id: i64| RequestId::Number(id);
+        for n in [3, 4] {
+            tap.awaited.insert(id(n), Expected::Result);
+        }
+        for text in
+            ["{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"text\":\"\\ud83d\"}}", "{\"id\":4,\"result\":NaN}"]
+        {
+            let message = Message::of(text).expect("it looks like a message");
+            let Ok(Some(JsonRpcMessage::Error(error))) = tap.incoming(&message) else { panic!("{text}") };
+            assert_eq!((error.id, error.error.code.0), (message.id(), -32603));
+        }
     }
 }

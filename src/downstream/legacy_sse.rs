@@ -1,0 +1,225 @@
+//! A server of the legacy SSE transport (HTTP+SSE, MCP 2024-11-05): a GET opens an event stream, whose first
+//! event names the address that messages are POSTed to. All answers come on the stream.
+//!
+//! Own code because rmcp has no client for it.
+
+use std::{future::Future, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use reqwest::Url;
+use rmcp::{
+    RoleClient,
+    service::{RxJsonRpcMessage, TxJsonRpcMessage},
+    transport::Transport,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{stdio::to_json, tap::Tap};
+use crate::{
+    text::clip,
+    wire::{
+        BodyStream, Data, EventReader, Inbox, Message, OF_SERVER, StreamEvent,
+        http::{Endpoint, HttpFault, Signer, address},
+        judge,
+    },
+};
+
+/// Why the transport did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum SseError {
+    /// A request failed.
+    #[error("{0}")]
+    Http(#[from] HttpFault),
+    /// The server does not do as the transport asks.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// One connection: the stream that is read, and the address that is written to.
+pub struct Events {
+    events: EventReader<BodyStream>,
+    inbox: Inbox,
+    post: Arc<Post>,
+    pub tap: Tap,
+    /// Tells the connection that this transport is gone, by being dropped with it.
+    _open: DropGuard,
+}
+
+/// Where messages go.
+struct Post {
+    endpoint: Endpoint,
+    url: Url,
+    headers: HeaderMap,
+    /// Cancelled when the connection has ended, from either side.
+    closed: CancellationToken,
+}
+
+impl Events {
+    /// Opens the stream and waits for the `endpoint`. `headers` go with every request; `closed` is cancelled when the
+    /// connection is gone.
+    pub async fn open(
+        server: Arc<str>,
+        url: &str,
+        headers: HeaderMap,
+        signer: Option<Arc<dyn Signer>>,
+        closed: CancellationToken,
+    ) -> Result<Self, SseError> {
+        let endpoint = Endpoint::new(signer)?;
+        let base = address(url)?;
+        let reply = endpoint.stream(base.clone(), headers.clone(), None).await?;
+        if !reply.status.is_success() {
+            return Err(reply.refused().await.into());
+        }
+        if !reply.is_events() {
+            let status = reply.status;
+            return Err(
+                HttpFault::Status { status, text: format!("HTTP {status}, and no event stream") }.into()
+            );
+        }
+        let mut events = reply.events(OF_SERVER.bytes);
+        let named = loop {
+            let ended = || SseError::Wrong("its event stream ended before it named an `endpoint`".into());
+            if let StreamEvent { kind, data: Data::Whole(named), .. } =
+                events.next(|_| 0).await.ok_or_else(ended)?
+                && kind == "endpoint"
+            {
+                break String::from_utf8_lossy(&named).into_owned();
+            }
+        };
+        let url = named_endpoint(&base, &named)?;
+        let post = Arc::new(Post { endpoint, url, headers, closed: closed.clone() });
+        let inbox = Inbox::new(server, "an event");
+        Ok(Self { events, inbox, post, tap: Tap::default(), _open: closed.drop_guard() })
+    }
+
+    /// Sends one message. Its answer comes on the stream.
+    pub fn post(
+        &self,
+        message: serde_json::Result<Vec<u8>>,
+    ) -> impl Future<Output = Result<(), SseError>> + Send + 'static + use<> {
+        let post = self.post.clone();
+        async move {
+            let message = message
+                .map_err(|error| SseError::Wrong(format!("the message cannot be written: {error}")))?;
+            // A server may keep the request open while it works; the connection's end is its end too.
+            tokio::select! {
+                sent = post.send(message.into()) => sent,
+                () = post.closed.cancelled() => Err(SseError::Wrong("the connection closed".into())),
+            }
+        }
+    }
+
+    /// The next message, `None` at the end of the stream. Nothing is lost if the future is dropped before it is done.
+    pub async fn read(&mut self) -> Option<Message> {
+        loop {
+            if let Some(message) = self.inbox.pop() {
+                return Some(message);
+            }
+            let tap = &self.tap;
+            let event = tokio::select! {
+                event = self.events.next(|beginning| judge(beginning, tap)) => event?,
+                () = self.post.closed.cancelled() => return None,
+            };
+            self.inbox.take_event(event, tap);
+            for refusal in self.inbox.refusals() {
+                let post = self.post.clone();
+                tokio::spawn(async move { post.send(refusal).await });
+            }
+        }
+    }
+}
+
+impl Post {
+    async fn send(&self, message: Bytes) -> Result<(), SseError> {
+        let reply = self.endpoint.post(self.url.clone(), self.headers.clone(), message).await?;
+        let status = reply.status;
+        if status.is_success() {
+            return Ok(());
+        }
+        let fault = reply.refused().await;
+        if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+            // It has forgotten the session: only a new stream helps.
+            self.closed.cancel();
+        }
+        Err(fault.into())
+    }
+}
+
+/// The address that an `endpoint` event names. Headers hold secrets, so it must be where the configuration says.
+fn named_endpoint(base: &Url, named: &str) -> Result<Url, SseError> {
+    let unreadable = |error| SseError::Wrong(format!("its `endpoint` event names no address: {error}"));
+    let mut url = base.join(named.trim()).map_err(unreadable)?;
+    if url.origin() != base.origin() {
+        let (there, here) = (url.origin().ascii_serialization(), base.origin().ascii_serialization());
+        return Err(SseError::Wrong(clip(
+            &format!(
+                "its `endpoint` event names {there}, which is not the origin of its url ({here}): nothing is sent \
+                 there, because `headers` would go along"
+            ),
+            400,
+        )));
+    }
+    // A name and a password in the configured address are for the server, however it writes its own.
+    let _ = url.set_username(base.username());
+    let _ = url.set_password(base.password());
+    Ok(url)
+}
+
+impl Transport<RoleClient> for Events {
+    type Error = SseError;
+
+    fn send(
+        &mut self,
+        mut message: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), SseError>> + Send + 'static {
+        self.tap.outgoing(&mut message);
+        self.post(to_json(&message))
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        loop {
+            let message = self.read().await?;
+            match self.tap.incoming(&message) {
+                Ok(Some(message)) => return Some(message),
+                Ok(None) => {}
+                Err(fault) => {
+                    self.inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
+                }
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), SseError> {
+        self.post.closed.cancel();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_endpoint_is_where_the_address_is() {
+        let check = |base: &str, named: &str, expected: Result<&str, &str>| {
+            let base = Url::parse(base).expect("an address");
+            match (named_endpoint(&base, named), expected) {
+                (Ok(url), Ok(expected)) => assert_eq!(url.as_str(), expected),
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+                (found, _) => panic!("{named}: {found:?}"),
+            }
+        };
+        check("https://h/v1/sse?key=1", "/messages?s=2", Ok("https://h/messages?s=2"));
+        check("https://h/v1/sse", "messages?s=2", Ok("https://h/v1/messages?s=2"));
+        check("https://h/sse", "?s=2\n", Ok("https://h/sse?s=2"));
+        check("https://h/sse", "https://h:443/m", Ok("https://h/m"));
+        check("https://ann:pw@h/sse", "https://h/m", Ok("https://ann:pw@h/m"));
+        check("https://h/sse", "https://bob@h/m", Ok("https://h/m"));
+        check("https://h/sse", "http://h/m", Err("names http://h"));
+        check("https://h/sse", "https://h:8443/m", Err("names https://h:8443"));
+        check("https://h/sse", "//other/m", Err("names https://other"));
+        check("https://h/sse", "file:///etc/passwd", Err("not the origin"));
+        check("https://h/sse", "https://", Err("no address"));
+    }
+}

@@ -1,0 +1,314 @@
+//! Streamable HTTP as a client: one message a POST, answers as JSON or as events, and a stream by GET. Servers are reached
+//! through it, and gateways that a bridge leads to.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, future::BoxFuture};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use reqwest::{Client, RequestBuilder, Response, Url};
+use tokio::time::timeout;
+
+use super::{
+    message::Message,
+    rmcp::scope_of,
+    sse::{BodyStream, EventReader},
+    web,
+};
+use crate::text::clip;
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+/// How long the text of a refusal is waited for.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
+/// How much of the text of a refusal is shown, in characters.
+const SHOWN: usize = 300;
+
+/// Why a request over HTTP has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum HttpFault {
+    /// The server wants a sign-in: its challenge, or else why there is no token any more.
+    #[error("it wants a sign-in: {0}")]
+    AuthRequired(String),
+    /// The server wants a sign-in that allows more.
+    #[error("it wants a sign-in that allows more: {challenge}")]
+    Narrow {
+        /// What it said.
+        challenge: String,
+        /// What is to be allowed, separated by spaces.
+        scope: Option<String>,
+    },
+    /// The request was not sent: there is no token for it just now, although somebody has signed in.
+    #[error("{0}")]
+    Unsent(String),
+    /// The server does not know the session any more.
+    #[error("the session has expired (HTTP 404)")]
+    SessionExpired,
+    /// The server answered with a status that is not a success.
+    #[error("{text}")]
+    Status {
+        /// The status.
+        status: StatusCode,
+        /// The status with what the server said.
+        text: String,
+    },
+    /// The request, or its answer, broke off.
+    #[error(transparent)]
+    Broken(Arc<reqwest::Error>),
+    /// The answer is longer than so many bytes.
+    #[error("the answer is longer than the limit of {0} bytes; it was dropped")]
+    TooLong(usize),
+    /// The answer is not what the transport asks for.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl From<reqwest::Error> for HttpFault {
+    /// Without the address: keys may be in it.
+    fn from(error: reqwest::Error) -> Self {
+        Self::Broken(Arc::new(error.without_url()))
+    }
+}
+
+/// Gives requests their bearer tokens.
+pub trait Signer: Send + Sync {
+    /// The token for a request; none if nobody has signed in.
+    fn token(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>>;
+    /// Another token after the server refused the one that was `used`; none if there is no other.
+    fn another(
+        self: Arc<Self>,
+        used: Option<String>,
+    ) -> BoxFuture<'static, Result<Option<String>, HttpFault>>;
+}
+
+/// The session of a connection, as its headers say it.
+#[derive(Clone, Debug, Default)]
+pub struct SessionHeaders {
+    /// What the server calls the session.
+    pub id: Option<String>,
+    /// The protocol version that both sides agreed on.
+    pub version: Option<String>,
+}
+
+impl SessionHeaders {
+    /// These headers beside others.
+    pub fn beside(&self, headers: &HeaderMap) -> HeaderMap {
+        let mut headers = headers.clone();
+        put(&mut headers, SESSION, self.id.as_deref());
+        put(&mut headers, VERSION, self.version.as_deref());
+        headers
+    }
+}
+
+/// The headers of a request of the stateless era beside others: they repeat what is in the message (SEP-2243).
+pub fn stateless_headers(message: &Message, version: &str, headers: &HeaderMap) -> HeaderMap {
+    let mut headers = headers.clone();
+    put(&mut headers, VERSION, Some(version));
+    put(&mut headers, METHOD, message.method().as_deref());
+    put(&mut headers, NAME, message.about().as_deref().map(header_value).as_deref());
+    headers
+}
+
+fn put(headers: &mut HeaderMap, name: HeaderName, value: Option<&str>) {
+    if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+        headers.insert(name, value);
+    }
+}
+
+/// A value as it may be in a header; else in base64 between marks (SEP-2243).
+fn header_value(text: &str) -> String {
+    use base64::prelude::{BASE64_STANDARD, Engine};
+    let plain = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) && text.trim() == text;
+    match plain && !text.starts_with("=?base64?") {
+        true => text.into(),
+        false => format!("=?base64?{}?=", BASE64_STANDARD.encode(text)),
+    }
+}
+
+/// Sends requests, each with the token of an account if there is one.
+#[derive(Clone)]
+pub struct Endpoint {
+    client: Client,
+    signer: Option<Arc<dyn Signer>>,
+}
+
+impl Endpoint {
+    /// Nothing is sent yet.
+    pub fn new(signer: Option<Arc<dyn Signer>>) -> Result<Self, HttpFault> {
+        Ok(Self { client: web::client()?, signer })
+    }
+
+    /// Posts one message. `headers` go with it, those of the session among them.
+    pub async fn post(
+        &self,
+        url: impl reqwest::IntoUrl,
+        mut headers: HeaderMap,
+        message: Bytes,
+    ) -> Result<HttpReply, HttpFault> {
+        let in_session = headers.contains_key(SESSION);
+        headers.insert(header::ACCEPT, BOTH);
+        headers.insert(header::CONTENT_TYPE, JSON);
+        let reply = self.send(self.client.post(url).headers(headers).body(message)).await?;
+        match reply.status == StatusCode::NOT_FOUND && in_session {
+            true => Err(HttpFault::SessionExpired),
+            false => Ok(reply),
+        }
+    }
+
+    /// Opens a stream, behind the event that was seen last.
+    pub async fn stream(
+        &self,
+        url: impl reqwest::IntoUrl,
+        mut headers: HeaderMap,
+        last_event: Option<&str>,
+    ) -> Result<HttpReply, HttpFault> {
+        headers.insert(header::ACCEPT, BOTH);
+        put(&mut headers, LAST_EVENT, last_event);
+        self.send(self.client.get(url).headers(headers)).await
+    }
+
+    /// Ends a session. A server that keeps sessions for itself does not mind.
+    pub async fn end_session(&self, url: &str, headers: HeaderMap) -> Result<(), HttpFault> {
+        let reply = self.send(self.client.request(Method::DELETE, url).headers(headers)).await?;
+        match reply.status.is_success() || reply.status == StatusCode::METHOD_NOT_ALLOWED {
+            true => Ok(()),
+            false => Err(reply.refused().await),
+        }
+    }
+
+    /// Sends a request with the account's token, and once more where the token was refused and there is another.
+    async fn send(&self, request: RequestBuilder) -> Result<HttpReply, HttpFault> {
+        let Some(signer) = &self.signer else { return Ok(HttpReply::new(request.send().await?)) };
+        let mut token = signer.clone().token().await?;
+        let mut renewed = false;
+        loop {
+            let signed = request.try_clone().map(|request| match &token {
+                Some(token) => request.bearer_auth(token),
+                None => request,
+            });
+            let signed = signed.ok_or_else(|| HttpFault::Wrong("the request cannot be repeated".into()))?;
+            let reply = HttpReply::new(signed.send().await?);
+            if reply.status != StatusCode::UNAUTHORIZED || std::mem::replace(&mut renewed, true) {
+                return Ok(reply);
+            }
+            match signer.clone().another(token.take()).await? {
+                None => return Ok(reply),
+                fresh => token = fresh,
+            }
+        }
+    }
+}
+
+/// An answer whose body is not read yet.
+pub struct HttpReply {
+    /// Its status.
+    pub status: StatusCode,
+    response: Response,
+}
+
+impl HttpReply {
+    fn new(response: Response) -> Self {
+        Self { status: response.status(), response }
+    }
+
+    fn header(&self, name: &HeaderName) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// What the server calls the session that it has opened.
+    pub fn session(&self) -> Option<String> {
+        self.header(&SESSION).map(String::from)
+    }
+
+    /// What its body says it is, in lower case.
+    pub fn kind(&self) -> String {
+        self.header(&header::CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase()
+    }
+
+    /// Whether it is a stream of events.
+    pub fn is_events(&self) -> bool {
+        self.status.is_success() && self.kind().starts_with("text/event-stream")
+    }
+
+    /// Its events; `limit` is how long the data of one may be that says no more of itself, in bytes.
+    pub fn events(self, limit: usize) -> EventReader<BodyStream> {
+        EventReader::of(self.response, limit)
+    }
+
+    /// Its body, of at most `limit` bytes.
+    pub async fn body(self, limit: usize) -> Result<Bytes, HttpFault> {
+        let mut body = BytesMut::new();
+        let mut chunks = self.response.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk?;
+            if body.len() + chunk.len() > limit {
+                return Err(HttpFault::TooLong(limit));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body.freeze())
+    }
+
+    /// Whether the server wants a sign-in, or one that allows more.
+    pub fn wants_sign_in(&self) -> Option<HttpFault> {
+        let challenge = web::challenge(self.response.headers());
+        match (self.status, challenge) {
+            (StatusCode::UNAUTHORIZED, challenge) => {
+                let challenge = challenge.unwrap_or_else(|| format!("HTTP {}", self.status));
+                Some(HttpFault::AuthRequired(challenge))
+            }
+            (StatusCode::FORBIDDEN, Some(challenge)) if challenge.contains("insufficient_scope") => {
+                let scope = scope_of(&challenge, self.response.url());
+                Some(HttpFault::Narrow { challenge, scope })
+            }
+            _ => None,
+        }
+    }
+
+    /// What an answer says that is not a success.
+    pub async fn refused(mut self) -> HttpFault {
+        if let Some(fault) = self.wants_sign_in() {
+            return fault;
+        }
+        let first = timeout(REFUSAL_LIMIT, self.response.chunk()).await;
+        let body = first.ok().and_then(Result::ok).flatten().unwrap_or_default();
+        let status = self.status;
+        HttpFault::Status { status, text: said(status, &body) }
+    }
+}
+
+/// A status with what the server said.
+pub fn said(status: StatusCode, body: &[u8]) -> String {
+    match String::from_utf8_lossy(&body[..body.len().min(4 * SHOWN)]).trim() {
+        "" => format!("HTTP {status}"),
+        body => format!("HTTP {status}: {}", clip(body, SHOWN)),
+    }
+}
+
+/// An address, as requests take it.
+pub fn address(url: &str) -> Result<Url, HttpFault> {
+    Url::parse(url).map_err(|error| HttpFault::Wrong(format!("the url is not an address: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_into_headers() {
+        for (name, header) in [
+            ("read_file", "read_file"),
+            ("a b", "a b"),
+            (" a", "=?base64?IGE=?="),
+            ("é", "=?base64?w6k=?="),
+            ("=?base64?x?=", "=?base64?PT9iYXNlNjQ/eD89?="),
+        ] {
+            assert_eq!(header_value(name), header);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Lines of a byte stream, of bounded length, and the writer that both ends of the stdio transport share.
+
+use std::{io, sync::Arc};
+
+use bytes::BytesMut;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::Mutex,
+};
+
+use super::message::TAIL;
+
+/// From this length on, in bytes, a line takes its memory with it.
+const LARGE: usize = 1 << 20;
+/// How much is read at a time, in bytes.
+const CHUNK: usize = 64 << 10;
+
+/// One line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Without its end.
+    Whole(BytesMut),
+    /// The beginning of a line that is longer than its limit. The rest is thrown away.
+    TooLong(BytesMut),
+    /// The end of such a line, where the id may be as well.
+    TooLongEnd(String),
+}
+
+/// Reads lines.
+pub struct LineReader<R> {
+    from: R,
+    buffer: BytesMut,
+    /// How much of `buffer` holds no line end.
+    scanned: usize,
+    limit: usize,
+    /// The limit of the line that is being read, where its beginning earned it a longer one.
+    raised: Option<usize>,
+    /// Set while the rest of a line that is too long is thrown away.
+    skipping: bool,
+}
+
+impl<R: AsyncRead + Unpin> LineReader<R> {
+    /// Reads lines of at most `limit` bytes.
+    pub fn new(from: R, limit: usize) -> Self {
+        let buffer = BytesMut::with_capacity(CHUNK);
+        Self { from, buffer, scanned: 0, limit, raised: None, skipping: false }
+    }
+
+    /// From now on lines may have this many bytes.
+    pub fn allow(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// The next line that is not empty, `None` at the end of the stream or if it breaks. Nothing is lost if the future is
+    /// dropped before it is done.
+    pub async fn next(&mut self) -> Option<Line> {
+        self.next_within(|_| 0).await
+    }
+
+    /// The same, where `judge` says of the beginning of a line that reaches the limit how long the line may be after all.
+    pub async fn next_within(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<Line> {
+        loop {
+            match self.next_or_empty_within(&judge).await? {
+                Line::Whole(line) if line.is_empty() => {}
+                line => return Some(line),
+            }
+        }
+    }
+
+    /// The same, with lines that are empty or white space, which come as empty ones.
+    pub async fn next_or_empty_within(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<Line> {
+        loop {
+            if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
+                return Some(self.take(self.scanned + at + 1));
+            }
+            self.scanned = self.buffer.len();
+            if self.skipping {
+                // Only the end counts, and the line break may come with the next byte.
+                let tail = self.buffer.len().saturating_sub(TAIL);
+                self.buffer = BytesMut::from(&self.buffer[tail..]);
+                self.scanned = self.buffer.len();
+            } else if self.buffer.len() > self.raised.unwrap_or(self.limit) {
+                let limit = if self.raised.is_none() { judge(&self.buffer) } else { 0 };
+                if limit <= self.buffer.len() {
+                    self.skipping = true;
+                    self.raised = None;
+                    self.scanned = 0;
+                    let beginning = std::mem::replace(&mut self.buffer, BytesMut::with_capacity(CHUNK));
+                    return Some(Line::TooLong(beginning));
+                }
+                self.raised = Some(limit);
+            }
+            self.buffer.reserve(CHUNK);
+            match self.from.read_buf(&mut self.buffer).await {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the stream broke");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Takes a line out of the buffer, with the line break that ends it.
+    fn take(&mut self, end: usize) -> Line {
+        let mut line = self.buffer.split_to(end);
+        self.scanned = 0;
+        self.raised = None;
+        // What is left of the buffer would hold the memory of a large line for good.
+        if line.len() > LARGE {
+            let mut rest = BytesMut::with_capacity(CHUNK.max(self.buffer.len()));
+            rest.extend_from_slice(&self.buffer);
+            self.buffer = rest;
+        }
+        if std::mem::take(&mut self.skipping) {
+            let tail = &line[line.len().saturating_sub(TAIL)..];
+            return Line::TooLongEnd(String::from_utf8_lossy(tail).into_owned());
+        }
+        line.truncate(line.trim_ascii_end().len());
+        Line::Whole(line)
+    }
+}
+
+/// Writes lines, each whole. All clones write to the same stream.
+pub struct LineWriter<W>(Arc<Mutex<Option<W>>>);
+
+impl<W> Clone for LineWriter<W> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<W: AsyncWrite + Unpin> LineWriter<W> {
+    pub fn new(to: W) -> Self {
+        Self(Arc::new(Mutex::new(Some(to))))
+    }
+
+    /// Writes a message and its line break.
+    pub async fn write(&self, message: serde_json::Result<Vec<u8>>) -> io::Result<()> {
+        let mut line = message.map_err(io::Error::other)?;
+        line.push(b'\n');
+        let mut writer = self.0.lock().await;
+        let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+        writer.write_all(&line).await?;
+        writer.flush().await
+    }
+
+    /// Closes the stream, which tells the other end to leave.
+    pub async fn close(&self) {
+        self.0.lock().await.take();
+    }
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> LineWriter<W> {
+    /// Writes a message in a task of its own: whoever reads must not wait for an end that does not read, and a future that is
+    /// dropped must not leave half a line.
+    pub fn write_soon(&self, message: Vec<u8>) {
+        let writer = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = writer.write(Ok(message)).await {
+                tracing::debug!(%error, "a refusal was not written");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn all(text: &[u8], limit: usize, judge: impl Fn(&[u8]) -> usize) -> Vec<Line> {
+        let mut reader = LineReader::new(std::io::Cursor::new(text.to_vec()), limit);
+        let mut lines = Vec::new();
+        while let Some(line) = reader.next_within(&judge).await {
+            lines.push(line);
+        }
+        lines
+    }
+
+    fn whole(text: &str) -> Line {
+        Line::Whole(text.into())
+    }
+
+    #[tokio::test]
+    async fn lines_come_without_their_ends_and_empty_ones_not_at_all() {
+        assert_eq!(all(b"a\r\n\n  \nb \nc", 100, |_| 0).await, [whole("a"), whole("b")]);
+    }
+
+    fn long(bytes: usize) -> Vec<u8> {
+        let mut text = b"{\"id\":7,".to_vec();
+        text.extend(std::iter::repeat_n(b'x', bytes));
+        text.extend(b"\nafter\n");
+        text
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_reported_once_and_skipped() {
+        for limit in [|_: &[u8]| 0, |_: &[u8]| 200_000] {
+            let lines = all(&long(300_000), 1_000, limit).await;
+            assert_eq!(lines.len(), 3);
+            assert!(matches!(&lines[0], Line::TooLong(head) if head.starts_with(b"{\"id\":7,xx")));
+            assert!(matches!(&lines[1], Line::TooLongEnd(tail) if tail.ends_with("xx\n")));
+            assert_eq!(lines[2], whole("after"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_whose_beginning_earns_it_may_be_longer_and_the_next_may_not() {
+        let text = [long(300_000), long(300_000)].concat();
+        let longer = std::cell::Cell::new(true);
+        let lines = all(&text, 1_000, |_| if longer.replace(false) { 400_000 } else { 0 }).await;
+        assert!(matches!(&lines[0], Line::Whole(line) if line.len() > 300_000));
+        assert_eq!(lines[1], whole("after"));
+        assert!(matches!(&lines[2], Line::TooLong(_)));
+    }
+}

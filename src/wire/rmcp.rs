@@ -1,0 +1,336 @@
+//! What works around rmcp and oauth2: results that their types would change, and errors that only their wording or nesting
+//! tells apart. Each wording has a test with the real error, which fails when a new version says it in another way.
+
+use std::error::Error;
+
+use bytes::Bytes;
+use http::StatusCode;
+use reqwest::Url;
+use rmcp::{
+    model::{ErrorData, JsonRpcMessage, MetaObject, RequestId, ServerJsonRpcMessage},
+    transport::{
+        auth::{AuthError, WWWAuthenticateParams},
+        streamable_http_client::{AuthRequiredError, InsufficientScopeError, StreamableHttpError},
+    },
+};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
+
+use super::http::{HttpFault, said};
+
+/// The key that a verbatim result is under on its way through rmcp's types, which drop what they do not know.
+pub const VERBATIM: &str = "nonet/verbatim";
+/// What rmcp's server says of a body that is not JSON-RPC, with the status 415.
+const UNREADABLE_BODY: &[u8] = b"fail to deserialize request body";
+/// What oauth2 says of an error that the sign-in server answers with (RFC 6749, section 5.2).
+const OAUTH_ANSWER: &str = "Server returned error response";
+/// Those that pass.
+const PASSING: [&str; 3] = ["temporarily_unavailable", "server_error", "slow_down"];
+/// What rmcp says of an address that it sends nothing to.
+const PRIVATE_ADDRESS: &str = "address not allowed";
+
+/// The `_meta` that carries a result.
+pub fn carry(result: Value) -> MetaObject {
+    MetaObject(Map::from_iter([(VERBATIM.to_string(), result)]))
+}
+
+/// An event of rmcp's server, which writes each as one frame, with a verbatim result taken out of its carrier.
+pub fn without_carrier(event: Bytes) -> Bytes {
+    #[derive(Deserialize)]
+    struct CarriedAnswer<'a> {
+        #[serde(borrow)]
+        id: &'a RawValue,
+        #[serde(borrow)]
+        result: Carrier<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Carrier<'a> {
+        #[serde(rename = "_meta", borrow)]
+        meta: Meta<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Meta<'a> {
+        #[serde(rename = "nonet/verbatim", borrow)]
+        verbatim: &'a RawValue,
+    }
+    let Ok(text) = std::str::from_utf8(&event) else { return event };
+    if !text.contains(VERBATIM) {
+        return event;
+    }
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let data = line.strip_prefix("data:").map(str::trim);
+        match data.and_then(|data| serde_json::from_str::<CarriedAnswer<'_>>(data).ok()) {
+            Some(CarriedAnswer { id, result: Carrier { meta: Meta { verbatim } } }) => {
+                out.push_str(&format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{verbatim}}}\n"));
+            }
+            None => out.push_str(line),
+        }
+    }
+    Bytes::from(out)
+}
+
+/// Whether an answer of rmcp's server says that the body of a request is not JSON-RPC.
+pub fn is_unreadable_body(status: StatusCode, body: &[u8]) -> bool {
+    status == StatusCode::UNSUPPORTED_MEDIA_TYPE && body.starts_with(UNREADABLE_BODY)
+}
+
+/// Whether a failure is an answer of the sign-in server that asking again does not change.
+pub fn is_refused_for_good(error: &AuthError) -> bool {
+    let text = chain(error);
+    text.contains(OAUTH_ANSWER) && !PASSING.iter().any(|code| text.contains(code))
+}
+
+/// Whether a request was not sent because a server in public leads to a private address.
+pub fn is_private_address(error: &AuthError) -> bool {
+    chain(error).contains(PRIVATE_ADDRESS)
+}
+
+/// An error and all that is behind it, each said once.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut at = error.source();
+    while let Some(source) = at {
+        let said = source.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        at = source.source();
+    }
+    text
+}
+
+/// What rmcp's HTTP transport fails with.
+pub type TransportFault = StreamableHttpError<HttpFault>;
+
+/// A fault of HTTP as rmcp's transport wants to have it.
+pub fn transport_fault(fault: HttpFault) -> TransportFault {
+    match fault {
+        HttpFault::AuthRequired(challenge) => {
+            StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge))
+        }
+        HttpFault::Narrow { challenge, scope } => {
+            StreamableHttpError::InsufficientScope(InsufficientScopeError::new(challenge, scope))
+        }
+        HttpFault::SessionExpired => StreamableHttpError::SessionExpired,
+        other => StreamableHttpError::Client(other),
+    }
+}
+
+/// What is behind an error. rmcp does not call what its HTTP client says a source.
+pub fn source<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match error.downcast_ref::<TransportFault>() {
+        Some(StreamableHttpError::Client(fault)) => Some(fault),
+        _ => error.source(),
+    }
+}
+
+/// The fault of HTTP that an error comes of, if it does.
+pub fn http_fault(error: &(dyn Error + 'static)) -> Option<HttpFault> {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if let Some(fault) = error.downcast_ref::<HttpFault>() {
+            return Some(fault.clone());
+        }
+        if let Some(unsigned) = error.downcast_ref::<AuthRequiredError>() {
+            return Some(HttpFault::AuthRequired(unsigned.www_authenticate_header.clone()));
+        }
+        if let Some(narrow) = error.downcast_ref::<InsufficientScopeError>() {
+            let (challenge, scope) = (narrow.www_authenticate_header.clone(), narrow.required_scope.clone());
+            return Some(HttpFault::Narrow { challenge, scope });
+        }
+        at = source(error);
+    }
+    None
+}
+
+/// The scope that a challenge asks for.
+pub fn scope_of(challenge: &str, url: &Url) -> Option<String> {
+    WWWAuthenticateParams::parse(challenge, url).scope
+}
+
+/// What rmcp's lifecycle takes for the refusal of a `server/discover`: an error under the id of the request, which servers
+/// that know no such method often leave out. None where the status says something else.
+pub fn discover_refused(status: StatusCode, body: &[u8], id: RequestId) -> Option<ServerJsonRpcMessage> {
+    if !status.is_client_error() || matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return None;
+    }
+    let error = match serde_json::from_slice(body) {
+        Ok(ServerJsonRpcMessage::Error(error)) => error.error,
+        _ => ErrorData::invalid_request(
+            format!("server/discover was refused with {}", said(status, body)),
+            None,
+        ),
+    };
+    Some(JsonRpcMessage::error(error, Some(id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, http::header::CONTENT_TYPE, routing::any};
+    use rmcp::{
+        ServerHandler,
+        transport::{
+            StreamableHttpService,
+            auth::{
+                AuthorizationManager, AuthorizationMetadata, CredentialStore, InMemoryCredentialStore,
+                OAuthClientConfig, StoredCredentials,
+            },
+            streamable_http_server::session::local::LocalSessionManager,
+        },
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn carriers_are_opened_and_nothing_else_is_touched() {
+        let check = |event: &str, expected: &str| {
+            assert_eq!(without_carrier(Bytes::from(event.to_string())), expected.as_bytes());
+        };
+        check(
+            "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"_meta\":{\"nonet/verbatim\":{\"x\": [1, {}]}}}}\n\n",
+            "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\": [1, {}]}}\n\n",
+        );
+        for other in [
+            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[\"nonet/verbatim\"]}}\n\n",
+            "data: {\"method\":\"notifications/progress\",\"params\":{}}\n\n",
+            ": keep-alive\n\n",
+        ] {
+            check(other, other);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_server_of_rmcp_says_of_a_body_that_it_is_unreadable() {
+        use http_body_util::{BodyExt, Full};
+        struct Plain;
+        impl ServerHandler for Plain {}
+        let service = StreamableHttpService::new(
+            || Ok(Plain),
+            std::sync::Arc::<LocalSessionManager>::default(),
+            Default::default(),
+        );
+        let check = async |body: &'static str| {
+            let request = http::Request::post("http://localhost/mcp")
+                .header("host", "localhost")
+                .header("accept", "application/json, text/event-stream")
+                .header(CONTENT_TYPE, "application/json")
+                .body(Full::new(Bytes::from_static(body.as_bytes())))
+                .expect("a request");
+            let (parts, body) = service.handle(request).await.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+            assert!(is_unreadable_body(parts.status, &body), "{}: {body:?}", parts.status);
+        };
+        check("{\"jsonrpc\":").await;
+        check("[]").await;
+    }
+
+    /// The error that a sign-in server leads to which answers a renewal like this.
+    async fn renewal(status: StatusCode, answer: Value) -> AuthError {
+        super::super::web::crypto();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let answer = async move || (status, [(CONTENT_TYPE, "application/json")], answer.to_string());
+        let service = axum::serve(listener, Router::new().route("/token", any(answer)));
+        tokio::spawn(service.into_future());
+        let site = format!("http://{address}");
+        let metadata: AuthorizationMetadata = serde_json::from_value(json!({
+            "issuer": site,
+            "authorization_endpoint": format!("{site}/authorize"),
+            "token_endpoint": format!("{site}/token"),
+        }))
+        .expect("metadata");
+        let token = json!({ "access_token": "a", "token_type": "bearer", "refresh_token": "b" });
+        let token = serde_json::from_value(token).expect("a token");
+        let store = InMemoryCredentialStore::new();
+        let credentials = StoredCredentials::new("me".into(), Some(token), vec![], Some(0));
+        store.save(credentials).await.expect("it is in memory");
+        let resource = format!("{site}/mcp");
+        let mut manager =
+            AuthorizationManager::new_allowing_private_addresses(&resource).await.expect("a manager");
+        manager.set_metadata(metadata);
+        manager.set_credential_store(store);
+        manager.configure_client(OAuthClientConfig::new("me", format!("{site}/back"))).expect("a client");
+        manager.refresh_token().await.expect_err("the sign-in server refuses")
+    }
+
+    #[tokio::test]
+    async fn a_refusal_of_the_sign_in_server_is_told_from_a_failure() {
+        let check = async |status: StatusCode, answer: Value, for_good: bool| {
+            let error = renewal(status, answer.clone()).await;
+            assert_eq!(is_refused_for_good(&error), for_good, "{answer}: {}", chain(&error));
+        };
+        let bad = StatusCode::BAD_REQUEST;
+        check(bad, json!({ "error": "invalid_client", "error_description": "unknown" }), true).await;
+        check(bad, json!({ "error": "unauthorized_client" }), true).await;
+        check(bad, json!({ "error": "temporarily_unavailable" }), false).await;
+        check(StatusCode::BAD_GATEWAY, json!("<html>"), false).await;
+        check(StatusCode::OK, json!({}), false).await;
+        let error = renewal(bad, json!({ "error": "invalid_grant" })).await;
+        assert!(matches!(error, AuthError::TokenRefreshRejected(_)), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_not_asked_is_told_from_a_failure() {
+        super::super::web::crypto();
+        let mut manager = AuthorizationManager::new("https://mcp.example.com/mcp").await.expect("a manager");
+        let site = "http://10.0.0.1";
+        let metadata = json!({
+            "issuer": site,
+            "authorization_endpoint": format!("{site}/authorize"),
+            "token_endpoint": format!("{site}/token"),
+            "registration_endpoint": format!("{site}/register"),
+        });
+        manager.set_metadata(serde_json::from_value(metadata).expect("metadata"));
+        let registered = manager.register_client("me", "http://127.0.0.1/back", &[]).await;
+        let error = registered.map(drop).expect_err("it asks nobody");
+        assert!(is_private_address(&error), "{}", chain(&error));
+    }
+
+    #[test]
+    fn rmcp_does_not_say_what_its_http_client_failed_with() {
+        let fault = transport_fault(HttpFault::Wrong("the cause".into()));
+        assert!(fault.source().is_none(), "then `source` need not look into it");
+        assert_eq!(source(&fault).map(ToString::to_string).as_deref(), Some("the cause"));
+    }
+
+    #[test]
+    fn faults_are_found_again_behind_rmcp() {
+        let check = |fault: HttpFault| {
+            let text = fault.to_string();
+            let found = http_fault(&transport_fault(fault)).map(|fault| fault.to_string());
+            assert_eq!(found, Some(text));
+        };
+        check(HttpFault::AuthRequired("Bearer x".into()));
+        check(HttpFault::Narrow { challenge: "Bearer x".into(), scope: Some("a b".into()) });
+        check(HttpFault::Unsent("later".into()));
+        check(HttpFault::Status { status: StatusCode::NOT_FOUND, text: "HTTP 404".into() });
+    }
+
+    #[test]
+    fn a_refused_discovery_is_an_error_of_its_request() {
+        let id = || RequestId::Number(7);
+        let check = |status: StatusCode, body: &str, expected: Option<(i32, &str)>| {
+            let refused = discover_refused(status, body.as_bytes(), id());
+            let found = refused.map(|refused| match refused {
+                JsonRpcMessage::Error(error) if error.id == Some(id()) => error.error,
+                other => panic!("{other:?}"),
+            });
+            match (found, expected) {
+                (None, None) => {}
+                (Some(found), Some((code, part))) => {
+                    assert!(found.code.0 == code && found.message.contains(part), "{found:?}");
+                }
+                (found, _) => panic!("{status} {body}: {found:?}"),
+            }
+        };
+        let error =
+            "{\"jsonrpc\":\"2.0\",\"id\":\"server-error\",\"error\":{\"code\":-32601,\"message\":\"no\"}}";
+        check(StatusCode::NOT_FOUND, error, Some((-32601, "no")));
+        check(StatusCode::BAD_REQUEST, "no session", Some((-32600, "HTTP 400 Bad Request: no session")));
+        check(StatusCode::UNAUTHORIZED, error, None);
+        check(StatusCode::BAD_GATEWAY, error, None);
+    }
+}

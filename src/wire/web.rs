@@ -1,0 +1,51 @@
+//! HTTP as a client: one way to make it, and what may be shown of addresses and errors.
+
+use std::time::Duration;
+
+use http::{HeaderMap, header::WWW_AUTHENTICATE};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client that follows no redirect: headers hold secrets, and would go along to wherever it leads.
+pub fn client() -> Result<reqwest::Client, reqwest::Error> {
+    crypto();
+    reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .tcp_nodelay(true)
+        .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
+        .build()
+}
+
+/// Gives the process what TLS needs. Before any client is made.
+pub fn crypto() {
+    // Fails only if another provider was installed first, which then serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// The challenge of an answer that wants a sign-in: the bearer challenge, or else the first.
+pub fn challenge(headers: &HeaderMap) -> Option<String> {
+    let all =
+        || headers.get_all(WWW_AUTHENTICATE).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let bearer = all().find(|challenge| challenge.to_ascii_lowercase().starts_with("bearer"));
+    bearer.or_else(|| all().next()).map(|challenge| challenge.into_owned())
+}
+
+/// An address as it may be shown: keys are in queries and before an `@`.
+pub fn place(url: &str) -> String {
+    let place = url.split(['?', '#']).next().unwrap_or_default();
+    match (place.split_once("://"), place.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => place.to_string(),
+    }
+}
+
+/// Why a request failed: the innermost cause, without the address.
+pub fn cause(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut at: &dyn std::error::Error = &error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at.to_string()
+}
