@@ -36,16 +36,25 @@ const REQUESTS: [&str; 8] = [
 
 type Text = &'static str;
 
-/// What happens to one server: it leaves, or it lists tools with texts, an `about` and settings.
+/// What happens to one server: it leaves, or it has another list.
 #[derive(Clone, Debug)]
 struct Change {
     server: Text,
-    listed: Option<(Vec<(Text, Text)>, Text, Text)>,
+    listed: Option<Listed>,
+}
+
+#[derive(Clone, Debug)]
+struct Listed {
+    tools: Vec<(Text, Text)>,
+    about: Text,
+    settings: Text,
 }
 
 fn change() -> impl Strategy<Value = Change> {
     let tools = prop::collection::vec((select(&TOOLS[..]), select(&SAID[..])), 0..5);
-    let listed = prop::option::weighted(0.85, (tools, select(&ABOUT[..]), select(&SETTINGS[..])));
+    let listed = (tools, select(&ABOUT[..]), select(&SETTINGS[..]));
+    let listed = listed.prop_map(|(tools, about, settings)| Listed { tools, about, settings });
+    let listed = prop::option::weighted(0.85, listed);
     (select(&SERVERS[..]), listed).prop_map(|(server, listed)| Change { server, listed })
 }
 
@@ -63,7 +72,8 @@ fn source(server: &str, tools: &[(&str, &str)], about: &str, settings: &str) -> 
     let listing = Listing { tools, about: about.into(), ..Listing::default() };
     // A name with a dot is no name for the configuration; the catalogue takes any.
     let name = server.replace('.', "-");
-    let settings = configured(&name, settings).servers.into_values().next().map(Arc::new);
+    let settings = configured(&name, settings).servers.into_values().next().expect("it has no fault");
+    let settings = Some(Arc::new(settings));
     Source { server: server.into(), listing: Arc::new(listing), settings }
 }
 
@@ -103,12 +113,12 @@ proptest! {
 
     #[test]
     fn an_updated_snapshot_is_the_same_as_a_new_one(changes in prop::collection::vec(change(), 1..12)) {
-        let config = configured("x", "[policies.careful]\nrisk = 'destructive'\npolicy = 'confirm'");
+        let config = configured("x", "[policies.careful]\nrisk = 'medium'\npolicy = 'approve'");
         let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
         let mut snapshot = Snapshot::empty(&config);
         for (generation, Change { server, listed }) in (1..).zip(changes) {
             match listed {
-                Some((tools, about, settings)) => {
+                Some(Listed { tools, about, settings }) => {
                     let mut new = source(server, &tools, about, settings);
                     if let Some(old) = sources.get(server) {
                         new.listing = Arc::new(Listing::clone(&new.listing).sharing(&old.listing));
