@@ -126,7 +126,6 @@ pub struct Gateway {
     pub kept: KeptResults,
     /// Skills and apps as search lists them.
     guides: see_also::Guides,
-    life: Life,
 }
 
 impl Gateway {
@@ -155,7 +154,6 @@ impl Gateway {
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: see_also::Guides::default(),
-            life,
         })
     }
 
@@ -163,31 +161,31 @@ impl Gateway {
     pub fn recall(self: &Arc<Self>) {
         let Some(updates) = self.publisher.take_updates() else { return };
         let gateway = self.clone();
-        self.life.tasks.spawn(async move { gateway.publish(updates).await });
+        self.servers.life.tasks.spawn(async move { gateway.publish(updates).await });
     }
 
     /// Starts all servers and the embedder concurrently and returns at once. A second call does nothing.
     pub fn connect(self: &Arc<Self>) {
         self.recall();
         let Some(updates) = self.publisher.updates() else { return };
-        if self.life.stop.is_cancelled() {
+        if self.servers.life.stop.is_cancelled() {
             return;
         }
         self.publisher.start_embedder(&self.config().embedder);
         if self.servers.start(&updates) && !self.publisher.is_without_embedder() {
             let gateway = self.clone();
-            self.life.tasks.spawn(async move { gateway.recalled().await });
+            self.servers.life.tasks.spawn(async move { gateway.recalled().await });
         }
     }
 
     /// Stops all servers and waits for them to exit.
     pub async fn stop(&self) {
-        self.life.end().await;
+        self.servers.life.end().await;
     }
 
     /// Cancelled when the gateway stops.
     pub fn stopping(&self) -> &CancellationToken {
-        &self.life.stop
+        &self.servers.life.stop
     }
 
     /// Returns the current catalogue and index.

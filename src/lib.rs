@@ -4,6 +4,8 @@
 
 mod aliases;
 pub mod answers;
+#[cfg(test)]
+mod architecture;
 pub mod bridge;
 pub mod catalog;
 pub mod cli;

@@ -36,7 +36,7 @@ impl Gateway {
         let mut connected = self.servers.started();
         tokio::select! {
             _ = connected.wait_for(|connected| *connected) => {}
-            () = self.life.stop.cancelled() => return,
+            () = self.servers.life.stop.cancelled() => return,
         }
         let mut changed = false;
         let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
@@ -63,7 +63,7 @@ impl Gateway {
             changed = false;
             let mut next = tokio::select! {
                 update = updates.recv() => update,
-                () = self.life.stop.cancelled() => return,
+                () = self.servers.life.stop.cancelled() => return,
             };
             tokio::time::sleep(GATHER).await;
             while let Some(update) = next {

@@ -81,7 +81,7 @@ impl Gateway {
                     event = events.recv() => if event.is_none() { return },
                     // The secret may complete a left-out server.
                     () = keyring::answered_late() => {}
-                    () = self.life.stop.cancelled() => return,
+                    () = self.servers.life.stop.cancelled() => return,
                 }
                 while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
                 let read = read.clone();

@@ -72,7 +72,8 @@ pub(super) struct Servers {
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
     /// Rules without a match that were already reported.
     pub unmatched: Reported,
-    life: Life,
+    /// The gateway's tasks and their end.
+    pub life: Life,
     pub since: Instant,
 }
 

@@ -70,7 +70,7 @@ impl Gateway {
     pub(super) fn tell_of_unmatched(self: &Arc<Self>, listed: &HashSet<Arc<str>>) {
         let (gateway, listed) = (self.clone(), listed.clone());
         // This takes a while for a large catalogue.
-        self.life.tasks.spawn_blocking(move || {
+        self.servers.life.tasks.spawn_blocking(move || {
             let mut reported = gateway.servers.unmatched.0.lock();
             let snapshot = gateway.snapshot();
             let rules = find(&gateway.config(), &snapshot.catalog, &|server| listed.contains(server));

@@ -655,7 +655,3 @@ mod tests {
         assert_eq!(ids(&index, "weather")[0], "weather.forecast");
     }
 }
-#[allow(dead_code)]
-fn touched_22258(a: u32) -> u32 {
-    a + 1
-}

@@ -1,0 +1,134 @@
+//! Holds the table of rooms in ARCHITECTURE.md to the `use` lines of the code, and the rooms to having no circles.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What each room uses, by name.
+type Uses = BTreeMap<String, BTreeSet<String>>;
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The room of a source file; none for tests, the root of the crate and the program.
+fn room(src: &Path, file: &Path) -> Option<String> {
+    let inside = file.strip_prefix(src).ok()?;
+    let is_test = inside.iter().any(|part| part == "tests" || part == "tests.rs");
+    let first = inside.iter().next()?.to_str()?.trim_end_matches(".rs");
+    (!is_test && !["lib", "main", "architecture"].contains(&first)).then(|| first.to_string())
+}
+
+/// The code of a file, without comments and without the tests at its end.
+fn code(file: &Path) -> String {
+    let text = fs::read_to_string(file).expect("readable");
+    let text = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// The names behind `crate::` in a piece of code: of paths, and of the first level of `use crate::{...}`.
+fn names(code: &str) -> BTreeSet<String> {
+    let word = |text: &str| -> String {
+        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let mut found = BTreeSet::new();
+    for (at, matched) in code.match_indices("crate::") {
+        let rest = &code[at + matched.len()..];
+        let Some(list) = rest.strip_prefix('{') else {
+            found.insert(word(rest));
+            continue;
+        };
+        let (mut depth, mut begins) = (0, true);
+        for (at, char) in list.char_indices() {
+            if begins && depth == 0 {
+                found.insert(word(&list[at..]));
+                begins = false;
+            }
+            match char {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' => begins = true,
+                _ => {}
+            }
+        }
+    }
+    // Behind a last comma there is no name.
+    found.remove("");
+    found
+}
+
+fn uses() -> Uses {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let mut uses = Uses::new();
+    for file in files {
+        if let Some(room) = room(&src, &file) {
+            uses.entry(room).or_default().extend(names(&code(&file)));
+        }
+    }
+    let rooms: BTreeSet<String> = uses.keys().cloned().collect();
+    for (room, used) in &mut uses {
+        used.retain(|name| name != room && rooms.contains(name));
+    }
+    uses
+}
+
+/// The table of rooms: a row has the room in code quotes, what it is, and the rooms that it uses.
+fn documented() -> Uses {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md");
+    let text = fs::read_to_string(file).expect("readable");
+    let rows = text.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.strip_prefix("| `")?.split(" | ").collect();
+        let [room, _, used] = cells.as_slice() else { return None };
+        let used = used.trim_end_matches('|').split(',').map(|name| name.trim().trim_matches('`'));
+        let used = used.filter(|name| !name.is_empty()).map(String::from).collect();
+        Some((room.trim_end_matches('`').to_string(), used))
+    });
+    rows.collect()
+}
+
+#[test]
+fn the_table_of_rooms_is_what_the_code_uses() {
+    let (code, table) = (uses(), documented());
+    for (room, used) in &code {
+        let told =
+            table.get(room).unwrap_or_else(|| panic!("ARCHITECTURE.md has no row for `{room}`: {used:?}"));
+        assert_eq!(
+            told, used,
+            "what `{room}` uses: ARCHITECTURE.md on the left, its `use` lines on the right"
+        );
+    }
+    let gone: Vec<_> = table.keys().filter(|room| !code.contains_key(*room)).collect();
+    assert!(gone.is_empty(), "ARCHITECTURE.md has rows for rooms that are not there: {gone:?}");
+}
+
+#[test]
+fn no_rooms_use_each_other_in_a_circle() {
+    let mut left = uses();
+    // Rooms that use none of those left go, until nothing goes.
+    while let Some(leaf) = left.iter().find(|(_, used)| used.is_empty()).map(|(room, _)| room.clone()) {
+        left.remove(&leaf);
+        for used in left.values_mut() {
+            used.remove(&leaf);
+        }
+    }
+    assert!(left.is_empty(), "these use each other in circles, or use rooms that do: {left:#?}");
+}
+
+#[test]
+fn names_are_found_in_paths_and_in_lists() {
+    let code =
+        "use crate::text::clip;\nuse crate::{\n    a::{b, c::{d}},\n    e,\n};\nlet x = crate::f::g();";
+    assert_eq!(names(code).into_iter().collect::<Vec<_>>(), ["a", "e", "f", "text"]);
+}
