@@ -31,7 +31,7 @@ fn room(src: &Path, file: &Path) -> Option<String> {
 /// The code of a file, without comments and without the tests at its end.
 fn code(file: &Path) -> String {
     let text = fs::read_to_string(file).expect("readable");
-    let text = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
