@@ -54,7 +54,7 @@ use tokio_util::{
 
 use self::{
     in_flight::{Channels, LogThreshold, Parkings, RequestOutcome},
-    list_changes::{Lists, tell_changed},
+    list_changes::{AnnouncedLists, tell_changed},
     verbatim::Verbatim,
 };
 use crate::{
@@ -568,7 +568,7 @@ impl ServerHandler for NonetServer {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        let mut lists = Lists::new(self);
+        let mut lists = AnnouncedLists::new(self);
         // In a task that does not hold the session: the session ends with this handler.
         let ended = self.ended.clone();
         tokio::spawn(ended.run_until_cancelled_owned(async move {

@@ -1,4 +1,4 @@
-//! The request that only Nonet's own command line makes ([`METHOD`](crate::gateway::inquiry::METHOD)).
+//! The request of Nonet's own command line ([`METHOD`](crate::gateway::inquiry::METHOD)).
 
 use rmcp::{
     ErrorData, RoleServer,
@@ -19,7 +19,7 @@ impl NonetServer {
     ) -> Result<CustomResult, ErrorData> {
         let inquiry: Inquiry = serde_json::from_value(request.params.unwrap_or_default())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        // What the servers have listed so far may be on its way into the catalogue.
+        // Lists that servers have sent already may not be published yet.
         self.gateway.published().await;
         let answer = match self.gateway.inquire(self.who(context), inquiry).await {
             Ok(answer) => json!({ "resultType": "complete", "answer": answer }),

@@ -1,4 +1,4 @@
-//! Which lists changed since a session was told last.
+//! The lists that changed since the last announcement to a session.
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::{
     prompts_resources::PromptsResources,
 };
 
-/// Tells a client of the session era which lists are not what they were.
+/// Announces changed lists to a client of the session era.
 pub(super) async fn tell_changed(peer: &Peer<RoleServer>, changed: &Changed) -> Result<(), ServiceError> {
     if changed.tools {
         peer.notify_tool_list_changed().await?;
@@ -29,8 +29,8 @@ pub(super) async fn tell_changed(peer: &Peer<RoleServer>, changed: &Changed) -> 
     Ok(())
 }
 
-/// What a session was told of the lists, to know what it has yet to be told.
-pub(super) struct Lists {
+/// The lists as they were last announced to a session.
+pub(super) struct AnnouncedLists {
     gateway: Arc<Gateway>,
     session: Weak<Session>,
     indexing: watch::Receiver<Indexing>,
@@ -38,14 +38,14 @@ pub(super) struct Lists {
     passed: Arc<PromptsResources>,
 }
 
-/// Which lists are not what they were.
+/// The changed lists.
 pub(super) struct Changed {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
 }
 
-impl Lists {
+impl AnnouncedLists {
     pub fn new(handler: &NonetServer) -> Self {
         let gateway = handler.gateway.clone();
         let (indexing, snapshot) = (gateway.indexing(), gateway.snapshot());
@@ -53,7 +53,7 @@ impl Lists {
         Self { gateway, session: Arc::downgrade(&handler.session), indexing, generation, passed }
     }
 
-    /// Waits for the next change; none when the gateway or the session ends.
+    /// Waits for the next change. Returns `None` when the gateway or the session ends.
     pub async fn changed(&mut self) -> Option<Changed> {
         loop {
             self.indexing.changed().await.ok()?;

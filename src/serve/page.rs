@@ -35,13 +35,13 @@ use crate::{
 
 /// The page: one file, one style, one script.
 const PAGE: &str = include_str!("page.html");
-/// What a request without the token is told.
+/// The answer to a request without the token.
 const REFUSED: &str = "the token is missing, or not that of this gateway: open the address that Nonet printed when it \
                        started, after `live page at`";
 /// The header that carries the token.
 const TOKEN: &str = "x-nonet-token";
 
-/// How long a stream may be silent.
+/// The longest silence of a stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Allows the page's own style and script, by their digests, and nothing else.
@@ -199,7 +199,7 @@ async fn calls(State(gateway): State<Arc<Gateway>>) -> Response {
         let next = tokio::select! {
             next = coming.recv() => match next {
                 Ok(call) => event(&call),
-                // Somebody who reads too slowly misses some.
+                // A slow reader misses some calls.
                 Err(RecvError::Lagged(_)) => Ok(Bytes::from_static(b": \n\n")),
                 Err(RecvError::Closed) => return None,
             },
@@ -234,7 +234,7 @@ async fn act(State(gateway): State<Arc<Gateway>>, Path((name, action)): Path<(St
             return answer(StatusCode::NOT_FOUND, &json!({ "error": { "message": message } }));
         }
     }
-    tracing::info!(server = %name, action, "asked for on the page");
+    tracing::info!(server = %name, action, "requested on the live page");
     let mut done = Response::new(Body::empty());
     *done.status_mut() = StatusCode::NO_CONTENT;
     done

@@ -1,4 +1,4 @@
-//! Changes of lists and resources on their way to clients that follow them.
+//! Announcements of changed lists and resources to clients with subscriptions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,21 +8,21 @@ use rmcp::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{NonetServer, list_changes::Lists};
+use super::{NonetServer, list_changes::AnnouncedLists};
 use crate::{
     downstream::ResourceSubscription,
     gateway::{Gateway, session::Caller},
 };
 
-/// How many changes of resources wait for a client that is slow to hear of them.
+/// The changes of resources that wait for a slow client.
 const UPDATES_QUEUE: usize = 64;
-/// How long before a resource is followed anew whose connection was replaced, and how often that is tried.
+/// The pause before a resource gets another subscription after its connection was replaced, and the most attempts.
 const REFOLLOW: Duration = Duration::from_millis(500);
 const REFOLLOWS: usize = 60;
 
-/// Tells a client of the stateless era what it has subscribed to, until it hears no more.
+/// Sends the announcements of a subscription of the stateless era until it ends.
 pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) -> Result<(), ErrorData> {
-    let mut lists = Lists::new(handler);
+    let mut lists = AnnouncedLists::new(handler);
     let (updated, mut updates) = mpsc::channel(UPDATES_QUEUE);
     let mut following = JoinSet::new();
     let session = handler.session.clone();
@@ -34,7 +34,7 @@ pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) 
                 let tell = async move || updated.send(told.clone()).await.is_ok();
                 following.spawn(follow(handler.gateway.clone(), caller.clone(), uri.clone(), one, tell));
             }
-            Err(error) => tracing::info!(%error, "a resource cannot be followed"),
+            Err(error) => tracing::info!(%error, "a subscription to a resource was refused"),
         }
     }
     loop {
@@ -69,7 +69,7 @@ pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) 
     }
 }
 
-/// Tells of each change of a resource until nobody hears it. A server whose connection was replaced is followed anew.
+/// Announces each change of a resource until the client is gone. Subscribes again if the connection is replaced.
 pub(super) async fn follow(
     gateway: Arc<Gateway>,
     caller: Caller,
@@ -87,7 +87,7 @@ pub(super) async fn follow(
                     Ok(following) => break following,
                     Err(_) if tries < REFOLLOWS => {}
                     Err(error) => {
-                        tracing::info!(%error, "a resource cannot be followed any more");
+                        tracing::info!(%error, "a subscription to a resource ended");
                         return;
                     }
                 }
