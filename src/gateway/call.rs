@@ -217,9 +217,11 @@ impl Gateway {
         reading.repaired.splice(0..0, notes);
         if let Some((rule, written)) = asked {
             self.questions.approve(caller, &tool, &reading.params, written, &rule).await?;
-            // The user may have taken minutes; the configuration may have changed since.
+            // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = self.gate(&caller.session);
-            gate.tool(&tool.full)?;
+            if gate.tool(&tool.full)?.version != tool.version {
+                return Err(redefined(&tool).into());
+            }
         }
         let mut repaired = reading.repaired;
         repaired.extend(passed_on(&tool, &reading.params));
@@ -496,6 +498,15 @@ fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
         }
         _ => fault,
     }
+}
+
+/// The fault for a call whose tool changed while the user was asked.
+fn redefined(tool: &Tool) -> Fault {
+    let message = format!(
+        "The server changed `{}` while the user was asked. Read the new definition, then make the call again: the user is asked again.",
+        tool.full
+    );
+    Fault::new(Code::NeedsApproval, message).next("get_tool", json!({ "name": &*tool.full }))
 }
 
 /// The fault for a name that may belong to a server without a list yet.

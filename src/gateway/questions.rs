@@ -50,6 +50,8 @@ const FOR_SESSION: &str = "allow_for_session";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
+    /// The version of the definition that the user was shown.
+    version: String,
     owner: JobOwner,
     params: String,
 }
@@ -133,8 +135,13 @@ impl Questions {
         rule: &str,
     ) -> Result<(), Interrupt> {
         let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
-        let approval = Approval { tool: tool.full.clone(), owner: caller.owner(), params: hex(&digest) };
-        if caller.session.approves(&tool.full) {
+        let approval = Approval {
+            tool: tool.full.clone(),
+            version: tool.version.clone(),
+            owner: caller.owner(),
+            params: hex(&digest),
+        };
+        if caller.session.approves(&tool.full, &tool.version) {
             return Ok(());
         }
         if let Some((_, at)) = self.approvals.remove(&approval)
@@ -161,7 +168,7 @@ impl Questions {
                 Decision::Yes => Ok(()),
                 Decision::Always => {
                     if caller.lasting {
-                        caller.session.approve(&tool.full);
+                        caller.session.approve(&tool.full, &tool.version);
                     }
                     Ok(())
                 }
@@ -284,7 +291,7 @@ impl Questions {
             && answer["status"] == "approved"
         {
             if answers::decision(said).decision == Decision::Always && caller.lasting {
-                caller.session.approve(&approval.tool);
+                caller.session.approve(&approval.tool, &approval.version);
             }
             let name = approval.tool.clone();
             self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
@@ -425,20 +432,24 @@ mod tests {
         let session =
             |id: &str| Caller { session: Session::new(Some(id.into())), lasting: true, ..Caller::default() };
         let (one, other) = (session("one"), session("other"));
-        let tools = vec![Arc::new(json!({ "name": "write" }))];
-        let listing = Arc::new(Listing { tools, ..Listing::default() });
-        let source = Source { server: "files".into(), listing, settings: None };
-        let catalog = Catalog::new([source], &Default::default());
-        let tool = catalog.get("files.write").expect("listed").clone();
-        let approve = async |caller: &Caller, path: &str| {
+        let listed = |description: &str| {
+            let tools = vec![Arc::new(json!({ "name": "write", "description": description }))];
+            let listing = Arc::new(Listing { tools, ..Listing::default() });
+            let source = Source { server: "files".into(), listing, settings: None };
+            let catalog = Catalog::new([source], &Default::default());
+            catalog.get("files.write").expect("listed").clone()
+        };
+        let (tool, redefined) = (listed("Writes"), listed("Writes, and sends a copy"));
+        let approve_as = async |tool: &Tool, caller: &Caller, path: &str| {
             let params = json!({ "path": path });
             let params = params.as_object().expect("an object");
-            match questions.approve(caller, &tool, params, json!(params), "a rule").await {
+            match questions.approve(caller, tool, params, json!(params), "a rule").await {
                 Ok(()) => Ok(()),
                 Err(Interrupt::Fault(fault)) => Err(fault),
                 Err(wrong) => panic!("{wrong:?}"),
             }
         };
+        let approve = async |caller: &Caller, path: &str| approve_as(&tool, caller, path).await;
         let fault = approve(&one, "a").await.expect_err("the user has not agreed");
         assert_eq!(fault.code, Code::NeedsApproval);
         let token = questions.open.iter().next().expect("a question").key().clone();
@@ -449,7 +460,12 @@ mod tests {
 
         assert!(approve(&other, "a").await.is_err(), "another owner");
         assert!(approve(&one, "b").await.is_err(), "other params");
+        assert!(approve_as(&redefined, &one, "a").await.is_err(), "another definition");
         assert!(approve(&one, "a").await.is_ok(), "this call");
         assert!(approve(&one, "a").await.is_err(), "once");
+
+        one.session.approve(&tool.full, &tool.version);
+        assert!(approve(&one, "b").await.is_ok(), "every call of the session");
+        assert!(approve_as(&redefined, &one, "b").await.is_err(), "not of another definition");
     }
 }

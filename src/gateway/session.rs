@@ -33,7 +33,7 @@ pub struct Session {
     /// What it has yet to be told.
     pub mailbox: Mailbox,
     /// Tools that the user allowed for the rest of the session.
-    approved: Mutex<HashSet<Arc<str>>>,
+    approved: Mutex<HashMap<Arc<str>, String>>,
     /// Tools that it loaded by name: they rank higher for the rest of the session.
     loaded: Mutex<HashSet<Arc<str>>>,
     /// Its last searches, whose outcome may still come.
@@ -94,14 +94,14 @@ impl Session {
         self.client.get().map(|client| &**client)
     }
 
-    /// Remembers that the user allows every call of this tool for the rest of the session.
-    pub(super) fn approve(&self, tool: &Arc<str>) {
-        self.approved.lock().insert(tool.clone());
+    /// Remembers that the user allows every call of this version of a tool for the rest of the session.
+    pub(super) fn approve(&self, tool: &Arc<str>, version: &str) {
+        self.approved.lock().insert(tool.clone(), version.into());
     }
 
-    /// Whether the user has allowed every call of this tool.
-    pub(super) fn approves(&self, tool: &str) -> bool {
-        self.approved.lock().contains(tool)
+    /// Whether the user has allowed every call of this version of a tool.
+    pub(super) fn approves(&self, tool: &str, version: &str) -> bool {
+        self.approved.lock().get(tool).is_some_and(|approved| approved == version)
     }
 
     /// Remembers that these tools were loaded.
