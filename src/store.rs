@@ -1,28 +1,32 @@
-//! What Nonet keeps between runs: results, jobs and what searches led to.
+//! What Nonet keeps between runs: results, jobs, records, and what searches led to.
 //!
-//! [`Store`] is what the rooms above see: a few async methods, owners that are strings, and leases that say which gateway
-//! runs a job. [`SqliteStore`] is the one engine behind it: two SQLite files in one folder, shared by all gateways of a
-//! user. The room knows rows and files; of the other rooms only the values that it keeps.
+//! [`Store`] and [`Records`] are what the rooms above see: a few async methods, owners that are strings, and leases that say which gateway
+//! runs a job or holds a record. [`SqliteStore`] is the one engine behind it: SQLite files in one folder, shared by all
+//! gateways of a user. The room knows rows and files; of the other rooms only the values that it keeps.
 //!
 //! ```text
 //! store.db                      what searches led to (`outcomes_db`)
 //! kept.db                       results and jobs (`kept_db`)
+//! records.db                    watches, schedules, facts, parked work, notices (`records_db`)
+//! holder-<number>.lock          locked by a gateway as long as it runs (`lease`)
 //!
 //! and beside each <name>.db
 //! <name>.db-wal, <name>.db-shm  SQLite's own
 //! <name>.lock                   shared by every gateway that has the file open; exclusive while a damaged file is set aside
-//! <name>.db.damaged-<n>         damaged files that were set aside: up to nine of store.db, one of kept.db
+//! <name>.db.damaged-<n>         damaged files that were set aside: one of kept.db, up to nine of the others
 //! ```
 
 mod file;
 mod kept_db;
 mod lease;
 mod outcomes_db;
+mod records_db;
 mod sqlite;
 #[cfg(test)]
 mod tests;
 
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     io,
     path::{Path, PathBuf},
@@ -34,11 +38,11 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 pub use sqlite::SqliteStore;
-use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb};
+use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb};
 
 use crate::{clock::Clock, search::Outcome};
 
-/// What a method of [`Store`] gives.
+/// What a method of [`Store`] or [`Records`] gives.
 pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Keeps results, jobs and outcomes. Several gateways may use one store at the same time.
@@ -72,6 +76,135 @@ pub trait Store: Debug + Send + Sync {
 
     /// Keeps an outcome of a search, in place of the same one where that was weaker.
     fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()>;
+}
+
+/// Keeps records: what is left for later, or to be remembered. Several gateways may use the same records at the same time.
+///
+/// A record that was put is visible to every gateway when the call returns, and survives the end of the process and of the
+/// machine. Methods may be called from async code.
+pub trait Records: Debug + Send + Sync {
+    /// Puts a record, in place of the one with the same kind, owner and id. Returns how many of the owner's oldest records of
+    /// that kind were dropped for the new one; none if the owner has as many as `most` allows and nothing was put.
+    fn put(&self, record: NewRecord, most: Most) -> Stored<'_, Option<usize>>;
+
+    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
+
+    /// All records of an owner, oldest first.
+    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>>;
+
+    /// Writes the body and the due time of a record that was read; false, and nothing is written, if the record was changed
+    /// or removed since. Its holder stays.
+    fn change(&self, record: Record) -> Stored<'_, bool>;
+
+    /// Removes a record and returns it. Of several callers one gets it.
+    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
+
+    /// The records that are due at `now_ms` and that this gateway holds, the earliest first. Takes over records of gateways
+    /// that have ended. A record stays due until it is changed.
+    fn due(&self, now_ms: u64) -> Stored<'_, Vec<Record>>;
+
+    /// What is to come; none as long as there are no records at all.
+    fn agenda(&self) -> Stored<'_, Option<Agenda>>;
+
+    /// Removes at most `most` records, oldest first, that no gateway holds, and returns them. Of several callers one gets each.
+    fn take_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>>;
+
+    /// Lets records go that this gateway holds.
+    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()>;
+}
+
+/// What a record is. Each kind has its own quotas and its own shape of body, which belong to the room that keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RecordKind {
+    /// A tool call that is repeated and whose results are compared.
+    Watch,
+    /// A call, an app or a reminder for later.
+    Schedule,
+    /// Something to remember.
+    Fact,
+    /// What the work is about.
+    Goal,
+    /// Something to do, on the list of a model.
+    Todo,
+    /// A workflow that waits for an answer of the user.
+    Parked,
+    /// What a client has yet to be told.
+    Notice,
+}
+
+impl RecordKind {
+    const ALL: [Self; 7] =
+        [Self::Watch, Self::Schedule, Self::Fact, Self::Goal, Self::Todo, Self::Parked, Self::Notice];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Watch => "watch",
+            Self::Schedule => "schedule",
+            Self::Fact => "fact",
+            Self::Goal => "goal",
+            Self::Todo => "todo",
+            Self::Parked => "parked",
+            Self::Notice => "notice",
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// A record to put.
+#[derive(Clone, Debug)]
+pub struct NewRecord {
+    pub kind: RecordKind,
+    pub owner: String,
+    /// Unique among the owner's records of this kind.
+    pub id: String,
+    pub body: Value,
+    /// When something is to be done about it, in milliseconds since 1970.
+    pub due_ms: Option<u64>,
+    /// Whether this gateway holds it, until it ends or frees it. While a gateway holds a record, no other one acts on it.
+    pub held: bool,
+}
+
+impl NewRecord {
+    /// A record of nobody in particular, without an id or a time. Held by this gateway.
+    pub fn new(kind: RecordKind, body: Value) -> Self {
+        Self { kind, owner: String::new(), id: String::new(), body, due_ms: None, held: true }
+    }
+}
+
+/// A record as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    pub kind: RecordKind,
+    pub owner: String,
+    pub id: String,
+    pub body: Value,
+    /// When something is to be done about it, in milliseconds since 1970.
+    pub due_ms: Option<u64>,
+    /// Grows with every change.
+    pub revision: u64,
+    /// When it was put, in milliseconds since 1970.
+    pub put_ms: u64,
+}
+
+/// The quota of an owner for one kind of record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Most {
+    /// A new record beyond so many is refused.
+    Refuse(usize),
+    /// A new record beyond so many replaces the oldest.
+    DropOldest(usize),
+}
+
+/// What is to come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agenda {
+    /// When the next record is due that this gateway holds, or may take over, in milliseconds since 1970.
+    pub next_due_ms: Option<u64>,
+    /// How many notices wait for each owner that no gateway holds.
+    pub notices: BTreeMap<String, usize>,
 }
 
 /// How much is kept, and for how long. Of gateways with different limits each applies its own when it writes.
@@ -126,6 +259,8 @@ pub struct KeptCounts {
 pub struct Forgotten {
     pub outcomes: usize,
     pub kept: KeptCounts,
+    /// Watches, schedules, facts, goals and notices.
+    pub records: u64,
 }
 
 /// Removes everything from the files of a folder, on the disk as well. A running gateway goes on with what it has read.
@@ -138,7 +273,10 @@ pub fn forget(folder: &Path) -> Result<Forgotten, StoreError> {
     let kept_db = KeptDb::open(folder, unlimited, Holder::new(Clock::default()))?;
     let kept = kept_db.counts()?;
     kept_db.forget()?;
-    Ok(Forgotten { outcomes, kept })
+    let records_db = RecordsDb::open(folder, Holder::new(Clock::default()))?;
+    let records = records_db.count()?;
+    records_db.forget()?;
+    Ok(Forgotten { outcomes, kept, records })
 }
 
 /// The folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. None without a home folder.

@@ -297,7 +297,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn files(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+pub(super) fn files(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     |source| StoreError::Files { path, source }
 }

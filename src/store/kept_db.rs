@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::{
     JobRow, JobState, KeptCounts, Retention, StoreError,
-    file::{Database, DbFormat},
-    lease::Holder,
+    file::{Database, DbFormat, files},
+    lease::{Holder, Presence},
 };
 use crate::clock::millis;
 
@@ -42,7 +42,7 @@ const FORMAT: DbFormat = DbFormat {
     layout: "PRAGMA page_size = 16384; PRAGMA auto_vacuum = incremental",
     steps: &[
         // `number` grows with the moment in which an entry ended, whatever the clock says. Only a job has a label and a
-        // process, which holds its lease. Times are in milliseconds since 1970. The chunks of an entry, joined in the
+        // `process`, the number of the gateway that holds its lease. Times are in milliseconds since 1970. The chunks of an entry, joined in the
         // order of `n`, are `bytes` long; an entry without a value has none.
         "CREATE TABLE entries (
             number INTEGER PRIMARY KEY,
@@ -90,6 +90,8 @@ pub(super) struct KeptDb {
     database: Database,
     retention: Retention,
     holder: Holder,
+    /// None in memory, where all leases are this gateway's.
+    presence: Option<Presence>,
 }
 
 impl KeptDb {
@@ -100,7 +102,8 @@ impl KeptDb {
     pub fn open(folder: &Path, retention: Retention, holder: Holder) -> Result<KeptDb, StoreError> {
         let database = Database::open(folder, &FORMAT)?;
         let reader = Some(Mutex::new(database.reader()?));
-        let db = KeptDb { reader, database, retention, holder };
+        let presence = Some(holder.enter(folder).map_err(files(folder))?);
+        let db = KeptDb { reader, database, retention, holder, presence };
         if let Err(error) = db.tidy() {
             // Another gateway may be in a long write. The rest goes with the next put.
             tracing::debug!(%error, "expired entries were not removed");
@@ -110,7 +113,8 @@ impl KeptDb {
 
     /// Keeps everything in memory, until this is dropped.
     pub fn in_memory(retention: Retention, holder: Holder) -> Result<KeptDb, StoreError> {
-        Ok(KeptDb { reader: None, database: Database::in_memory(&FORMAT)?, retention, holder })
+        let database = Database::in_memory(&FORMAT)?;
+        Ok(KeptDb { reader: None, database, retention, holder, presence: None })
     }
 
     /// See [`Store::put_result`](super::Store::put_result); returns the length of the value in bytes. Ten milliseconds for
@@ -142,7 +146,7 @@ impl KeptDb {
                     job.id,
                     job.owner,
                     job.label,
-                    self.holder.process,
+                    self.holder.number,
                     state,
                     sql(job.started_ms),
                     ended_ms.map(sql)
@@ -246,14 +250,13 @@ impl KeptDb {
     fn tidy(&self) -> Result<(), StoreError> {
         let oldest = self.oldest();
         self.database.write(|transaction| {
-            let mut statement = transaction.prepare(
-                "SELECT number, process, started_ms FROM entries WHERE state = 'working' AND started_ms < ?1",
-            )?;
-            let working: Vec<(i64, u32, i64)> = statement
-                .query_map([oldest], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+            let mut statement = transaction
+                .prepare("SELECT number, process FROM entries WHERE state = 'working' AND started_ms < ?1")?;
+            let working: Vec<(i64, u32)> = statement
+                .query_map([oldest], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<Result<_, _>>()?;
-            for (number, process, leased_ms) in working {
-                if !self.holder.is_held(process, leased_ms.unsigned_abs()) {
+            for (number, holder) in working {
+                if !self.is_held(holder) {
                     remove(transaction, number)?;
                 }
             }
@@ -318,7 +321,7 @@ impl KeptDb {
     fn job_of(&self, row: &Row) -> Option<JobRow> {
         let number = |at: usize| row.get::<_, i64>(at).ok().and_then(|number| u64::try_from(number).ok());
         let state: String = row.get(3).ok()?;
-        let (process, started_ms) = (row.get(4).ok()?, number(5)?);
+        let (holder, started_ms) = (row.get(4).ok()?, number(5)?);
         let state = match (state.as_str(), number(6)) {
             ("working", None) => JobState::Working,
             ("done", Some(ended_ms)) => JobState::Done { ended_ms, failed: false },
@@ -327,8 +330,13 @@ impl KeptDb {
             _ => return None,
         };
         let (id, label, owner) = (row.get(0).ok()?, row.get(1).ok()?, row.get(2).ok()?);
-        let leased = self.holder.is_held(process, started_ms);
+        let leased = self.is_held(holder);
         Some(JobRow { id, owner, label, state, started_ms, leased })
+    }
+
+    /// Whether the gateway that leased a job still runs.
+    fn is_held(&self, holder: u32) -> bool {
+        self.presence.as_ref().map_or(holder == self.holder.number, |presence| presence.is_held(holder))
     }
 
     fn unreadable(&self, id: &str, what: &str) {

@@ -1,76 +1,141 @@
-//! Leases: which gateway runs a job, and whether it still does.
+//! Leases: which gateway runs a job or holds a record, and whether that gateway still runs.
 //!
-//! All gateways of one store run on one machine, so a lease is held by a process and lasts as long as the process. The
-//! system reuses process numbers, in a container even for every start: an entry of this process's number that is older than
-//! this process belongs to an earlier one.
+//! A gateway has a random number and, from its first lease on, a lock on the file `holder-<number>.lock` in the folder of
+//! the store. The system releases the lock when the process ends, however it ends, so a lease depends neither on a clock nor
+//! on numbers of processes, which are used again.
 
-use crate::clock::Clock;
+use std::{
+    fs::{self, File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use crate::{clock::Clock, files::lock_file};
+
+/// The number of nobody. No gateway has it.
+pub(super) const NOBODY: u32 = 0;
+/// A lock file is made before it is locked. A younger file is not removed.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// The gateway that holds the leases of this process.
 #[derive(Clone, Debug)]
 pub(super) struct Holder {
-    /// The system's number of the process.
-    pub process: u32,
+    /// Never a number that a process could have: earlier versions leased to those.
+    pub number: u32,
     pub clock: Clock,
-    /// When the process began, in milliseconds since 1970.
-    pub since_ms: u64,
+}
+
+/// A gateway's presence in a folder. Its leases there end with it.
+#[derive(Debug)]
+pub(super) struct Presence {
+    folder: PathBuf,
+    number: u32,
+    lock: Option<File>,
 }
 
 impl Holder {
-    /// This process, from now on.
+    /// A new one.
     pub fn new(clock: Clock) -> Self {
-        Self { process: std::process::id(), since_ms: clock.unix_ms(), clock }
+        let number = (uuid::Uuid::new_v4().as_u128() as u32) | (1 << 31);
+        Self { number, clock }
     }
 
-    /// Whether the process that leased a job at this time still holds the lease.
-    pub fn is_held(&self, process: u32, leased_ms: u64) -> bool {
-        if process == self.process { leased_ms >= self.since_ms } else { is_alive(process) }
+    /// Makes the holder present in a folder, and tidies up after holders that have ended.
+    pub fn enter(&self, folder: &Path) -> io::Result<Presence> {
+        let lock = lock_file(&file_of(folder, self.number))?;
+        // Shared: a gateway has several files of the store, and each needs the lock.
+        lock.try_lock_shared()?;
+        sweep(folder);
+        Ok(Presence { folder: folder.to_owned(), number: self.number, lock: Some(lock) })
     }
 }
 
-/// Whether a process with this number runs; false where the system cannot say.
-fn is_alive(process: u32) -> bool {
-    #[cfg(unix)]
-    {
-        use nix::{errno::Errno, sys::signal, unistd::Pid};
-        // 0 and negative numbers mean groups of processes.
-        let number = i32::try_from(process).ok().filter(|number| *number > 0);
-        let asked = number.map(|number| signal::kill(Pid::from_raw(number), None));
-        // EPERM: the process runs, for another user.
-        matches!(asked, Some(Ok(()) | Err(Errno::EPERM)))
+impl Presence {
+    /// Whether the gateway with this number is still there.
+    pub fn is_held(&self, number: u32) -> bool {
+        number == self.number || is_locked(&file_of(&self.folder, number))
     }
-    #[cfg(not(unix))]
-    {
-        let _ = process;
-        false
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        drop(self.lock.take());
+        // Removes the file unless the gateway is present by another lock.
+        is_locked(&file_of(&self.folder, self.number));
+    }
+}
+
+fn file_of(folder: &Path, number: u32) -> PathBuf {
+    folder.join(format!("holder-{number}.lock"))
+}
+
+/// Whether another process, or another gateway of this one, has the lock. A file without a lock is of a gateway that has
+/// ended; it is removed.
+fn is_locked(file: &Path) -> bool {
+    // Only opened, never made.
+    let Ok(lock) = File::open(file) else { return false };
+    match lock.try_lock() {
+        Ok(()) => {
+            let _ = fs::remove_file(file);
+            false
+        }
+        Err(TryLockError::WouldBlock) => true,
+        Err(TryLockError::Error(_)) => false,
+    }
+}
+
+/// Removes the files of holders that have ended.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_settled = || {
+            let made = entry.metadata().and_then(|data| data.modified()).ok()?;
+            Some(SystemTime::now().duration_since(made).ok()? > SETTLED)
+        };
+        if name.starts_with("holder-") && name.ends_with(".lock") && is_settled() == Some(true) {
+            is_locked(&entry.path());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use super::{super::tests::folder, *};
 
-    use super::{super::tests::dead_process, *};
-
-    #[cfg(unix)]
     #[test]
-    fn a_lease_lasts_as_long_as_its_process() {
-        let clock = Clock::default();
-        let before = clock.unix_ms();
-        clock.advance(Duration::from_secs(60));
-        let holder = Holder::new(clock.clone());
-        clock.advance(Duration::from_secs(60));
-        let own = std::process::id();
-        let check = |process, leased_ms, expected| {
-            assert_eq!(holder.is_held(process, leased_ms), expected, "{process} {leased_ms}");
-        };
-        check(own, clock.unix_ms(), true);
-        check(own, before, false);
-        check(1, before, true);
-        check(dead_process(), clock.unix_ms(), false);
-        // Numbers that are no process.
-        for process in [0, u32::MAX, i32::MAX as u32] {
-            check(process, clock.unix_ms(), false);
+    fn a_lease_lasts_as_long_as_its_gateway() {
+        let folder = folder();
+        let (one, other) = (Holder::new(Clock::default()), Holder::new(Clock::default()));
+        let here = one.enter(folder.path()).expect("enters");
+        let there = other.enter(folder.path()).expect("enters");
+        let again = other.enter(folder.path()).expect("enters again");
+        assert!(here.is_held(one.number) && here.is_held(other.number) && there.is_held(one.number));
+        drop(there);
+        assert!(here.is_held(other.number));
+        drop(again);
+        assert!(!here.is_held(other.number));
+        // Numbers that no gateway has.
+        for number in [NOBODY, 1, u32::MAX] {
+            assert!(!here.is_held(number), "{number}");
         }
+        let left = || fs::read_dir(folder.path()).expect("readable").count();
+        assert_eq!(left(), 1, "only the file of the gateway that is present is left");
+        drop(here);
+        assert_eq!(left(), 0);
+    }
+
+    #[test]
+    fn old_files_of_ended_holders_are_removed() {
+        let folder = folder();
+        let old = file_of(folder.path(), 7);
+        let file = File::create(&old).expect("made");
+        file.set_modified(SystemTime::now() - SETTLED * 2).expect("set");
+        let young = file_of(folder.path(), 8);
+        File::create(&young).expect("made");
+        let _here = Holder::new(Clock::default()).enter(folder.path()).expect("enters");
+        assert!(!old.exists() && young.exists());
     }
 }

@@ -1,23 +1,27 @@
-//! The store in two SQLite files.
+//! The store in SQLite files.
 
 use std::{fmt::Debug, path::PathBuf, sync::Arc};
 
 use serde_json::Value;
 use tokio::{sync::OnceCell, task::spawn_blocking};
 
-use super::{Holder, JobRow, KeptCounts, KeptDb, OutcomesDb, Retention, Store, StoreError, Stored};
+use super::{
+    Agenda, Holder, JobRow, KeptCounts, KeptDb, Most, NewRecord, OutcomesDb, Record, RecordKind, Records,
+    RecordsDb, Retention, Store, StoreError, Stored,
+};
 use crate::{clock::Clock, search::Outcome};
 
-/// The two files of a folder, each opened when it is first used. SQLite blocks, so the work is done on the runtime's blocking
+/// The files of a folder, each opened when it is first used. SQLite blocks, so the work is done on the runtime's blocking
 /// threads.
 ///
-/// Without a folder, or with one that cannot be used, results and jobs are kept in memory and outcomes not at all.
+/// Without a folder, or with one that cannot be used, results, jobs and records are kept in memory and outcomes not at all.
 #[derive(Debug)]
 pub struct SqliteStore {
     folder: Option<PathBuf>,
     retention: Retention,
     holder: Holder,
     kept: OnceCell<Option<Arc<KeptDb>>>,
+    records: OnceCell<Option<Arc<RecordsDb>>>,
     outcomes: OnceCell<Option<Arc<OutcomesDb>>>,
 }
 
@@ -25,7 +29,8 @@ impl SqliteStore {
     /// The store of a folder. Touches no file yet.
     pub fn new(folder: Option<PathBuf>, retention: Retention, clock: Clock) -> Self {
         let holder = Holder::new(clock);
-        Self { folder, retention, holder, kept: OnceCell::new(), outcomes: OnceCell::new() }
+        let (kept, records, outcomes) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Self { folder, retention, holder, kept, records, outcomes }
     }
 
     async fn with_kept<T: Send + 'static>(
@@ -37,6 +42,22 @@ impl SqliteStore {
             spawn_blocking(move || open_kept(folder, retention, holder).map(Arc::new)).await.ok().flatten()
         };
         run(self.kept.get_or_init(open).await.clone().ok_or(StoreError::Unusable)?, work).await
+    }
+
+    async fn with_records<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&RecordsDb) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let open = async || {
+            let (folder, holder) = (self.folder.clone(), self.holder.clone());
+            spawn_blocking(move || open_records(folder, holder).map(Arc::new)).await.ok().flatten()
+        };
+        run(self.records.get_or_init(open).await.clone().ok_or(StoreError::Unusable)?, work).await
+    }
+
+    /// Whether there may be records: the file is open, or it is there.
+    fn has_records(&self) -> bool {
+        self.records.initialized() || self.folder.as_deref().is_some_and(RecordsDb::exists)
     }
 
     /// None without a file to keep outcomes in.
@@ -68,6 +89,20 @@ fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: Holder) -> O
     }
     let failed = |error: &_| tracing::error!(%error, "large results and tasks cannot be kept");
     KeptDb::in_memory(retention, holder).inspect_err(failed).ok()
+}
+
+/// Opens the file; the same in memory where that is not possible.
+fn open_records(folder: Option<PathBuf>, holder: Holder) -> Option<RecordsDb> {
+    if let Some(folder) = folder {
+        match RecordsDb::open(&folder, holder.clone()) {
+            Ok(db) => return Some(db),
+            Err(error) => {
+                tracing::warn!(%error, "watches, schedules, facts and notices are kept in memory only");
+            }
+        }
+    }
+    let failed = |error: &_| tracing::error!(%error, "watches, schedules, facts and notices cannot be kept");
+    RecordsDb::in_memory(holder).inspect_err(failed).ok()
 }
 
 /// Works with a file where blocking is allowed.
@@ -118,5 +153,73 @@ impl Store for SqliteStore {
 
     fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
         Box::pin(async move { self.with_outcomes(move |db| db.put_outcome(&outcome)).await.map(drop) })
+    }
+}
+
+impl Records for SqliteStore {
+    fn put(&self, record: NewRecord, most: Most) -> Stored<'_, Option<usize>> {
+        Box::pin(self.with_records(move |db| db.put(&record, most)))
+    }
+
+    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {
+        let (owner, id) = (owner.to_owned(), id.to_owned());
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(None);
+            }
+            self.with_records(move |db| db.get(kind, &owner, &id)).await
+        })
+    }
+
+    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>> {
+        let owner = owner.to_owned();
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(Vec::new());
+            }
+            self.with_records(move |db| db.all(kind, &owner)).await
+        })
+    }
+
+    fn change(&self, record: Record) -> Stored<'_, bool> {
+        Box::pin(self.with_records(move |db| db.change(&record)))
+    }
+
+    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {
+        let (owner, id) = (owner.to_owned(), id.to_owned());
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(None);
+            }
+            self.with_records(move |db| db.take(kind, &owner, &id)).await
+        })
+    }
+
+    fn due(&self, now_ms: u64) -> Stored<'_, Vec<Record>> {
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(Vec::new());
+            }
+            self.with_records(move |db| db.due(now_ms)).await
+        })
+    }
+
+    fn agenda(&self) -> Stored<'_, Option<Agenda>> {
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(None);
+            }
+            self.with_records(RecordsDb::agenda).await.map(Some)
+        })
+    }
+
+    fn take_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {
+        let owner = owner.to_owned();
+        Box::pin(self.with_records(move |db| db.take_free(kind, &owner, most)))
+    }
+
+    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()> {
+        let owner = owner.to_owned();
+        Box::pin(self.with_records(move |db| db.free(kind, &owner, &ids)))
     }
 }

@@ -3,22 +3,24 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// The clock of the system. A test can move it forward.
+/// The clock of the system. A test can move it.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    /// Milliseconds that it is ahead.
-    ahead: Arc<AtomicU64>,
+    /// Milliseconds that it is ahead of the system's.
+    ahead: Arc<AtomicI64>,
 }
 
 impl Clock {
     /// The time.
     pub fn now(&self) -> SystemTime {
-        SystemTime::now() + Duration::from_millis(self.ahead.load(Ordering::Relaxed))
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        let by = Duration::from_millis(ahead.unsigned_abs());
+        if ahead < 0 { SystemTime::now() - by } else { SystemTime::now() + by }
     }
 
     /// Milliseconds since 1970.
@@ -33,7 +35,12 @@ impl Clock {
 
     /// Moves it, and every clone of it, forward.
     pub fn advance(&self, by: Duration) {
-        self.ahead.fetch_add(millis(by), Ordering::Relaxed);
+        self.ahead.fetch_add(signed(by), Ordering::Relaxed);
+    }
+
+    /// Moves it, and every clone of it, back.
+    pub fn turn_back(&self, by: Duration) {
+        self.ahead.fetch_sub(signed(by), Ordering::Relaxed);
     }
 }
 
@@ -45,6 +52,10 @@ pub fn unix_ms(time: SystemTime) -> u64 {
 /// The time at these milliseconds since 1970.
 pub fn at_unix_ms(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
+}
+
+fn signed(by: Duration) -> i64 {
+    i64::try_from(by.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// A duration in whole milliseconds.
@@ -64,6 +75,8 @@ mod tests {
         other.advance(Duration::from_secs(3_600));
         assert!(clock.unix_ms() >= before + 3_600_000);
         assert!(Clock::default().unix_ms() < before + 3_600_000);
+        other.turn_back(Duration::from_secs(7_200));
+        assert!(clock.unix_ms() < before);
     }
 
     #[test]

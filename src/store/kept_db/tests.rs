@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
-    super::tests::{dead_process, folder, names},
+    super::tests::{folder, names},
     chunks::{CHUNK, ChunkWriter},
     *,
 };
@@ -31,15 +31,15 @@ fn in_memory(retention: Retention) -> KeptDb {
     KeptDb::in_memory(retention, here()).expect("opens")
 }
 
-/// This process, for the whole time of the tests.
+/// This gateway, for the whole time of the tests.
 fn here() -> Holder {
     static HERE: LazyLock<Holder> = LazyLock::new(|| Holder::new(Clock::default()));
     HERE.clone()
 }
 
-/// A gateway that holds its leases as another process.
-fn open_as(process: u32, folder: &TempDir) -> KeptDb {
-    KeptDb::open(folder.path(), ROOMY, Holder { process, ..here() }).expect("opens")
+/// Another gateway.
+fn open_as_another(folder: &TempDir, retention: Retention) -> KeptDb {
+    KeptDb::open(folder.path(), retention, Holder::new(Clock::default())).expect("opens")
 }
 
 fn now_ms() -> u64 {
@@ -282,21 +282,19 @@ fn what_is_too_old_goes_unless_the_clock_is_wrong() {
     put(&kept, "r-1", 10);
     assert_eq!(ids(&kept), ["now", "old", "future", "running", "r-1"]);
     drop(kept);
-    // And when it is opened. The running one is not of this process.
-    let kept = open(&folder, ROOMY);
-    drop(kept);
-    let other = open_as(1, &folder);
+    // And when it is opened. The running one is of a gateway that has ended, the other one is not.
+    let other = open_as_another(&folder, ROOMY);
     other
         .put_job(&JobRow { started_ms: hours(50), ..job("other", JobState::Working) }, None)
         .expect("written");
-    drop(other);
-    assert_eq!(ids(&open(&folder, Retention { age: HOUR / 2, ..ROOMY })), ["now", "future", "r-1", "other"]);
+    let third = open_as_another(&folder, Retention { age: HOUR / 2, ..ROOMY });
+    assert_eq!(ids(&third), ["now", "future", "r-1", "other"]);
 }
 
 #[test]
 fn jobs_of_dead_gateways_are_told_and_then_go() {
     let folder = folder();
-    let dead = open_as(dead_process(), &folder);
+    let dead = open_as_another(&folder, ROOMY);
     let lost = job("lost", JobState::Working);
     dead.put_job(&lost, None).expect("written");
     let old = JobRow { id: "old".into(), started_ms: now_ms() - 2 * 3_600_000, ..lost.clone() };

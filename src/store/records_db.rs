@@ -1,0 +1,280 @@
+//! What people and models leave for later, in `records.db`: watches, schedules, facts, goals, parked work, notices.
+//!
+//! A record is JSON under a kind, an owner and an id. It may be due at a time, and it may be held by a gateway.
+
+use std::{collections::BTreeMap, path::Path};
+
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use serde_json::Value;
+
+use super::{
+    Agenda, Most, NewRecord, Record, RecordKind, StoreError,
+    file::{Database, DbFormat, files},
+    lease::{Holder, NOBODY, Presence},
+};
+
+const COLUMNS: &str = "SELECT kind, owner, id, body, due_ms, revision, put_ms, holder FROM records";
+
+const FORMAT: DbFormat = DbFormat {
+    name: "records.db",
+    layout: "PRAGMA auto_vacuum = incremental",
+    steps: &[
+        // `holder` is the number of a gateway, or 0. Times are in milliseconds since 1970.
+        "CREATE TABLE records (
+            number INTEGER PRIMARY KEY,
+            kind TEXT NOT NULL,
+            owner TEXT NOT NULL,
+            id TEXT NOT NULL,
+            body TEXT NOT NULL,
+            due_ms INTEGER CHECK (due_ms >= 0),
+            revision INTEGER NOT NULL,
+            put_ms INTEGER NOT NULL CHECK (put_ms >= 0),
+            holder INTEGER NOT NULL CHECK (holder >= 0),
+            UNIQUE (kind, owner, id)
+        ) STRICT;
+        CREATE INDEX due ON records (due_ms) WHERE due_ms IS NOT NULL",
+    ],
+    set_up,
+    reads: &[COLUMNS],
+    most_damaged: 9,
+};
+
+fn set_up(connection: &Connection) -> rusqlite::Result<()> {
+    // What is forgotten is overwritten.
+    connection.pragma_update(None, "secure_delete", true)?;
+    // Facts and schedules are few and precious: a power cut takes none of them.
+    connection.pragma_update(None, "synchronous", "full")
+}
+
+/// The file, open. Several gateways, and several threads of one, may use it at the same time.
+#[derive(Debug)]
+pub(super) struct RecordsDb {
+    database: Database,
+    holder: Holder,
+    /// None in memory, where no other gateway is.
+    presence: Option<Presence>,
+}
+
+impl RecordsDb {
+    /// Whether a folder has the file.
+    pub fn exists(folder: &Path) -> bool {
+        folder.join(FORMAT.name).exists()
+    }
+
+    /// Opens the file of a folder; makes both, readable by their owner only, if they do not exist. Blocks.
+    pub fn open(folder: &Path, holder: Holder) -> Result<RecordsDb, StoreError> {
+        let database = Database::open(folder, &FORMAT)?;
+        let presence = Some(holder.enter(folder).map_err(files(folder))?);
+        Ok(RecordsDb { database, holder, presence })
+    }
+
+    /// Keeps everything in memory, until this is dropped.
+    pub fn in_memory(holder: Holder) -> Result<RecordsDb, StoreError> {
+        Ok(RecordsDb { database: Database::in_memory(&FORMAT)?, holder, presence: None })
+    }
+
+    /// See [`Records::put`](super::Records::put).
+    pub fn put(&self, record: &NewRecord, most: Most) -> Result<Option<usize>, StoreError> {
+        let (kind, owner, id) = (record.kind.as_str(), &record.owner, &record.id);
+        let now = sql(self.holder.clock.unix_ms());
+        let holder = if record.held { self.holder.number } else { NOBODY };
+        self.database.write(|transaction| {
+            let count = |sql: &str| -> rusqlite::Result<usize> {
+                let count: i64 = transaction.prepare(sql)?.query_row([kind, owner, id], |row| row.get(0))?;
+                Ok(usize::try_from(count).unwrap_or(usize::MAX))
+            };
+            let others = count("SELECT count(*) FROM records WHERE kind = ?1 AND owner = ?2 AND id != ?3")?;
+            let dropped = match most {
+                Most::Refuse(most) if others >= most => return Ok(None),
+                Most::Refuse(_) => 0,
+                Most::DropOldest(most) => (others + 1).saturating_sub(most.max(1)),
+            };
+            if dropped > 0 {
+                let oldest = "DELETE FROM records WHERE number IN (SELECT number FROM records
+                    WHERE kind = ?1 AND owner = ?2 AND id != ?3 ORDER BY number LIMIT ?4)";
+                transaction.execute(oldest, params![kind, owner, id, dropped as i64])?;
+            }
+            let put = "INSERT INTO records (kind, owner, id, body, due_ms, revision, put_ms, holder)
+                VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6, ?7) ON CONFLICT (kind, owner, id) DO UPDATE SET
+                body = ?4, due_ms = ?5, revision = revision + 1, put_ms = ?6, holder = ?7";
+            let due = record.due_ms.map(sql);
+            let body = record.body.to_string();
+            transaction.prepare(put)?.execute(params![kind, owner, id, body, due, now, holder])?;
+            Ok(Some(dropped))
+        })
+    }
+
+    /// The record of an owner with this id.
+    pub fn get(&self, kind: RecordKind, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
+        self.database.with(|connection| one(connection, kind, owner, id))
+    }
+
+    /// All records of an owner, oldest first. Rows that cannot be read are left out, with a warning.
+    pub fn all(&self, kind: RecordKind, owner: &str) -> Result<Vec<Record>, StoreError> {
+        self.database.with(|connection| {
+            let all = format!("{COLUMNS} WHERE kind = ?1 AND owner = ?2 ORDER BY number");
+            let mut statement = connection.prepare(&all)?;
+            let rows = statement.query_map([kind.as_str(), owner], |row| Ok(read(row)))?;
+            Ok(rows.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().map(|(record, _)| record).collect())
+        })
+    }
+
+    /// See [`Records::change`](super::Records::change).
+    pub fn change(&self, record: &Record) -> Result<bool, StoreError> {
+        self.database.write(|transaction| {
+            let change = "UPDATE records SET body = ?4, due_ms = ?5, revision = revision + 1
+                WHERE kind = ?1 AND owner = ?2 AND id = ?3 AND revision = ?6";
+            let (due, revision) = (record.due_ms.map(sql), sql(record.revision));
+            let (kind, body) = (record.kind.as_str(), record.body.to_string());
+            let key = params![kind, record.owner, record.id, body, due, revision];
+            Ok(transaction.prepare(change)?.execute(key)? == 1)
+        })
+    }
+
+    /// Removes a record and returns it, to one caller only.
+    pub fn take(&self, kind: RecordKind, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
+        self.database.write(|transaction| {
+            let found = one(transaction, kind, owner, id)?;
+            remove(transaction, kind, owner, id)?;
+            Ok(found)
+        })
+    }
+
+    /// See [`Records::due`](super::Records::due).
+    pub fn due(&self, now_ms: u64) -> Result<Vec<Record>, StoreError> {
+        let due = format!("{COLUMNS} WHERE due_ms <= ?1 ORDER BY due_ms, number");
+        let rows = self.database.with(|connection| {
+            let mut statement = connection.prepare(&due)?;
+            let rows = statement.query_map([sql(now_ms)], |row| Ok(read(row)))?;
+            rows.collect::<Result<Vec<_>, _>>()
+        })?;
+        let mut taken = Vec::new();
+        for (record, holder) in rows.into_iter().flatten() {
+            if holder == self.holder.number || (!self.is_held(holder) && self.take_over(&record, holder)?) {
+                taken.push(record);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Takes over a record from a gateway that has ended; false if another gateway was faster.
+    fn take_over(&self, record: &Record, from: u32) -> Result<bool, StoreError> {
+        let take =
+            "UPDATE records SET holder = ?4 WHERE kind = ?1 AND owner = ?2 AND id = ?3 AND holder = ?5";
+        let key = params![record.kind.as_str(), record.owner, record.id, self.holder.number, from];
+        self.database.write(|transaction| Ok(transaction.execute(take, key)? == 1))
+    }
+
+    /// See [`Records::agenda`](super::Records::agenda).
+    pub fn agenda(&self) -> Result<Agenda, StoreError> {
+        let (due, notices) = self.database.with(|connection| {
+            let due = "SELECT holder, min(due_ms) FROM records WHERE due_ms IS NOT NULL GROUP BY holder";
+            let mut statement = connection.prepare(due)?;
+            let due: Vec<(u32, i64)> =
+                statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+            let notices =
+                "SELECT owner, holder, count(*) FROM records WHERE kind = ?1 GROUP BY owner, holder";
+            let mut statement = connection.prepare(notices)?;
+            let notices: Vec<(String, u32, i64)> = statement
+                .query_map([RecordKind::Notice.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                .collect::<Result<_, _>>()?;
+            Ok((due, notices))
+        })?;
+        let is_mine = |holder: u32| holder == self.holder.number || !self.is_held(holder);
+        let next =
+            due.into_iter().filter(|(holder, _)| is_mine(*holder)).map(|(_, due)| due.unsigned_abs()).min();
+        let mut notices_of = BTreeMap::new();
+        for (owner, _, count) in notices.into_iter().filter(|(_, holder, _)| !self.is_held(*holder)) {
+            *notices_of.entry(owner).or_insert(0) += usize::try_from(count).unwrap_or(usize::MAX);
+        }
+        Ok(Agenda { next_due_ms: next, notices: notices_of })
+    }
+
+    /// See [`Records::take_free`](super::Records::take_free).
+    pub fn take_free(&self, kind: RecordKind, owner: &str, most: usize) -> Result<Vec<Record>, StoreError> {
+        self.database.write(|transaction| {
+            let all = format!("{COLUMNS} WHERE kind = ?1 AND owner = ?2 ORDER BY number");
+            let mut statement = transaction.prepare(&all)?;
+            let rows = statement.query_map([kind.as_str(), owner], |row| Ok(read(row)))?;
+            let rows = rows.collect::<Result<Vec<_>, _>>()?.into_iter().flatten();
+            let free = rows.filter(|(_, holder)| !self.is_held(*holder)).map(|(record, _)| record);
+            let free: Vec<Record> = free.take(most).collect();
+            for record in &free {
+                remove(transaction, kind, owner, &record.id)?;
+            }
+            Ok(free)
+        })
+    }
+
+    /// Lets records go that this gateway holds.
+    pub fn free(&self, kind: RecordKind, owner: &str, ids: &[String]) -> Result<(), StoreError> {
+        let free = "UPDATE records SET holder = ?4 WHERE kind = ?1 AND owner = ?2 AND id = ?3";
+        self.database.write(|transaction| {
+            let mut statement = transaction.prepare(free)?;
+            for id in ids {
+                statement.execute(params![kind.as_str(), owner, id, NOBODY])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// How many records there are, for all owners.
+    pub fn count(&self) -> Result<u64, StoreError> {
+        self.database.with(|connection| {
+            let count: i64 = connection.query_row("SELECT count(*) FROM records", [], |row| row.get(0))?;
+            Ok(count.unsigned_abs())
+        })
+    }
+
+    /// Removes everything, from the file as well.
+    pub fn forget(&self) -> Result<(), StoreError> {
+        self.database.write(|transaction| transaction.execute_batch("DELETE FROM records"))?;
+        self.database.with(|connection| {
+            connection.execute_batch("VACUUM")?;
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        })
+    }
+
+    /// Whether a gateway with this number runs, this one included.
+    fn is_held(&self, holder: u32) -> bool {
+        self.presence.as_ref().map_or(holder == self.holder.number, |presence| presence.is_held(holder))
+    }
+}
+
+fn one(connection: &Connection, kind: RecordKind, owner: &str, id: &str) -> rusqlite::Result<Option<Record>> {
+    let one = format!("{COLUMNS} WHERE kind = ?1 AND owner = ?2 AND id = ?3");
+    let mut statement = connection.prepare(&one)?;
+    let found = statement.query_row([kind.as_str(), owner, id], |row| Ok(read(row))).optional()?;
+    Ok(found.flatten().map(|(record, _)| record))
+}
+
+fn remove(transaction: &Transaction, kind: RecordKind, owner: &str, id: &str) -> rusqlite::Result<usize> {
+    let remove = "DELETE FROM records WHERE kind = ?1 AND owner = ?2 AND id = ?3";
+    transaction.prepare(remove)?.execute([kind.as_str(), owner, id])
+}
+
+/// The record of a row, and its holder. A row of a kind that this Nonet does not know is a newer one's.
+fn read(row: &Row) -> Option<(Record, u32)> {
+    let number = |at: usize| row.get::<_, i64>(at).ok().map(i64::unsigned_abs);
+    let text = |at: usize| row.get::<_, String>(at).ok();
+    let (owner, id) = (text(1)?, text(2)?);
+    let kind = RecordKind::of(&text(0)?)?;
+    let body: Value = match serde_json::from_str(&text(3)?) {
+        Ok(body) => body,
+        Err(error) => {
+            tracing::warn!(%error, %id, kind = kind.as_str(), "a record cannot be read");
+            return None;
+        }
+    };
+    let due_ms = row.get::<_, Option<i64>>(4).ok()?.map(i64::unsigned_abs);
+    let record = Record { kind, owner, id, body, due_ms, revision: number(5)?, put_ms: number(6)? };
+    Some((record, row.get(7).ok()?))
+}
+
+/// A number as SQLite takes it.
+fn sql(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{
+    super::tests::{folder, names},
+    *,
+};
+use crate::clock::Clock;
+
+const WATCH: RecordKind = RecordKind::Watch;
+
+fn open(folder: &TempDir) -> RecordsDb {
+    RecordsDb::open(folder.path(), Holder::new(Clock::default())).expect("opens")
+}
+
+fn new(owner: &str, id: &str) -> NewRecord {
+    NewRecord { owner: owner.into(), id: id.into(), held: true, ..NewRecord::new(WATCH, json!({ "id": id })) }
+}
+
+fn due(owner: &str, id: &str, due_ms: u64) -> NewRecord {
+    NewRecord { due_ms: Some(due_ms), ..new(owner, id) }
+}
+
+fn put(db: &RecordsDb, record: NewRecord) {
+    assert_eq!(db.put(&record, Most::Refuse(100)).expect("written"), Some(0));
+}
+
+fn ids(records: &[Record]) -> Vec<&str> {
+    records.iter().map(|record| record.id.as_str()).collect()
+}
+
+#[test]
+fn records_are_of_one_owner_and_one_kind() {
+    let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
+    put(&db, new("a", "1"));
+    put(&db, new("a", "2"));
+    put(&db, new("b", "1"));
+    put(&db, NewRecord { kind: RecordKind::Fact, ..new("a", "1") });
+    assert_eq!(ids(&db.all(WATCH, "a").expect("readable")), ["1", "2"]);
+    assert_eq!(db.get(WATCH, "b", "2").expect("readable"), None);
+    let taken = db.take(WATCH, "a", "1").expect("taken").expect("it was there");
+    assert_eq!((taken.body, taken.revision), (json!({ "id": "1" }), 1));
+    assert_eq!(db.take(WATCH, "a", "1").expect("readable"), None);
+    assert_eq!(db.count().expect("counted"), 3);
+    db.forget().expect("forgotten");
+    assert_eq!(db.count().expect("counted"), 0);
+}
+
+#[test]
+fn an_owner_has_a_quota() {
+    let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
+    for (id, expected) in [("1", Some(0)), ("2", Some(0)), ("3", None), ("2", Some(0))] {
+        assert_eq!(db.put(&new("a", id), Most::Refuse(2)).expect("written"), expected, "{id}");
+    }
+    // Another owner has its own.
+    assert_eq!(db.put(&new("b", "1"), Most::Refuse(2)).expect("written"), Some(0));
+    assert_eq!(db.put(&new("a", "3"), Most::DropOldest(2)).expect("written"), Some(1));
+    assert_eq!(ids(&db.all(WATCH, "a").expect("readable")), ["2", "3"]);
+}
+
+#[test]
+fn a_change_needs_the_revision_that_was_read() {
+    let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
+    put(&db, new("a", "1"));
+    let read = db.get(WATCH, "a", "1").expect("readable").expect("there");
+    let first = Record { body: json!(1), due_ms: Some(5), ..read.clone() };
+    assert!(db.change(&first).expect("written"));
+    assert!(!db.change(&Record { body: json!(2), ..read.clone() }).expect("readable"), "changed meanwhile");
+    let now = db.get(WATCH, "a", "1").expect("readable").expect("there");
+    assert_eq!((now.body, now.due_ms, now.revision), (json!(1), Some(5), read.revision + 1));
+    db.take(WATCH, "a", "1").expect("taken");
+    assert!(!db.change(&first).expect("readable"), "removed meanwhile");
+}
+
+#[test]
+fn what_is_due_belongs_to_one_gateway_until_it_ends() {
+    let folder = folder();
+    let (one, other) = (open(&folder), open(&folder));
+    put(&one, due("", "late", 20));
+    put(&one, due("", "early", 10));
+    put(&one, new("", "never"));
+    assert_eq!(ids(&one.due(20).expect("readable")), ["early", "late"]);
+    assert_eq!(ids(&one.due(15).expect("readable")), ["early"]);
+    assert_eq!(ids(&other.due(99).expect("readable")), [""; 0]);
+    assert_eq!(one.agenda().expect("readable").next_due_ms, Some(10));
+    assert_eq!(other.agenda().expect("readable").next_due_ms, None);
+    let third = open(&folder);
+    drop(one);
+    assert_eq!(other.agenda().expect("readable").next_due_ms, Some(10));
+    assert_eq!(ids(&other.due(15).expect("readable")), ["early"]);
+    // Whoever comes first has it, and only what was due.
+    assert_eq!(ids(&third.due(99).expect("readable")), ["late"]);
+    assert_eq!(ids(&other.due(99).expect("readable")), ["early"]);
+}
+
+#[test]
+fn notices_are_free_once_nobody_holds_them() {
+    let folder = folder();
+    let (one, other) = (open(&folder), open(&folder));
+    let notice = |id: &str, held| NewRecord { kind: RecordKind::Notice, held, ..new("p", id) };
+    for (id, held) in [("free", false), ("held", true), ("freed", true)] {
+        put(&one, notice(id, held));
+    }
+    let waiting = |db: &RecordsDb| db.agenda().expect("readable").notices.get("p").copied();
+    assert_eq!((waiting(&one), waiting(&other)), (Some(1), Some(1)));
+    one.free(RecordKind::Notice, "p", &["freed".into()]).expect("written");
+    assert_eq!(waiting(&other), Some(2));
+    let take = |db: &RecordsDb, most| db.take_free(RecordKind::Notice, "p", most).expect("readable");
+    assert_eq!(ids(&take(&one, 1)), ["free"]);
+    assert_eq!(ids(&take(&other, 9)), ["freed"]);
+    drop(one);
+    assert_eq!(ids(&take(&other, 9)), ["held"]);
+    assert_eq!(ids(&take(&other, 9)), [""; 0]);
+    assert!(names(&folder).contains(&"records.db".into()));
+}
+
+#[test]
+fn rows_that_cannot_be_read_are_left_out() {
+    let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
+    put(&db, due("", "good", 1));
+    put(&db, due("", "bad", 1));
+    let spoil = "UPDATE records SET body = '{' WHERE id = 'bad'";
+    db.database.with(|connection| connection.execute_batch(spoil)).expect("spoilt");
+    assert_eq!(ids(&db.all(WATCH, "").expect("readable")), ["good"]);
+    assert_eq!(ids(&db.due(9).expect("readable")), ["good"]);
+    assert_eq!(db.get(WATCH, "", "bad").expect("readable"), None);
+}
