@@ -6,6 +6,7 @@
 //! describe), `graph` (run_parallel and workflows), `questions`, `apps`, `skills`, `builtin`.
 
 mod absent;
+mod agenda;
 mod apps;
 mod builtin;
 pub mod call;
@@ -19,6 +20,7 @@ mod interrupt;
 pub mod last_seen;
 mod learn;
 mod lists;
+mod mail;
 mod mailbox;
 mod prompts_resources;
 mod publish;
@@ -36,8 +38,14 @@ pub mod status;
 mod unmatched;
 mod world;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
+use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +61,7 @@ use crate::{
     search::Embedder,
     select::Selector,
     shell,
-    store::{Retention, SqliteStore, Store},
+    store::{Records, Retention, SqliteStore, Store},
 };
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
@@ -63,6 +71,7 @@ pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
+use mail::Mail;
 pub use prompts_resources::Page;
 use publisher::Publisher;
 pub use questions::AskArguments;
@@ -126,6 +135,12 @@ pub struct Gateway {
     pub kept: KeptResults,
     /// Skills and apps as search lists them.
     guides: see_also::Guides,
+    /// What is left for later, or to be remembered.
+    records: Arc<dyn Records>,
+    /// Notices that must arrive.
+    mail: Arc<Mail>,
+    /// Set once something looks after what is due.
+    keeps_time: OnceLock<()>,
 }
 
 impl Gateway {
@@ -140,7 +155,8 @@ impl Gateway {
         let (life, clock) = (Life::default(), Clock::default());
         let retention =
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
+        let sqlite = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
+        let (store, records): (Arc<dyn Store>, Arc<dyn Records>) = (sqlite.clone(), sqlite);
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
         Arc::new(Self {
@@ -154,6 +170,9 @@ impl Gateway {
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: see_also::Guides::default(),
+            mail: Mail::new(records.clone(), life),
+            records,
+            keeps_time: OnceLock::new(),
         })
     }
 
@@ -245,7 +264,12 @@ impl Gateway {
 
     /// Opens a session under a profile.
     pub fn open_session(&self, profile: Option<String>) -> Arc<Session> {
-        self.sessions.open(profile)
+        self.sessions.open(profile, &self.mail)
+    }
+
+    /// Adds notices to an answer: `own` of this very call, and what waits for the caller's session or owner.
+    pub async fn deliver(&self, caller: &Caller, answer: &mut Value, own: Vec<Value>) {
+        self.mail.deliver(caller, answer, own).await;
     }
 
     /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).

@@ -94,7 +94,7 @@ pub async fn call(
     };
     // Nobody reads an answer to a cancelled request.
     if !caller.cancel.is_cancelled() && !verbatim {
-        caller.session.mailbox.attach(&mut result, notices);
+        gateway.deliver(caller, &mut result, notices).await;
     }
     Answer::Result(result)
 }

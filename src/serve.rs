@@ -134,6 +134,7 @@ fn connect_recalled(gateway: &Arc<Gateway>) {
     tokio::spawn(async move {
         let _ = tokio::time::timeout(RECALL_LIMIT, gateway.searchable()).await;
         gateway.connect();
+        gateway.keep_time();
     });
 }
 
@@ -569,8 +570,15 @@ impl ServerHandler for NonetServer {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let mut lists = AnnouncedLists::new(self);
-        // In a task that does not hold the session: the session ends with this handler.
+        // In tasks that do not hold the session: the session ends with this handler.
         let ended = self.ended.clone();
+        let (mut notices, level, peer) =
+            (self.session.follow_notices(), self.log_level.clone(), context.peer.clone());
+        tokio::spawn(ended.clone().run_until_cancelled_owned(async move {
+            while let Some(notice) = notices.recv().await {
+                in_flight::tell_notice(&peer, notice, level.get()).await;
+            }
+        }));
         tokio::spawn(ended.run_until_cancelled_owned(async move {
             while let Some(changed) = lists.changed().await {
                 if tell_changed(&context.peer, &changed).await.is_err() {

@@ -1,10 +1,12 @@
 //! Notices for one session: what its client should know, but did not ask for.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
+use super::mail::Mail;
 use crate::results::json_len;
 
 /// How many notices wait for one session; the oldest go first.
@@ -12,60 +14,128 @@ const MAX_NOTICES: usize = 50;
 /// How many bytes of notices go out with one answer; the rest goes with the next.
 const MAX_BYTES: usize = 8_000;
 
+/// Copies of notices that wait for their follower.
+const FOLLOWED: usize = 64;
+
 /// The notices that wait for the next answer.
 #[derive(Debug, Default)]
-pub struct Mailbox(Mutex<Queue>);
+pub struct Mailbox {
+    queue: Mutex<Queue>,
+    /// Where lasting notices go that the session was not told, with their owner.
+    mail: Option<(Arc<Mail>, Box<str>)>,
+    /// Where copies of lasting notices go.
+    follower: Mutex<Option<mpsc::Sender<Value>>>,
+}
+
+/// A notice that waits.
+#[derive(Debug)]
+pub(super) struct Letter {
+    pub notice: Value,
+    /// The id under which the store keeps the notice, if it does.
+    pub kept: Option<String>,
+}
+
+impl From<Value> for Letter {
+    fn from(notice: Value) -> Self {
+        Self { notice, kept: None }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<Value>,
+    waiting: VecDeque<Letter>,
     /// How many were dropped since the last answer.
     lost: usize,
 }
 
 impl Mailbox {
     /// Adds a notice; drops the oldest one where too many wait.
-    pub fn post(&self, notice: Value) {
-        let mut queue = self.0.lock();
+    pub fn post(&self, letter: impl Into<Letter>) {
+        let letter = letter.into();
+        if letter.kept.is_some()
+            && let Some(follower) = &*self.follower.lock()
+        {
+            let _ = follower.try_send(letter.notice.clone());
+        }
+        let mut queue = self.queue.lock();
         if queue.waiting.len() == MAX_NOTICES {
             queue.waiting.pop_front();
             queue.lost += 1;
         }
-        queue.waiting.push_back(notice);
+        queue.waiting.push_back(letter);
     }
 
-    /// Removes the notices of a task whose result the client has.
-    pub fn withdraw(&self, task: &str) {
-        self.0.lock().waiting.retain(|notice| notice["task_id"] != task);
+    /// Removes the notices of a task whose result the client has. Returns the ids of those in the store.
+    pub fn withdraw(&self, task: &str) -> Vec<String> {
+        let mut withdrawn = Vec::new();
+        self.queue.lock().waiting.retain_mut(|letter| {
+            let other = letter.notice["task_id"] != task;
+            if !other {
+                withdrawn.extend(letter.kept.take());
+            }
+            other
+        });
+        withdrawn
+    }
+
+    /// A mailbox whose lasting notices go back to `mail` when the session ends.
+    pub fn with_mail(mail: Arc<Mail>, owner: &str) -> Self {
+        Self { queue: Mutex::default(), mail: Some((mail, owner.into())), follower: Mutex::default() }
+    }
+
+    /// Sends a copy of each lasting notice from now on. One follower at a time; copies that it is too slow for are dropped.
+    pub fn follow(&self) -> mpsc::Receiver<Value> {
+        let (to, copies) = mpsc::channel(FOLLOWED);
+        *self.follower.lock() = Some(to);
+        copies
+    }
+
+    /// Where its lasting notices go when the session ends.
+    pub fn mail(&self) -> Option<&Arc<Mail>> {
+        self.mail.as_ref().map(|(mail, _)| mail)
     }
 
     /// How many notices wait.
     pub fn waiting(&self) -> usize {
-        self.0.lock().waiting.len()
+        self.queue.lock().waiting.len()
     }
 
     /// Adds notices to an answer, as a last text block: `own` of this very call, then the waiting ones, each once, in order.
-    /// Notices that would make the block too long wait for the next answer.
-    pub fn attach(&self, answer: &mut Value, own: Vec<Value>) {
-        let mut queue = self.0.lock();
+    /// Notices that would make the block too long wait for the next answer. Returns the ids of those in the store.
+    pub fn attach(&self, answer: &mut Value, own: Vec<Value>) -> Vec<String> {
+        let mut told = Vec::new();
+        let mut queue = self.queue.lock();
         if queue.waiting.is_empty() && own.is_empty() {
-            return;
+            return told;
         }
-        let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) else { return };
+        let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) else { return told };
         let mut all = own;
         if queue.lost > 0 {
             all.push(json!({ "kind": "notices_lost", "count": std::mem::take(&mut queue.lost) }));
         }
         let mut left = MAX_BYTES;
         while let Some(next) = queue.waiting.front() {
-            let size = json_len(next);
+            let size = json_len(&next.notice);
             if size > left && !all.is_empty() {
                 break;
             }
             left = left.saturating_sub(size);
-            all.extend(queue.waiting.pop_front());
+            if let Some(letter) = queue.waiting.pop_front() {
+                told.extend(letter.kept);
+                all.push(letter.notice);
+            }
         }
         content.push(json!({ "type": "text", "text": json!({ "notices": all }).to_string() }));
+        told
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        if let Some((mail, owner)) = &self.mail {
+            let untold = self.queue.get_mut().waiting.drain(..).filter_map(|letter| letter.kept).collect();
+            mail.returned(owner, untold);
+        }
     }
 }
 

@@ -159,11 +159,20 @@ pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: Value)
 /// Makes running work a job of this caller, who gets a notice of its end.
 fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<Value>) -> Result<Arc<Job>, Full> {
     let session = Arc::downgrade(&caller.session);
+    let owner = caller.session.owner().to_owned();
+    // The user of this machine may use a task from the next session. Other clients lose their tasks with their sessions.
+    let mail = caller.session.mail().filter(|_| caller.local).cloned();
     // A client that follows the task in its own protocol asks for its end.
     let wants_notice = caller.as_task == AsTask::Never;
     let announce = move |job: &Arc<Job>| {
-        if let Some(session) = session.upgrade().filter(|_| wants_notice && !job.is_awaited()) {
-            session.mailbox.post(job.summary().into_notice());
+        if !wants_notice || job.is_awaited() {
+            return;
+        }
+        let notice = job.summary().into_notice();
+        match (mail, session.upgrade()) {
+            (Some(mail), _) => mail.post(&owner, Some(&session), notice),
+            (None, Some(session)) => session.notify(notice),
+            (None, None) => {}
         }
     };
     jobs.adopt(start, running, announce)

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{mailbox::Mailbox, prompts_resources::Links};
+use super::{mail::Mail, mailbox::Mailbox, prompts_resources::Links};
 use crate::{
     config::{ClientLimits, ServerSettings},
     downstream::{ClientChannel, Connection, ELICITATION},
@@ -31,7 +31,7 @@ pub struct Session {
     pub profile: Option<String>,
     client: OnceLock<Box<str>>,
     /// What it has yet to be told.
-    pub mailbox: Mailbox,
+    pub(super) mailbox: Mailbox,
     /// Tools that the user allowed for the rest of the session.
     approved: Mutex<HashMap<Arc<str>, String>>,
     /// Tools that it loaded by name: they rank higher for the rest of the session.
@@ -54,11 +54,36 @@ impl Drop for OwnConnection {
     }
 }
 
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Session {
     /// A new session under a profile.
     pub fn new(profile: Option<String>) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), profile, ..Self::default() })
+        Arc::new(Self { id: next_id(), profile, ..Self::default() })
+    }
+
+    /// A new session under a profile. What it is not told of lasting notices is told the next session of its owner.
+    pub(super) fn with_mail(profile: Option<String>, mail: Arc<Mail>) -> Arc<Self> {
+        let mailbox = Mailbox::with_mail(mail, profile.as_deref().unwrap_or_default());
+        Arc::new(Self { id: next_id(), profile, mailbox, ..Self::default() })
+    }
+
+    /// Sends a copy of each lasting notice from now on.
+    pub fn follow_notices(&self) -> mpsc::Receiver<Value> {
+        self.mailbox.follow()
+    }
+
+    /// Where its lasting notices go.
+    pub(super) fn mail(&self) -> Option<&Arc<Mail>> {
+        self.mailbox.mail()
+    }
+
+    /// Whose session it is, as the store knows owners: its profile, or an empty string without one.
+    pub(super) fn owner(&self) -> &str {
+        self.profile.as_deref().unwrap_or_default()
     }
 
     /// Tells the session something with its next answer.

@@ -6,6 +6,7 @@ use dashmap::DashMap;
 use serde_json::Value;
 
 use super::{
+    mail::Mail,
     prompts_resources::Links,
     session::{Caller, Session},
 };
@@ -20,8 +21,8 @@ pub(super) struct Sessions {
 
 impl Sessions {
     /// Opens a session under a profile. It closes with its last `Arc`.
-    pub fn open(&self, profile: Option<String>) -> Arc<Session> {
-        let session = Session::new(profile);
+    pub fn open(&self, profile: Option<String>, mail: &Arc<Mail>) -> Arc<Session> {
+        let session = Session::with_mail(profile, mail.clone());
         self.open.retain(|_, session| session.strong_count() > 0);
         self.open.insert(session.id, Arc::downgrade(&session));
         session
@@ -67,13 +68,23 @@ impl Sessions {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{
+        super::{mail, servers::Life},
+        *,
+    };
+    use crate::{
+        clock::Clock,
+        store::{Retention, SqliteStore},
+    };
 
     #[test]
     fn sessions_end_with_their_last_owner() {
         let sessions = Sessions::default();
-        let first = sessions.open(None);
-        let second = sessions.open(Some("p".into()));
+        let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
+        let store = SqliteStore::new(None, retention, Clock::default());
+        let mail = mail::Mail::new(Arc::new(store), Life::default());
+        let first = sessions.open(None, &mail);
+        let second = sessions.open(Some("p".into()), &mail);
         first.is_of("one");
         assert_eq!(sessions.clients(), [(first.id, "one".to_string(), None)]);
         sessions.notify_unrestricted(&json!({}));

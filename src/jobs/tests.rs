@@ -177,40 +177,47 @@ async fn the_end_is_announced_once_and_says_whether_somebody_waited() {
     }
 }
 
-#[tokio::test]
-async fn another_run_knows_what_ended_and_what_was_lost() {
+#[test]
+fn another_run_knows_what_ended_and_what_was_lost() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let clock = Clock::default();
-    let before = Jobs::new(store(Some(&folder), &clock), clock.clone());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mine = owner(Some(1), None, true);
-    let done = before.adopt(start(mine.clone()), tokio::spawn(async { json!({ "content": [] }) }), |_| {});
-    let done = done.expect("there is room");
-    done.wait(HOUR).await.expect("it ends");
-    let hangs = tokio::spawn(std::future::pending());
-    let lost = before.adopt(start(mine.clone()), hangs, |_| {}).expect("there is room");
-    let in_store = async |jobs: &Jobs, id: &str| jobs.store.job(id, "").await.expect("readable").is_some();
-    while !in_store(&before, &lost.id).await {
-        tokio::task::yield_now().await;
-    }
-
-    // As after a restart in a container, where the process number is the same.
-    clock.advance(Duration::from_secs(60));
-    let after = Jobs::new(store(Some(&folder), &clock), clock.clone());
     let client = owner(Some(7), None, true);
-    let states = async |owner: &JobOwner, limit| -> Vec<TaskState> {
+    let after = Jobs::new(store(Some(&folder), &clock), clock.clone());
+    let earlier = async |owner: &JobOwner, limit| -> Vec<TaskState> {
         after.earlier(owner, limit).await.into_iter().map(|task| task.state).collect()
     };
-    assert_eq!(states(&client, 10).await, [TaskState::Lost, TaskState::Completed]);
-    assert_eq!(states(&client, 1).await, [TaskState::Lost]);
-    assert_eq!(states(&owner(Some(7), Some("work"), true), 10).await, []);
-    assert_eq!(states(&owner(None, None, true), 10).await, [], "no list without a session");
-    let found = json!(after.find(&lost.id, &client).await.expect("it is known"));
-    assert_eq!(found["state"], "lost");
-    assert!(found["message"].is_string() && found["elapsed_ms"].as_u64() >= Some(60_000), "{found}");
-    assert!(after.find(&lost.id, &owner(Some(7), Some("work"), true)).await.is_none());
-    // The first gateway still has its lease: for it, the job runs.
-    let row = before.store.job(&lost.id, "").await.expect("readable").expect("there");
-    assert!(row.leased && before.earlier(&client, 10).await.is_empty());
+
+    let first = runtime();
+    let lost = first.block_on(async {
+        let before = Jobs::new(store(Some(&folder), &clock), clock.clone());
+        let done =
+            before.adopt(start(mine.clone()), tokio::spawn(async { json!({ "content": [] }) }), |_| {});
+        done.expect("there is room").wait(HOUR).await.expect("it ends");
+        let hangs = tokio::spawn(std::future::pending());
+        let lost = before.adopt(start(mine.clone()), hangs, |_| {}).expect("there is room");
+        while before.store.job(&lost.id, "").await.expect("readable").is_none() {
+            tokio::task::yield_now().await;
+        }
+        // As long as the first gateway runs, so does its job.
+        assert!(after.store.job(&lost.id, "").await.expect("readable").expect("there").leased);
+        assert_eq!(earlier(&client, 10).await, [], "its tasks are its own to list");
+        lost.id.clone()
+    });
+    drop(first);
+
+    clock.advance(Duration::from_secs(60));
+    runtime().block_on(async {
+        assert_eq!(earlier(&client, 10).await, [TaskState::Lost, TaskState::Completed]);
+        assert_eq!(earlier(&client, 1).await, [TaskState::Lost]);
+        assert_eq!(earlier(&owner(Some(7), Some("work"), true), 10).await, []);
+        assert_eq!(earlier(&owner(None, None, true), 10).await, [], "no list without a session");
+        let found = json!(after.find(&lost, &client).await.expect("it is known"));
+        assert_eq!(found["state"], "lost");
+        assert!(found["message"].is_string() && found["elapsed_ms"].as_u64() >= Some(60_000), "{found}");
+        assert!(after.find(&lost, &owner(Some(7), Some("work"), true)).await.is_none());
+    });
 }
 
 /// A store that takes its time, or fails.

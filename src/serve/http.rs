@@ -80,6 +80,7 @@ pub async fn serve_http(
     tokio::spawn(doors.clone().follow());
     let router = router(doors).merge(page::router(&gateway, token));
     gateway.connect();
+    gateway.keep_time();
     ready(Serving { address, page: link });
     let listener = listener.tap_io(|socket| {
         if let Err(error) = socket.set_nodelay(true) {

@@ -270,6 +270,11 @@ async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
     }
 }
 
+/// Sends a notice as a log message of Nonet's own, for clients that show these to people.
+pub(super) async fn tell_notice(peer: &Peer<RoleServer>, notice: Value, level: LogLevel) {
+    tell(peer, json!({ "level": "notice", "logger": "nonet", "data": notice }), Some(level)).await;
+}
+
 impl<T: Send + 'static> Parking<T> {
     /// Parks a request until its client answers. Returns the request if it cannot be parked.
     fn park(

@@ -131,7 +131,7 @@ fn what_was_learned_outlives_the_gateway_and_is_explained() {
 
     let output = command(folder.path()).arg("forget").output().expect("nonet runs");
     let said = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(said.starts_with("deleted 1 search outcome "), "{said}");
+    assert!(said.starts_with("deleted 1 search outcome, "), "{said}");
     let output = command(folder.path()).args(["search", QUERY, "--explain", "--json"]).output();
     let text = String::from_utf8(output.expect("nonet runs").stdout).expect("UTF-8");
     assert!(!text.contains("learned_from"), "{text}");

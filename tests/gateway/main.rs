@@ -42,6 +42,7 @@ mod lists;
 mod load;
 mod names;
 mod next_steps;
+mod notices;
 mod oversized;
 mod page;
 mod parallel;

@@ -159,13 +159,13 @@ async fn task(
         // The result as the call itself would have given it.
         TaskState::Completed | TaskState::Failed if arguments.wait => {
             let result = result().await?;
-            caller.session.mailbox.withdraw(id);
+            gateway.mail.withdraw(&caller.session, id);
             return Ok(result);
         }
         // The calls of a run_parallel that ended before it was cancelled.
         TaskState::Cancelled if arguments.wait => match result().await {
             Ok(result) if !is_error(&result) => {
-                caller.session.mailbox.withdraw(id);
+                gateway.mail.withdraw(&caller.session, id);
                 return Ok(result);
             }
             _ => task,

@@ -1,0 +1,36 @@
+//! What is to come: acts on records when they are due, and finds the notices of other gateways.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Gateway;
+
+/// How often the store is looked at: what other gateways of the user put there, or left behind, is found within this time.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Gateway {
+    /// Looks after what is due, until the gateway stops. A second call does nothing.
+    pub fn keep_time(self: &Arc<Self>) {
+        if self.keeps_time.set(()).is_err() {
+            return;
+        }
+        let gateway = self.clone();
+        self.servers.life.tasks.spawn(async move {
+            let stop = gateway.stopping().clone();
+            loop {
+                gateway.look_ahead().await;
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+        });
+    }
+
+    async fn look_ahead(self: &Arc<Self>) {
+        match self.records.agenda().await {
+            Ok(Some(agenda)) => self.mail.note(&agenda),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "the store cannot say what is due"),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Notices that must arrive: kept in the store until an answer has carried them.
+//!
+//! A notice for an open session waits in its mailbox, and in the store in case the gateway or the session ends first. A notice
+//! that no session waits for is told by the next answer to any session of its owner, of whichever gateway. All writes go
+//! through one task, in order, so that a notice is told once.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, mpsc, oneshot};
+
+use super::{
+    mailbox::Letter,
+    servers::Life,
+    session::{Caller, Session},
+};
+use crate::store::{Agenda, Most, NewRecord, RecordKind, Records};
+
+/// How many notices of an owner are kept; the oldest go first.
+const MOST_NOTICES: usize = 200;
+/// How many notices go from the store to a session at a time.
+const AT_A_TIME: usize = 50;
+/// Writes that wait. Beyond it, a notice for an open session is kept in memory only.
+const QUEUE: usize = 1_000;
+/// How long an answer waits for the store.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The id of the record that counts the notices of an owner that were dropped.
+const LOST: &str = "lost";
+
+/// The notices that must arrive.
+#[derive(Debug)]
+pub(super) struct Mail {
+    records: Arc<dyn Records>,
+    life: Life,
+    /// The owners with notices that no gateway holds.
+    waiting: Mutex<BTreeSet<String>>,
+    /// Whether the store was asked for them.
+    known: OnceCell<()>,
+    writer: OnceLock<mpsc::Sender<Write>>,
+}
+
+/// What the writer does.
+#[derive(Debug)]
+enum Write {
+    Put(NewRecord),
+    /// Removes notices that were told.
+    Remove(String, Vec<String>, Option<oneshot::Sender<()>>),
+    /// Lets go of notices whose session has ended.
+    Free(String, Vec<String>),
+    /// Takes notices that no gateway holds.
+    Take(String, oneshot::Sender<Vec<Value>>),
+}
+
+impl Mail {
+    pub fn new(records: Arc<dyn Records>, life: Life) -> Arc<Self> {
+        let (waiting, known, writer) = (Mutex::default(), OnceCell::new(), OnceLock::new());
+        Arc::new(Self { records, life, waiting, known, writer })
+    }
+
+    /// Posts a notice to a session if it is open, else to the next session of its owner.
+    pub fn post(&self, owner: &str, session: Option<&Weak<Session>>, notice: Value) {
+        let session = session.and_then(Weak::upgrade);
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let record = NewRecord {
+            owner: owner.into(),
+            id: id.clone(),
+            held: session.is_some(),
+            ..NewRecord::new(RecordKind::Notice, notice.clone())
+        };
+        let kept = self.write(Write::Put(record));
+        match session {
+            Some(session) => session.mailbox.post(Letter { notice, kept: kept.then_some(id) }),
+            None if kept => drop(self.waiting.lock().insert(owner.into())),
+            None => tracing::warn!(owner, %notice, "a notice is lost: too many wait to be kept"),
+        }
+    }
+
+    /// Takes back what a session was not told before it ended.
+    pub fn returned(&self, owner: &str, ids: Vec<String>) {
+        if !ids.is_empty() && self.write(Write::Free(owner.into(), ids)) {
+            self.waiting.lock().insert(owner.into());
+        }
+    }
+
+    /// Removes notices that need not be told any more.
+    pub fn withdraw(&self, session: &Session, task: &str) {
+        let ids = session.mailbox.withdraw(task);
+        if !ids.is_empty() {
+            self.write(Write::Remove(session.owner().into(), ids, None));
+        }
+    }
+
+    /// Adds notices to an answer: `own` of this very call, and what waits for its session or its owner.
+    pub async fn deliver(&self, caller: &Caller, answer: &mut Value, own: Vec<Value>) {
+        let (session, owner) = (&caller.session, caller.session.owner());
+        self.read().await;
+        if self.waiting.lock().contains(owner) {
+            for notice in self.take(owner).await {
+                session.mailbox.post(Letter { notice, kept: None });
+            }
+        }
+        let told = session.mailbox.attach(answer, own);
+        if !told.is_empty() {
+            let (done, removed) = oneshot::channel();
+            if self.write(Write::Remove(owner.into(), told, Some(done))) {
+                let _ = tokio::time::timeout(PATIENCE, removed).await;
+            }
+        }
+    }
+
+    /// Notes for whom notices wait in the store.
+    pub fn note(&self, agenda: &Agenda) {
+        if !agenda.notices.is_empty() {
+            self.waiting.lock().extend(agenda.notices.keys().cloned());
+        }
+    }
+
+    /// Asks the store once, so that the first answer knows of earlier notices.
+    async fn read(&self) {
+        let read = async || match self.records.agenda().await {
+            Ok(Some(agenda)) => self.note(&agenda),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "earlier notices cannot be read"),
+        };
+        self.known.get_or_init(read).await;
+    }
+
+    async fn take(&self, owner: &str) -> Vec<Value> {
+        let (reply, taken) = oneshot::channel();
+        // Before the store is asked: a notice that is posted meanwhile counts for the next answer.
+        self.waiting.lock().remove(owner);
+        if !self.write(Write::Take(owner.into(), reply)) {
+            self.waiting.lock().insert(owner.into());
+            return Vec::new();
+        }
+        let taken = taken.await.unwrap_or_default();
+        if taken.len() >= AT_A_TIME {
+            self.waiting.lock().insert(owner.into());
+        }
+        taken
+    }
+
+    /// Queues a write; false if the queue is full.
+    fn write(&self, write: Write) -> bool {
+        let start = || {
+            let (sender, queue) = mpsc::channel(QUEUE);
+            self.life.tasks.spawn(keep(self.records.clone(), queue, self.life.clone()));
+            sender
+        };
+        self.writer.get_or_init(start).try_send(write).is_ok()
+    }
+}
+
+/// Does the writes, one after the other. What waits when the gateway stops is still done.
+async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life: Life) {
+    loop {
+        let next = tokio::select! {
+            biased;
+            next = queue.recv() => next,
+            () = life.stop.cancelled() => queue.try_recv().ok(),
+        };
+        let Some(write) = next else { return };
+        let done = match write {
+            Write::Put(record) => put(&*records, record).await,
+            Write::Remove(owner, ids, done) => {
+                let mut result = Ok(());
+                for id in ids {
+                    result = result.and(records.take(RecordKind::Notice, &owner, &id).await.map(drop));
+                }
+                if let Some(done) = done {
+                    let _ = done.send(());
+                }
+                result
+            }
+            Write::Free(owner, ids) => records.free(RecordKind::Notice, &owner, ids).await,
+            Write::Take(owner, reply) => {
+                let taken = records.take_free(RecordKind::Notice, &owner, AT_A_TIME).await;
+                taken.map(|taken| drop(reply.send(taken.into_iter().map(|record| record.body).collect())))
+            }
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "a notice is not in the store");
+        }
+    }
+}
+
+/// Puts a notice and counts those that were dropped for it.
+async fn put(records: &dyn Records, record: NewRecord) -> Result<(), crate::store::StoreError> {
+    let owner = record.owner.clone();
+    let dropped = records.put(record, Most::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
+    if dropped == 0 {
+        return Ok(());
+    }
+    let before = records.take(RecordKind::Notice, &owner, LOST).await?;
+    let mut count = before.and_then(|record| record.body["count"].as_u64()).unwrap_or_default();
+    let mut more = dropped;
+    // The count takes the place of a notice itself, when it is put for the first time.
+    while more > 0 {
+        count += more as u64;
+        let body = json!({ "kind": "notices_lost", "count": count });
+        let (owner, id) = (owner.clone(), LOST.into());
+        let lost = NewRecord { owner, id, held: false, ..NewRecord::new(RecordKind::Notice, body) };
+        more = records.put(lost, Most::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::Clock,
+        store::{Retention, SqliteStore},
+    };
+
+    fn mail(folder: &tempfile::TempDir) -> Arc<Mail> {
+        let retention = Retention { bytes: 1 << 20, age: Duration::MAX };
+        let store = SqliteStore::new(Some(folder.path().into()), retention, Clock::default());
+        Mail::new(Arc::new(store), Life::default())
+    }
+
+    fn session(mail: &Arc<Mail>, profile: Option<&str>) -> Arc<Session> {
+        Session::with_mail(profile.map(Into::into), mail.clone())
+    }
+
+    /// What the next answer to a session tells, each notice as its `n`.
+    async fn next(mail: &Mail, session: &Arc<Session>) -> Vec<u64> {
+        let caller = Caller { session: session.clone(), ..Caller::default() };
+        let mut answer = json!({ "content": [] });
+        mail.deliver(&caller, &mut answer, Vec::new()).await;
+        let Some(text) = answer["content"][0]["text"].as_str() else { return Vec::new() };
+        let block: Value = serde_json::from_str(text).expect("JSON");
+        let notices = block["notices"].as_array().expect("notices");
+        notices.iter().map(|notice| notice["n"].as_u64().expect("a number")).collect()
+    }
+
+    #[tokio::test]
+    async fn a_notice_arrives_once_whoever_is_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mail = mail(&folder);
+        let (one, other) = (session(&mail, None), session(&mail, None));
+        let stranger = session(&mail, Some("p"));
+        mail.post("", Some(&Arc::downgrade(&one)), json!({ "n": 1 }));
+        mail.post("", None, json!({ "n": 2 }));
+        assert_eq!(next(&mail, &stranger).await, [0; 0]);
+        assert_eq!(next(&mail, &other).await, [2]);
+        assert_eq!(next(&mail, &one).await, [1]);
+        assert_eq!((next(&mail, &one).await, next(&mail, &other).await), (vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn what_a_session_was_not_told_the_next_one_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = mail(&folder);
+        let one = session(&first, None);
+        first.post("", Some(&Arc::downgrade(&one)), json!({ "n": 1 }));
+        first.post("", Some(&Arc::downgrade(&one)), json!({ "n": 2 }));
+        assert_eq!(next(&first, &one).await, [1, 2]);
+        first.post("", Some(&Arc::downgrade(&one)), json!({ "n": 3 }));
+        drop(one);
+        assert_eq!(next(&first, &session(&first, None)).await, [3]);
+
+        // The gateway ends before it can tell.
+        let two = session(&first, None);
+        first.post("", Some(&Arc::downgrade(&two)), json!({ "n": 4 }));
+        first.post("", None, json!({ "n": 5 }));
+        first.life.end().await;
+        let second = mail(&folder);
+        assert_eq!(next(&second, &session(&second, None)).await, [5], "the first gateway still holds 4");
+        drop((two, first));
+        second.note(&second.records.agenda().await.expect("readable").expect("there are records"));
+        assert_eq!(next(&second, &session(&second, None)).await, [4]);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_make_room_and_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mail = mail(&folder);
+        for n in 0..MOST_NOTICES + 3 {
+            mail.post("", None, json!({ "kind": "reminder", "n": n }));
+        }
+        let mut told = Vec::new();
+        while told.len() < MOST_NOTICES {
+            let some = mail.take("").await;
+            assert!(!some.is_empty() && some.len() <= AT_A_TIME);
+            told.extend(some);
+        }
+        // The count is one of those that are kept.
+        assert_eq!(told.last(), Some(&json!({ "kind": "notices_lost", "count": 4 })));
+        assert_eq!((&told[0]["n"], told.len()), (&json!(4), MOST_NOTICES));
+        assert!(mail.take("").await.is_empty());
+    }
+}
