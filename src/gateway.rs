@@ -71,8 +71,9 @@ pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
 pub use interrupt::Interrupt;
+pub use mail::Follower;
 use mail::Mail;
-pub use prompts_resources::Page;
+pub use prompts_resources::{FollowedResource, Page};
 use publisher::Publisher;
 pub use questions::AskArguments;
 use questions::Questions;
@@ -270,6 +271,11 @@ impl Gateway {
     /// Adds notices to an answer: `own` of this very call, and what waits for the caller's session or owner.
     pub async fn deliver(&self, caller: &Caller, answer: &mut Value, own: Vec<Value>) {
         self.mail.deliver(caller, answer, own).await;
+    }
+
+    /// Follows the lasting notices for a session as they are posted.
+    pub fn follow_notices(&self, session: &Session) -> Follower {
+        self.mail.follow(session)
     }
 
     /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).

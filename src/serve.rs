@@ -573,10 +573,12 @@ impl ServerHandler for NonetServer {
         // In tasks that do not hold the session: the session ends with this handler.
         let ended = self.ended.clone();
         let (mut notices, level, peer) =
-            (self.session.follow_notices(), self.log_level.clone(), context.peer.clone());
+            (self.gateway.follow_notices(&self.session), self.log_level.clone(), context.peer.clone());
         tokio::spawn(ended.clone().run_until_cancelled_owned(async move {
-            while let Some(notice) = notices.recv().await {
-                in_flight::tell_notice(&peer, notice, level.get()).await;
+            while let Some(notice) = notices.next().await {
+                if let Some(notice) = notice {
+                    in_flight::tell_notice(&peer, &notice, level.get()).await;
+                }
             }
         }));
         tokio::spawn(ended.run_until_cancelled_owned(async move {

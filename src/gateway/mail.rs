@@ -2,7 +2,7 @@
 //!
 //! A notice for an open session waits in its mailbox, and in the store in case the gateway or the session ends first. A notice
 //! that no session waits for is told by the next answer to any session of its owner, of whichever gateway. All writes go
-//! through one task, in order, so that a notice is told once.
+//! through one task, in order, so that a notice is told once. Clients may follow the notices as they are posted, too.
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::{OnceCell, broadcast, mpsc, oneshot};
 
 use super::{
     mailbox::Letter,
@@ -29,6 +29,8 @@ const AT_A_TIME: usize = 50;
 const QUEUE: usize = 1_000;
 /// How long an answer waits for the store.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Posted notices that wait for a slow follower; the oldest are dropped first.
+const FOLLOWED: usize = 64;
 /// The id of the record that counts the notices of an owner that were dropped.
 const LOST: &str = "lost";
 
@@ -42,6 +44,43 @@ pub(super) struct Mail {
     /// Whether the store was asked for them.
     known: OnceCell<()>,
     writer: OnceLock<mpsc::Sender<Write>>,
+    posted: broadcast::Sender<Posted>,
+}
+
+/// A notice as it was posted.
+#[derive(Clone, Debug)]
+struct Posted {
+    owner: Arc<str>,
+    /// The session that it was posted to; none if it was posted to whichever session comes next.
+    session: Option<u64>,
+    notice: Arc<Value>,
+}
+
+/// The notices of one session as they are posted.
+#[derive(Debug)]
+pub struct Follower {
+    owner: Arc<str>,
+    session: u64,
+    posted: broadcast::Receiver<Posted>,
+}
+
+impl Follower {
+    /// Waits for the next notice; none if some were dropped, because this follower was too slow. The outer none: the gateway
+    /// has ended.
+    pub async fn next(&mut self) -> Option<Option<Arc<Value>>> {
+        loop {
+            match self.posted.recv().await {
+                Ok(posted) => {
+                    let is_mine = posted.session.map_or(posted.owner == self.owner, |id| id == self.session);
+                    if is_mine {
+                        return Some(Some(posted.notice));
+                    }
+                }
+                Err(broadcast::error::RecvError::Lagged(_)) => return Some(None),
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
 }
 
 /// What the writer does.
@@ -59,12 +98,19 @@ enum Write {
 impl Mail {
     pub fn new(records: Arc<dyn Records>, life: Life) -> Arc<Self> {
         let (waiting, known, writer) = (Mutex::default(), OnceCell::new(), OnceLock::new());
-        Arc::new(Self { records, life, waiting, known, writer })
+        Arc::new(Self { records, life, waiting, known, writer, posted: broadcast::channel(FOLLOWED).0 })
     }
 
     /// Posts a notice to a session if it is open, else to the next session of its owner.
     pub fn post(&self, owner: &str, session: Option<&Weak<Session>>, notice: Value) {
         let session = session.and_then(Weak::upgrade);
+        let posted = Posted {
+            owner: owner.into(),
+            session: session.as_ref().map(|session| session.id),
+            notice: Arc::new(notice.clone()),
+        };
+        // Fails if nobody follows.
+        let _ = self.posted.send(posted);
         let id = uuid::Uuid::new_v4().simple().to_string();
         let record = NewRecord {
             owner: owner.into(),
@@ -78,6 +124,11 @@ impl Mail {
             None if kept => drop(self.waiting.lock().insert(owner.into())),
             None => tracing::warn!(owner, %notice, "a notice is lost: too many wait to be kept"),
         }
+    }
+
+    /// Follows the notices of a session, and those of its owner that any session may be told.
+    pub fn follow(&self, session: &Session) -> Follower {
+        Follower { owner: session.owner().into(), session: session.id, posted: self.posted.subscribe() }
     }
 
     /// Takes back what a session was not told before it ended.

@@ -4,7 +4,6 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use super::mail::Mail;
 use crate::results::json_len;
@@ -14,17 +13,12 @@ const MAX_NOTICES: usize = 50;
 /// How many bytes of notices go out with one answer; the rest goes with the next.
 const MAX_BYTES: usize = 8_000;
 
-/// Copies of notices that wait for their follower.
-const FOLLOWED: usize = 64;
-
 /// The notices that wait for the next answer.
 #[derive(Debug, Default)]
 pub struct Mailbox {
     queue: Mutex<Queue>,
     /// Where lasting notices go that the session was not told, with their owner.
     mail: Option<(Arc<Mail>, Box<str>)>,
-    /// Where copies of lasting notices go.
-    follower: Mutex<Option<mpsc::Sender<Value>>>,
 }
 
 /// A notice that waits.
@@ -51,18 +45,12 @@ struct Queue {
 impl Mailbox {
     /// Adds a notice; drops the oldest one where too many wait.
     pub fn post(&self, letter: impl Into<Letter>) {
-        let letter = letter.into();
-        if letter.kept.is_some()
-            && let Some(follower) = &*self.follower.lock()
-        {
-            let _ = follower.try_send(letter.notice.clone());
-        }
         let mut queue = self.queue.lock();
         if queue.waiting.len() == MAX_NOTICES {
             queue.waiting.pop_front();
             queue.lost += 1;
         }
-        queue.waiting.push_back(letter);
+        queue.waiting.push_back(letter.into());
     }
 
     /// Removes the notices of a task whose result the client has. Returns the ids of those in the store.
@@ -80,14 +68,7 @@ impl Mailbox {
 
     /// A mailbox whose lasting notices go back to `mail` when the session ends.
     pub fn with_mail(mail: Arc<Mail>, owner: &str) -> Self {
-        Self { queue: Mutex::default(), mail: Some((mail, owner.into())), follower: Mutex::default() }
-    }
-
-    /// Sends a copy of each lasting notice from now on. One follower at a time; copies that it is too slow for are dropped.
-    pub fn follow(&self) -> mpsc::Receiver<Value> {
-        let (to, copies) = mpsc::channel(FOLLOWED);
-        *self.follower.lock() = Some(to);
-        copies
+        Self { queue: Mutex::default(), mail: Some((mail, owner.into())) }
     }
 
     /// Where its lasting notices go when the session ends.

@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, gate::Gate, session::Caller};
+use super::{Gateway, gate::Gate, mail::Follower, session::Caller};
 use crate::{
+    catalog::GATEWAY,
     downstream::{CallError, Connection, Control, LogLevel, ResourceSubscription},
     prompts_resources::{OfferedItem, PromptsResources, UriTarget, named_uri},
 };
@@ -25,6 +26,9 @@ const LIST_WAIT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(50);
 /// The entries in one page of a list.
 const PAGE: usize = 1_000;
+/// The notices for a client, by the URI of [`named_uri`] for Nonet's own category. Not in the list of resources, which is the
+/// servers'.
+const NOTICES: &str = "notices";
 /// In the range that JSON-RPC leaves to applications: the server is down.
 const SERVER_DOWN: ErrorCode = ErrorCode(-31_000);
 
@@ -54,6 +58,24 @@ impl Links {
 
     fn of(&self, uri: &str) -> Option<Arc<str>> {
         self.0.lock().of.get(uri).cloned()
+    }
+}
+
+/// A resource that a client follows.
+pub enum FollowedResource {
+    /// A server's.
+    OfServer(ResourceSubscription),
+    /// The notices for the client.
+    Notices(Follower),
+}
+
+impl FollowedResource {
+    /// Waits for the next change. Returns `None` once its server's connection is retired, or the gateway has ended.
+    pub async fn updated(&mut self) -> Option<()> {
+        match self {
+            Self::OfServer(subscription) => subscription.updated().await,
+            Self::Notices(notices) => notices.next().await.map(drop),
+        }
     }
 }
 
@@ -155,6 +177,9 @@ impl Gateway {
 
     /// Returns a server's answer to `resources/read`, with the URIs that the client uses.
     pub async fn read_resource(&self, caller: &Caller, uri: &str) -> Result<Value, ErrorData> {
+        if uri == named_uri(GATEWAY, NOTICES) {
+            return Ok(self.read_notices(caller, uri).await);
+        }
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
         let (connection, control, wait) = self.route(caller, &server)?;
@@ -175,6 +200,14 @@ impl Gateway {
         Ok(result)
     }
 
+    /// Returns the notices that wait for a caller as a resource. They are told by it, so they do not come again.
+    async fn read_notices(&self, caller: &Caller, uri: &str) -> Value {
+        let mut answer = json!({ "content": [] });
+        self.mail.deliver(caller, &mut answer, Vec::new()).await;
+        let text = answer["content"][0]["text"].as_str().unwrap_or(r#"{"notices":[]}"#);
+        json!({ "contents": [{ "uri": uri, "mimeType": "application/json", "text": text }] })
+    }
+
     /// Resolves a resource to its server and its URI there.
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
         let gate = self.gate(&caller.session);
@@ -191,15 +224,15 @@ impl Gateway {
     }
 
     /// Follows a resource for a caller until the returned value is dropped.
-    pub async fn follow_resource(
-        &self,
-        caller: &Caller,
-        uri: &str,
-    ) -> Result<ResourceSubscription, ErrorData> {
+    pub async fn follow_resource(&self, caller: &Caller, uri: &str) -> Result<FollowedResource, ErrorData> {
+        if uri == named_uri(GATEWAY, NOTICES) {
+            return Ok(FollowedResource::Notices(self.follow_notices(&caller.session)));
+        }
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
         let (connection, ..) = self.route(caller, &server)?;
-        connection.subscribe(own).await.map_err(|error| to_rpc_error(&server, error))
+        let subscribed = connection.subscribe(own).await;
+        subscribed.map(FollowedResource::OfServer).map_err(|error| to_rpc_error(&server, error))
     }
 
     /// Returns a server's answer to `completion/complete`, verbatim.

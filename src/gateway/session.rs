@@ -71,11 +71,6 @@ impl Session {
         Arc::new(Self { id: next_id(), profile, mailbox, ..Self::default() })
     }
 
-    /// Sends a copy of each lasting notice from now on.
-    pub fn follow_notices(&self) -> mpsc::Receiver<Value> {
-        self.mailbox.follow()
-    }
-
     /// Where its lasting notices go.
     pub(super) fn mail(&self) -> Option<&Arc<Mail>> {
         self.mailbox.mail()

@@ -271,7 +271,7 @@ async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
 }
 
 /// Sends a notice as a log message of Nonet's own, for clients that show these to people.
-pub(super) async fn tell_notice(peer: &Peer<RoleServer>, notice: Value, level: LogLevel) {
+pub(super) async fn tell_notice(peer: &Peer<RoleServer>, notice: &Value, level: LogLevel) {
     tell(peer, json!({ "level": "notice", "logger": "nonet", "data": notice }), Some(level)).await;
 }
 

@@ -9,10 +9,7 @@ use rmcp::{
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{NonetServer, list_changes::AnnouncedLists};
-use crate::{
-    downstream::ResourceSubscription,
-    gateway::{Gateway, session::Caller},
-};
+use crate::gateway::{FollowedResource, Gateway, session::Caller};
 
 /// The changes of resources that wait for a slow client.
 const UPDATES_QUEUE: usize = 64;
@@ -74,7 +71,7 @@ pub(super) async fn follow(
     gateway: Arc<Gateway>,
     caller: Caller,
     uri: String,
-    mut following: ResourceSubscription,
+    mut following: FollowedResource,
     mut tell: impl AsyncFnMut() -> bool,
 ) {
     loop {

@@ -103,3 +103,29 @@ fn clients_of_sessions_get_notices_as_log_messages_too() {
     assert_eq!((&params["level"], &params["logger"]), (&json!("notice"), &json!("nonet")));
     assert_eq!((&params["data"]["task_id"], messages.len()), (&task, 1));
 }
+
+#[test]
+fn a_client_may_follow_its_notices_as_a_resource() {
+    const URI: &str = "nonet://gateway/notices";
+    let mut client = shop().start();
+    assert!(client.request("resources/subscribe", json!({ "uri": URI })).get("result").is_some());
+    let task = task_that_ended(&mut client);
+    eventually("the resource is updated", || {
+        client.request("ping", json!({}));
+        let is_update = |message: &&Value| message["method"] == "notifications/resources/updated";
+        client
+            .notifications
+            .iter()
+            .any(|message| is_update(&message) && message["params"]["uri"] == URI)
+            .then_some(())
+    });
+    let read = |client: &mut Client| -> Value {
+        let answer = client.request("resources/read", json!({ "uri": URI }));
+        let text = answer["result"]["contents"][0]["text"].as_str().expect("text").to_owned();
+        serde_json::from_str::<Value>(&text).expect("JSON")["notices"].take()
+    };
+    assert_eq!(read(&mut client)[0]["task_id"], task);
+    // What was read is told.
+    assert_eq!(read(&mut client), json!([]));
+    assert_eq!(told(&mut client), [Value::Null; 0]);
+}
