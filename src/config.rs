@@ -29,11 +29,11 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub use apps::{App, AppKind, Step};
+pub use apps::{App, AppKind, Model, ModelApp, ModelEndpoint, Step};
 pub use clients::{ClientLimits, ClientSettings};
 pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};
-pub use groups::{Category, GatewaySettings, PolicyRule, Profile, Risk, ToolInjection};
+pub use groups::{Category, GatewaySettings, Outlet, PolicyRule, Profile, Risk, ToolInjection};
 pub use left_out::LeftOut;
 pub use schema::schema;
 pub use servers::{Expose, Grant, OAuth, Policy, ServerScope, ServerSettings, ToolOverride, Transport};
@@ -70,6 +70,8 @@ pub struct Config {
     pub servers: BTreeMap<ServerName, ServerSettings>,
     /// The servers that are left out for faults of their own, by the name that the file gives them.
     pub left_out: BTreeMap<String, LeftOut>,
+    /// The same for apps.
+    pub left_out_apps: BTreeMap<String, LeftOut>,
     /// Groups of tools, in addition to one per server.
     pub categories: BTreeMap<String, Category>,
     /// What single clients may see.
@@ -158,7 +160,8 @@ fn parse_with(text: &str, file: &Path, sources: Sources, secrets: &SecretsFile) 
         Assembler { paths: Paths::new(file, sources.env), written: &written, faults: &mut faults }
             .config(file);
     faults.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
-    config.left_out = left_out::left_out(&written, &faults);
+    config.left_out = left_out::left_out(&written, &faults, "servers");
+    config.left_out_apps = left_out::left_out(&written, &faults, "apps");
     if faults.iter().any(|fault| fault.entry.is_none()) {
         return Err(Unusable::Faults(faults));
     }
@@ -227,6 +230,9 @@ impl Assembler<'_> {
         for skills in &mut gateway.skills {
             *skills = self.paths.resolve(skills);
         }
+        if let Some(program) = gateway.notify.as_mut().and_then(|notify| notify.command.first_mut()) {
+            *program = Secret::new(self.paths.program(program.expose()));
+        }
         let mut embedder: search::Settings = self.table("embedder");
         for path in [&mut embedder.onnxruntime, &mut embedder.model, &mut embedder.cache] {
             *path = path.take().map(|path| self.paths.resolve(&path));
@@ -249,6 +255,7 @@ impl Assembler<'_> {
                 })
                 .collect(),
             left_out: BTreeMap::new(),
+            left_out_apps: BTreeMap::new(),
             categories: self.entries("categories"),
             profiles: self.entries("profiles"),
             policies: self.entries("policies"),

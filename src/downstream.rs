@@ -22,6 +22,7 @@ mod link;
 mod listing;
 mod mcp;
 pub mod process_guard;
+mod program;
 mod refusal;
 mod requests;
 mod server_requests;
@@ -50,7 +51,10 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::environment::is_usual;
 pub use self::{
     likely_cause::likely_cause,
-    server_requests::{ClientChannel, ELICITATION, InputReplies, InputRequests, LogLevel, ToClient},
+    program::run_program,
+    server_requests::{
+        ClientChannel, ELICITATION, InputReplies, InputRequests, LogLevel, SAMPLING, ToClient,
+    },
     subscriptions::ResourceSubscription,
     tap::ProgressSink,
 };

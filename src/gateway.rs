@@ -58,6 +58,7 @@ use crate::{
     learning::Learning,
     metrics::Metrics,
     oauth::Vault,
+    outward::Outward,
     search::Embedder,
     select::Selector,
     shell,
@@ -136,6 +137,8 @@ pub struct Gateway {
     pub kept: KeptResults,
     /// Skills and apps as search lists them.
     guides: see_also::Guides,
+    /// The way of notices to people.
+    pub outward: Outward,
     /// What is left for later, or to be remembered.
     records: Arc<dyn Records>,
     /// Notices that must arrive.
@@ -148,12 +151,13 @@ impl Gateway {
     /// Creates a gateway without starting anything: it answers at once, with only its own tools.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
-        let around = ConnectionContext {
+        let around = Arc::new(ConnectionContext {
             guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
-        };
+        });
         let (life, clock) = (Life::default(), Clock::default());
+        let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
         let retention =
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
         let sqlite = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
@@ -171,6 +175,7 @@ impl Gateway {
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: see_also::Guides::default(),
+            outward,
             mail: Mail::new(records.clone(), life),
             records,
             keeps_time: OnceLock::new(),
@@ -196,6 +201,12 @@ impl Gateway {
             let gateway = self.clone();
             self.servers.life.tasks.spawn(async move { gateway.recalled().await });
         }
+    }
+
+    /// From now on, notices for people leave by `[gateway] notify`. The gateway of a command keeps them: its user is there.
+    pub fn serve_people(&self) {
+        let config = self.config();
+        self.outward.open(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
     }
 
     /// Stops all servers and waits for them to exit.
@@ -281,7 +292,8 @@ impl Gateway {
     /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).
     pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
         let limits = self.config().limits(client);
-        Caller { session, client: client.into(), limits, ..Caller::default() }
+        let outward = Some(self.outward.clone());
+        Caller { session, client: client.into(), limits, outward, ..Caller::default() }
     }
 
     /// Waits until each server is ready or has failed once, for at most `limit`.

@@ -1,11 +1,20 @@
-//! `[apps.ID]`: a tool under a name of its own, or a workflow of steps.
+//! `[apps.ID]`: a tool under a name of its own, a workflow of steps, or a model with tools.
 //!
 //! [`AppTable`] is the table as written and the source of its JSON Schema; [`App`] is the checked form. `check` has the
 //! steps checked by [`crate::workflow`].
 
-use schemars::JsonSchema;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+
+use super::{Globs, Secret, values::time};
+
+/// How many turns a model has if the file does not say.
+const MAX_TURNS: usize = 10;
+/// The one text that `model` can be.
+const CLIENT: &str = "client";
 
 /// An entry of `[apps.ID]`, run by `call_app`.
 #[derive(Clone, Debug)]
@@ -14,6 +23,8 @@ pub struct App {
     pub description: String,
     /// The JSON Schema of its input. None: any object.
     pub input_schema: Option<Value>,
+    /// How long a run may take if the call does not say.
+    pub timeout: Option<Duration>,
     /// What runs.
     pub kind: AppKind,
 }
@@ -33,6 +44,94 @@ pub enum AppKind {
         /// A template (a text, or a table of texts) of the output. None: the last step's value.
         output: Option<Value>,
     },
+    /// A model that calls tools until it has an answer.
+    Model(ModelApp),
+}
+
+/// A model and what it may do.
+#[derive(Clone, Debug)]
+pub struct ModelApp {
+    /// Where the model is.
+    pub model: Model,
+    /// What the model is told before the input.
+    pub system: String,
+    /// Patterns on full names: the tools that the model may call.
+    pub allowed_tools: Globs,
+    /// How many times the model may answer.
+    pub max_turns: usize,
+    /// The most tokens of one answer.
+    pub max_tokens: Option<u32>,
+}
+
+/// Where the model of an app is.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Model {
+    /// The client's own model, by sampling. Holds the word `client`.
+    Client(String),
+    /// An endpoint for chat completions.
+    Endpoint(ModelEndpoint),
+}
+
+impl Model {
+    /// What the model is called in the list of apps.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Client(word) => word,
+            Self::Endpoint(endpoint) => &endpoint.name,
+        }
+    }
+}
+
+/// An endpoint that speaks OpenAI's chat completions.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelEndpoint {
+    /// The address up to `/chat/completions`.
+    pub base_url: String,
+    /// What the endpoint calls the model.
+    pub name: String,
+    /// The key, if the endpoint wants one.
+    pub api_key: Option<Secret>,
+}
+
+/// Checks the text that `model` can be.
+pub(super) fn model_word(text: &str) -> Result<(), String> {
+    match text == CLIENT {
+        true => Ok(()),
+        false => Err("is not a model: only `client` is a text".into()),
+    }
+}
+
+fn model_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["object", "string"],
+        "format": "app-model",
+        "properties": {
+            "base_url": {
+                "type": "string",
+                "format": "http-url",
+                "description": "The address of the endpoint, up to `/chat/completions`.",
+                "examples": ["https://api.openai.com/v1"],
+            },
+            "name": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The name of the model at the endpoint.",
+                "examples": ["gpt-5-mini"],
+            },
+            "api_key": {
+                "type": "string",
+                "minLength": 1,
+                "format": "header-value",
+                "description": "The key, sent as a bearer token to `base_url` and nowhere else.",
+                "examples": ["${OPENAI_API_KEY}"],
+            },
+        },
+        "required": ["base_url", "name"],
+        "additionalProperties": false,
+        "examples": [{ "base_url": "https://api.openai.com/v1", "name": "gpt-5-mini", "api_key": "${OPENAI_API_KEY}" }],
+    })
 }
 
 /// One step of a workflow: a call of one tool.
@@ -64,8 +163,8 @@ pub(super) fn default_id(position: usize) -> String {
     format!("step{}", position + 1)
 }
 
-/// An app as written: a tool (`tool`) or a workflow (`steps`).
-#[derive(Default, Deserialize, JsonSchema)]
+/// An app as written: a tool (`tool`), a workflow (`steps`) or a model (`model`).
+#[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AppTable {
     /// What the app does; shown in the list of apps.
@@ -84,14 +183,59 @@ pub(super) struct AppTable {
     /// A template of the workflow's output: a text, or a table of texts.
     #[schemars(extend("type" = ["string", "object", "array"]), example = &"{{step2}}")]
     pub output: Option<Value>,
+    /// A model that works on the input with tools: an endpoint that speaks OpenAI's chat completions, or `"client"` for the
+    /// client's own model (sampling).
+    #[schemars(schema_with = "model_schema")]
+    pub model: Option<Model>,
+    /// What the model is told before the input.
+    #[schemars(example = &"You answer in one sentence.")]
+    pub system: String,
+    /// The tools that the model may call: patterns on full names (`server.tool`). Tools that need approval are refused.
+    #[schemars(example = json!(["files.read_*"]))]
+    pub allowed_tools: Globs,
+    /// How many times the model may answer; each answer may call several tools.
+    #[schemars(range(min = 1, max = 100))]
+    pub max_turns: usize,
+    /// The most tokens of one answer of the model.
+    #[schemars(range(min = 1, max = 10_000_000), example = 4_096)]
+    pub max_tokens: Option<u32>,
+    /// How long a run may take if the call does not say; 2 minutes without it, an hour at most.
+    #[serde(deserialize_with = "time::option::deserialize")]
+    #[schemars(schema_with = "time::schema")]
+    pub timeout: Option<Duration>,
+}
+
+impl Default for AppTable {
+    fn default() -> Self {
+        Self {
+            description: String::new(),
+            input_schema: None,
+            tool: None,
+            steps: Vec::new(),
+            output: None,
+            model: None,
+            system: String::new(),
+            allowed_tools: Globs::default(),
+            max_turns: MAX_TURNS,
+            max_tokens: None,
+            timeout: None,
+        }
+    }
 }
 
 impl AppTable {
-    /// The checked form, with every step named. Only one of `tool` and `steps` is there: `check` has looked.
+    /// The checked form, with every step named. Only one of `tool`, `steps` and `model` is there: `check` has looked.
     pub fn into_app(self) -> App {
-        let kind = match self.tool {
-            Some(tool) => AppKind::Tool { tool },
-            None => {
+        let kind = match (self.tool, self.model) {
+            (Some(tool), _) => AppKind::Tool { tool },
+            (None, Some(model)) => AppKind::Model(ModelApp {
+                model,
+                system: self.system,
+                allowed_tools: self.allowed_tools,
+                max_turns: self.max_turns,
+                max_tokens: self.max_tokens,
+            }),
+            (None, None) => {
                 let mut steps = self.steps;
                 for (position, step) in steps.iter_mut().enumerate().filter(|(_, step)| step.id.is_empty()) {
                     step.id = default_id(position);
@@ -99,6 +243,6 @@ impl AppTable {
                 AppKind::Workflow { steps, output: self.output }
             }
         };
-        App { description: self.description, input_schema: self.input_schema, kind }
+        App { description: self.description, input_schema: self.input_schema, timeout: self.timeout, kind }
     }
 }

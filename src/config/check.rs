@@ -26,6 +26,7 @@ pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFau
     }
     checker.categories_and_profiles();
     checker.tokens();
+    checker.notify();
     for (pointer, policy) in checker.entries("policies") {
         if !policy.contains_key("tools") && !policy.contains_key("risk") {
             let remedy = "Set `tools = [\"server.*\"]`, `risk = \"high\"`, or both.";
@@ -154,18 +155,40 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// An app is a tool or steps, and the steps can be put in an order.
+    /// Notices leave by one way: an address or a program.
+    fn notify(&mut self) {
+        let Some(notify) = self.written.value.pointer("/gateway/notify").and_then(Value::as_object) else {
+            return;
+        };
+        let pointer = "/gateway/notify";
+        match (notify.contains_key("webhook"), notify.contains_key("command")) {
+            (true, true) => {
+                let message = "notices go to `webhook` or to `command`, not to both";
+                self.fault(&join(pointer, "command"), Side::Key, message, "Keep one of them.");
+            }
+            (false, false) => {
+                let remedy = "Set `webhook = \"https://…\"` or `command = [\"program\", \"argument\"]`.";
+                self.fault(pointer, Side::Key, "needs `webhook` or `command`", remedy);
+            }
+            (false, true) => self.only_with(pointer, notify, &["headers"], "webhook", "command"),
+            (true, false) => {}
+        }
+    }
+
+    /// An app is a tool, a model or steps, and the steps can be put in an order.
     fn app(&mut self, pointer: &str, app: &Map<String, Value>) {
         let steps = app.get("steps").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        match (app.contains_key("tool"), app.contains_key("steps")) {
+        let has = |key: &str| app.contains_key(key);
+        match (has("tool"), has("steps")) {
+            _ if has("model") => self.model(pointer, app),
             (true, true) => {
                 let message = "an app cannot have both `tool` and `steps`";
                 self.fault(&join(pointer, "tool"), Side::Key, message, "Make the tool one of the steps.");
             }
             (false, false) => self.missing(
                 pointer,
-                "an app needs `tool` or `steps`",
-                "Set `tool = \"server.tool\"` for a single tool, or add a `[[…steps]]` for each step of a workflow.",
+                "an app needs `tool`, `steps` or `model`",
+                "Set `tool = \"server.tool\"` for a single tool, `model` for a model with tools, or add a `[[…steps]]` for each step of a workflow.",
             ),
             (true, false) => self.only_with(pointer, app, &["output"], "steps", "tool"),
             (false, true) if app.get("steps") == Some(&Value::Array(Vec::new())) => {
@@ -173,7 +196,27 @@ impl<'a> Checker<'a> {
             }
             (false, true) => {}
         }
+        if !has("model") {
+            let kind = if has("tool") { "tool" } else { "steps" };
+            self.only_with(
+                pointer,
+                app,
+                &["system", "allowed_tools", "max_turns", "max_tokens"],
+                "model",
+                kind,
+            );
+        }
         self.steps(pointer, steps, app.get("output"));
+    }
+
+    /// A model takes the place of a tool or steps.
+    fn model(&mut self, pointer: &str, app: &Map<String, Value>) {
+        for key in ["tool", "steps"].into_iter().filter(|key| app.contains_key(*key)) {
+            let message = format!("an app cannot have both `{key}` and `model`");
+            let remedy = "Name the tools that the model may call in `allowed_tools`, or make two apps.";
+            self.fault(&join(pointer, key), Side::Key, &message, remedy);
+        }
+        self.only_with(pointer, app, &["output"], "steps", "model");
     }
 
     /// Whether the steps are a plan, as [`workflow`] understands it, and the output refers to them only.

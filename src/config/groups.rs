@@ -1,12 +1,12 @@
 //! `[gateway]`, `[categories.NAME]`, `[profiles.NAME]` and `[policies.NAME]`: what is shown, to whom, and how.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{BearerToken, Globs, Policy, Priorities, schema::named, values::time};
+use super::{BearerToken, Globs, Policy, Priorities, Secret, schema::named, values::time};
 use crate::name::ServerName;
 
 /// The gateway itself: `[gateway]`.
@@ -65,6 +65,25 @@ pub struct GatewaySettings {
     /// Web origins that may use this gateway from a browser.
     #[schemars(example = json!(["https://app.example.com"]))]
     pub allowed_origins: Vec<String>,
+    /// Where notices for people go: ended tasks, watches, reminders, scheduled runs, sign-ins that are needed. Each notice is
+    /// a JSON object, posted to `webhook` or written to the stdin of `command`.
+    pub notify: Option<Outlet>,
+}
+
+/// The way of notices to people: `webhook` or `command`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Outlet {
+    /// The address that each notice is posted to.
+    #[schemars(with = "Option<String>", extend("format" = "http-url"), example = &"https://example.com/hooks/nonet")]
+    pub webhook: Option<Secret>,
+    /// Headers sent with each request to `webhook`.
+    #[schemars(schema_with = "super::servers::headers_schema")]
+    pub headers: BTreeMap<String, Secret>,
+    /// The program that gets each notice on stdin, and its arguments. It runs once for each notice, with the environment of
+    /// a server.
+    #[schemars(with = "Vec<String>", length(min = 1), example = json!(["~/bin/tell-me"]))]
+    pub command: Vec<Secret>,
 }
 
 impl Default for GatewaySettings {
@@ -87,6 +106,7 @@ impl Default for GatewaySettings {
             page: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            notify: None,
         }
     }
 }

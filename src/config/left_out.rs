@@ -1,4 +1,4 @@
-//! Servers that are left out because of faults in their tables, with the remedies.
+//! Servers and apps that are left out because of faults in their tables, with the remedies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,10 @@ const TOLD: usize = 3;
 /// The longest sentence, in characters.
 const LONGEST: usize = 1_000;
 
-/// A server that is unusable until its table is fixed.
+/// A server or an app that is unusable until its table is fixed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The purpose of the server; empty if the file does not state it in plain text.
+    /// The purpose of the entry; empty if the file does not state it in plain text.
     pub description: String,
     /// The faults of its table; never empty.
     pub faults: Vec<ConfigFault>,
@@ -52,12 +52,13 @@ impl LeftOut {
     }
 }
 
-/// Returns the enabled servers with faults, by their names in the file.
-pub(super) fn left_out(written: &Written, faults: &[ConfigFault]) -> BTreeMap<String, LeftOut> {
-    let servers = written.value.get("servers").and_then(Value::as_object).into_iter().flatten();
-    let wanted = servers.filter(|(_, table)| table.get("enabled") != Some(&Value::Bool(false)));
+/// Returns the enabled entries of a table such as `servers` with faults, by their names in the file.
+pub(super) fn left_out(written: &Written, faults: &[ConfigFault], table: &str) -> BTreeMap<String, LeftOut> {
+    let entries = written.value.get(table).and_then(Value::as_object).into_iter().flatten();
+    let parent = join("", table);
+    let wanted = entries.filter(|(_, table)| table.get("enabled") != Some(&Value::Bool(false)));
     let all = wanted.map(|(name, table)| {
-        let pointer = join("/servers", name);
+        let pointer = join(&parent, name);
         let entry = written.entry(&pointer);
         let about = table.get("description").and_then(Value::as_str).unwrap_or_default();
         let is_plain = written.is_showable(&join(&pointer, "description"));

@@ -136,7 +136,10 @@ impl Written {
         let secret = match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("servers"), _, Some("oauth"), key) => key == Some("client_secret"),
             (Some("servers"), _, key, _) => matches!(key, Some("env" | "headers" | "args" | "url")),
-            (Some("profiles"), _, Some("tokens"), _) | (Some("gateway"), Some("tokens"), ..) => true,
+            (Some("profiles"), _, Some("tokens"), _) | (Some("gateway"), Some("tokens" | "notify"), ..) => {
+                true
+            }
+            (Some("apps"), _, Some("model"), key) => matches!(key, Some("api_key" | "base_url")),
             _ => false,
         };
         !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == TextState::Plain)

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Category, ClientSettings, GatewaySettings, Globs, PolicyRule, Profile,
-    apps::AppTable,
+    apps::{AppTable, model_word},
     servers::ServerTable,
     values::{BearerToken, time},
 };
@@ -18,12 +18,13 @@ use crate::{name::ServerName, search};
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 11] = [
+pub(super) const FORMATS: [(&str, Check); 12] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
     }),
     ("http-url", http_url),
+    ("app-model", model_word),
     ("redirect-uri", redirect_uri),
     ("header-name", header_name),
     ("header-value", header_value),
@@ -73,7 +74,7 @@ pub fn schema() -> Value {
             "profiles": entries::<Profile>(&mut generator, "plain-name", "What clients may see."),
             "policies": entries::<PolicyRule>(&mut generator, "plain-name", "What happens when certain tools are called."),
             "clients": entries::<ClientSettings>(&mut generator, "plain-name", "Limits of clients."),
-            "apps": entries::<AppTable>(&mut generator, "plain-name", "Workflows and named tools."),
+            "apps": entries::<AppTable>(&mut generator, "plain-name", "Workflows, models with tools, and named tools."),
         },
         "additionalProperties": false,
     });

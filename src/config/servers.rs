@@ -354,7 +354,7 @@ pub(super) fn inherit_env_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-fn headers_schema(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn headers_schema(_: &mut SchemaGenerator) -> Schema {
     let text = named("header-value", "Bearer ${TOKEN}");
     with_keys("header-name", text, json!({ "Authorization": "Bearer ${TOKEN}" }))
 }

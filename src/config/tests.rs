@@ -466,6 +466,76 @@ fn steps_that_are_not_a_plan_are_found() {
 }
 
 #[test]
+fn a_model_is_the_clients_or_has_an_address() {
+    let app = |keys: &str| format!("[apps.x]\nallowed_tools = ['files.*']\n{keys}");
+    check(&app("model = 'client'\nmax_turns = 100"), &[]);
+    check(&app("model = { base_url = 'http://localhost:1/v1', name = 'm' }\ntimeout = '10m'"), &[]);
+    check(
+        &app("model = 'gpt'\nmax_turns = 0"),
+        &[
+            "3: apps.x.model: `gpt` is not a model: only `client` is a text",
+            "4: apps.x.max_turns: must be at least 1",
+        ],
+    );
+    check(&app("model = 5"), &["3: apps.x.model: expected a table or a string in quotes, found a number"]);
+    check(
+        &app("[apps.x.model]\nbase_url = 'k3y@'\napi_key = \"s3cr3t\\n\"\nkey = 'x'"),
+        &[
+            "3: apps.x.model: `name` is missing",
+            "4: apps.x.model.base_url: this value is not an http:// or https:// address",
+            "5: apps.x.model.api_key: this value contains characters that are not allowed in a header",
+            "6: apps.x.model.key: unknown key",
+        ],
+    );
+    check(
+        &app("model = 'client'\ntool = 'a.b'\noutput = 'x'"),
+        &[
+            "4: apps.x.tool: an app cannot have both `tool` and `model`",
+            "5: apps.x.output: `output` belongs to `steps`, not to `model`",
+        ],
+    );
+    check(
+        &app("tool = 'a.b'"),
+        &["2: apps.x.allowed_tools: `allowed_tools` belongs to `model`, not to `tool`"],
+    );
+    check(
+        "[apps.x]\nmodel = { base_url = 'http://a', name = 'm', api_key = '${NO}' }",
+        &["2: apps.x.model.api_key: the environment variable `NO` is not set"],
+    );
+    let text = "[apps.x]\nmodel = { base_url = 'http://a', name = 'm', api_key = '${TOKEN}' }";
+    let shown = format!("{:?}", loaded(text).config.apps);
+    assert!(shown.contains("Some(***)") && !shown.contains("s3cr3t"), "{shown}");
+}
+
+#[test]
+fn notices_leave_by_one_way() {
+    let fatal = |notify: &str| {
+        let text = format!("[gateway]\nnotify = {notify}");
+        let unusable = parse(&text, Path::new("servers.toml"), here()).unwrap_err();
+        let told =
+            unusable.faults().iter().map(|fault| format!("{}: {}: {}", fault.line, fault.key, fault.message));
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(fatal("{}"), ["2: gateway.notify: needs `webhook` or `command`"]);
+    assert_eq!(
+        fatal("{ webhook = 'http://a', command = ['b'] }"),
+        ["2: gateway.notify.command: notices go to `webhook` or to `command`, not to both"]
+    );
+    assert_eq!(
+        fatal("{ command = ['b'], headers = {} }"),
+        ["2: gateway.notify.headers: `headers` belongs to `webhook`, not to `command`"]
+    );
+    assert_eq!(
+        fatal("{ webhook = 's3cr3t' }"),
+        ["2: gateway.notify.webhook: this value is not an http:// or https:// address"]
+    );
+    let config = loaded("[gateway]\nnotify = { command = ['./tell', '${TOKEN}'] }").config;
+    let outlet = config.gateway.notify.expect("it is there");
+    assert_eq!(outlet.command[0].expose(), "/etc/nonet/tell");
+    assert!(!format!("{outlet:?}").contains("s3cr3t"));
+}
+
+#[test]
 fn odd_files_are_told_too() {
     for (text, expected) in [
         ("servers = 5", vec!["1: servers: expected a table, found a number"]),

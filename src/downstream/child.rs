@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     io,
     path::Path,
-    process::Stdio,
+    process::{ExitStatus, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -144,6 +144,11 @@ impl Child {
     /// Returns the last lines of its stderr.
     pub fn tail(&self) -> &Tail {
         &self.tail
+    }
+
+    /// Waits until the process has exited.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.process.wait().await
     }
 
     /// Returns the exit status, if the process has exited or does so within a moment.

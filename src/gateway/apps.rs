@@ -1,4 +1,6 @@
-//! Apps: the entries of `[apps.*]`, each a server's tool or a workflow of tool calls.
+//! Apps: the entries of `[apps.*]`, each a server's tool, a workflow of tool calls, or a model with tools.
+
+mod model;
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +22,7 @@ use super::{
     session::Caller,
 };
 use crate::{
-    config::{App, AppKind, Step},
+    config::{App, AppKind, Config, Step},
     downstream::ProgressSink,
     fault::{Code, Fault},
     jobs::Progress,
@@ -31,9 +33,9 @@ use crate::{
     workflow::{INPUT, Plan, PlannedCall},
 };
 
-/// How long an app may take if the caller does not say, and at most, in seconds.
-const TIMEOUT_S: u64 = 120;
-const MAX_TIMEOUT_S: u64 = 3_600;
+/// How long an app may take if neither the caller nor the configuration says, and at most.
+const TIMEOUT: Duration = Duration::from_secs(120);
+const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// The arguments of `call_app`.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -64,17 +66,21 @@ struct ListedApp<'a> {
     tool: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     steps: Option<Vec<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
 }
 
 impl<'a> ListedApp<'a> {
     fn new(app_id: &'a str, app: &'a App) -> Self {
-        let (tool, steps) = match &app.kind {
-            AppKind::Tool { tool } => (Some(tool.as_str()), None),
+        let (tool, steps, model) = match &app.kind {
+            AppKind::Tool { tool } => (Some(tool.as_str()), None, None),
             AppKind::Workflow { steps, .. } => {
-                (None, Some(steps.iter().map(|step| step.tool.as_str()).collect()))
+                (None, Some(steps.iter().map(|step| step.tool.as_str()).collect()), None)
             }
+            AppKind::Model(app) => (None, None, Some(app.model.name())),
         };
-        Self { app_id, description: &app.description, input_schema: app.input_schema.as_ref(), tool, steps }
+        let input_schema = app.input_schema.as_ref();
+        Self { app_id, description: &app.description, input_schema, tool, steps, model }
     }
 }
 
@@ -105,23 +111,24 @@ impl Gateway {
     ) -> Result<Value, Interrupt> {
         let config = self.config();
         let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
-            return Ok(text_result(list(&config.apps).to_string()));
+            return Ok(text_result(list(&config).to_string()));
         };
         let Some((id, app)) = config.apps.get_key_value(id.trim()) else {
-            return Err(unknown_app(&config.apps, &id, arguments.input).into());
+            return Err(unknown_app(&config, id.trim(), arguments.input).into());
         };
         let input = match &app.input_schema {
             Some(schema) => read_input(caller, id, schema, arguments.input)?,
             None => arguments.input,
         };
-        let timeout = arguments.timeout.unwrap_or(TIMEOUT_S).clamp(1, MAX_TIMEOUT_S);
-        let timeout = Duration::from_secs(timeout);
+        let asked = arguments.timeout.map(Duration::from_secs).or(app.timeout);
+        let timeout = asked.unwrap_or(TIMEOUT).clamp(Duration::from_secs(1), MAX_TIMEOUT);
         let run = AppRun { id: id.clone(), input, began: Instant::now(), timeout };
         match &app.kind {
             AppKind::Tool { tool } => self.call_tool_app(caller, run, tool).await,
             AppKind::Workflow { steps, output } => {
                 self.call_workflow(caller, run, steps, output.clone()).await
             }
+            AppKind::Model(of) => self.call_model(caller, run, of.clone()).await,
         }
     }
 
@@ -216,17 +223,25 @@ impl Gateway {
 }
 
 /// The list of apps.
-fn list(apps: &BTreeMap<String, App>) -> Value {
-    let listed: Vec<ListedApp<'_>> = apps.iter().map(|(id, app)| ListedApp::new(id, app)).collect();
+fn list(config: &Config) -> Value {
+    let listed: Vec<ListedApp<'_>> = config.apps.iter().map(|(id, app)| ListedApp::new(id, app)).collect();
     let mut answer = json!({ "apps": listed });
-    if apps.is_empty() {
+    if !config.left_out_apps.is_empty() {
+        let left_out = config.left_out_apps.iter();
+        answer["left_out"] = left_out.map(|(id, one)| json!({ "app_id": id, "why": one.why() })).collect();
+    } else if config.apps.is_empty() {
         answer["hint"] = json!("No apps are configured. The user adds one as [apps.NAME] in servers.toml.");
     }
     answer
 }
 
-fn unknown_app(apps: &BTreeMap<String, App>, id: &str, input: Value) -> Fault {
-    let near = name::nearest(id, apps.keys().map(String::as_str), 3);
+fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
+    if let Some(left_out) = config.left_out_apps.get(id) {
+        let message =
+            format!("The app `{id}` cannot be used until the user corrects its entry. {}", left_out.why());
+        return Fault::new(Code::NotFound, message);
+    }
+    let near = name::nearest(id, config.apps.keys().map(String::as_str), 3);
     let message = format!("There is no app `{id}`. call_app without `app_id` lists them.");
     let next = match near.first() {
         Some(first) => json!({ "app_id": first, "input": input }),

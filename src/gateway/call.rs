@@ -195,6 +195,9 @@ impl Gateway {
         filled: Option<Filled>,
     ) -> Result<Prepared, Interrupt> {
         let asked = match gate.verdict(&tool) {
+            Verdict::Approve(rule) if caller.session.app.is_some() => {
+                return Err(needs_user(&tool, &rule).into());
+            }
             Verdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
         };
@@ -498,6 +501,15 @@ fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
         }
         _ => fault,
     }
+}
+
+/// The fault for a tool that needs the user's approval, called by an app.
+fn needs_user(tool: &Tool, rule: &str) -> Fault {
+    let message = format!(
+        "`{}` runs only if the user agrees (`{rule}`), and an app cannot ask. Do without it, and say in the answer what is left to do.",
+        tool.full
+    );
+    Fault::new(Code::NeedsApproval, message)
 }
 
 /// The fault for a call whose tool changed while the user was asked.

@@ -334,7 +334,7 @@ impl Gate {
     pub fn categories(&self) -> Value {
         let catalog = self.catalog();
         let seen = |full: &Arc<str>| catalog.get(full).is_some_and(|tool| self.allows(tool));
-        let limited = self.profile().is_some();
+        let limited = self.is_limited();
         let mut total = 0;
         let mut categories = Vec::new();
         let mut push = |name: &str, description: &str, count: usize, state: Option<&str>| {

@@ -74,7 +74,15 @@ impl Gate {
 
     /// Checks a tool against the rules and the profile.
     pub fn verdict(&self, tool: &Tool) -> Verdict {
-        policy::check(tool, self.scope())
+        match self.session.app.as_ref().and_then(|app| app.denies(tool)) {
+            Some(rule) => Verdict::Deny(rule),
+            None => policy::check(tool, self.scope()),
+        }
+    }
+
+    /// Whether the caller may see a part of the catalogue only: it has a profile, or is an app.
+    pub(super) fn is_limited(&self) -> bool {
+        self.session.profile.is_some() || self.session.app.is_some()
     }
 
     /// Whether the rules let the caller use a tool.
@@ -97,19 +105,22 @@ impl Gate {
     /// Whether the caller may know of a server. Without a profile: every server. With one: servers with an
     /// allowed tool.
     pub fn sees(&self, server: &str) -> bool {
-        self.session.profile.is_none() || self.tools().any(|tool| *tool.server == *server)
+        !self.is_limited() || self.tools().any(|tool| *tool.server == *server)
     }
 
     /// Whether the profile might allow tools of a server whose tools are not known yet.
     pub(super) fn may_concern(&self, server: &str) -> bool {
-        may_concern(self.scope(), server)
+        let app = self.session.app.as_ref();
+        app.is_none_or(|app| app.may_concern(server)) && may_concern(self.scope(), server)
     }
 
     /// Returns the profile's view of the snapshot, computed once for each pair.
     pub(super) fn view(&self) -> Arc<View> {
         let (snapshot, profile) = (&self.snapshot, &self.session.profile);
+        // The views of apps are not kept: an app needs few, and there may be many apps.
+        let is_app = self.session.app.is_some();
         if let Some(view) =
-            snapshot.views.get(profile).filter(|view| Arc::ptr_eq(&view.config, self.config()))
+            snapshot.views.get(profile).filter(|view| !is_app && Arc::ptr_eq(&view.config, self.config()))
         {
             return view.clone();
         }
@@ -122,7 +133,9 @@ impl Gate {
         let ranked = ranked.map(|tool| (tool.name.clone(), tool.version.clone())).collect();
         let seen = snapshot.tools.iter().map(|tool| self.allows(tool)).collect();
         let view = Arc::new(View { config: self.config().clone(), seen, priorities, ranked });
-        snapshot.views.insert(profile.clone(), view.clone());
+        if !is_app {
+            snapshot.views.insert(profile.clone(), view.clone());
+        }
         view
     }
 

@@ -193,6 +193,6 @@ fn lane(gate: &Gate, call: &PlannedCall) -> Option<Arc<str>> {
 }
 
 /// Whether a call of this tool changes something, and its server takes one such call at a time.
-fn goes_alone(tool: &Tool) -> bool {
+pub(super) fn goes_alone(tool: &Tool) -> bool {
     !tool.read_only && !tool.parallel && &*tool.server != GATEWAY
 }

@@ -103,6 +103,7 @@ impl Gateway {
             notice["hint"] =
                 json!("Ask the user to run the command in a terminal; the server is there at once then.");
         }
+        self.outward.tell(&notice);
         for session in self.sessions.all() {
             if self.gate(&session).sees(server) {
                 session.notify(notice.clone());

@@ -30,6 +30,7 @@ impl Gateway {
     /// Applies a configuration. Returns what it changed.
     pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
         let updates = self.publisher.updates();
+        self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
         let changes = self.servers.reload(config, updates.as_ref());
         if let Some(updates) = updates {
             let _ = updates.send(Update::Reconfigured).await;
@@ -161,6 +162,7 @@ fn keep_faulty(loaded: &mut Loaded, old: &Config) {
         }
     }
     let new = &mut loaded.config;
+    new.left_out_apps.retain(|id, _| !new.apps.contains_key(id));
     new.left_out.retain(|name, _| !new.servers.keys().any(|kept| kept.as_str() == name));
 }
 

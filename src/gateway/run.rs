@@ -164,11 +164,19 @@ fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<Value>)
     let mail = caller.session.mail().filter(|_| caller.local).cloned();
     // A client that follows the task in its own protocol asks for its end.
     let wants_notice = caller.as_task == AsTask::Never;
+    let (outward, profile) = (caller.outward.clone(), caller.session.profile.clone());
     let announce = move |job: &Arc<Job>| {
         if !wants_notice || job.is_awaited() {
             return;
         }
         let notice = job.summary().into_notice();
+        if let Some(outward) = outward {
+            let mut notice = notice.clone();
+            if let Some(profile) = profile {
+                notice["profile"] = json!(profile);
+            }
+            outward.tell(&notice);
+        }
         match (mail, session.upgrade()) {
             (Some(mail), _) => mail.post(&owner, Some(&session), notice),
             (None, Some(session)) => session.notify(notice),

@@ -82,11 +82,10 @@ impl Servers {
     /// some servers.
     pub fn new(
         config: Config,
-        around: ConnectionContext,
+        around: Arc<ConnectionContext>,
         mut dials: BTreeMap<String, Box<Dial>>,
         life: Life,
     ) -> Self {
-        let around = Arc::new(around);
         let Transition { world, .. } = World::new(config, None, |name, settings| {
             let dial = dials.remove(&*name);
             Arc::new(Connection::new(name, settings.clone(), around.clone(), dial))

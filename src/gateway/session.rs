@@ -15,10 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{mail::Mail, mailbox::Mailbox, prompts_resources::Links};
 use crate::{
-    config::{ClientLimits, ServerSettings},
+    catalog::{GATEWAY, Tool},
+    config::{ClientLimits, Globs, ServerSettings},
     downstream::{ClientChannel, Connection, ELICITATION},
     jobs::JobOwner,
     learning::RecentSearches,
+    outward::Outward,
     trace::{self, Span},
 };
 
@@ -42,6 +44,42 @@ pub struct Session {
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
     /// Whose the links in its results are.
     pub(super) links: Links,
+    /// The app that makes its calls, if it is not the client itself.
+    pub(super) app: Option<AppScope>,
+}
+
+/// What an app over a model may call in the name of a client.
+#[derive(Debug)]
+pub(super) struct AppScope {
+    /// The app's id.
+    pub id: String,
+    /// The tools that it may call, by full name.
+    pub allowed: Globs,
+    /// The session of the client.
+    pub of: Arc<Session>,
+}
+
+/// Whether a tool is the one that reads on in kept results: an app that calls tools needs it.
+pub(super) fn reads_on(tool: &Tool) -> bool {
+    &*tool.server == GATEWAY && &*tool.name == "fetch_result"
+}
+
+impl AppScope {
+    /// The rule that keeps the app from a tool. Of Nonet's own tools it may use those that only read: the others run
+    /// things of their own or outlast the app.
+    pub fn denies(&self, tool: &Tool) -> Option<String> {
+        let is_harmless = &*tool.server != GATEWAY || tool.read_only;
+        let allowed =
+            is_harmless && self.allowed.matches(&tool.full) || !self.allowed.is_empty() && reads_on(tool);
+        (!allowed).then(|| format!("apps.{}.allowed_tools", self.id))
+    }
+
+    /// Whether the app might call tools of a server whose tools are not known yet.
+    pub fn may_concern(&self, server: &str) -> bool {
+        let own = format!("{server}.");
+        let names = |pattern: &String| pattern.starts_with(&own);
+        self.allowed.matches(&format!("{server}._")) || self.allowed.patterns().iter().any(names)
+    }
 }
 
 /// A connection that is retired with its session.
@@ -81,6 +119,17 @@ impl Session {
         self.profile.as_deref().unwrap_or_default()
     }
 
+    /// A session in which an app calls tools for a client: those that its rules and the client's profile allow.
+    pub(super) fn of_app(id: &str, allowed: Globs, of: &Arc<Self>) -> Arc<Self> {
+        let app = Some(AppScope { id: id.into(), allowed, of: of.clone() });
+        Arc::new(Self { id: of.id, profile: of.profile.clone(), app, ..Self::default() })
+    }
+
+    /// The session of the client itself.
+    pub(super) fn of_client(&self) -> &Self {
+        self.app.as_ref().map_or(self, |app| app.of.of_client())
+    }
+
     /// Tells the session something with its next answer.
     pub fn notify(&self, notice: Value) {
         self.mailbox.post(notice);
@@ -93,7 +142,7 @@ impl Session {
         settings: &ServerSettings,
         begin: impl FnOnce() -> Arc<Connection>,
     ) -> Arc<Connection> {
-        let mut own = self.own.lock();
+        let mut own = self.of_client().own.lock();
         if let Some(OwnConnection(connection)) = own.get(server)
             && connection.is_reached_by(settings)
         {
@@ -203,4 +252,6 @@ pub struct Caller {
     pub as_task: AsTask,
     /// What its spans hang under.
     pub trace: trace::Parent,
+    /// The way of notices to people, beside the session's mailbox.
+    pub outward: Option<Outward>,
 }

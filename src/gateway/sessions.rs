@@ -34,7 +34,7 @@ impl Sessions {
 
     /// Returns a caller's links: its session's, or those shared by all requests without a session.
     pub fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
-        if caller.lasting { &caller.session.links } else { &self.links }
+        if caller.lasting { &caller.session.of_client().links } else { &self.links }
     }
 
     pub fn has(&self, id: u64) -> bool {

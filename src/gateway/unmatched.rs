@@ -127,6 +127,9 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
     for (id, app) in &config.apps {
         match &app.kind {
             AppKind::Tool { tool } => finder.name(&format!("apps.{id}.tool"), tool),
+            AppKind::Model(app) => {
+                finder.patterns(&format!("apps.{id}.allowed_tools"), app.allowed_tools.patterns());
+            }
             AppKind::Workflow { steps, .. } => {
                 for step in steps {
                     finder.name(&format!("apps.{id}.steps.{}", written_key(&step.id)), &step.tool);
@@ -401,9 +404,10 @@ mod tests {
             ],
         );
         check(
-            "[apps.one]\ntool = 'files.wirte_file'\n[apps.two]\nsteps = [{ tool = 'read_file' }, { tool = 'files__raed_file' }]\n",
+            "[apps.one]\ntool = 'files.wirte_file'\n[apps.two]\nsteps = [{ tool = 'read_file' }, { tool = 'files__raed_file' }]\n[apps.three]\nmodel = 'client'\nallowed_tools = ['files.read_*', 'files.raed_*']\n",
             &[
                 "apps.one.tool: `files.wirte_file` matches no tool; the nearest is `files.write_file`",
+                "apps.three.allowed_tools: `files.raed_*` matches no tool; the nearest is `files.read_file`",
                 "apps.two.steps.step2: `files__raed_file` matches no tool; the nearest is `files.read_file`",
             ],
         );

@@ -230,6 +230,11 @@ impl HttpReply {
         self.header(&header::CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase()
     }
 
+    /// When the request may be sent again, if the answer says so in seconds.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.header(&header::RETRY_AFTER)?.trim().parse().ok().map(Duration::from_secs)
+    }
+
     /// Whether it is a stream of events.
     pub fn is_events(&self) -> bool {
         self.status.is_success() && self.kind().starts_with("text/event-stream")

@@ -1,0 +1,377 @@
+//! Chat completions in the form of OpenAI's API: a conversation goes to an endpoint, and the model's next message comes back.
+//!
+//! An endpoint may answer with one JSON object or with events, whatever was requested. This room knows HTTP and JSON, and
+//! nothing of servers, sessions or what a call does. A key goes to its endpoint and nowhere else: no error and no text of a
+//! model contains it.
+
+use std::{error::Error, time::Duration};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use memchr::memmem;
+use reqwest::Url;
+use serde_json::{Value, json};
+use tokio::{
+    io::AsyncRead,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    config::Secret,
+    text::clip,
+    wire::{
+        Data, EventReader,
+        http::{Endpoint, HttpFault, HttpReply, address},
+        web,
+    },
+};
+
+mod gather;
+
+use gather::Gathering;
+
+/// The longest answer that is read, in bytes.
+const MAX_ANSWER: usize = 8 << 20;
+/// How much of a refusal is read, in bytes, and for how long.
+const MAX_REFUSAL: usize = 64 << 10;
+const REFUSAL_LIMIT: Duration = Duration::from_secs(5);
+/// How much of an unusable answer is shown, in characters.
+const SHOWN: usize = 300;
+/// How many times a request is sent again.
+const RETRIES: usize = 3;
+/// The waits before a request is sent again: the first, the longest, and the longest that an endpoint may ask for.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+/// Keys from this length on are masked; shorter ones are words that local endpoints ignore.
+const MASKED: usize = 6;
+
+/// A conversation, up to the message that the model is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Chat<'a> {
+    /// What the model is told first; may be empty.
+    pub system: &'a str,
+    pub messages: &'a [ChatMessage],
+    pub tools: &'a [ChatTool],
+    /// The most tokens of the answer.
+    pub max_tokens: Option<u32>,
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ChatMessage {
+    User(String),
+    Model(Completion),
+    /// The outcome of a call.
+    Tool {
+        /// The call's id.
+        id: String,
+        text: String,
+        failed: bool,
+    },
+}
+
+/// A tool that the model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatTool {
+    pub name: String,
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub parameters: Value,
+}
+
+/// A message of the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Completion {
+    pub text: String,
+    pub calls: Vec<ChatCall>,
+    /// What cut it off, if something did.
+    pub cut_by: Option<&'static str>,
+    /// The model's reasoning, which some endpoints want back with the results of its calls.
+    pub reasoning: Option<String>,
+}
+
+/// A call that the model wants to make.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChatCall {
+    pub id: String,
+    pub name: String,
+    /// The arguments as the model wrote them; may not be JSON.
+    pub arguments: String,
+    /// What the endpoint wants back with the call, such as a signature.
+    pub extra: Option<Value>,
+}
+
+impl ChatCall {
+    /// The arguments as JSON. A call without arguments has none.
+    pub fn read(&self) -> Result<Value, serde_json::Error> {
+        match self.arguments.trim() {
+            "" => Ok(json!({})),
+            text => serde_json::from_str(text),
+        }
+    }
+}
+
+/// Why a model has not answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChatError {
+    /// The endpoint refuses the key.
+    #[error("{0}")]
+    Refused(String),
+    /// The endpoint answered with another status that is not a success.
+    #[error("{text}")]
+    Status { status: StatusCode, text: String, retry_after: Option<Duration> },
+    /// The request, or its answer, broke off.
+    #[error("{0}")]
+    Broken(String),
+    /// The answer is too long.
+    #[error("its answer is longer than {0} bytes")]
+    TooLong(usize),
+    /// The answer is an error, or not a chat completion.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl ChatError {
+    /// Whether the same request may succeed in a moment.
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Broken(_) => true,
+            Self::Status { status, retry_after, .. } => {
+                let is_soon = retry_after.is_none_or(|wait| wait <= MAX_RETRY_AFTER);
+                is_soon && (*status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error())
+            }
+            _ => false,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+impl From<HttpFault> for ChatError {
+    fn from(fault: HttpFault) -> Self {
+        match fault {
+            HttpFault::TooLong(limit) => Self::TooLong(limit),
+            HttpFault::Broken(error) => {
+                let mut at: &dyn Error = &*error;
+                while let Some(source) = at.source() {
+                    at = source;
+                }
+                Self::Broken(at.to_string())
+            }
+            other => Self::Broken(other.to_string()),
+        }
+    }
+}
+
+/// A model behind an address.
+#[derive(Clone)]
+pub struct ChatEndpoint {
+    http: Endpoint,
+    url: Url,
+    model: String,
+    key: Option<Secret>,
+}
+
+impl ChatEndpoint {
+    /// `base_url` is the address up to `/chat/completions`. Nothing is sent yet.
+    pub fn new(base_url: &str, model: &str, key: Option<Secret>) -> Result<Self, ChatError> {
+        let mut url = address(base_url)?;
+        if !url.path().trim_end_matches('/').ends_with("/chat/completions")
+            && let Ok(mut path) = url.path_segments_mut()
+        {
+            path.pop_if_empty().extend(["chat", "completions"]);
+        }
+        Ok(Self { http: Endpoint::new(None)?, url, model: model.into(), key })
+    }
+
+    /// The address as it may be shown.
+    pub fn place(&self) -> String {
+        web::place(self.url.as_str())
+    }
+
+    /// Asks the model for its next message. Sends the request again while the endpoint is busy, or as the endpoint wants it.
+    pub async fn complete(&self, chat: Chat<'_>) -> Result<Completion, ChatError> {
+        let mut waits = ExponentialBuilder::default()
+            .with_min_delay(BACKOFF.0)
+            .with_max_delay(BACKOFF.1)
+            .with_max_times(RETRIES)
+            .with_jitter()
+            .build();
+        let mut renamed = false;
+        loop {
+            let error = match self.send(chat, renamed).await {
+                Ok(completion) => return Ok(self.masked(completion)),
+                Err(error) => error,
+            };
+            // Newer models of OpenAI refuse the name that all other endpoints know.
+            if chat.max_tokens.is_some()
+                && matches!(&error, ChatError::Status { status, text, .. }
+                    if *status == StatusCode::BAD_REQUEST && text.contains("max_completion_tokens"))
+                && !std::mem::replace(&mut renamed, true)
+            {
+                continue;
+            }
+            let Some(wait) = error.is_passing().then(|| waits.next()).flatten() else { return Err(error) };
+            let wait = error.retry_after().unwrap_or(wait);
+            tracing::debug!(endpoint = self.place(), "{error}; the request is sent again in {wait:?}");
+            sleep(wait).await;
+        }
+    }
+
+    async fn send(&self, chat: Chat<'_>, renamed: bool) -> Result<Completion, ChatError> {
+        let mut headers = HeaderMap::new();
+        if let Some(key) = &self.key {
+            let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
+                .map_err(|_| ChatError::Refused("the key cannot be sent in a header".into()))?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        let body = body(&self.model, chat, renamed).to_string();
+        let reply = self.http.post(self.url.clone(), headers, body.into()).await?;
+        if !reply.status.is_success() {
+            return Err(self.refused(reply).await);
+        }
+        if reply.is_events() {
+            return self.read_events(reply.events(MAX_ANSWER)).await;
+        }
+        let body = reply.body(MAX_ANSWER).await?;
+        // Events under another content type.
+        match body.trim_ascii_start().starts_with(b"data:") {
+            true => self.read_events(EventReader::new(&body[..], MAX_ANSWER)).await,
+            false => gather::whole(&self.clean(body)),
+        }
+    }
+
+    /// Reads the events of an answer.
+    async fn read_events<R: AsyncRead + Unpin>(
+        &self,
+        mut events: EventReader<R>,
+    ) -> Result<Completion, ChatError> {
+        let mut gathering = Gathering::default();
+        let mut left = MAX_ANSWER;
+        while let Some(event) = events.next(|_| MAX_ANSWER).await {
+            let data = match event.data {
+                Data::Whole(data) => data,
+                Data::None => continue,
+                Data::TooLong(..) => return Err(ChatError::TooLong(MAX_ANSWER)),
+            };
+            left = left.checked_sub(data.len()).ok_or(ChatError::TooLong(MAX_ANSWER))?;
+            if data.trim_ascii() == b"[DONE]" {
+                return gathering.finish();
+            }
+            gathering.add(&self.clean(data))?;
+        }
+        // Some endpoints end the stream instead.
+        match gathering.has_ended() {
+            true => gathering.finish(),
+            false => Err(ChatError::Broken("its answer broke off".into())),
+        }
+    }
+
+    /// What the endpoint says instead of an answer.
+    async fn refused(&self, reply: HttpReply) -> ChatError {
+        let (status, retry_after) = (reply.status, reply.retry_after());
+        let body = timeout(REFUSAL_LIMIT, reply.body(MAX_REFUSAL)).await;
+        let body = self.clean(body.ok().and_then(Result::ok).unwrap_or_default());
+        let said = serde_json::from_slice::<Value>(&body).ok().and_then(|body| error_text(&body));
+        let text = match said.unwrap_or_else(|| beginning(&body)) {
+            text if text.is_empty() => format!("HTTP {status}"),
+            text => format!("HTTP {status}: {text}"),
+        };
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ChatError::Refused(text),
+            _ => ChatError::Status { status, text, retry_after },
+        }
+    }
+
+    /// Bytes of an answer without the key, before anything of them is cut out to be shown.
+    fn clean(&self, body: Bytes) -> Bytes {
+        let key = self.key.as_ref().map_or("", |key| key.expose());
+        if key.len() < MASKED || memmem::find(&body, key.as_bytes()).is_none() {
+            return body;
+        }
+        String::from_utf8_lossy(&body).replace(key, "***").into()
+    }
+
+    /// A message without the key, which may have come in pieces.
+    fn masked(&self, mut completion: Completion) -> Completion {
+        if let Some(key) = self.key.as_ref().filter(|key| key.expose().len() >= MASKED) {
+            completion.text = completion.text.replace(key.expose(), "***");
+        }
+        completion
+    }
+}
+
+/// The body of a request. `renamed`: the limit on tokens has its newer name.
+fn body(model: &str, chat: Chat<'_>, renamed: bool) -> Value {
+    let system = (!chat.system.is_empty()).then(|| json!({ "role": "system", "content": chat.system }));
+    let messages: Vec<Value> = system.into_iter().chain(chat.messages.iter().map(message)).collect();
+    let mut body = json!({ "model": model, "messages": messages, "stream": true });
+    if !chat.tools.is_empty() {
+        let tool = |tool: &ChatTool| {
+            let ChatTool { name, description, parameters } = tool;
+            json!({ "type": "function", "function": { "name": name, "description": description, "parameters": parameters } })
+        };
+        body["tools"] = chat.tools.iter().map(tool).collect();
+    }
+    if let Some(most) = chat.max_tokens {
+        body[if renamed { "max_completion_tokens" } else { "max_tokens" }] = json!(most);
+    }
+    body
+}
+
+fn message(message: &ChatMessage) -> Value {
+    match message {
+        ChatMessage::User(text) => json!({ "role": "user", "content": text }),
+        ChatMessage::Tool { id, text, .. } => json!({ "role": "tool", "tool_call_id": id, "content": text }),
+        ChatMessage::Model(Completion { text, calls, reasoning, .. }) => {
+            let mut message = json!({ "role": "assistant", "content": text });
+            if !calls.is_empty() {
+                message["tool_calls"] = calls.iter().map(call).collect();
+                if let Some(reasoning) = reasoning {
+                    message["reasoning_content"] = json!(reasoning);
+                }
+                if text.is_empty() {
+                    message["content"] = Value::Null;
+                }
+            }
+            message
+        }
+    }
+}
+
+fn call(call: &ChatCall) -> Value {
+    // Endpoints refuse a conversation in which arguments are not JSON; the result of the call says that they were not.
+    let arguments = if call.read().is_ok_and(|read| read.is_object()) { call.arguments.trim() } else { "{}" };
+    let arguments = if arguments.is_empty() { "{}" } else { arguments };
+    let mut written = json!({
+        "id": call.id,
+        "type": "function",
+        "function": { "name": call.name, "arguments": arguments },
+    });
+    if let Some(extra) = &call.extra {
+        written["extra_content"] = extra.clone();
+    }
+    written
+}
+
+/// The text of an error object: `{error: {message}}`, `{error: text}` or `{message}`.
+fn error_text(body: &Value) -> Option<String> {
+    let error = body.get("error").filter(|error| !error.is_null()).unwrap_or(body);
+    let text = error.as_str().or_else(|| error.get("message")?.as_str())?;
+    Some(clip(text.trim(), SHOWN))
+}
+
+fn beginning(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(4 * SHOWN)]);
+    clip(&text.split_whitespace().collect::<Vec<_>>().join(" "), SHOWN)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! The client's own model, asked by sampling (`sampling/createMessage`).
+//!
+//! A client that takes tools with sampling gets them as tools. For other clients they are described in the system text, and
+//! the model calls one by answering with a JSON object.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    chat::{Chat, ChatCall, ChatMessage, ChatTool, Completion},
+    downstream::{ClientChannel, InputRequests, SAMPLING},
+    fault::{Code, Fault},
+    gateway::session::Caller,
+    text::clip,
+};
+
+/// The most tokens of an answer if the file does not say: sampling needs a number.
+const MAX_TOKENS: u32 = 4_096;
+/// The longest answer that is taken, in bytes.
+const MAX_ANSWER: usize = 8 << 20;
+/// The key of the request.
+const KEY: &str = "sample";
+
+/// The model of a call's client.
+pub(super) struct ClientModel {
+    app: String,
+    client: ClientChannel,
+    /// Whether the client takes tools with sampling.
+    takes_tools: bool,
+}
+
+impl ClientModel {
+    pub fn new(app: &str, caller: &Caller) -> Result<Self, Fault> {
+        let can = |client: &&ClientChannel, params: Value| client.can_answer(SAMPLING, &params);
+        match caller.asker.as_ref().filter(|client| can(client, json!({}))) {
+            Some(client) => Ok(Self {
+                app: app.into(),
+                client: client.clone(),
+                takes_tools: can(&client, json!({ "tools": [] })),
+            }),
+            None => Err(Fault::new(
+                Code::UpstreamError,
+                format!(
+                    "The app `{app}` uses the client's model, and this client does not offer it (sampling). The user can set `apps.{app}.model = {{ base_url = \"…\", name = \"…\" }}` in servers.toml instead."
+                ),
+            )),
+        }
+    }
+
+    /// Asks the model for its next message.
+    pub async fn complete(&self, chat: Chat<'_>) -> Result<Completion, Fault> {
+        let request = json!({ "method": SAMPLING, "params": self.params(chat) });
+        let replies = self.client.put(InputRequests::from_iter([(KEY.to_string(), request)])).await;
+        match replies.and_then(|mut replies| replies.remove(KEY)) {
+            Some(Ok(reply)) => self.read(&reply, chat.tools),
+            Some(Err(error)) => Err(self.fault(&format!("refused to answer: {}", clip(&error.message, 300)))),
+            None => Err(self
+                .fault("can no longer be asked: it is asked only while its own call is open, not in a task")),
+        }
+    }
+
+    fn fault(&self, what: &str) -> Fault {
+        let message = format!("The client's model, which the app `{}` uses, {what}.", self.app);
+        Fault::new(Code::UpstreamError, message)
+    }
+
+    fn params(&self, chat: Chat<'_>) -> Value {
+        let in_text = !self.takes_tools && !chat.tools.is_empty();
+        let mut messages: Vec<Value> = Vec::new();
+        for message in chat.messages {
+            let (role, blocks) = match message {
+                ChatMessage::User(text) => ("user", vec![text_block(text)]),
+                ChatMessage::Model(completion) => ("assistant", said(completion, in_text)),
+                ChatMessage::Tool { id, text, .. } if in_text => {
+                    ("user", vec![text_block(&format!("The result of the call `{id}`:\n{text}"))])
+                }
+                ChatMessage::Tool { id, text, failed } => {
+                    let block = json!({ "type": "tool_result", "toolUseId": id, "content": [text_block(text)], "isError": failed });
+                    ("user", vec![block])
+                }
+            };
+            // Results of the calls of one message are one message.
+            let last = messages.last_mut().filter(|last| last["role"] == role);
+            match last.and_then(|last| last["content"].as_array_mut()) {
+                Some(content) => content.extend(blocks),
+                None => messages.push(json!({ "role": role, "content": blocks })),
+            }
+        }
+        // Older clients know one block only.
+        for message in messages
+            .iter_mut()
+            .filter(|message| message["content"].as_array().is_some_and(|all| all.len() == 1))
+        {
+            message["content"] = message["content"][0].take();
+        }
+        let system = if in_text { with_tools(chat.system, chat.tools) } else { chat.system.to_string() };
+        let mut params = json!({ "messages": messages, "maxTokens": chat.max_tokens.unwrap_or(MAX_TOKENS) });
+        if !system.is_empty() {
+            params["systemPrompt"] = json!(system);
+        }
+        if self.takes_tools && !chat.tools.is_empty() {
+            let tool = |tool: &ChatTool| json!({ "name": tool.name, "description": tool.description, "inputSchema": tool.parameters });
+            params["tools"] = chat.tools.iter().map(tool).collect();
+            params["toolChoice"] = json!({ "mode": "auto" });
+        }
+        params
+    }
+
+    fn read(&self, reply: &Value, tools: &[ChatTool]) -> Result<Completion, Fault> {
+        let blocks = match &reply["content"] {
+            Value::Array(blocks) => &blocks[..],
+            block => std::slice::from_ref(block),
+        };
+        let mut completion = Completion::default();
+        if reply["stopReason"] == "maxTokens" {
+            completion.cut_by = Some("the limit on tokens");
+        }
+        for block in blocks {
+            match block["type"].as_str() {
+                Some("text") => completion.text.push_str(block["text"].as_str().unwrap_or_default()),
+                Some("tool_use") => completion.calls.push(ChatCall {
+                    id: block["id"].as_str().unwrap_or_default().into(),
+                    name: block["name"].as_str().unwrap_or_default().into(),
+                    arguments: block["input"].to_string(),
+                    extra: None,
+                }),
+                _ => {}
+            }
+        }
+        if completion.text.len() > MAX_ANSWER {
+            return Err(self.fault(&format!("gave an answer of more than {MAX_ANSWER} bytes")));
+        }
+        if !self.takes_tools && !tools.is_empty() {
+            completion.calls = calls_in_text(&completion.text);
+        }
+        match completion.text.is_empty() && completion.calls.is_empty() {
+            true => Err(self.fault("gave an answer without text")),
+            false => Ok(completion),
+        }
+    }
+}
+
+fn text_block(text: &str) -> Value {
+    json!({ "type": "text", "text": text })
+}
+
+fn said(completion: &Completion, in_text: bool) -> Vec<Value> {
+    let text = (!completion.text.is_empty()).then(|| text_block(&completion.text));
+    let calls = completion.calls.iter().filter(|_| !in_text).map(|call| {
+        let input = call.read().ok().filter(Value::is_object).unwrap_or_else(|| json!({}));
+        json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+    });
+    text.into_iter().chain(calls).collect()
+}
+
+/// The system text with the tools, for clients that take none.
+fn with_tools(system: &str, tools: &[ChatTool]) -> String {
+    let mut text = system.to_string();
+    if !text.is_empty() {
+        text.push_str("\n\n");
+    }
+    text.push_str(
+        "You can call tools. To call one, answer with nothing but a JSON object: {\"tool\": \"NAME\", \"arguments\": {...}}; for \
+         several at once, with an array of such objects. The results come with the next message. Answer in plain text when \
+         you are done.\n\nTools, each with the JSON Schema of its arguments:\n",
+    );
+    for tool in tools {
+        text.push_str(&format!("- {}: {}\n  {}\n", tool.name, tool.description, tool.parameters));
+    }
+    text
+}
+
+/// The calls that a text consists of: an object or an array, alone, in a fence, or behind some words.
+fn calls_in_text(text: &str) -> Vec<ChatCall> {
+    let begin = text.find(['{', '[']);
+    let end = text.rfind(['}', ']']);
+    let (Some(begin), Some(end)) = (begin, end) else { return Vec::new() };
+    let Some(Ok(value)) = text.get(begin..=end).map(serde_json::from_str::<Value>) else { return Vec::new() };
+    let given = match value {
+        Value::Array(calls) => calls,
+        call => vec![call],
+    };
+    let calls: Option<Vec<ChatCall>> = given.iter().enumerate().map(|(at, call)| call_of(at, call)).collect();
+    calls.unwrap_or_default()
+}
+
+/// An object with a tool's name, its arguments, and nothing else.
+fn call_of(at: usize, call: &Value) -> Option<ChatCall> {
+    let fields: &Map<String, Value> = call.as_object()?;
+    let name = fields.get("tool")?.as_str()?;
+    let arguments = fields.get("arguments").map_or("{}".into(), Value::to_string);
+    let others = fields.keys().filter(|key| !["tool", "arguments"].contains(&key.as_str())).count();
+    (others == 0).then(|| ChatCall { id: format!("call_{at}"), name: name.into(), arguments, extra: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_read_from_text() {
+        let check = |text: &str, expected: &[(&str, &str)]| {
+            let calls = calls_in_text(text);
+            let read: Vec<(&str, &str)> = calls.iter().map(|call| (&*call.name, &*call.arguments)).collect();
+            assert_eq!(read, expected, "{text}");
+        };
+        check(r#"{"tool": "a__b", "arguments": {"n": 1}}"#, &[("a__b", r#"{"n":1}"#)]);
+        check("I will look.\n```json\n{\"tool\": \"a__b\"}\n```", &[("a__b", "{}")]);
+        check(
+            r#"[{"tool": "a", "arguments": {}}, {"tool": "b", "arguments": {}}]"#,
+            &[("a", "{}"), ("b", "{}")],
+        );
+        check("The answer is {x}.", &[]);
+        check(r#"{"tool": "hammer", "price": 5}"#, &[]);
+        check(r#"{"tool": 5}"#, &[]);
+        check("} {", &[]);
+        check("", &[]);
+    }
+}
