@@ -138,7 +138,7 @@ pub struct Gateway {
     /// Skills and apps as search lists them.
     guides: see_also::Guides,
     /// The way of notices to people.
-    pub outward: Outward,
+    outward: Outward,
     /// What is left for later, or to be remembered.
     records: Arc<dyn Records>,
     /// Notices that must arrive.
@@ -175,8 +175,8 @@ impl Gateway {
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: see_also::Guides::default(),
+            mail: Mail::new(records.clone(), outward.clone(), life),
             outward,
-            mail: Mail::new(records.clone(), life),
             records,
             keeps_time: OnceLock::new(),
         })
@@ -201,12 +201,6 @@ impl Gateway {
             let gateway = self.clone();
             self.servers.life.tasks.spawn(async move { gateway.recalled().await });
         }
-    }
-
-    /// From now on, notices for people leave by `[gateway] notify`. The gateway of a command keeps them: its user is there.
-    pub fn serve_people(&self) {
-        let config = self.config();
-        self.outward.open(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
     }
 
     /// Stops all servers and waits for them to exit.
@@ -292,8 +286,7 @@ impl Gateway {
     /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).
     pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
         let limits = self.config().limits(client);
-        let outward = Some(self.outward.clone());
-        Caller { session, client: client.into(), limits, outward, ..Caller::default() }
+        Caller { session, client: client.into(), limits, ..Caller::default() }
     }
 
     /// Waits until each server is ready or has failed once, for at most `limit`.

@@ -19,6 +19,9 @@ use crate::{
 };
 
 #[cfg(test)]
+use crate::downstream::process_guard::ProcessGuard;
+
+#[cfg(test)]
 mod tests;
 
 /// How many notices wait; the oldest go first.
@@ -78,6 +81,13 @@ impl Outward {
     /// A way that is closed. Deliveries run in `tasks`, and end soon after `stop`.
     pub fn new(context: Arc<ConnectionContext>, tasks: TaskTracker, stop: CancellationToken) -> Self {
         Self(Arc::new(Inner { way: Mutex::default(), queue: Mutex::default(), context, tasks, stop }))
+    }
+
+    /// A way that stays closed.
+    #[cfg(test)]
+    pub fn closed() -> Self {
+        let context = ConnectionContext { guard: ProcessGuard::new(None), vault: None, login: String::new() };
+        Self::new(Arc::new(context), TaskTracker::new(), CancellationToken::new())
     }
 
     /// Lets notices leave from now on, as [`Self::aim`] says.

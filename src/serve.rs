@@ -276,7 +276,6 @@ impl NonetServer {
             lasting: !(self.http && is_stateless(context)),
             local: !self.http,
             limits,
-            outward: Some(self.gateway.outward.clone()),
             ..Caller::default()
         }
     }

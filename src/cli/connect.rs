@@ -57,7 +57,6 @@ pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
     };
     let gateway = super::gateway(loaded, true);
     serve::watch(&gateway, &file);
-    gateway.serve_people();
     crate::serve::serve_shared(gateway, owner, serve::stop_signal()).await?;
     Ok(OK)
 }

@@ -26,7 +26,6 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
     }
     let gateway = gateway(loaded, true);
     watch(&gateway, &file);
-    gateway.serve_people();
     match http {
         Some(address) => {
             let mut addresses = tokio::net::lookup_host(&address).await.with_context(|| {

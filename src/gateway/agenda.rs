@@ -8,11 +8,14 @@ use super::Gateway;
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Looks after what is due, until the gateway stops. A second call does nothing.
+    /// Looks after what is due, and lets notices leave for people, until the gateway stops. Only for a gateway that serves
+    /// clients: that of a command has its user there. A second call does nothing.
     pub fn keep_time(self: &Arc<Self>) {
         if self.keeps_time.set(()).is_err() {
             return;
         }
+        let config = self.config();
+        self.outward.open(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
         let gateway = self.clone();
         self.servers.life.tasks.spawn(async move {
             let stop = gateway.stopping().clone();

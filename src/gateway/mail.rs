@@ -19,7 +19,10 @@ use super::{
     servers::Life,
     session::{Caller, Session},
 };
-use crate::store::{Agenda, Most, NewRecord, RecordKind, Records};
+use crate::{
+    outward::Outward,
+    store::{Agenda, Most, NewRecord, RecordKind, Records, StoreError},
+};
 
 /// How many notices of an owner are kept; the oldest go first.
 const MOST_NOTICES: usize = 200;
@@ -38,6 +41,8 @@ const LOST: &str = "lost";
 #[derive(Debug)]
 pub(super) struct Mail {
     records: Arc<dyn Records>,
+    /// The way of notices to people.
+    outward: Outward,
     life: Life,
     /// The owners with notices that no gateway holds.
     waiting: Mutex<BTreeSet<String>>,
@@ -96,13 +101,22 @@ enum Write {
 }
 
 impl Mail {
-    pub fn new(records: Arc<dyn Records>, life: Life) -> Arc<Self> {
+    pub fn new(records: Arc<dyn Records>, outward: Outward, life: Life) -> Arc<Self> {
         let (waiting, known, writer) = (Mutex::default(), OnceCell::new(), OnceLock::new());
-        Arc::new(Self { records, life, waiting, known, writer, posted: broadcast::channel(FOLLOWED).0 })
+        Arc::new(Self {
+            records,
+            outward,
+            life,
+            waiting,
+            known,
+            writer,
+            posted: broadcast::channel(FOLLOWED).0,
+        })
     }
 
     /// Posts a notice to a session if it is open, else to the next session of its owner.
     pub fn post(&self, owner: &str, session: Option<&Weak<Session>>, notice: Value) {
+        self.tell_people(owner, &notice);
         let session = session.and_then(Weak::upgrade);
         let posted = Posted {
             owner: owner.into(),
@@ -123,6 +137,18 @@ impl Mail {
             Some(session) => session.mailbox.post(Letter { notice, kept: kept.then_some(id) }),
             None if kept => drop(self.waiting.lock().insert(owner.into())),
             None => tracing::warn!(owner, %notice, "a notice is lost: too many wait to be kept"),
+        }
+    }
+
+    /// Sends a notice to people as well, with the profile that it concerns.
+    pub fn tell_people(&self, owner: &str, notice: &Value) {
+        match owner {
+            "" => self.outward.tell(notice),
+            profile => {
+                let mut notice = notice.clone();
+                notice["profile"] = json!(profile);
+                self.outward.tell(&notice);
+            }
         }
     }
 
@@ -241,7 +267,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
 }
 
 /// Puts a notice and counts those that were dropped for it.
-async fn put(records: &dyn Records, record: NewRecord) -> Result<(), crate::store::StoreError> {
+async fn put(records: &dyn Records, record: NewRecord) -> Result<(), StoreError> {
     let owner = record.owner.clone();
     let dropped = records.put(record, Most::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
     if dropped == 0 {
@@ -272,7 +298,7 @@ mod tests {
     fn mail(folder: &tempfile::TempDir) -> Arc<Mail> {
         let retention = Retention { bytes: 1 << 20, age: Duration::MAX };
         let store = SqliteStore::new(Some(folder.path().into()), retention, Clock::default());
-        Mail::new(Arc::new(store), Life::default())
+        Mail::new(Arc::new(store), Outward::closed(), Life::default())
     }
 
     fn session(mail: &Arc<Mail>, profile: Option<&str>) -> Arc<Session> {

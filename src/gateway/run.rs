@@ -160,27 +160,26 @@ pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: Value)
 fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<Value>) -> Result<Arc<Job>, Full> {
     let session = Arc::downgrade(&caller.session);
     let owner = caller.session.owner().to_owned();
+    let mail = caller.session.mail().cloned();
     // The user of this machine may use a task from the next session. Other clients lose their tasks with their sessions.
-    let mail = caller.session.mail().filter(|_| caller.local).cloned();
+    let outlives = caller.local;
     // A client that follows the task in its own protocol asks for its end.
     let wants_notice = caller.as_task == AsTask::Never;
-    let (outward, profile) = (caller.outward.clone(), caller.session.profile.clone());
     let announce = move |job: &Arc<Job>| {
         if !wants_notice || job.is_awaited() {
             return;
         }
         let notice = job.summary().into_notice();
-        if let Some(outward) = outward {
-            let mut notice = notice.clone();
-            if let Some(profile) = profile {
-                notice["profile"] = json!(profile);
+        match mail {
+            Some(mail) if outlives => mail.post(&owner, Some(&session), notice),
+            mail => {
+                if let Some(mail) = mail {
+                    mail.tell_people(&owner, &notice);
+                }
+                if let Some(session) = session.upgrade() {
+                    session.notify(notice);
+                }
             }
-            outward.tell(&notice);
-        }
-        match (mail, session.upgrade()) {
-            (Some(mail), _) => mail.post(&owner, Some(&session), notice),
-            (None, Some(session)) => session.notify(notice),
-            (None, None) => {}
         }
     };
     jobs.adopt(start, running, announce)

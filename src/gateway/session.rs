@@ -20,7 +20,6 @@ use crate::{
     downstream::{ClientChannel, Connection, ELICITATION},
     jobs::JobOwner,
     learning::RecentSearches,
-    outward::Outward,
     trace::{self, Span},
 };
 
@@ -252,6 +251,4 @@ pub struct Caller {
     pub as_task: AsTask,
     /// What its spans hang under.
     pub trace: trace::Parent,
-    /// The way of notices to people, beside the session's mailbox.
-    pub outward: Option<Outward>,
 }

@@ -74,6 +74,7 @@ mod tests {
     };
     use crate::{
         clock::Clock,
+        outward::Outward,
         store::{Retention, SqliteStore},
     };
 
@@ -82,7 +83,7 @@ mod tests {
         let sessions = Sessions::default();
         let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
         let store = SqliteStore::new(None, retention, Clock::default());
-        let mail = mail::Mail::new(Arc::new(store), Life::default());
+        let mail = mail::Mail::new(Arc::new(store), Outward::closed(), Life::default());
         let first = sessions.open(None, &mail);
         let second = sessions.open(Some("p".into()), &mail);
         first.is_of("one");
