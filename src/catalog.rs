@@ -102,6 +102,12 @@ impl Tool {
         clip(&flat, max)
     }
 
+    /// Whether the server says that a second call with the same params changes nothing more.
+    pub fn is_repeatable(&self) -> bool {
+        let idempotent = self.definition.get("annotations").and_then(|all| all.get("idempotentHint"));
+        self.read_only || idempotent == Some(&Value::Bool(true))
+    }
+
     /// A call of this tool that can be copied: required parameters stand as placeholders.
     pub fn call(&self) -> Value {
         json!({ "tool": "execute_tool", "arguments": { "name": &*self.full, "params": self.schema.example() } })

@@ -29,7 +29,9 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-pub use apps::{App, AppKind, Model, ModelApp, ModelEndpoint, Step};
+pub use apps::{
+    App, AppKind, Ask, ForEach, ITEMS_AT_A_TIME, Model, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
+};
 pub use clients::{ClientLimits, ClientSettings};
 pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};

@@ -36,6 +36,28 @@ pub enum Code {
 }
 
 impl Code {
+    pub const ALL: [Code; 14] = [
+        Code::UnknownTool,
+        Code::AmbiguousTool,
+        Code::InvalidParams,
+        Code::ServerStarting,
+        Code::ServerDown,
+        Code::AuthRequired,
+        Code::Forbidden,
+        Code::NeedsApproval,
+        Code::RateLimited,
+        Code::Timeout,
+        Code::Cancelled,
+        Code::UpstreamError,
+        Code::NotFound,
+        Code::Internal,
+    ];
+
+    /// The code that is written so.
+    pub fn of(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.as_str() == text)
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Code::UnknownTool => "unknown_tool",

@@ -66,6 +66,7 @@ use crate::{
 };
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
+use apps::parked::ParkedFlows;
 
 pub use discover::{BrowseArguments, SearchArguments};
 pub use feed::Feed;
@@ -137,6 +138,8 @@ pub struct Gateway {
     pub kept: KeptResults,
     /// Skills and apps as search lists them.
     guides: see_also::Guides,
+    /// Workflows that wait for the user.
+    parked: ParkedFlows,
     /// The way of notices to people.
     outward: Outward,
     /// What is left for later, or to be remembered.
@@ -162,6 +165,7 @@ impl Gateway {
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
         let sqlite = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
         let (store, records): (Arc<dyn Store>, Arc<dyn Records>) = (sqlite.clone(), sqlite);
+        let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
         Arc::new(Self {
@@ -175,6 +179,7 @@ impl Gateway {
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: see_also::Guides::default(),
+            parked,
             mail: Mail::new(records.clone(), outward.clone(), life),
             outward,
             records,

@@ -74,6 +74,11 @@ impl KeptResults {
         Err(failed.unwrap_or_else(|| SelectError::Failed(filter.into(), "there is no value".into())))
     }
 
+    /// Applies a jq filter to JSON text.
+    pub async fn filter(&self, filter: &str, json: String) -> Result<Value, SelectError> {
+        self.selector.select(filter, json).await
+    }
+
     /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; else keeps it and returns a preview with
     /// its reference.
     pub async fn fit(&self, owner: &JobOwner, result: Value, size: usize, budget: usize) -> Value {

@@ -143,9 +143,30 @@ pub fn run_child(filter: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a text of the configuration is a jq filter. Filters of callers are compiled in a process of their own.
+pub fn check(filter: &str) -> Result<(), SelectError> {
+    compile(filter).map(drop)
+}
+
+type Program = jaq_core::compile::Filter<jaq_core::Native<data::JustLut<Val>>>;
+
 fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {
     let failed = |why: String| SelectError::Failed(filter.into(), shorten(&why));
     let input = read::parse_single(value.to_string().as_bytes()).map_err(|e| failed(e.to_string()))?;
+    let program = compile(filter)?;
+    let context = Ctx::<data::JustLut<Val>>::new(&program.lut, Vars::new([]));
+    let mut outputs = Vec::new();
+    for output in program.id.run((context, input)).map(unwrap_valr) {
+        let output = output.map_err(|error| failed(error.to_string()))?;
+        outputs.push(serde_json::from_str(&output.to_string()).map_err(|e| failed(e.to_string()))?);
+        if outputs.len() >= MAX_OUTPUTS {
+            return Err(failed(format!("it puts out more than {MAX_OUTPUTS} values")));
+        }
+    }
+    Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
+}
+
+fn compile(filter: &str) -> Result<Program, SelectError> {
     let defs = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs());
     let funs = jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs());
     let refused = OUTSIDE.map(|(name, arguments)| {
@@ -158,7 +179,7 @@ fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {
     let modules = Loader::new(defs)
         .load(&arena, File { code: filter, path: () })
         .map_err(|_| SelectError::Syntax(filter.into(), "it does not parse".into()))?;
-    let program = Compiler::default().with_funs(funs).compile(modules).map_err(|errors| {
+    Compiler::default().with_funs(funs).compile(modules).map_err(|errors| {
         let unknown: Vec<String> = errors
             .iter()
             .flat_map(|(_, errors)| errors)
@@ -166,17 +187,7 @@ fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {
             .take(3)
             .collect();
         SelectError::Syntax(filter.into(), unknown.join(", "))
-    })?;
-    let context = Ctx::<data::JustLut<Val>>::new(&program.lut, Vars::new([]));
-    let mut outputs = Vec::new();
-    for output in program.id.run((context, input)).map(unwrap_valr) {
-        let output = output.map_err(|error| failed(error.to_string()))?;
-        outputs.push(serde_json::from_str(&output.to_string()).map_err(|e| failed(e.to_string()))?);
-        if outputs.len() >= MAX_OUTPUTS {
-            return Err(failed(format!("it puts out more than {MAX_OUTPUTS} values")));
-        }
-    }
-    Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
+    })
 }
 
 /// Cuts the middle out of a long message: jq quotes the whole value, and says at the end what failed.

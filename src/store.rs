@@ -96,6 +96,10 @@ pub trait Records: Debug + Send + Sync {
     /// or removed since. Its holder stays.
     fn change(&self, record: Record) -> Stored<'_, bool>;
 
+    /// Holds a record that was read, which counts as a change; false if it was changed or removed since, or if a gateway that
+    /// runs holds it, this one included.
+    fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool>;
+
     /// Removes a record and returns it. Of several callers one gets it.
     fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
 

@@ -84,6 +84,15 @@ pub struct Source {
     pub wrapper: Option<String>,
     /// The value as its author wrote it, where `value` was read from text or came with one.
     pub text: Option<String>,
+    /// Whether there is no value, as of a skipped call: every path in it leads to `null`.
+    pub absent: bool,
+}
+
+impl Source {
+    /// The value of what did not run.
+    pub fn absent() -> Self {
+        Self { absent: true, ..Self::default() }
+    }
 }
 
 impl From<Value> for Source {
@@ -194,7 +203,7 @@ impl Fill<'_> {
                 return Err(TemplateError::Unknown { template: template.into(), name: name.into(), known });
             }
         };
-        let steps = steps(path);
+        let steps = if source.absent { Vec::new() } else { steps(path) };
         let lost =
             |(at, step, there)| TemplateError::NoSuchPath { template: template.into(), at, step, there };
         let value = match follow(&source.value, name, &steps) {
@@ -293,12 +302,14 @@ mod tests {
             value: json!([1, {"content": 2}]),
             wrapper: Some("content".into()),
             text: Some("[1, {\"content\": 2}]".into()),
+            ..Source::default()
         };
         let (a, wrapped) = (Arc::new(Source::from(a)), Arc::new(wrapped));
         let lookup = |name: &str| match name {
             "a" => Named::Value(a.clone()),
             "w" => Named::Value(wrapped.clone()),
             "foreign" => Named::Foreign,
+            "gone" => Named::Value(Arc::new(Source::absent())),
             _ => Named::Unknown("a".into()),
         };
         match expected {
@@ -324,6 +335,7 @@ mod tests {
         );
         check(json!("no {braces} here"), Ok(json!("no {braces} here")));
         check(json!("{{foreign.x}} {{a.n}}"), Ok(json!("{{foreign.x}} 7")));
+        check(json!({"x": "{{gone.x[0]}}", "y": "{{gone}}"}), Ok(json!({"x": null, "y": null})));
         check(json!("{{b.n}}"), Err("none of: a"));
         check(json!("{{a.missing}}"), Err("its keys: n, list, t"));
         check(json!("{{a.list.9}}"), Err("an array of 2"));
@@ -343,7 +355,8 @@ mod tests {
 
     #[test]
     fn whole_values_are_known_with_their_text() {
-        let source = Source { value: json!({"a": [1]}), text: Some("{ \"a\": [1] }".into()), wrapper: None };
+        let source =
+            Source { value: json!({"a": [1]}), text: Some("{ \"a\": [1] }".into()), ..Source::default() };
         let source = Arc::new(source);
         let template = json!({"x": ["{{r}}"], "y": "{{r.a}}", "z": "in {{r}}"});
         let filled = fill(&template, &|_| Named::Value(source.clone())).unwrap();

@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Globs, Secret, values::time};
+use crate::{fault::Code, workflow::OnError};
 
+/// How many items of a `for_each` run at a time if the step does not say.
+pub const ITEMS_AT_A_TIME: usize = 8;
 /// How many turns a model has if the file does not say.
 const MAX_TURNS: usize = 10;
 /// The one text that `model` can be.
@@ -134,28 +137,209 @@ fn model_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// One step of a workflow: a call of one tool.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+/// One step of a workflow.
+#[derive(Clone, Debug, Serialize)]
 pub struct Step {
+    /// Its name in `after` and in templates.
+    pub id: String,
+    /// What it does.
+    pub kind: StepKind,
+    /// Steps that must be done before.
+    pub after: Vec<String>,
+    /// A jq filter over `{input, steps}` that says whether it runs.
+    pub when: Option<String>,
+    /// The list of which each item is done.
+    pub for_each: Option<ForEach>,
+    /// A jq filter on its value.
+    pub select: Option<String>,
+    /// How long one call may take.
+    pub timeout: Option<Duration>,
+    /// Whether the workflow goes on if it fails.
+    pub optional: bool,
+}
+
+/// What a step does.
+#[derive(Clone, Debug, Serialize)]
+pub enum StepKind {
+    /// Calls a tool.
+    Tool {
+        /// The tool, in any form a tool name is taken in.
+        tool: String,
+        /// Its params, with templates.
+        params: Value,
+        /// When a failed call is made again.
+        retry: Option<RetryRule>,
+    },
+    /// Runs another app.
+    App {
+        /// Its id.
+        app: String,
+        /// Its input, with templates.
+        input: Value,
+    },
+    /// Asks the user.
+    Ask(Ask),
+}
+
+/// The list of a step that is done for each of its items.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForEach {
+    /// A template of an array, or an array.
+    pub list: Value,
+    /// How many items are done at a time.
+    pub max_concurrency: usize,
+    /// What the failure of an item leads to.
+    pub on_error: OnError,
+}
+
+impl Step {
+    /// The tool or app that it calls.
+    pub fn called(&self) -> &str {
+        match &self.kind {
+            StepKind::Tool { tool, .. } => tool,
+            StepKind::App { app, .. } => app,
+            StepKind::Ask(_) => "ask_user",
+        }
+    }
+}
+
+/// One step of a workflow, as written: it calls a `tool`, runs another `app`, or asks the user (`ask`).
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct StepTable {
     /// Its name in `after` and in templates. Left out: `step1`, `step2` and so on by position.
-    #[serde(default)]
     #[schemars(extend("format" = "step-id", "default" = null), example = &"fetch")]
     pub id: String,
     /// The tool, in any form a tool name is taken in.
     #[schemars(length(min = 1), example = &"server.tool")]
-    pub tool: String,
+    pub tool: Option<String>,
     /// The arguments; texts in them may be templates (`{{input.city}}`, `{{step1.rows.0}}`).
-    #[serde(default)]
     #[schemars(example = json!({ "text": "{{input.text}}" }))]
     pub params: Map<String, Value>,
-    /// Steps that must be done before this one. A template that names a step waits for it anyway.
-    #[serde(default)]
+    /// Another app, instead of a tool.
+    #[schemars(length(min = 1), example = &"report")]
+    pub app: Option<String>,
+    /// The input of that app, with templates.
+    #[schemars(extend("type" = ["string", "object", "array", "number", "boolean"]), example = json!({ "city": "{{input.city}}" }))]
+    pub input: Option<Value>,
+    /// A question to the user, instead of a tool. The step's value is the answer: `{{ID.answer}}`.
+    #[schemars(example = json!({ "question": "Which one?", "choices": ["red", "blue"] }))]
+    pub ask: Option<Ask>,
+    /// Steps that must be done before this one. A template or a `when` that names a step waits for it anyway.
     #[schemars(example = json!(["step1"]))]
     pub after: Vec<String>,
-    /// `true`: a failure of this step does not fail the workflow.
-    #[serde(default)]
+    /// A jq filter over `{input, steps}`. Does it give `false`, `null`, an empty list or nothing, the step is skipped, and its
+    /// value is `null`. `.steps` has the steps that this one waits for.
+    #[schemars(extend("format" = "jq-filter"), example = &".steps.step1.total > 0")]
+    pub when: Option<String>,
+    /// A template of a list: the step is done for each item, `{{item}}` at `{{index}}` (from 0), and its value is the list of the
+    /// values.
+    #[schemars(extend("type" = ["string", "array"]), example = &"{{step1.rows}}")]
+    pub for_each: Option<Value>,
+    /// How many items are done at a time. Calls that change something go one at a time anyway.
+    #[schemars(range(min = 1, max = 50))]
+    pub max_concurrency: Option<usize>,
+    /// `stop`: an item that fails stops the step. `keep`: it is `{error}` in its place.
+    pub on_error: Option<OnError>,
+    /// Makes a failed call again. Only for tools that their server marks read-only or idempotent.
+    #[schemars(example = json!({ "times": 3, "wait": "1s" }))]
+    pub retry: Option<RetryRule>,
+    /// A jq filter on the step's value; with `for_each`, on the list.
+    #[schemars(extend("format" = "jq-filter"), example = &"map(.name)")]
+    pub select: Option<String>,
+    /// How long one call may take, or how long a question stays open.
+    #[serde(deserialize_with = "time::option::deserialize")]
+    #[schemars(schema_with = "time::schema")]
+    pub timeout: Option<Duration>,
+    /// `true`: a failure of this step, or a refusal of the user, does not fail the workflow.
     pub optional: bool,
+}
+
+/// When a failed call is made again.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetryRule {
+    /// How often at most.
+    #[schemars(range(min = 1, max = 10))]
+    pub times: usize,
+    /// The pause before the first time; each further one is twice as long. What the fault asks for is kept too.
+    #[serde(with = "time")]
+    #[schemars(schema_with = "time::schema")]
+    pub wait: Duration,
+    /// The codes of faults after which the call is made again.
+    #[schemars(schema_with = "codes")]
+    pub on: Vec<String>,
+}
+
+fn codes(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "minItems": 1,
+        "items": { "type": "string", "format": "fault-code", "examples": ["timeout"] },
+        "examples": [["server_down", "timeout"]],
+    })
+}
+
+impl Default for RetryRule {
+    fn default() -> Self {
+        let on = Code::ALL.into_iter().filter(|code| code.retryable());
+        Self { times: 3, wait: Duration::from_secs(1), on: on.map(|code| code.as_str().into()).collect() }
+    }
+}
+
+/// A question to the user. Texts in it may be templates.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ask {
+    /// The question.
+    #[schemars(length(min = 1), example = &"Which of these?")]
+    pub question: String,
+    /// What the user can choose from: a list, or a template of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("type" = ["array", "string"]), example = json!(["red", "blue"]))]
+    pub choices: Option<Value>,
+    /// Whether several choices may be taken.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_multiple: bool,
+    /// A flat JSON Schema of the fields to fill in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = json!({ "type": "object", "properties": { "city": { "type": "string" } } }))]
+    pub form: Option<Map<String, Value>>,
+    /// Text to approve or edit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"{{draft}}")]
+    pub content: Option<String>,
+}
+
+impl StepTable {
+    /// The checked form. `check` has looked that there is one of `tool`, `app` and `ask`.
+    fn into_step(self, position: usize) -> Step {
+        let kind = match (self.tool, self.app, self.ask) {
+            (_, Some(app), _) => StepKind::App { app, input: self.input.unwrap_or_default() },
+            (_, _, Some(ask)) => StepKind::Ask(ask),
+            (tool, ..) => StepKind::Tool {
+                tool: tool.unwrap_or_default(),
+                params: Value::Object(self.params),
+                retry: self.retry,
+            },
+        };
+        let (max_concurrency, on_error) = (self.max_concurrency, self.on_error.unwrap_or_default());
+        let for_each = self.for_each.map(|list| ForEach {
+            list,
+            max_concurrency: max_concurrency.unwrap_or(ITEMS_AT_A_TIME),
+            on_error,
+        });
+        Step {
+            id: if self.id.is_empty() { default_id(position) } else { self.id },
+            kind,
+            after: self.after,
+            when: self.when,
+            for_each,
+            select: self.select,
+            timeout: self.timeout,
+            optional: self.optional,
+        }
+    }
 }
 
 /// The id of a step without one, by its position from 0.
@@ -179,7 +363,7 @@ pub(super) struct AppTable {
     pub tool: Option<String>,
     /// The steps of a workflow, `[[apps.ID.steps]]` each.
     #[schemars(example = json!([{ "tool": "server.tool" }]))]
-    pub steps: Vec<Step>,
+    pub steps: Vec<StepTable>,
     /// A template of the workflow's output: a text, or a table of texts.
     #[schemars(extend("type" = ["string", "object", "array"]), example = &"{{step2}}")]
     pub output: Option<Value>,
@@ -236,10 +420,8 @@ impl AppTable {
                 max_tokens: self.max_tokens,
             }),
             (None, None) => {
-                let mut steps = self.steps;
-                for (position, step) in steps.iter_mut().enumerate().filter(|(_, step)| step.id.is_empty()) {
-                    step.id = default_id(position);
-                }
+                let steps = self.steps.into_iter().enumerate();
+                let steps = steps.map(|(position, step)| step.into_step(position)).collect();
                 AppKind::Workflow { steps, output: self.output }
             }
         };

@@ -15,8 +15,13 @@ use super::{
 use crate::{
     name::{RESERVED, ServerName},
     template,
-    workflow::{self, Flaw, INPUT, Node},
+    workflow::{self, Flaw, INDEX, INPUT, ITEM, Node, StepsRead},
 };
+
+/// How many apps may be at work inside of each other.
+const APPS_DEEP: usize = 5;
+/// The keys of a step that have templates.
+const WITH_TEMPLATES: [&str; 3] = ["params", "input", "ask"];
 
 /// Every fault between values. `earlier` are the faults known so far.
 pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFault> {
@@ -36,6 +41,7 @@ pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFau
     for (pointer, app) in checker.entries("apps") {
         checker.app(&pointer, app);
     }
+    checker.apps_in_apps();
     checker.faults
 }
 
@@ -227,9 +233,18 @@ impl<'a> Checker<'a> {
         let nodes: Vec<Node<'_>> = std::iter::zip(steps, &names)
             .map(|(step, id)| {
                 let after = step.get("after").and_then(Value::as_array).into_iter().flatten();
-                Node { id, after: after.filter_map(Value::as_str).collect(), params: step.get("params") }
+                Node {
+                    id,
+                    after: after.filter_map(Value::as_str).collect(),
+                    templates: WITH_TEMPLATES.iter().filter_map(|key| step.get(*key)).collect(),
+                    for_each: step.get("for_each"),
+                    when: step.get("when").and_then(Value::as_str),
+                }
             })
             .collect();
+        for (at, step) in steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.as_object()?))) {
+            self.step(&join(&join(pointer, "steps"), &at.to_string()), step);
+        }
         for flaw in workflow::needs(&nodes, &[INPUT]).1 {
             let step = |at: usize| join(&join(pointer, "steps"), &at.to_string());
             match flaw {
@@ -244,34 +259,151 @@ impl<'a> Checker<'a> {
                         [_] => "the step waits for itself".into(),
                         _ => format!("circular dependency of steps: {}", quoted(&path)),
                     };
-                    let remedy = "Take one out of `after`, or a template out of `params`.";
+                    let remedy = "Take one out of `after`, a template or a `when`.";
                     self.fault(&step(calls[0]), Side::Key, &message, remedy);
                 }
             }
         }
         for name in output.map(template::names).unwrap_or_default() {
             if name != INPUT && !names.contains(&name) {
-                self.unknown_template(&join(pointer, "output"), output, &name, &names);
+                let whole = join(pointer, "output");
+                let item = output.and_then(|output| template_at(&whole, output, &name)).unwrap_or(whole);
+                self.unknown_template(&item, &name, &names);
             }
         }
     }
 
-    /// A step that refers to an id that no step has, in `after` or in a template.
+    /// A step does one thing, and has the keys of that one only.
+    fn step(&mut self, pointer: &str, step: &Map<String, Value>) {
+        let kinds: Vec<&str> =
+            ["tool", "app", "ask"].into_iter().filter(|key| step.contains_key(*key)).collect();
+        match kinds[..] {
+            [] => {
+                let remedy =
+                    "Set `tool = \"server.tool\"`, `app = \"ID\"`, or `ask = { question = \"...\" }`.";
+                self.missing(pointer, "a step needs `tool`, `app` or `ask`", remedy);
+            }
+            [first, second, ..] => {
+                let message = format!("a step cannot have both `{first}` and `{second}`");
+                self.fault(&join(pointer, second), Side::Key, &message, "Make a step of each.");
+            }
+            [kind] => {
+                let others: &[(&str, &[&str])] = match kind {
+                    "tool" => &[("app", &["input"])],
+                    "app" => &[("tool", &["params", "retry"])],
+                    _ => &[("tool", &["params", "retry", "for_each"]), ("app", &["input"])],
+                };
+                for (with, keys) in others {
+                    self.only_with(pointer, step, keys, with, kind);
+                }
+            }
+        }
+        if !step.contains_key("for_each") {
+            for key in ["max_concurrency", "on_error"].iter().filter(|key| step.contains_key(**key)) {
+                let message = format!("`{key}` needs `for_each`");
+                self.fault(&join(pointer, key), Side::Key, &message, "Set both or neither.");
+            }
+        }
+        let instead = match step.get("tool").and_then(Value::as_str) {
+            Some("call_app") => "app = \"ID\"",
+            Some("ask_user") => "ask = { question = \"...\" }",
+            _ => return,
+        };
+        let message = "a step calls tools of servers, and this is one of Nonet's own nine";
+        self.fault(
+            &join(pointer, "tool"),
+            Side::Value,
+            message,
+            &format!("Set `{instead}` instead of `tool`."),
+        );
+    }
+
+    /// Apps that run other apps make no circle, are not too deep in each other, and only the outermost one asks the user.
+    fn apps_in_apps(&mut self) {
+        let apps = self.entries("apps");
+        let known = self.names("apps");
+        let steps =
+            |app: &'a Map<String, Value>| app.get("steps").and_then(Value::as_array).into_iter().flatten();
+        let mut graph = AppGraph::default();
+        for (id, (_, app)) in std::iter::zip(&known, &apps) {
+            let called = steps(app).filter_map(|step| step.get("app")?.as_str()).collect();
+            graph.calls.insert(id, called);
+            if steps(app).any(|step| step.get("ask").is_some()) {
+                graph.asking.insert(id);
+            }
+        }
+        for (id, (pointer, app)) in std::iter::zip(&known, &apps) {
+            for (at, called) in
+                steps(app).enumerate().filter_map(|(at, step)| Some((at, step.get("app")?.as_str()?)))
+            {
+                let place = join(&join(&join(pointer, "steps"), &at.to_string()), "app");
+                if self.written.is_unknown(&place) {
+                    continue;
+                }
+                if !known.contains(&called) {
+                    let message = format!("there is no app {}", self.shown(&place, called));
+                    self.fault(&place, Side::Value, &message, &choose(called, &known));
+                } else if called == *id {
+                    self.fault(&place, Side::Value, "the app runs itself", "Take the step out.");
+                } else if let Some(path) = graph.path(called, &|app| app == *id) {
+                    let message = format!("circular dependency of apps: {}", quoted(&shown_path(id, &path)));
+                    self.fault(&place, Side::Value, &message, "Take one of the steps out.");
+                } else if let Some(path) = graph.path(called, &|app| graph.asking.contains(app)) {
+                    let message = format!(
+                        "{} asks the user, which only an app that is called directly can do",
+                        quoted(path.last().unwrap_or(&called))
+                    );
+                    let remedy = "Ask in this app, and pass the answer on as `input`.";
+                    self.fault(&place, Side::Value, &message, remedy);
+                } else {
+                    let deepest = graph.deepest(called, APPS_DEEP);
+                    // A circle has its fault already, in the apps that make it.
+                    let is_circle = || deepest.iter().collect::<BTreeSet<_>>().len() < deepest.len();
+                    if deepest.len() >= APPS_DEEP && !is_circle() {
+                        let message = format!(
+                            "apps are more than {APPS_DEEP} deep in each other: {}",
+                            quoted(&shown_path(id, &deepest))
+                        );
+                        self.fault(&place, Side::Value, &message, "Join two of them into one.");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A step that refers to an id that no step has, in `after`, in its `when` or in a template.
     fn unknown_step(&mut self, pointer: &str, step: &Value, name: &str, names: &[String]) {
         let after = step.get("after").and_then(Value::as_array);
-        let Some(position) = after.and_then(|after| after.iter().position(|one| one == name)) else {
-            return self.unknown_template(&join(pointer, "params"), step.get("params"), name, names);
+        let when = step.get("when").and_then(Value::as_str);
+        let (item, message) = match after.and_then(|after| after.iter().position(|one| one == name)) {
+            Some(position) => {
+                let item = join(&join(pointer, "after"), &position.to_string());
+                let message = format!("no step has the id {}", self.shown(&item, name));
+                (item, message)
+            }
+            None if when.is_some_and(|when| StepsRead::of(when).named.contains(name)) => {
+                let item = join(pointer, "when");
+                let message =
+                    format!("the filter refers to {}, which is not a step", self.shown(&item, name));
+                (item, message)
+            }
+            None => {
+                let mut keys = ["for_each"].iter().chain(&WITH_TEMPLATES);
+                let place = keys.find_map(|key| template_at(&join(pointer, key), step.get(*key)?, name));
+                let item = place.unwrap_or_else(|| pointer.into());
+                return self.unknown_template(&item, name, names);
+            }
         };
-        let item = join(&join(pointer, "after"), &position.to_string());
-        let message = format!("no step has the id {}", self.shown(&item, name));
         self.fault(&item, Side::Value, &message, &choose(name, &distinct(names)));
     }
 
-    fn unknown_template(&mut self, pointer: &str, value: Option<&Value>, name: &str, names: &[String]) {
-        let item = value.and_then(|value| template_at(pointer, value, name)).unwrap_or(pointer.into());
-        let message = format!("a template refers to {}, which is not a step", self.shown(&item, name));
+    fn unknown_template(&mut self, item: &str, name: &str, names: &[String]) {
+        let message = match name {
+            ITEM | INDEX => format!("a template refers to {}, but the step has no `for_each`", quoted(name)),
+            _ => format!("a template refers to {}, which is not a step", self.shown(item, name)),
+        };
         let known: Vec<&str> = distinct(names).into_iter().chain([INPUT]).collect();
-        self.fault(&item, Side::Value, &message, &choose(name, &known));
+        self.fault(item, Side::Value, &message, &choose(name, &known));
     }
 
     fn entries(&self, table: &str) -> Vec<(String, &'a Map<String, Value>)> {
@@ -326,6 +458,66 @@ impl<'a> Checker<'a> {
     fn fault(&mut self, pointer: &str, place: Side, message: &str, remedy: &str) {
         self.faults.push(self.written.fault(pointer, place, message.into(), remedy.into()));
     }
+}
+
+/// Which app runs which others, and which ask the user.
+#[derive(Default)]
+struct AppGraph<'a> {
+    calls: BTreeMap<&'a str, Vec<&'a str>>,
+    asking: BTreeSet<&'a str>,
+}
+
+impl<'a> AppGraph<'a> {
+    fn called_by(&self, app: &str) -> impl Iterator<Item = &'a str> + '_ {
+        self.calls.get(app).into_iter().flatten().copied()
+    }
+
+    /// A way from an app to one that is wanted, both included.
+    fn path(&self, from: &'a str, wanted: &dyn Fn(&str) -> bool) -> Option<Vec<&'a str>> {
+        let mut before = BTreeMap::from([(from, None)]);
+        let mut left = vec![from];
+        while let Some(app) = left.pop() {
+            if wanted(app) {
+                let mut path: Vec<&str> =
+                    std::iter::successors(Some(app), |app| before.get(app).copied().flatten()).collect();
+                path.reverse();
+                return Some(path);
+            }
+            for next in self.called_by(app) {
+                if !before.contains_key(next) {
+                    before.insert(next, Some(app));
+                    left.push(next);
+                }
+            }
+        }
+        None
+    }
+
+    /// The beginning of the longest chain of apps from this one, of at most `most` apps. Goes from one depth to the next, so
+    /// that apps on many ways cost nothing.
+    fn deepest(&self, from: &'a str, most: usize) -> Vec<&'a str> {
+        let mut depths = vec![BTreeMap::from([(from, from)])];
+        while depths.len() < most {
+            let Some(last) = depths.last() else { break };
+            let next: BTreeMap<&str, &str> =
+                last.keys().flat_map(|app| self.called_by(app).map(|called| (called, *app))).collect();
+            if next.is_empty() {
+                break;
+            }
+            depths.push(next);
+        }
+        let mut path: Vec<&str> =
+            depths.last().and_then(|last| last.keys().next().copied()).into_iter().collect();
+        for depth in depths.iter().skip(1).rev() {
+            path.extend(path.last().and_then(|app| depth.get(app).copied()));
+        }
+        path.reverse();
+        path
+    }
+}
+
+fn shown_path(first: &str, rest: &[&str]) -> String {
+    [&[first], rest].concat().join(" -> ")
 }
 
 fn distinct(names: &[String]) -> Vec<&str> {

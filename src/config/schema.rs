@@ -12,13 +12,18 @@ use super::{
     servers::ServerTable,
     values::{BearerToken, time},
 };
-use crate::{name::ServerName, search};
+use crate::{
+    fault::Code,
+    name::ServerName,
+    search,
+    select::{self, SelectError},
+};
 
 /// Checks a string. `Err` is the predicate of the fault, to follow "`the text`" or "this value".
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 12] = [
+pub(super) const FORMATS: [(&str, Check); 14] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
@@ -42,6 +47,18 @@ pub(super) const FORMATS: [(&str, Check); 12] = [
     ("step-id", |text| match text {
         "input" => Err("is reserved for the app's input".into()),
         _ => plain_name(text),
+    }),
+    ("jq-filter", |text| match select::check(text) {
+        Ok(()) => Ok(()),
+        Err(SelectError::Syntax(_, why)) => Err(format!("is not a jq filter ({why})")),
+        Err(error) => Err(format!("is not a jq filter ({error})")),
+    }),
+    ("fault-code", |text| match Code::of(text) {
+        Some(_) => Ok(()),
+        None => {
+            let known = Code::ALL.map(Code::as_str);
+            Err(format!("is not the code of a fault; there are {}", known.join(", ")))
+        }
     }),
 ];
 

@@ -1,9 +1,10 @@
 //! Apps: the entries of `[apps.*]`, each a server's tool, a workflow of tool calls, or a model with tools.
 
 mod model;
+pub(super) mod parked;
+mod workflow;
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,22 +16,19 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     call::{Begun, text_result},
-    faults::error_of,
-    graph::{ActionResult, CONCURRENCY, PlanRun, SoFar, refused_plan, unknown},
     interrupt::Interrupt,
     run::{self, Run},
     session::Caller,
 };
 use crate::{
+    clock::millis,
     config::{App, AppKind, Config, Step},
     downstream::ProgressSink,
     fault::{Code, Fault},
     jobs::Progress,
     name,
-    results::{is_error, json_len, source_of, value_of},
+    results::{is_error, json_len, value_of},
     schema::Schema,
-    template::{self, Named, Source},
-    workflow::{INPUT, Plan, PlannedCall},
 };
 
 /// How long an app may take if neither the caller nor the configuration says, and at most.
@@ -44,6 +42,25 @@ pub struct AppArguments {
     #[serde(default)]
     input: Value,
     timeout: Option<u64>,
+    /// The way on for an app that has asked the user.
+    #[serde(skip)]
+    token: Option<String>,
+    #[serde(skip)]
+    answer: Option<Value>,
+}
+
+impl AppArguments {
+    /// The same with the token of an app that has asked the user, and the answer.
+    pub fn going_on(self, token: Option<Value>, answer: Option<Value>) -> Self {
+        let token = token.map(|token| token.as_str().map_or_else(|| token.to_string(), String::from));
+        Self { token, answer, ..self }
+    }
+
+    /// What a step of a workflow calls. Without a limit, that of its workflow counts.
+    pub(super) fn of_step(app: &str, input: Value, timeout: Option<Duration>) -> Self {
+        let timeout = millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000);
+        Self { app_id: Some(app.into()), input, timeout: Some(timeout), ..Self::default() }
+    }
 }
 
 /// One run of an app.
@@ -74,9 +91,7 @@ impl<'a> ListedApp<'a> {
     fn new(app_id: &'a str, app: &'a App) -> Self {
         let (tool, steps, model) = match &app.kind {
             AppKind::Tool { tool } => (Some(tool.as_str()), None, None),
-            AppKind::Workflow { steps, .. } => {
-                (None, Some(steps.iter().map(|step| step.tool.as_str()).collect()), None)
-            }
+            AppKind::Workflow { steps, .. } => (None, Some(steps.iter().map(Step::called).collect()), None),
             AppKind::Model(app) => (None, None, Some(app.model.name())),
         };
         let input_schema = app.input_schema.as_ref();
@@ -94,6 +109,9 @@ struct AppAnswer<'a> {
     repaired: Vec<String>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     failed_optional_steps: Map<String, Value>,
+    /// The steps whose `when` said no.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    skipped: Vec<&'a str>,
 }
 
 impl AppAnswer<'_> {
@@ -109,6 +127,9 @@ impl Gateway {
         caller: &Caller,
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
+        if let Some(token) = &arguments.token {
+            return self.go_on(caller, token, arguments.answer.as_ref(), None).await;
+        }
         let config = self.config();
         let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
             return Ok(text_result(list(&config).to_string()));
@@ -166,57 +187,15 @@ impl Gateway {
                 return made.result;
             }
             let output = value_of(&made.result);
-            let failed_optional_steps = Map::new();
-            let answer = AppAnswer { app_id: &id, output, tool_calls: 1, repaired, failed_optional_steps };
-            run::handed_out(&gateway.kept, &own, answer.into_result(), &went_on).await
-        };
-        run.wait(&self.jobs, caller, work).await
-    }
-
-    async fn call_workflow(
-        self: &Arc<Self>,
-        caller: &Caller,
-        app: AppRun,
-        steps: &[Step],
-        output: Option<Value>,
-    ) -> Result<Value, Interrupt> {
-        let calls = steps.iter().map(planned).collect();
-        let plan = Arc::new(Plan::new(calls, &[INPUT]).map_err(|flaw| refused_plan(&flaw))?);
-        for call in plan.calls() {
-            self.find_tool(caller, &call.name).await?;
-        }
-        let cancel = CancellationToken::new();
-        let span = caller.meta_span("call_app");
-        let own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
-        let gateway = self.clone();
-        let so_far = SoFar::new(&plan);
-        let seen = so_far.clone();
-        let progress: Progress = Arc::new(move || Some(seen.counts()));
-        let run =
-            Run { progress, began: app.began.into(), ..Run::new(format!("app {}", app.id), cancel.clone()) };
-        let went_on = run.went_on.clone();
-        let work = async move {
-            // A token of its own: running out of time is not being cancelled by the user.
-            let limit = cancel.child_token();
-            let over = limit.clone();
-            let timer = tokio::spawn(async move {
-                tokio::time::sleep(app.timeout).await;
-                over.cancel();
-            });
-            let given = BTreeMap::from([(INPUT.to_string(), Arc::new(Source::from(app.input)))]);
-            let run = PlanRun {
-                plan: &plan,
-                given: given.clone(),
-                concurrency: CONCURRENCY,
-                fail_fast: true,
-                cancel: limit,
-                so_far: &so_far,
+            let answer = AppAnswer {
+                app_id: &id,
+                output,
+                tool_calls: 1,
+                repaired,
+                failed_optional_steps: Map::new(),
+                skipped: Vec::new(),
             };
-            let ended = gateway.run_plan(&own, run).await;
-            timer.abort();
-            let answer = finish(&app.id, &plan, &ended, given, output.as_ref(), app.timeout);
-            span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            run::handed_out(&gateway.kept, &own, answer, &went_on).await
+            run::handed_out(&gateway.kept, &own, answer.into_result(), &went_on).await
         };
         run.wait(&self.jobs, caller, work).await
     }
@@ -267,79 +246,4 @@ fn read_input(caller: &Caller, id: &str, schema: &Value, input: Value) -> Result
         caller.session.notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
     }
     Ok(Value::Object(reading.params))
-}
-
-fn planned(step: &Step) -> PlannedCall {
-    PlannedCall {
-        id: step.id.clone(),
-        name: step.tool.clone(),
-        params: Value::Object(step.params.clone()),
-        after: step.after.clone(),
-        timeout_ms: None,
-        select: None,
-        optional: step.optional,
-    }
-}
-
-/// What a workflow answers: its output, or which step failed and why.
-fn finish(
-    id: &str,
-    plan: &Plan,
-    ended: &[ActionResult],
-    given: BTreeMap<String, Arc<Source>>,
-    output: Option<&Value>,
-    timeout: Duration,
-) -> Value {
-    let steps = || plan.calls().iter().zip(ended);
-    if let Some((call, one)) = steps().find(|(call, one)| !one.succeeded() && !call.optional) {
-        let done = steps().filter(|(_, one)| one.succeeded()).map(|(call, _)| call.id.as_str()).collect();
-        return stopped(id, &call.id, one, done, timeout).to_result();
-    }
-    let mut values = given;
-    values.extend(steps().map(|(call, one)| {
-        let source = if one.succeeded() { source_of(&one.result) } else { Source::default() };
-        (call.id.clone(), Arc::new(source))
-    }));
-    let output = match output {
-        None => {
-            let last = plan.calls().last().and_then(|call| values.get(&call.id));
-            Ok(last.map(|source| source.value.clone()).unwrap_or_default())
-        }
-        Some(output) => {
-            let lookup =
-                |name: &str| values.get(name).cloned().map_or_else(|| unknown(&values), Named::Value);
-            template::fill(output, &lookup).map(|filled| filled.value)
-        }
-    };
-    let output = match output {
-        Ok(output) => output,
-        Err(error) => {
-            let message =
-                format!("The steps of the app `{id}` ran, but its `output` cannot be filled: {error}.");
-            return Fault::new(Code::InvalidParams, message).to_result();
-        }
-    };
-    let failed_optional_steps = steps()
-        .filter(|(_, one)| !one.succeeded())
-        .map(|(call, one)| (call.id.clone(), error_of(&one.result)))
-        .collect();
-    let tool_calls = ended.iter().filter(|one| one.ran).count();
-    AppAnswer { app_id: id, output, tool_calls, repaired: Vec::new(), failed_optional_steps }.into_result()
-}
-
-/// Why a workflow stopped at a step.
-fn stopped(id: &str, step: &str, one: &ActionResult, done: Vec<&str>, timeout: Duration) -> Fault {
-    let error = error_of(&one.result);
-    let why = error["message"].as_str().unwrap_or("it failed");
-    let timed_out = error["code"] == "timeout" || error["code"] == "cancelled";
-    let (code, limit) = match timed_out {
-        true => {
-            let limit = humantime::format_duration(timeout);
-            (Code::Timeout, format!(" The limit of the whole app is {limit}."))
-        }
-        false => (Code::UpstreamError, String::new()),
-    };
-    Fault::new(code, format!("The app `{id}` stopped at the step `{step}` ({}): {why}{limit}", one.name))
-        .details(json!({ "completed": done, "error": error }))
-        .next("get_tool", json!({ "name": one.name }))
 }

@@ -472,7 +472,7 @@ pub fn text_result(text: String) -> Value {
 
 /// Turns inserted values into text where the tool accepts only text. Returns the params and a note per
 /// change.
-fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
+pub(super) fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
     let Filled { mut value, inserted } = filled;
     let mut notes = Vec::new();
     for one in inserted {

@@ -3,6 +3,8 @@
 //! A result goes into the params of the calls that need it without passing through a model.
 
 mod action;
+mod each;
+mod limit;
 mod report;
 
 use std::{
@@ -12,12 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
     action::{ActionResult, unknown},
+    limit::Limit,
     report::SoFar,
 };
 use super::{
@@ -33,13 +37,16 @@ use crate::{
     name,
     results::source_of,
     template::Source,
-    workflow::{Effect, Event, Flaw, Pace, Plan, PlannedCall, Schedule},
+    workflow::{CallKind, CallOutcome, Effect, Event, Flaw, Pace, Plan, PlannedCall, Reason, Schedule},
 };
 
 /// How many calls run at a time if the caller does not say.
 pub(super) const CONCURRENCY: usize = 8;
-/// How many actions one `run_parallel` takes.
+/// How many actions one `run_parallel` takes, and how many calls of one run are in flight at most.
 const MAX_ACTIONS: usize = 50;
+
+/// What templates take their values from.
+pub(super) type Values = BTreeMap<String, Arc<Source>>;
 
 /// The arguments of `run_parallel`.
 #[derive(Debug, serde::Deserialize)]
@@ -57,37 +64,151 @@ pub struct ParallelArguments {
 pub(super) struct PlanRun<'a> {
     pub plan: &'a Plan,
     /// What templates may name beside the calls' ids.
-    pub given: BTreeMap<String, Arc<Source>>,
+    pub given: Values,
+    /// The calls that ended in an earlier run of the plan.
+    pub before: Vec<(usize, ActionResult)>,
     pub concurrency: usize,
     pub fail_fast: bool,
     pub cancel: CancellationToken,
+    /// The time that the run has, if the plan asks the user.
+    pub limit: Option<&'a Limit>,
     /// Is kept up to date with each end.
     pub so_far: &'a SoFar,
+    /// Writes down each end before anything else comes of it.
+    pub journal: Option<&'a dyn Journal>,
 }
 
-/// The ends of a run's calls.
-struct Ends<'a> {
+/// What keeps the ends of calls beyond the life of the process.
+pub(super) trait Journal: Send + Sync {
+    fn ended<'a>(&'a self, call: &'a PlannedCall, one: &'a ActionResult) -> BoxFuture<'a, ()>;
+}
+
+/// What came of a run.
+pub(super) struct Ran {
+    /// How each call ended, in the order of the plan; none for calls that did not run.
+    pub results: Vec<Option<ActionResult>>,
+    /// The call that waits for the user.
+    pub open: Option<usize>,
+}
+
+/// What all calls of one run have in common.
+struct Common<'a> {
     plan: &'a Plan,
     so_far: &'a SoFar,
+    /// Whose calls they are. Nothing of Nonet's own is asked by it: many calls run at the same time.
+    caller: &'a Caller,
+    /// The same, for the questions of the plan, which go one at a time.
+    asking: &'a Caller,
+    /// Cancels the calls.
+    cancel: CancellationToken,
+    /// Withdraws the calls that wait for their turn.
+    halt: CancellationToken,
+    /// The calls that may be in flight.
+    slots: Semaphore,
+    limit: Option<&'a Limit>,
+    journal: Option<&'a dyn Journal>,
+}
+
+/// Calls that a schedule decides on.
+trait Calls<'a> {
+    /// Starts a call.
+    fn start(&self, at: usize) -> BoxFuture<'a, ActionResult>;
+
+    /// Takes the end of a call; none if it panicked.
+    fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome;
+
+    /// Takes a call that is not run.
+    fn held_back(&mut self, at: usize, reason: &Reason);
+}
+
+/// Does what a schedule says until it has finished, or waits for the user: then the result is the open call. After `stop`,
+/// nothing more starts.
+async fn drive<'a>(
+    mut schedule: Schedule<'_>,
+    calls: &mut (impl Calls<'a> + Send),
+    stop: impl Future<Output = ()> + Send,
+    halt: &CancellationToken,
+) -> Option<usize> {
+    let mut stop = Box::pin(stop);
+    let mut stopped = stop.as_mut().now_or_never().is_some();
+    let mut running = FuturesUnordered::new();
+    let mut event = if stopped { Event::Cancelled } else { Event::Begin };
+    loop {
+        for effect in schedule.step(event) {
+            match effect {
+                Effect::Start(at) => {
+                    let call = AssertUnwindSafe(calls.start(at)).catch_unwind();
+                    running.push(call.map(move |one| (at, one)));
+                }
+                Effect::HoldBack(at, reason) => calls.held_back(at, &reason),
+                Effect::Halt => halt.cancel(),
+                Effect::Park(at) => return Some(at),
+                Effect::Finished => return None,
+            }
+        }
+        event = tokio::select! {
+            biased;
+            () = &mut stop, if !stopped => {
+                stopped = true;
+                Event::Cancelled
+            }
+            ended = running.next() => {
+                let (at, one) = ended?;
+                Event::Ended { at, outcome: calls.end(at, one.ok()) }
+            }
+        };
+    }
+}
+
+/// The calls of a plan, and how they ended.
+struct Ends<'a> {
+    gateway: &'a Arc<Gateway>,
+    common: &'a Common<'a>,
     results: Vec<Option<ActionResult>>,
-    /// What templates take their values from.
-    values: BTreeMap<String, Arc<Source>>,
+    values: Values,
 }
 
 impl Ends<'_> {
     fn add(&mut self, at: usize, one: ActionResult) {
-        let call = &self.plan.calls()[at];
-        if !one.succeeded() && call.optional {
-            self.values.insert(call.id.clone(), Arc::default());
-        } else if one.succeeded() && self.plan.is_used(at) {
-            self.values.insert(call.id.clone(), Arc::new(source_of(&one.result)));
+        let plan = self.common.plan;
+        let call = &plan.calls()[at];
+        match one.outcome() {
+            CallOutcome::Succeeded if plan.is_seen(at) => {
+                self.values.insert(call.id.clone(), Arc::new(source_of(&one.result)));
+            }
+            CallOutcome::Succeeded | CallOutcome::Open => {}
+            CallOutcome::Failed if !call.optional => {}
+            CallOutcome::Failed | CallOutcome::Skipped => {
+                self.values.insert(call.id.clone(), Arc::new(Source::absent()));
+            }
         }
-        self.so_far.end(at, &one);
+        self.common.so_far.end(at, &one);
         self.results[at] = Some(one);
     }
+}
 
-    fn into_results(self) -> Vec<ActionResult> {
-        self.results.into_iter().flatten().collect()
+impl<'a> Calls<'a> for Ends<'a> {
+    fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
+        let (gateway, common, values) = (self.gateway, self.common, self.values.clone());
+        Box::pin(async move {
+            let one = gateway.run_action(common, at, values).await;
+            if let Some(journal) = common.journal.filter(|_| one.open.is_none()) {
+                journal.ended(&common.plan.calls()[at], &one).await;
+            }
+            one
+        })
+    }
+
+    fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome {
+        let one = one.unwrap_or_else(|| ActionResult::panicked(&self.common.plan.calls()[at]));
+        let outcome = one.outcome();
+        self.add(at, one);
+        outcome
+    }
+
+    fn held_back(&mut self, at: usize, reason: &Reason) {
+        let fault = Fault::new(Code::Cancelled, format!("Not run: {reason}."));
+        self.add(at, ActionResult::not_run(&self.common.plan.calls()[at], &fault, Duration::ZERO));
     }
 }
 
@@ -126,70 +247,75 @@ impl Gateway {
         let gateway = self.clone();
         let work = async move {
             let began = Instant::now();
-            let given = BTreeMap::new();
-            let run = PlanRun { plan: &plan, given, concurrency, fail_fast, cancel, so_far: &so_far };
-            let results = gateway.run_plan(&own, run).await;
+            let run = PlanRun {
+                plan: &plan,
+                given: Values::new(),
+                before: Vec::new(),
+                concurrency,
+                fail_fast,
+                cancel,
+                limit: None,
+                so_far: &so_far,
+                journal: None,
+            };
+            let ran = gateway.run_plan(&own, run).await;
             let elapsed = began.elapsed();
             span.ended("ok");
-            gateway.report(&own, &plan, results, elapsed).await
+            gateway.report(&own, &plan, ran.results.into_iter().flatten().collect(), elapsed).await
         };
         run.wait(&self.jobs, caller, work).await
     }
 
-    /// Runs a plan; returns how each call ended, in the order of the plan.
-    pub(super) async fn run_plan(self: &Arc<Self>, caller: &Caller, run: PlanRun<'_>) -> Vec<ActionResult> {
-        let PlanRun { plan, given, concurrency, fail_fast, cancel, so_far } = run;
-        let caller = &Caller {
-            unasked: true,
+    /// Runs a plan.
+    pub(super) async fn run_plan(self: &Arc<Self>, caller: &Caller, run: PlanRun<'_>) -> Ran {
+        let PlanRun { plan, given, before, concurrency, fail_fast, cancel, limit, so_far, journal } = run;
+        let quiet = |unasked| Caller {
+            unasked,
             as_task: AsTask::Never,
             progress: None,
             cancel: cancel.clone(),
             ..caller.clone()
         };
+        let (caller, asking) = (&quiet(true), &quiet(caller.unasked));
+        let halt = CancellationToken::new();
+        let slots = Semaphore::new(MAX_ACTIONS);
+        let common = Common {
+            plan,
+            so_far,
+            caller,
+            asking,
+            cancel: cancel.clone(),
+            halt: halt.clone(),
+            slots,
+            limit,
+            journal,
+        };
+        let mut ends =
+            Ends { gateway: self, common: &common, results: vec![None; plan.calls().len()], values: given };
+        let ended: Vec<(usize, CallOutcome)> = before.iter().map(|(at, one)| (*at, one.outcome())).collect();
+        for (at, one) in before {
+            ends.add(at, one);
+        }
         let gate = self.gate(&caller.session);
         let lanes = plan.calls().iter().map(|call| lane(&gate, call)).collect();
-        let mut schedule = Schedule::new(plan, Pace { concurrency, fail_fast, lanes });
-        let mut ends = Ends { plan, so_far, results: vec![None; plan.calls().len()], values: given };
-        let halt = CancellationToken::new();
-        let mut running = FuturesUnordered::new();
-        let mut event = if cancel.is_cancelled() { Event::Cancelled } else { Event::Begin };
-        loop {
-            for effect in schedule.step(event) {
-                match effect {
-                    Effect::Start(at) => {
-                        let call = &plan.calls()[at];
-                        let work =
-                            self.run_action(caller, call, ends.values.clone(), cancel.child_token(), &halt);
-                        running.push(AssertUnwindSafe(work).catch_unwind().map(move |one| (at, one)));
-                    }
-                    Effect::HoldBack(at, reason) => {
-                        let fault = Fault::new(Code::Cancelled, format!("Not run: {reason}."));
-                        ends.add(at, ActionResult::not_run(&plan.calls()[at], &fault, Duration::ZERO));
-                    }
-                    Effect::Halt => halt.cancel(),
-                    Effect::Finished => return ends.into_results(),
-                }
-            }
-            event = tokio::select! {
-                biased;
-                () = cancel.cancelled(), if event != Event::Cancelled => Event::Cancelled,
-                ended = running.next() => {
-                    let Some((at, one)) = ended else { return ends.into_results() };
-                    let one = one.unwrap_or_else(|_| ActionResult::panicked(&plan.calls()[at]));
-                    let success = one.succeeded();
-                    ends.add(at, one);
-                    Event::Ended { at, success }
-                }
-            };
-        }
+        let schedule = Schedule::resumed(plan, Pace { concurrency, fail_fast, lanes }, &ended);
+        let open = drive(schedule, &mut ends, cancel.cancelled(), &halt).await;
+        Ran { results: ends.results, open }
     }
 }
 
-/// The lane of a call: calls that change something go one at a time per server. The lane of a tool that is not listed yet is
-/// unknown; its call waits at its server's connection.
+/// The lane of a call: calls that change something go one at a time per server, and so do questions. The lane of a tool that
+/// is not listed yet is unknown; its call waits at its server's connection.
 fn lane(gate: &Gate, call: &PlannedCall) -> Option<Arc<str>> {
-    let tool = gate.tool(&call.name).ok()?;
-    goes_alone(&tool).then(|| tool.server.clone())
+    match call.kind {
+        CallKind::Tool => {
+            let tool = gate.tool(&call.name).ok()?;
+            goes_alone(&tool).then(|| tool.server.clone())
+        }
+        CallKind::App => None,
+        // No server has this name.
+        CallKind::Ask => Some("".into()),
+    }
 }
 
 /// Whether a call of this tool changes something, and its server takes one such call at a time.

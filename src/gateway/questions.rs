@@ -7,15 +7,19 @@
 mod about;
 mod form;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use dashmap::DashMap;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
+pub(super) use self::about::Question;
 use self::{
-    about::{About, Question, ask_again, with_content},
+    about::About,
     form::{Reply, check_form, form_for},
 };
 use super::{interrupt::Interrupt, session::Caller};
@@ -26,6 +30,7 @@ use crate::{
     fault::{Code, Fault},
     jobs::JobOwner,
     name,
+    schema::Schema,
     text::{clip, hex},
 };
 
@@ -38,6 +43,9 @@ const PARKED_AGE: Duration = Duration::from_secs(600);
 const MAX_QUESTIONS: usize = 1_000;
 /// A form is abandoned this long before the soft deadline, to leave time for the answer.
 const MARGIN: Duration = Duration::from_secs(3);
+/// How many choices a question of a workflow has at most, and how many bytes.
+const MAX_CHOICES: usize = 200;
+const MAX_MESSAGE: usize = 20_000;
 /// The key of Nonet's only request to a client.
 const ASK: &str = "ask";
 /// Words that mark a free-text question as asking for a secret.
@@ -63,11 +71,11 @@ pub(crate) struct Questions {
 }
 
 /// The arguments of `ask_user`.
-#[derive(Debug, Default, serde::Deserialize)]
+#[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
 pub struct AskArguments {
     #[serde(default)]
     question: String,
-    content: Option<String>,
+    pub(super) content: Option<String>,
     #[serde(default)]
     choices: Vec<String>,
     #[serde(default)]
@@ -75,8 +83,85 @@ pub struct AskArguments {
     form: Option<Value>,
     default: Option<Value>,
     timeout: Option<u64>,
-    token: Option<String>,
-    answer: Option<Value>,
+    pub(super) token: Option<String>,
+    pub(super) answer: Option<Value>,
+}
+
+/// What comes of a question.
+pub(super) enum QuestionOutcome {
+    Answer(Value),
+    /// The client cannot show it: the model has to ask in the chat.
+    InChat(Question),
+}
+
+impl AskArguments {
+    /// The schema of a question in a workflow: which values in it are text.
+    pub(super) fn texts() -> &'static Schema {
+        static TEXTS: LazyLock<Schema> = LazyLock::new(|| {
+            let text = json!({ "type": "string" });
+            Schema::new(json!({ "properties": {
+                "question": text,
+                "content": text,
+                "choices": { "type": "array", "items": text },
+            } }))
+        });
+        &TEXTS
+    }
+
+    /// The question of a workflow's step, which waits for its answer as long as it takes unless it has a limit.
+    pub(super) fn of_step(id: &str, mut written: Value, timeout_ms: Option<u64>) -> Result<Self, Fault> {
+        let wrong = |message: String| Fault::new(Code::InvalidParams, message);
+        match written.get_mut("choices") {
+            Some(Value::Array(choices)) => {
+                if choices.len() > MAX_CHOICES {
+                    let count = choices.len();
+                    return Err(wrong(format!(
+                        "`{id}` has {count} choices; it takes {MAX_CHOICES} at most."
+                    )));
+                }
+                for choice in choices.iter_mut().filter(|choice| !choice.is_string()) {
+                    *choice = Value::String(choice.to_string());
+                }
+            }
+            Some(other) => {
+                return Err(wrong(format!(
+                    "The `choices` of `{id}` are {}, and not an array.",
+                    clip(&other.to_string(), 80)
+                )));
+            }
+            None => {}
+        }
+        let mut arguments: Self = serde_json::from_value(written)
+            .map_err(|error| wrong(format!("The question of `{id}` cannot be asked: {error}.")))?;
+        let bytes = arguments.in_chat().message.len();
+        if bytes > MAX_MESSAGE {
+            return Err(wrong(format!(
+                "The question of `{id}` has {bytes} bytes with its content and choices; {MAX_MESSAGE} are the most. Select less."
+            )));
+        }
+        arguments.timeout = Some(timeout_ms.map_or(u64::MAX, |ms| ms.div_ceil(1_000)));
+        Ok(arguments)
+    }
+
+    /// The question as it is put in the chat.
+    pub(super) fn in_chat(&self) -> Question {
+        let about = About::of(self);
+        let mut message = self.message();
+        for (n, choice) in self.choices.iter().enumerate() {
+            message.push_str(&format!("\n{}. {choice}", n + 1));
+        }
+        if matches!(about, About::Content(_)) {
+            message.push_str("\n\nApprove, deny, or say what to change.");
+        }
+        Question { about, message, asked: Instant::now() }
+    }
+
+    fn message(&self) -> String {
+        match &self.content {
+            Some(content) => format!("{}\n\n{content}", self.question),
+            None => self.question.clone(),
+        }
+    }
 }
 
 impl Questions {
@@ -88,41 +173,48 @@ impl Questions {
                 None => self.still_open(token, arguments.content.is_some())?,
             });
         }
-        check(&arguments)?;
-        let about = About::of(&arguments);
-        let schema = form_for(&arguments, &about);
-        let message = match &arguments.content {
-            Some(content) => format!("{}\n\n{content}", arguments.question),
-            None => arguments.question.clone(),
-        };
+        match self.ask(caller, &arguments).await? {
+            QuestionOutcome::Answer(answer) => Ok(answer),
+            QuestionOutcome::InChat(question) => {
+                let token = self.add(question.about.clone(), &question.message)?;
+                Ok(question.put(&token))
+            }
+        }
+    }
+
+    /// Asks by a form, if the client has forms.
+    pub(super) async fn ask(
+        &self,
+        caller: &Caller,
+        arguments: &AskArguments,
+    ) -> Result<QuestionOutcome, Fault> {
+        check(arguments)?;
+        let about = About::of(arguments);
+        let schema = form_for(arguments, &about);
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
-        match self.put(caller, &message, &schema, wanted).await {
-            FormOutcome::Reply(Reply::Decline) => return Ok(json!({ "status": "denied" })),
-            FormOutcome::Reply(Reply::Cancel) => return Ok(json!({ "status": "cancelled" })),
+        match self.put(caller, &arguments.message(), &schema, wanted).await {
+            FormOutcome::Reply(Reply::Decline) => {
+                return Ok(QuestionOutcome::Answer(json!({ "status": "denied" })));
+            }
+            FormOutcome::Reply(Reply::Cancel) => {
+                return Ok(QuestionOutcome::Answer(json!({ "status": "cancelled" })));
+            }
             FormOutcome::Reply(Reply::Accept(form)) => {
                 if let Some(answer) = about.filled_in(form) {
-                    return Ok(answer);
+                    return Ok(QuestionOutcome::Answer(answer));
                 }
                 // The answer does not fit the form, so ask in the chat instead.
             }
             FormOutcome::TimedOut => {
                 let mut answer = json!({ "status": "timed_out" });
-                if let Some(default) = arguments.default {
-                    answer["answer"] = default;
+                if let Some(default) = &arguments.default {
+                    answer["answer"] = default.clone();
                 }
-                return Ok(answer);
+                return Ok(QuestionOutcome::Answer(answer));
             }
             FormOutcome::NoForm => {}
         }
-        let mut text = message;
-        for (n, choice) in arguments.choices.iter().enumerate() {
-            text.push_str(&format!("\n{}. {choice}", n + 1));
-        }
-        if matches!(about, About::Content(_)) {
-            text.push_str("\n\nApprove, deny, or say what to change.");
-        }
-        let token = self.add(about.clone(), &text)?;
-        Ok(Question { about, message: text, asked: Instant::now() }.put(&token))
+        Ok(QuestionOutcome::InChat(arguments.in_chat()))
     }
 
     /// Asks before a call if its policy requires approval, unless the user has just approved this very call.
@@ -274,16 +366,14 @@ impl Questions {
         let question = self.open.get(token).map(|question| question.clone());
         let question = question.filter(|question| question.asked.elapsed() < QUESTION_AGE);
         let question = question.ok_or_else(|| no_question(token))?;
-        let said = match (&question.about, content) {
-            (About::Call { approval, .. }, _) if approval.owner != caller.owner() => {
-                return Err(no_question(token));
-            }
-            (About::Content(_) | About::Call { .. }, Some(content)) => &with_content(said, content),
-            _ => said,
-        };
-        let mut answer = match question.about.read(said) {
+        if let About::Call { approval, .. } = &question.about
+            && approval.owner != caller.owner()
+        {
+            return Err(no_question(token));
+        }
+        let mut answer = match question.read(token, said, content) {
             Ok(answer) => answer,
-            Err(unread) => return Ok(ask_again(&question, token, said, unread)),
+            Err(again) => return Ok(again),
         };
         // A token works once, even if two answers arrive at the same time.
         self.open.remove(token).ok_or_else(|| no_question(token))?;
@@ -304,7 +394,7 @@ impl Questions {
 }
 
 /// Checks that the arguments hold a question, and none that asks for a secret.
-fn check(arguments: &AskArguments) -> Result<(), Fault> {
+pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
     if arguments.question.trim().is_empty() {
         return Err(Fault::new(Code::InvalidParams, "`question` is missing: what should the user be asked?"));
     }
@@ -359,7 +449,7 @@ fn patience(caller: &Caller) -> Duration {
     }
 }
 
-fn no_question(token: &str) -> Fault {
+pub(super) fn no_question(token: &str) -> Fault {
     Fault::new(
         Code::NotFound,
         format!(

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Gateway;
 use crate::{
     catalog::{Catalog, GATEWAY, Tool},
-    config::{AppKind, Config, Globs, written_key},
+    config::{AppKind, Config, Globs, StepKind, written_key},
     fault::Code,
     name,
 };
@@ -132,7 +132,12 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
             }
             AppKind::Workflow { steps, .. } => {
                 for step in steps {
-                    finder.name(&format!("apps.{id}.steps.{}", written_key(&step.id)), &step.tool);
+                    let StepKind::Tool { tool, retry, .. } = &step.kind else { continue };
+                    let key = format!("apps.{id}.steps.{}", written_key(&step.id));
+                    finder.name(&key, tool);
+                    if retry.is_some() {
+                        finder.repeatable(&key, tool);
+                    }
                 }
             }
         }
@@ -262,6 +267,19 @@ impl<'a> Finder<'a> {
         if judged {
             let near = nearest(given, self.tools.iter().map(|tool| &*tool.full));
             self.report(key, given, "no tool", near);
+        }
+    }
+
+    /// Checks that a tool whose failed calls are made again allows that.
+    fn repeatable(&mut self, key: &str, given: &str) {
+        if let Ok(tool) = self.catalog.resolve(given)
+            && !tool.is_repeatable()
+        {
+            let message = format!(
+                "`retry` needs a tool that its server marks read-only or idempotent, and `{}` is neither",
+                tool.full
+            );
+            self.found.push(Unmatched { key: format!("{key}.retry"), message });
         }
     }
 

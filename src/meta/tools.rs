@@ -12,7 +12,10 @@ use super::{
 use crate::{
     aliases::Aliases,
     fault::{Code, Fault},
-    gateway::call::{Request, text_result},
+    gateway::{
+        AppArguments,
+        call::{Request, text_result},
+    },
     schema::Schema,
 };
 
@@ -34,7 +37,18 @@ pub(super) static META: LazyLock<[MetaTool; 9]> = LazyLock::new(|| {
 
 /// The keys of `execute_tool`, and of an action of `run_parallel`. Other keys beside `name` may be params.
 const EXECUTE_KEYS: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
-const ACTION_KEYS: [&str; 6] = ["id", "name", "params", "after", "timeout_ms", "select"];
+const ACTION_KEYS: [&str; 10] = [
+    "id",
+    "name",
+    "params",
+    "after",
+    "when",
+    "for_each",
+    "max_concurrency",
+    "on_error",
+    "timeout_ms",
+    "select",
+];
 
 /// The schema of an action of `run_parallel`.
 static ACTION: LazyLock<Schema> = LazyLock::new(|| Schema::new(action_schema()));
@@ -193,12 +207,16 @@ fn browse_category() -> Definition {
 fn action_schema() -> Value {
     object(
         json!({
-            "id": text("Name for {{id...}}; its number if absent"),
+            "id": text("For {{id...}}; else its number"),
             "name": text("Tool name"),
             "params": { "type": "object" },
             "after": { "type": "array", "items": { "type": "string" } },
-            "timeout_ms": { "type": "integer", "minimum": 1 },
-            "select": text("jq filter on its result"),
+            "when": text("jq on {steps}: skip if false"),
+            "for_each": { "description": "{{list}}; params take {{item}}" },
+            "max_concurrency": { "type": "integer" },
+            "on_error": { "type": "string", "enum": ["stop", "keep"] },
+            "timeout_ms": { "type": "integer" },
+            "select": text("jq on its result"),
         }),
         &["name"],
     )
@@ -207,7 +225,7 @@ fn action_schema() -> Value {
 fn run_parallel() -> Definition {
     Definition {
         name: "run_parallel",
-        description: "Run several tools in one go: independent ones at the same time, dependent ones as a graph. {{id.path}} in params puts an earlier action's result in without reading it; `after` only waits. One failure does not touch the others.",
+        description: "Run several tools in one go: independent ones at once, dependent ones as a graph. {{id.path}} in params takes an earlier action's result without reading it; `after` only waits. One failure does not touch the others.",
         properties: json!({
             "actions": {
                 "type": "array",
@@ -216,7 +234,7 @@ fn run_parallel() -> Definition {
                 "items": action_schema(),
             },
             "max_concurrency": { "type": "integer", "minimum": 1, "maximum": 50 },
-            "fail_fast": { "type": "boolean", "default": false },
+            "fail_fast": { "type": "boolean" },
         }),
         required: &["actions"],
         hints: &[Hint::MayBeTask],
@@ -284,7 +302,16 @@ fn call_app() -> Definition {
             ("app_id", &["app", "name", "appname", "id"]),
             ("input", &["prompt", "arguments", "args", "inputs", "params", "parameters"]),
         ]),
-        run: |call| async move { call.gateway.call_app(call.caller, call.read()?).await }.boxed(),
+        run: |call| {
+            async move {
+                // The way on of an app that has asked: known by the answer of the app, not by the definition.
+                let token = call.arguments.shift_remove("token").filter(|token| !token.is_null());
+                let answer = token.as_ref().and_then(|_| call.arguments.shift_remove("answer"));
+                let arguments: AppArguments = call.read()?;
+                call.gateway.call_app(call.caller, arguments.going_on(token, answer)).await
+            }
+            .boxed()
+        },
     }
 }
 
@@ -314,9 +341,6 @@ fn ask_user() -> Definition {
             ("default", &["defaultanswer"]),
             ("answer", &["decision", "response", "reply"]),
         ]),
-        run: |call| {
-            async move { Ok(answer(call.gateway.questions.ask_user(call.caller, call.read()?).await?)) }
-                .boxed()
-        },
+        run: |call| async move { call.gateway.ask_user(call.caller, call.read()?).await }.boxed(),
     }
 }

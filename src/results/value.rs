@@ -155,10 +155,10 @@ impl Whole {
     pub fn into_source(self) -> Result<Source, serde_json::Error> {
         let Whole { body, wrapper, text } = self;
         Ok(match body {
-            Body::Text(text) => Source { value: Value::String(text), wrapper, text: None },
+            Body::Text(text) => Source { value: Value::String(text), wrapper, ..Source::default() },
             Body::Json(json) => {
                 let value = serde_json::from_str(&json)?;
-                Source { value, wrapper, text: Some(text.unwrap_or(json)) }
+                Source { value, wrapper, text: Some(text.unwrap_or(json)), ..Source::default() }
             }
         })
     }

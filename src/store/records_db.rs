@@ -131,6 +131,24 @@ impl RecordsDb {
         })
     }
 
+    /// See [`Records::hold`](super::Records::hold).
+    pub fn hold(&self, record: &Record) -> Result<bool, StoreError> {
+        let (kind, owner, id) = (record.kind.as_str(), &record.owner, &record.id);
+        self.database.write(|transaction| {
+            let one =
+                "SELECT holder FROM records WHERE kind = ?1 AND owner = ?2 AND id = ?3 AND revision = ?4";
+            let key = params![kind, owner, id, sql(record.revision)];
+            let holder: Option<u32> = transaction.query_row(one, key, |row| row.get(0)).optional()?;
+            if holder.is_none_or(|holder| self.is_held(holder)) {
+                return Ok(false);
+            }
+            let hold = "UPDATE records SET holder = ?4, revision = revision + 1
+                WHERE kind = ?1 AND owner = ?2 AND id = ?3";
+            transaction.execute(hold, params![kind, owner, id, self.holder.number])?;
+            Ok(true)
+        })
+    }
+
     /// Removes a record and returns it, to one caller only.
     pub fn take(&self, kind: RecordKind, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
         self.database.write(|transaction| {

@@ -213,6 +213,11 @@ impl Records for SqliteStore {
         })
     }
 
+    fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool> {
+        let record = record.clone();
+        Box::pin(self.with_records(move |db| db.hold(&record)))
+    }
+
     fn take_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {
         let owner = owner.to_owned();
         Box::pin(self.with_records(move |db| db.take_free(kind, &owner, most)))

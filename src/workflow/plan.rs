@@ -1,9 +1,13 @@
 //! Which calls there are, and which calls each one needs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::Value;
 
+use super::{INDEX, ITEM, StepsRead};
 use crate::template;
 
 /// One call of a plan.
@@ -12,7 +16,7 @@ pub struct PlannedCall {
     /// Its id in `after` and in templates; its position if absent.
     #[serde(default)]
     pub id: String,
-    /// The tool, under any of its names.
+    /// What is called: a tool under any of its names, or an app.
     pub name: String,
     /// Its params, with templates.
     #[serde(default)]
@@ -20,21 +24,99 @@ pub struct PlannedCall {
     /// Calls that must have ended before.
     #[serde(default)]
     pub after: Vec<String>,
-    /// Its hard limit, instead of its server's.
+    /// A jq filter over `{input, steps}`: if it gives nothing true, the call is skipped.
+    pub when: Option<String>,
+    /// A template of an array: the call is made for each of its items, and its value is the array of their values.
+    pub for_each: Option<Value>,
+    /// How many items run at a time.
+    pub max_concurrency: Option<usize>,
+    /// What the failure of an item leads to.
+    #[serde(default)]
+    pub on_error: OnError,
+    /// The hard limit of one call, instead of its server's.
     pub timeout_ms: Option<u64>,
-    /// A jq filter on its result, for the report and for what other calls take from it.
+    /// A jq filter on its value, for the report and for what other calls take from it.
     pub select: Option<String>,
     /// Whether its dependants run even if it fails: they see `null`.
     #[serde(skip)]
     pub optional: bool,
+    /// What is called.
+    #[serde(skip)]
+    pub kind: CallKind,
+    /// When a failed call is made again.
+    #[serde(skip)]
+    pub retry: Option<Retry>,
+}
+
+/// What a planned call calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CallKind {
+    #[default]
+    Tool,
+    App,
+    /// The user.
+    Ask,
+}
+
+/// What the failure of one item of a `for_each` leads to.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// No more items start, and the step fails.
+    #[default]
+    Stop,
+    /// The failed item is `{error}` in its place.
+    Keep,
+}
+
+/// When a failed call is made again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// How often at most.
+    pub times: usize,
+    /// The pause before the first time; each further pause is twice as long.
+    pub wait: Duration,
+    /// The codes of the faults after which it is.
+    pub on: Vec<&'static str>,
+}
+
+impl PlannedCall {
+    /// What counts for its order.
+    fn node(&self) -> Node<'_> {
+        Node {
+            id: &self.id,
+            after: self.after.iter().map(String::as_str).collect(),
+            templates: vec![&self.params],
+            for_each: self.for_each.as_ref(),
+            when: self.when.as_deref(),
+        }
+    }
 }
 
 /// What counts for the order of one call.
+#[derive(Clone, Default)]
 pub struct Node<'a> {
     pub id: &'a str,
     pub after: Vec<&'a str>,
-    /// Its params, with templates.
-    pub params: Option<&'a Value>,
+    /// What has templates: params, the input of an app, a question.
+    pub templates: Vec<&'a Value>,
+    pub for_each: Option<&'a Value>,
+    pub when: Option<&'a str>,
+}
+
+impl Node<'_> {
+    /// The names that its templates use, without those of an item.
+    fn used(&self) -> BTreeSet<String> {
+        let mut used: BTreeSet<String> =
+            self.templates.iter().flat_map(|value| template::names(value)).collect();
+        if let Some(list) = self.for_each {
+            used.retain(|name| name != ITEM && name != INDEX);
+            used.extend(template::names(list));
+        }
+        used
+    }
 }
 
 /// Why calls are not a plan. Calls are named by position.
@@ -44,11 +126,19 @@ pub enum Flaw {
     #[error("Two actions have the id `{id}`; give each its own.")]
     SameId { id: String, first: usize, second: usize },
     /// A call needs the id `name`, which no call has.
-    #[error("The action `{id}` refers to `{name}`, which is none of the actions ({known}).")]
+    #[error(
+        "The action `{id}` refers to `{name}`, which is none of the actions ({known}){}.",
+        only_of_items(name)
+    )]
     UnknownId { at: usize, id: String, name: String, known: String },
     /// Calls that need each other, each followed by one that it needs.
     #[error("Circular dependency of actions: {path}.")]
     Cycle { calls: Vec<usize>, path: String },
+}
+
+/// What is said of the name of an item where there are no items.
+fn only_of_items(name: &str) -> &'static str {
+    if name == ITEM || name == INDEX { "; an action has items with `for_each`" } else { "" }
 }
 
 /// The calls that each of `nodes` needs, and every flaw. `given` are names that templates may use beside the ids.
@@ -63,9 +153,10 @@ pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<F
     }
     let mut all = Vec::new();
     for (at, node) in nodes.iter().enumerate() {
-        let used = node.params.map(template::names).unwrap_or_default();
+        let (used, read) = (node.used(), node.when.map(StepsRead::of).unwrap_or_default());
         let used = used.iter().map(String::as_str).filter(|name| !given.contains(name));
-        let names: BTreeSet<&str> = node.after.iter().copied().chain(used).collect();
+        let read = read.named.iter().map(String::as_str);
+        let names: BTreeSet<&str> = node.after.iter().copied().chain(used).chain(read).collect();
         all.push(names.iter().filter_map(|name| places.get(name).copied()).collect());
         flaws.extend(names.iter().filter(|name| !places.contains_key(*name)).map(|name| Flaw::UnknownId {
             at,
@@ -108,8 +199,10 @@ fn cycle(needs: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
 pub struct Plan {
     calls: Vec<PlannedCall>,
     needs: Vec<BTreeSet<usize>>,
-    /// The ids that templates take something from.
-    used: BTreeSet<String>,
+    /// The calls that templates take something from.
+    used: BTreeSet<usize>,
+    /// The calls that a `when` reads.
+    read: BTreeSet<usize>,
 }
 
 impl Plan {
@@ -118,20 +211,25 @@ impl Plan {
         for (at, call) in calls.iter_mut().enumerate().filter(|(_, call)| call.id.is_empty()) {
             call.id = (at + 1).to_string();
         }
-        let nodes: Vec<Node<'_>> = calls
-            .iter()
-            .map(|call| Node {
-                id: &call.id,
-                after: call.after.iter().map(String::as_str).collect(),
-                params: Some(&call.params),
-            })
-            .collect();
+        let nodes: Vec<Node<'_>> = calls.iter().map(PlannedCall::node).collect();
         let (needs, flaws) = needs(&nodes, given);
         if let Some(flaw) = flaws.into_iter().next() {
             return Err(flaw);
         }
-        let used = calls.iter().flat_map(|call| template::names(&call.params)).collect();
-        Ok(Self { calls, needs, used })
+        let (mut used, mut read) = (BTreeSet::new(), BTreeSet::new());
+        for (node, needs) in std::iter::zip(&nodes, &needs) {
+            let (names, steps) = (node.used(), node.when.map(StepsRead::of).unwrap_or_default());
+            used.extend(needs.iter().filter(|need| names.contains(nodes[**need].id)));
+            read.extend(needs.iter().filter(|need| steps.all || steps.named.contains(nodes[**need].id)));
+        }
+        Ok(Self { calls, needs, used, read })
+    }
+
+    /// So many calls that need nothing: the items of a `for_each`.
+    pub fn of_items(count: usize) -> Self {
+        let calls = (1..=count).map(|at| PlannedCall { id: at.to_string(), ..PlannedCall::default() });
+        let needs = vec![BTreeSet::new(); count];
+        Self { calls: calls.collect(), needs, used: BTreeSet::new(), read: BTreeSet::new() }
     }
 
     /// The calls, in the order given.
@@ -140,12 +238,17 @@ impl Plan {
     }
 
     /// The calls that one needs.
-    pub(super) fn needs(&self, at: usize) -> &BTreeSet<usize> {
+    pub fn needs(&self, at: usize) -> &BTreeSet<usize> {
         &self.needs[at]
     }
 
     /// Whether another call takes something from the result of this one.
     pub fn is_used(&self, at: usize) -> bool {
-        self.used.contains(&self.calls[at].id)
+        self.used.contains(&at)
+    }
+
+    /// Whether another call sees the value of this one, in a template or in its `when`.
+    pub fn is_seen(&self, at: usize) -> bool {
+        self.is_used(at) || self.read.contains(&at)
     }
 }

@@ -22,10 +22,22 @@ pub enum Event {
     /// A call that was started has ended.
     Ended {
         at: usize,
-        success: bool,
+        outcome: CallOutcome,
     },
     /// The run is cancelled. Its driver cancels the running calls, and still reports their ends.
     Cancelled,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CallOutcome {
+    Succeeded,
+    Failed,
+    /// Its `when` said no. Its dependants run.
+    Skipped,
+    /// It waits for the user, who answers when this run is over.
+    Open,
 }
 
 /// What the driver has to do.
@@ -37,6 +49,8 @@ pub enum Effect {
     HoldBack(usize, Reason),
     /// Withdraw the calls that were started and not yet sent.
     Halt,
+    /// Everything that can run has ended, and this call waits for the user.
+    Park(usize),
     /// Every call has ended or was held back.
     Finished,
 }
@@ -58,8 +72,17 @@ pub enum Reason {
 enum Phase {
     Waiting,
     Running,
-    Succeeded,
-    Failed,
+    Ended(CallOutcome),
+}
+
+impl Phase {
+    const FAILED: Self = Self::Ended(CallOutcome::Failed);
+    const OPEN: Self = Self::Ended(CallOutcome::Open);
+
+    /// Whether nothing more comes of the call in this run.
+    fn is_over(self) -> bool {
+        matches!(self, Self::Ended(outcome) if outcome != CallOutcome::Open)
+    }
 }
 
 /// The state of one run.
@@ -80,18 +103,31 @@ impl<'a> Schedule<'a> {
         Self { plan, pace, phases, cancelled: false, halted: false, finished: false }
     }
 
+    /// A run of which a part has ended before.
+    pub fn resumed(plan: &'a Plan, pace: Pace, ended: &[(usize, CallOutcome)]) -> Self {
+        let mut schedule = Self::new(plan, pace);
+        for (at, outcome) in ended {
+            if let Some(phase) = schedule.phases.get_mut(*at) {
+                *phase = Phase::Ended(*outcome);
+            }
+            let optional = plan.calls().get(*at).is_some_and(|call| call.optional);
+            schedule.halted |= schedule.pace.fail_fast && *outcome == CallOutcome::Failed && !optional;
+        }
+        schedule
+    }
+
     /// Takes an event in; answers with what is to be done, in order.
     pub fn step(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         match event {
             Event::Begin => {}
             Event::Cancelled => self.cancelled = true,
-            Event::Ended { at, success } => {
+            Event::Ended { at, outcome } => {
                 if self.phases.get(at) != Some(&Phase::Running) {
                     return effects;
                 }
-                self.phases[at] = if success { Phase::Succeeded } else { Phase::Failed };
-                let harmful = !success && !self.plan.calls()[at].optional;
+                self.phases[at] = Phase::Ended(outcome);
+                let harmful = outcome == CallOutcome::Failed && !self.plan.calls()[at].optional;
                 if harmful && self.pace.fail_fast && !self.halted {
                     self.halted = true;
                     effects.push(Effect::Halt);
@@ -101,10 +137,11 @@ impl<'a> Schedule<'a> {
         // A call that is held back may be the need of one before it.
         while self.hold_back(&mut effects) {}
         self.start(&mut effects);
-        let over = self.phases.iter().all(|phase| matches!(phase, Phase::Succeeded | Phase::Failed));
-        if over && !self.finished {
+        if !self.finished && !self.phases.contains(&Phase::Running) {
+            // Nothing runs, so what still waits, waits for a call that is open.
+            let open = self.phases.iter().position(|phase| *phase == Phase::OPEN);
             self.finished = true;
-            effects.push(Effect::Finished);
+            effects.push(open.map_or(Effect::Finished, Effect::Park));
         }
         effects
     }
@@ -112,10 +149,10 @@ impl<'a> Schedule<'a> {
     fn hold_back(&mut self, effects: &mut Vec<Effect>) -> bool {
         let before = effects.len();
         for at in 0..self.phases.len() {
-            if self.phases[at] == Phase::Waiting
+            if matches!(self.phases[at], Phase::Waiting | Phase::OPEN)
                 && let Some(reason) = self.reason(at)
             {
-                self.phases[at] = Phase::Failed;
+                self.phases[at] = Phase::FAILED;
                 effects.push(Effect::HoldBack(at, reason));
             }
         }
@@ -130,7 +167,7 @@ impl<'a> Schedule<'a> {
             return Some(Reason::FailFast);
         }
         let calls = self.plan.calls();
-        let failed = |need: &&usize| self.phases[**need] == Phase::Failed && !calls[**need].optional;
+        let failed = |need: &&usize| self.phases[**need] == Phase::FAILED && !calls[**need].optional;
         let need = self.plan.needs(at).iter().find(failed)?;
         Some(Reason::NeedFailed(calls[*need].id.clone()))
     }
@@ -139,12 +176,12 @@ impl<'a> Schedule<'a> {
         let all = |phase: Phase| -> Vec<usize> {
             (0..self.phases.len()).filter(|at| self.phases[*at] == phase).collect()
         };
-        let (running, waiting) = (all(Phase::Running), all(Phase::Waiting));
+        let (running, waiting, open) = (all(Phase::Running), all(Phase::Waiting), all(Phase::OPEN));
         let mut room = self.pace.concurrency.max(1).saturating_sub(running.len());
         let lane = |at: usize| self.pace.lanes.get(at).cloned().flatten();
-        let mut busy: BTreeSet<Arc<str>> = running.into_iter().filter_map(lane).collect();
+        let mut busy: BTreeSet<Arc<str>> = running.into_iter().chain(open).filter_map(lane).collect();
         for at in waiting {
-            let over = |need: &usize| matches!(self.phases[*need], Phase::Succeeded | Phase::Failed);
+            let over = |need: &usize| self.phases[*need].is_over();
             let lane = lane(at);
             let free = lane.as_ref().is_none_or(|lane| !busy.contains(lane));
             if room > 0 && free && self.plan.needs(at).iter().all(over) {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{schedule::Reason, *};
+use super::*;
 
 fn plan(calls: Value) -> Result<Plan, Flaw> {
     Plan::new(serde_json::from_value(calls).unwrap(), &["input"])
@@ -24,8 +24,8 @@ fn pace(concurrency: usize) -> Pace {
     Pace { concurrency, fail_fast: false, lanes: Vec::new() }
 }
 
-/// Plays a script: `begin`, `cancel`, `a+` (succeeded) and `a-` (failed), each with the effects that it has to lead to: `>a`
-/// (start), `a:why` (held back: `c`ancelled, `f`ail_fast, the id of the need), `halt`, `end`.
+/// Plays a script: `begin`, `cancel`, and the end of `a`: `a+` (succeeded), `a-` (failed), `a~` (skipped) and `a?` (open), each with the effects that it has to lead to: `>a`
+/// (start), `a:why` (held back: `c`ancelled, `f`ail_fast, the id of the need), `halt`, `?a` (park), `end`.
 #[track_caller]
 fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
     let plan = calls(needs);
@@ -36,7 +36,15 @@ fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
         let effects = schedule.step(match *event {
             "begin" => Event::Begin,
             "cancel" => Event::Cancelled,
-            ended => Event::Ended { at: place(ended), success: ended.ends_with('+') },
+            ended => Event::Ended {
+                at: place(ended),
+                outcome: match ended.chars().last() {
+                    Some('+') => CallOutcome::Succeeded,
+                    Some('~') => CallOutcome::Skipped,
+                    Some('?') => CallOutcome::Open,
+                    _ => CallOutcome::Failed,
+                },
+            },
         });
         let told: Vec<String> = effects
             .iter()
@@ -46,6 +54,7 @@ fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
                 Effect::HoldBack(at, Reason::FailFast) => format!("{}:fail_fast", id(*at)),
                 Effect::HoldBack(at, Reason::NeedFailed(need)) => format!("{}:{need}", id(*at)),
                 Effect::Halt => "halt".into(),
+                Effect::Park(at) => format!("?{}", id(*at)),
                 Effect::Finished => "end".into(),
             })
             .collect();
@@ -83,7 +92,7 @@ fn flawed_calls_are_not_a_plan() {
 
 #[test]
 fn every_flaw_is_found_at_once() {
-    let node = |id, after: &[&'static str]| Node { id, after: after.to_vec(), params: None };
+    let node = |id, after: &[&'static str]| Node { id, after: after.to_vec(), ..Node::default() };
     let (all, flaws) = needs(&[node("a", &["x", "b"]), node("b", &["a", "y"]), node("a", &[])], &["y"]);
     assert_eq!(all.iter().map(|needs| needs.len()).collect::<Vec<_>>(), [1, 1, 0]);
     let places: Vec<&str> = flaws
@@ -175,4 +184,72 @@ fn a_cancelled_run_starts_nothing_and_ends_with_what_is_running() {
         Pace { fail_fast: true, ..pace(1) },
         &[("begin", ">a"), ("cancel", "b:cancelled c:cancelled"), ("a-", "halt end"), ("cancel", "")],
     );
+}
+
+#[test]
+fn what_a_when_names_is_waited_for() {
+    let plan = plan(json!([
+        {"id": "a", "name": "x"},
+        {"id": "b", "name": "x"},
+        {"name": "y", "when": ".steps.a.n > 1 and .input.m == 2"},
+        {"name": "z", "after": ["b"], "when": ".steps | length > 0", "params": {"p": "{{3}}"}},
+    ]))
+    .unwrap();
+    let needs: Vec<Vec<usize>> = (0..4).map(|at| plan.needs(at).iter().copied().collect()).collect();
+    assert_eq!(needs, [vec![], vec![], vec![0], vec![1, 2]]);
+    let seen = |of: &dyn Fn(usize) -> bool| (0..4).filter(|at| of(*at)).collect::<Vec<_>>();
+    assert_eq!((seen(&|at| plan.is_used(at)), seen(&|at| plan.is_seen(at))), (vec![2], vec![0, 1, 2]));
+}
+
+#[test]
+fn an_item_is_known_only_where_there_are_items() {
+    let calls = |for_each: Option<&str>| {
+        plan(json!([
+            {"id": "list", "name": "x"},
+            {"id": "each", "name": "y", "for_each": for_each, "params": {"p": "{{item.x}} {{index}}"}},
+        ]))
+    };
+    let plan = calls(Some("{{list.rows}}")).unwrap();
+    assert_eq!(plan.needs(1).iter().copied().collect::<Vec<_>>(), [0]);
+    let flaw = calls(None).unwrap_err().to_string();
+    assert_eq!(
+        flaw,
+        "The action `each` refers to `index`, which is none of the actions (each, list); an action has items with `for_each`."
+    );
+    assert!(calls(Some("{{item}}")).is_err(), "the list itself is no item");
+}
+
+#[test]
+fn a_skipped_call_holds_nothing_back() {
+    let hasty = Pace { fail_fast: true, ..pace(8) };
+    check(&["", "a", "b"], hasty, &[("begin", ">a"), ("a~", ">b"), ("b~", ">c"), ("c+", "end")]);
+}
+
+#[test]
+fn a_call_that_waits_for_the_user_parks_the_run_when_the_rest_has_ended() {
+    check(&["", "a", ""], pace(8), &[("begin", ">a >c"), ("a?", ""), ("c+", "?a")]);
+    check(&["", "a"], pace(8), &[("begin", ">a"), ("a?", "?a")]);
+    // One question at a time.
+    let ask = Pace { lanes: vec![Some(Arc::from("")), Some(Arc::from("")), None], ..pace(8) };
+    check(&["", "", ""], ask, &[("begin", ">a >c"), ("a?", ""), ("c+", "?a")]);
+    // The run fails: nobody needs the answer.
+    let hasty = Pace { fail_fast: true, ..pace(8) };
+    check(
+        &["", "", "a"],
+        hasty,
+        &[("begin", ">a >b"), ("a?", ""), ("b-", "halt a:fail_fast c:fail_fast end")],
+    );
+}
+
+#[test]
+fn a_resumed_run_does_what_is_left() {
+    let plan = calls(&["", "a", "b", "a"]);
+    let ended = [(0, CallOutcome::Succeeded), (1, CallOutcome::Skipped)];
+    let mut schedule = Schedule::resumed(&plan, pace(8), &ended);
+    assert_eq!(schedule.step(Event::Begin), [Effect::Start(2), Effect::Start(3)]);
+    let ends = |at| Event::Ended { at, outcome: CallOutcome::Succeeded };
+    assert_eq!((schedule.step(ends(3)), schedule.step(ends(2))), (vec![], vec![Effect::Finished]));
+    let mut failed = Schedule::resumed(&plan, pace(8), &[(0, CallOutcome::Failed)]);
+    let effects = failed.step(Event::Begin);
+    assert!(effects.iter().all(|effect| !matches!(effect, Effect::Start(_))), "{effects:?}");
 }

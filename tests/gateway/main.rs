@@ -30,6 +30,7 @@ mod command_line;
 mod discovering;
 mod exposing;
 mod first_answers;
+mod flows;
 mod guided;
 mod handshake;
 mod hosts;

@@ -1,28 +1,39 @@
-//! One call of a plan: fills its templates, waits for its server, makes the call.
+//! One call of a plan: decides whether it runs, fills its templates, waits for its server, makes the call, and makes it again.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use serde_json::Value;
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use serde_json::{Map, Value, json};
 use tokio::sync::MutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use super::goes_alone;
+use super::{Common, Values, goes_alone};
 use crate::{
     catalog::Tool,
     clock::millis,
+    config::LONGEST_TIME,
     downstream::{Connection, ProgressSink},
     fault::{Code, Fault},
     gateway::{
-        Gateway,
-        call::{Begun, Prepared},
+        AppArguments, AskArguments, Gateway,
+        call::{Begun, Prepared, in_text, text_result},
+        faults::error_of,
         interrupt::Interrupt,
+        questions::QuestionOutcome,
         session::Caller,
     },
     jobs,
-    results::{is_error, json_len},
-    template::{self, Named, Source},
-    workflow::PlannedCall,
+    results::{is_error, json_len, text_of},
+    schema::Schema,
+    template::{self, Filled, Named},
+    workflow::{CallKind, CallOutcome, INPUT, PlannedCall, Retry, StepsRead},
 };
+
+/// The longest pause before a call is made again.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// How one call of a plan ended.
 #[derive(Clone, Debug)]
@@ -33,61 +44,215 @@ pub(crate) struct ActionResult {
     pub result: Arc<Value>,
     /// What was repaired in its params.
     pub repaired: Vec<String>,
-    /// Whether the tool was called.
-    pub ran: bool,
+    /// How many times a tool was called.
+    pub calls: usize,
+    /// Whether its `when` said no.
+    pub skipped: bool,
+    /// What the user answered instead of saying yes, if the user was asked.
+    pub declined: Option<Value>,
+    /// The question that waits for the user.
+    pub open: Option<Box<AskArguments>>,
     /// How long it took, in milliseconds.
     pub elapsed_ms: u64,
 }
 
 impl ActionResult {
+    /// A call with this result.
+    pub fn of(name: String, result: Value) -> Self {
+        Self {
+            name,
+            result: Arc::new(result),
+            repaired: Vec::new(),
+            calls: 0,
+            skipped: false,
+            declined: None,
+            open: None,
+            elapsed_ms: 0,
+        }
+    }
+
     /// A call that did not reach its tool.
     pub fn not_run(call: &PlannedCall, fault: &Fault, took: Duration) -> Self {
-        let result = Arc::new(fault.to_result());
-        let elapsed_ms = millis(took);
-        Self { name: call.name.clone(), result, repaired: Vec::new(), ran: false, elapsed_ms }
+        Self { elapsed_ms: millis(took), ..Self::of(call.name.clone(), fault.to_result()) }
+    }
+
+    /// A call whose `when` said no.
+    fn skipped(call: &PlannedCall) -> Self {
+        Self { skipped: true, ..Self::of(call.name.clone(), json!({ "content": [] })) }
     }
 
     pub fn panicked(call: &PlannedCall) -> Self {
         tracing::error!(tool = call.name, "a call panicked");
-        let result = Arc::new(jobs::panicked());
-        Self { name: call.name.clone(), result, repaired: Vec::new(), ran: true, elapsed_ms: 0 }
+        Self { calls: 1, ..Self::of(call.name.clone(), jobs::panicked()) }
+    }
+
+    /// A question with its answer. Only `answered` and `approved` are a success.
+    pub fn answered(call: &PlannedCall, answer: Value) -> Self {
+        let status = answer["status"].as_str().unwrap_or_default();
+        if matches!(status, "answered" | "approved") {
+            let result = json!({ "content": [], "structuredContent": answer });
+            return Self::of(call.name.clone(), result);
+        }
+        let message = match status {
+            "denied" => "The user said no.",
+            "timed_out" => "The user did not answer in time.",
+            _ => "The user closed the question without an answer.",
+        };
+        let fault = Fault::new(Code::Cancelled, message).to_result();
+        Self { declined: Some(answer), ..Self::of(call.name.clone(), fault) }
+    }
+
+    /// How the call ended.
+    pub fn outcome(&self) -> CallOutcome {
+        match (self.skipped, &self.open) {
+            (true, _) => CallOutcome::Skipped,
+            (_, Some(_)) => CallOutcome::Open,
+            _ if is_error(&self.result) => CallOutcome::Failed,
+            _ => CallOutcome::Succeeded,
+        }
     }
 
     /// Whether its result is not an error.
     pub fn succeeded(&self) -> bool {
-        !is_error(&self.result)
+        self.outcome() == CallOutcome::Succeeded
     }
 }
 
 impl Gateway {
-    /// Makes one call of a plan. `halt` ends only its wait for the server.
+    /// Does one call of a plan.
     pub(super) async fn run_action(
         self: &Arc<Self>,
-        caller: &Caller,
-        call: &PlannedCall,
-        values: BTreeMap<String, Arc<Source>>,
-        cancel: CancellationToken,
-        halt: &CancellationToken,
+        common: &Common<'_>,
+        at: usize,
+        values: Values,
     ) -> ActionResult {
-        let begun = Begun::new(caller, &call.params);
-        match self.try_action(caller, call, &values, &begun, cancel, halt).await {
-            Ok(ended) => ended,
-            Err(fault) => {
-                self.refused(caller, &call.name, &begun, &fault);
-                ActionResult::not_run(call, &fault, begun.at.elapsed())
+        let call = &common.plan.calls()[at];
+        let began = Instant::now();
+        let ended = async {
+            if let Some(when) = &call.when
+                && !self.holds(common, at, when, &values).await?
+            {
+                return Ok(ActionResult::skipped(call));
+            }
+            match &call.for_each {
+                Some(list) => self.each(common, at, list, values).await,
+                None => Ok(self.once(common, call, &values, common.cancel.child_token()).await),
+            }
+        };
+        let mut one = match ended.await {
+            Ok(one) => one,
+            Err(fault) => self.not_made(common, call, &fault),
+        };
+        if one.succeeded() && call.select.is_some() {
+            let (result, size) = (Arc::unwrap_or_clone(one.result), 0);
+            let (result, _) = self.filtered(common.caller, result, size, call.select.as_deref()).await;
+            one.result = Arc::new(result);
+        }
+        one.elapsed_ms = millis(began.elapsed());
+        one
+    }
+
+    /// Whether a `when` gives anything but `false`, `null` or nothing. It sees the input and what its call waits for.
+    async fn holds(
+        &self,
+        common: &Common<'_>,
+        at: usize,
+        when: &str,
+        values: &Values,
+    ) -> Result<bool, Fault> {
+        let calls = common.plan.calls();
+        let read = StepsRead::of(when);
+        let seen = common.plan.needs(at).iter().map(|need| &calls[*need].id);
+        let seen = seen.filter(|id| read.all || read.named.contains(*id));
+        let value = |id: &String| values.get(id).map(|source| source.value.clone()).unwrap_or_default();
+        let steps: Map<String, Value> = seen.map(|id| (id.clone(), value(id))).collect();
+        let over = json!({ "input": value(&INPUT.to_string()), "steps": steps });
+        let said = tokio::select! {
+            said = self.kept.filter(when, over.to_string()) => said,
+            () = common.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
+        };
+        match said {
+            Ok(Value::Null | Value::Bool(false)) => Ok(false),
+            Ok(Value::Array(outputs)) => Ok(!outputs.is_empty()),
+            Ok(_) => Ok(true),
+            Err(error) => {
+                let message = format!("The `when` of `{}`: {error}.", calls[at].id);
+                Err(Fault::new(Code::InvalidParams, message))
             }
         }
     }
 
+    /// Makes one call, for one item if the call has some.
+    pub(super) async fn once(
+        self: &Arc<Self>,
+        common: &Common<'_>,
+        call: &PlannedCall,
+        values: &Values,
+        cancel: CancellationToken,
+    ) -> ActionResult {
+        let ended = match call.kind {
+            CallKind::Tool => Ok(self.call_repeatedly(common, call, values, &cancel).await),
+            CallKind::App => self.call_inner_app(common, call, values, cancel).await,
+            CallKind::Ask => self.ask_in_plan(common, call, values).await,
+        };
+        ended.unwrap_or_else(|fault| self.not_made(common, call, &fault))
+    }
+
+    /// A call that failed before it reached what it calls.
+    fn not_made(&self, common: &Common<'_>, call: &PlannedCall, fault: &Fault) -> ActionResult {
+        self.refused(common.caller, &call.name, &Begun::new(common.caller, &call.params), fault);
+        ActionResult::not_run(call, fault, Duration::ZERO)
+    }
+
+    /// Calls a tool, and again if its step says so and the tool allows it.
+    async fn call_repeatedly(
+        self: &Arc<Self>,
+        common: &Common<'_>,
+        call: &PlannedCall,
+        values: &Values,
+        cancel: &CancellationToken,
+    ) -> ActionResult {
+        let mut waits = call.retry.as_ref().map(pauses);
+        let mut calls = 0;
+        loop {
+            let begun = Begun::new(common.caller, &call.params);
+            let mut one = match self.try_action(common, call, values, &begun, cancel.child_token()).await {
+                Ok(one) => one,
+                Err(fault) => {
+                    self.refused(common.caller, &call.name, &begun, &fault);
+                    ActionResult::not_run(call, &fault, begun.at.elapsed())
+                }
+            };
+            calls += one.calls;
+            one.calls = calls;
+            let Some(retry) = call.retry.as_ref().filter(|_| !one.succeeded()) else { return one };
+            let error = error_of(&one.result);
+            let again = retry.on.iter().any(|code| error["code"] == **code)
+                && self.allows_repeating(common.caller, call);
+            let Some(wait) = waits.as_mut().filter(|_| again).and_then(Iterator::next) else { return one };
+            let asked = error["retry_after_ms"].as_u64().map_or(Duration::ZERO, Duration::from_millis);
+            tokio::select! {
+                () = tokio::time::sleep(wait.max(asked.min(MAX_WAIT))) => {}
+                () = cancel.cancelled() => return one,
+                () = common.halt.cancelled() => return one,
+            }
+        }
+    }
+
+    /// Whether a second call of the tool does no harm, as far as its server says.
+    fn allows_repeating(&self, caller: &Caller, call: &PlannedCall) -> bool {
+        self.gate(&caller.session).tool(&call.name).is_ok_and(|tool| tool.is_repeatable())
+    }
+
     async fn try_action(
         self: &Arc<Self>,
-        caller: &Caller,
+        common: &Common<'_>,
         call: &PlannedCall,
-        values: &BTreeMap<String, Arc<Source>>,
+        values: &Values,
         begun: &Begun,
         cancel: CancellationToken,
-        halt: &CancellationToken,
     ) -> Result<ActionResult, Fault> {
+        let (caller, halt) = (common.caller, &common.halt);
         let prepared = self.prepare_action(caller, call, values).await?;
         let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
         let mut timeout = call.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
@@ -99,30 +264,24 @@ impl Gateway {
             Some(connection) => Some(turn(connection, &tool, timeout, &cancel, halt).await?),
             None => None,
         };
+        let _slot = tokio::select! {
+            slot = common.slots.acquire() => slot.ok(),
+            () = cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
+        };
         timeout = timeout.map(|limit| limit.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
         let sink = ProgressSink::new(None);
         let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        let size = json_len(&made.result);
-        self.record(caller, &tool, begun, size, &made);
-        let (result, _) = self.filtered(caller, made.result, size, call.select.as_deref()).await;
-        let (result, elapsed_ms) = (Arc::new(result), millis(begun.at.elapsed()));
-        Ok(ActionResult { name: tool.full.to_string(), result, repaired, ran: true, elapsed_ms })
+        self.record(caller, &tool, begun, json_len(&made.result), &made);
+        Ok(ActionResult { repaired, calls: 1, ..ActionResult::of(tool.full.to_string(), made.result) })
     }
 
     async fn prepare_action(
         &self,
         caller: &Caller,
         call: &PlannedCall,
-        values: &BTreeMap<String, Arc<Source>>,
+        values: &Values,
     ) -> Result<Prepared, Fault> {
-        let references = self.kept.references(&caller.owner(), &call.params).await?;
-        let lookup = |name: &str| match values.get(name) {
-            Some(value) => Named::Value(value.clone()),
-            None if name.starts_with("ref:") => references.named(name),
-            None => unknown(values),
-        };
-        let filled = template::fill(&call.params, &lookup);
-        let params = filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))?;
+        let params = self.filled(caller, &call.params, values).await?;
         // A template means nothing outside of its plan; a kept result stays a reference.
         let portable = template::names(&call.params).is_empty();
         let written = if portable { call.params.clone() } else { params.value.clone() };
@@ -135,10 +294,106 @@ impl Gateway {
             }
         }
     }
+
+    /// JSON with its templates filled: values of calls, and kept results.
+    pub(super) async fn filled(
+        &self,
+        caller: &Caller,
+        json: &Value,
+        values: &Values,
+    ) -> Result<Filled, Fault> {
+        let references = self.kept.references(&caller.owner(), json).await?;
+        let lookup = |name: &str| match values.get(name) {
+            Some(value) => Named::Value(value.clone()),
+            None if name.starts_with("ref:") => references.named(name),
+            None => unknown(values),
+        };
+        let filled = template::fill(json, &lookup);
+        filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))
+    }
+
+    /// Runs an app inside of another. Its answer is waited for, whole, and its output is the value.
+    async fn call_inner_app(
+        self: &Arc<Self>,
+        common: &Common<'_>,
+        call: &PlannedCall,
+        values: &Values,
+        cancel: CancellationToken,
+    ) -> Result<ActionResult, Fault> {
+        let filled = self.filled(common.caller, &call.params, values).await?;
+        let config = self.config();
+        let app = config.apps.get(&call.name);
+        let (input, notes) = match app.and_then(|app| app.input_schema.clone()) {
+            Some(schema) => in_text(&Schema::new(schema), filled),
+            None => (filled.value, Vec::new()),
+        };
+        let timeout = call.timeout_ms.map(Duration::from_millis).or(app.and_then(|app| app.timeout));
+        let mut caller = Caller { cancel, ..common.caller.clone() };
+        caller.limits.soft_deadline = LONGEST_TIME;
+        caller.limits.max_result_bytes = usize::MAX;
+        let arguments = AppArguments::of_step(&call.name, input, timeout);
+        // An app may be inside of an app.
+        let answer = match Box::pin(self.call_app(&caller, arguments)).await {
+            Ok(answer) => answer,
+            Err(Interrupt::Fault(fault)) => return Err(*fault),
+            Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
+                return Err(Fault::new(Code::Internal, "The app was not run; run it with call_app."));
+            }
+        };
+        let name = call.name.clone();
+        if is_error(&answer) {
+            return Ok(ActionResult::of(name, answer));
+        }
+        let mut told: Value = serde_json::from_str(&text_of(&answer)).unwrap_or_default();
+        let output = told["output"].take();
+        let result = match output {
+            // Text is its own JSON.
+            Value::String(text) => text_result(text),
+            Value::Null => text_result("null".into()),
+            output => json!({ "content": [], "structuredContent": output }),
+        };
+        let inner = told["repaired"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let inner = inner.map(|note| format!("{name}: {note}"));
+        let repaired = notes.into_iter().chain(inner).collect();
+        let calls = told["tool_calls"].as_u64().and_then(|calls| calls.try_into().ok()).unwrap_or(0);
+        Ok(ActionResult { repaired, calls, ..ActionResult::of(name, result) })
+    }
+
+    /// Puts a question of a plan. Without forms, the call stays open.
+    async fn ask_in_plan(
+        &self,
+        common: &Common<'_>,
+        call: &PlannedCall,
+        values: &Values,
+    ) -> Result<ActionResult, Fault> {
+        let filled = self.filled(common.caller, &call.params, values).await?;
+        let (filled, _) = in_text(AskArguments::texts(), filled);
+        let arguments = AskArguments::of_step(&call.id, filled, call.timeout_ms)?;
+        let paused = common.limit.map(super::Limit::pause);
+        let asked = self.questions.ask(common.asking, &arguments).await;
+        drop(paused);
+        match asked? {
+            QuestionOutcome::Answer(answer) => Ok(ActionResult::answered(call, answer)),
+            QuestionOutcome::InChat(_) => {
+                let open = Some(Box::new(arguments));
+                Ok(ActionResult { open, ..ActionResult::of(call.name.clone(), json!({ "content": [] })) })
+            }
+        }
+    }
+}
+
+/// The pauses before each further call.
+fn pauses(retry: &Retry) -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(retry.wait.min(MAX_WAIT))
+        .with_max_delay(MAX_WAIT)
+        .with_factor(2.0)
+        .with_max_times(retry.times)
+        .build()
 }
 
 /// A template that names none of these values.
-pub(crate) fn unknown(values: &BTreeMap<String, Arc<Source>>) -> Named {
+pub(crate) fn unknown(values: &Values) -> Named {
     Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", "))
 }
 

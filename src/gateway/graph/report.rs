@@ -1,6 +1,6 @@
 //! What `run_parallel` answers: at its end, and while it runs.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::{
     gateway::{Gateway, call::text_result, faults::error_of, session::Caller},
     results::{self, json_len, value_of},
     text::clip,
-    workflow::{Plan, PlannedCall},
+    workflow::{CallOutcome, Plan, PlannedCall},
 };
 
 /// How much is shown of a result that other calls use, in characters; a result of so many bytes is shown whole.
@@ -29,6 +29,9 @@ struct ActionReport {
     id: String,
     name: String,
     success: bool,
+    /// Whether its `when` said no.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    skipped: bool,
     /// The MIME types of the pictures and sound that follow the report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     media: Vec<Value>,
@@ -44,7 +47,8 @@ struct ActionReport {
 
 impl ActionReport {
     fn new(call: &PlannedCall, one: &ActionResult) -> Self {
-        Self { id: call.id.clone(), name: one.name.clone(), success: one.succeeded(), ..Self::default() }
+        let (success, skipped) = (one.succeeded(), one.skipped);
+        Self { id: call.id.clone(), name: one.name.clone(), success, skipped, ..Self::default() }
     }
 }
 
@@ -55,7 +59,13 @@ struct ParallelReport {
     total: usize,
     succeeded: usize,
     failed: usize,
+    #[serde(skip_serializing_if = "is_zero")]
+    skipped: usize,
     elapsed_ms: u64,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// A large result that is only named.
@@ -86,7 +96,9 @@ impl Gateway {
             ended.iter().map(|one| if one.succeeded() { json_len(&one.result) } else { 0 }).collect();
         let budget = caller.limits.max_result_bytes;
         let share = fair_share(&sizes, budget);
-        let (total, succeeded) = (ended.len(), ended.iter().filter(|one| one.succeeded()).count());
+        let count = |outcome| ended.iter().filter(|one| one.outcome() == outcome).count();
+        let (total, succeeded, skipped) =
+            (ended.len(), count(CallOutcome::Succeeded), count(CallOutcome::Skipped));
         let (mut left, mut results, mut media) = (budget, Vec::with_capacity(total), Vec::new());
         for (at, (mut one, size)) in ended.into_iter().zip(sizes).enumerate() {
             let call = &plan.calls()[at];
@@ -108,14 +120,15 @@ impl Gateway {
                 };
                 let only_media = shown == "" && !entry.media.is_empty();
                 entry.result = (!only_media).then(|| within(shown, left, size));
-            } else {
+            } else if !entry.skipped {
                 entry.error = Some(error_of(&one.result));
             }
             left = left.saturating_sub(json_len(&json!(entry)));
             results.push(entry);
         }
-        let failed = total - succeeded;
-        let report = ParallelReport { results, total, succeeded, failed, elapsed_ms: millis(elapsed) };
+        let failed = total - succeeded - skipped;
+        let report =
+            ParallelReport { results, total, succeeded, failed, skipped, elapsed_ms: millis(elapsed) };
         let mut blocks = vec![json!({ "type": "text", "text": json!(report).to_string() })];
         blocks.append(&mut media);
         json!({ "content": blocks })
@@ -197,6 +210,8 @@ fn fair_share(sizes: &[usize], budget: usize) -> usize {
 #[derive(Clone, Debug)]
 pub(crate) struct SoFar {
     ended: Arc<Mutex<Vec<Option<ActionReport>>>>,
+    /// How many items of each call have ended, and of how many.
+    items: Arc<Mutex<BTreeMap<usize, (usize, usize)>>>,
     plan: Arc<Plan>,
 }
 
@@ -205,19 +220,36 @@ pub(crate) struct SoFar {
 struct PlanProgress {
     ended: usize,
     total: usize,
+    /// The calls that go through a list.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    items: BTreeMap<String, ItemProgress>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     results: Vec<ActionReport>,
 }
 
+#[derive(Serialize)]
+struct ItemProgress {
+    ended: usize,
+    total: usize,
+}
+
 impl SoFar {
     pub fn new(plan: &Arc<Plan>) -> Self {
-        Self { ended: Arc::new(Mutex::new(vec![None; plan.calls().len()])), plan: plan.clone() }
+        let ended = Arc::new(Mutex::new(vec![None; plan.calls().len()]));
+        Self { ended, items: Arc::default(), plan: plan.clone() }
+    }
+
+    /// Notes how far a call has come in its list.
+    pub(super) fn items(&self, at: usize, ended: usize, total: usize) {
+        self.items.lock().insert(at, (ended, total));
     }
 
     pub(super) fn end(&self, at: usize, one: &ActionResult) {
         let mut entry = ActionReport::new(&self.plan.calls()[at], one);
         let small = |value: &Value| json_len(value) <= PARTIAL_BYTES;
-        if !entry.success {
+        if entry.skipped {
+            // There is no result.
+        } else if !entry.success {
             let error = error_of(&one.result);
             entry.error = Some(if small(&error) { error } else { json!({ "code": error["code"] }) });
         } else if small(&one.result) {
@@ -251,7 +283,11 @@ impl SoFar {
                 None => false,
             })
             .collect();
-        json!(PlanProgress { ended, total, results })
+        let items = self.items.lock();
+        let items = items.iter().map(|(at, (ended, total))| {
+            (self.plan.calls()[*at].id.clone(), ItemProgress { ended: *ended, total: *total })
+        });
+        json!(PlanProgress { ended, total, items: items.collect(), results })
     }
 }
 

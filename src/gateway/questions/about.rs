@@ -36,7 +36,7 @@ pub(super) struct Unread {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub(in crate::gateway) struct Question {
     pub(super) about: About,
     pub(super) message: String,
     pub(super) asked: Instant,
@@ -44,7 +44,7 @@ pub(super) struct Question {
 
 impl Question {
     /// The answer of `ask_user` until the user has answered.
-    pub(super) fn put(&self, token: &str) -> Value {
+    pub(in crate::gateway) fn put(&self, token: &str) -> Value {
         let edited = match &self.about {
             About::Content(_) => ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}",
             _ => "",
@@ -63,6 +63,21 @@ impl Question {
             answer["form"] = form.clone();
         }
         answer
+    }
+
+    /// Reads an answer, with edited content beside it. An unclear answer gives the question again.
+    pub(in crate::gateway) fn read(
+        &self,
+        token: &str,
+        said: &Value,
+        content: Option<&str>,
+    ) -> Result<Value, Value> {
+        let beside = match (&self.about, content) {
+            (About::Content(_) | About::Call { .. }, Some(content)) => Some(with_content(said, content)),
+            _ => None,
+        };
+        let said = beside.as_ref().unwrap_or(said);
+        self.about.read(said).map_err(|unread| ask_again(self, token, said, unread))
     }
 }
 
@@ -217,7 +232,7 @@ fn denied(feedback: Option<String>) -> Value {
 }
 
 /// Adds edited content to an answer that came without it.
-pub(super) fn with_content(answer: &Value, content: &str) -> Value {
+fn with_content(answer: &Value, content: &str) -> Value {
     match answers::opened(answer) {
         Value::Object(mut fields) => {
             fields.entry("content").or_insert_with(|| json!(content));
@@ -228,7 +243,7 @@ pub(super) fn with_content(answer: &Value, content: &str) -> Value {
 }
 
 /// Repeats the question after an unclear answer.
-pub(super) fn ask_again(question: &Question, token: &str, said: &Value, unread: Unread) -> Value {
+fn ask_again(question: &Question, token: &str, said: &Value, unread: Unread) -> Value {
     let shown = said.as_str().map_or_else(|| said.to_string(), String::from);
     let mut answer = question.put(token);
     answer["hint"] = json!(format!(

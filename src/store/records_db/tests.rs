@@ -94,6 +94,30 @@ fn what_is_due_belongs_to_one_gateway_until_it_ends() {
 }
 
 #[test]
+fn a_record_is_held_by_one_gateway_that_runs() {
+    let folder = folder();
+    let (one, other) = (open(&folder), open(&folder));
+    put(&one, NewRecord { held: false, ..new("", "free") });
+    let read = |db: &RecordsDb| db.get(WATCH, "", "free").expect("readable").expect("there");
+    let before = read(&one);
+    let hold = |db: &RecordsDb, record: &Record| db.hold(record).expect("readable");
+    assert!(hold(&one, &before));
+    assert!(!hold(&other, &before), "changed since");
+    assert!(!hold(&other, &read(&other)) && !hold(&one, &read(&one)), "held");
+    assert!(one.change(&Record { body: json!(1), ..read(&one) }).expect("written"), "its holder changes it");
+    drop(one);
+    let left = read(&other);
+    assert_eq!(left.body, json!(1));
+    // A process that another test has just started may have the lock until it runs its program.
+    let began = std::time::Instant::now();
+    while !hold(&other, &left) {
+        assert!(began.elapsed().as_secs() < 20, "the holder has ended");
+        std::thread::yield_now();
+    }
+    assert!(!hold(&open(&folder), &read(&other)));
+}
+
+#[test]
 fn notices_are_free_once_nobody_holds_them() {
     let folder = folder();
     let (one, other) = (open(&folder), open(&folder));

@@ -1,0 +1,299 @@
+//! Workflows: a plan of calls, and what comes of a run of it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{AppAnswer, AppRun, parked::Checkpoints};
+use crate::{
+    config::{Step, StepKind},
+    fault::{Code, Fault},
+    gateway::{
+        AskArguments, Gateway,
+        call::text_result,
+        faults::error_of,
+        graph::{
+            ActionResult, CONCURRENCY, Journal, Limit, PlanRun, Ran, SoFar, Values, refused_plan, unknown,
+        },
+        interrupt::Interrupt,
+        questions,
+        run::{self, Run},
+        session::Caller,
+    },
+    jobs::Progress,
+    results::{is_error, source_of},
+    template::{self, Named, Source},
+    workflow::{CallKind, CallOutcome, Flaw, INPUT, OnError, Plan, PlannedCall, Retry},
+};
+
+/// One run of a workflow, from its beginning or from where it waited for the user.
+pub(super) struct Flow {
+    pub id: String,
+    pub steps: Vec<Step>,
+    pub output: Option<Value>,
+    pub plan: Arc<Plan>,
+    pub input: Value,
+    pub began: Instant,
+    /// The limit of the whole app, and what is left of it.
+    pub timeout: Duration,
+    pub left: Duration,
+    /// The steps that have ended.
+    pub before: Vec<(usize, ActionResult)>,
+    /// Where the ends of steps are kept, once the user has answered.
+    pub checkpoints: Option<Arc<Checkpoints>>,
+}
+
+impl Flow {
+    /// A workflow from its beginning.
+    fn new(app: AppRun, steps: &[Step], output: Option<Value>) -> Result<Self, Fault> {
+        Ok(Self {
+            plan: Arc::new(plan(steps).map_err(|flaw| refused_plan(&flaw))?),
+            id: app.id,
+            steps: steps.to_vec(),
+            output,
+            input: app.input,
+            began: app.began,
+            timeout: app.timeout,
+            left: app.timeout,
+            before: Vec::new(),
+            checkpoints: None,
+        })
+    }
+
+    /// Whether a value is needed after its step: by other steps, or by the output.
+    pub fn is_needed(&self, at: usize) -> bool {
+        let in_output = match &self.output {
+            Some(output) => template::names(output).contains(&self.plan.calls()[at].id),
+            None => at + 1 == self.plan.calls().len(),
+        };
+        in_output || self.plan.is_seen(at)
+    }
+}
+
+/// The plan of a workflow.
+pub(super) fn plan(steps: &[Step]) -> Result<Plan, Flaw> {
+    Plan::new(steps.iter().map(planned).collect(), &[INPUT])
+}
+
+impl Gateway {
+    pub(super) async fn call_workflow(
+        self: &Arc<Self>,
+        caller: &Caller,
+        app: AppRun,
+        steps: &[Step],
+        output: Option<Value>,
+    ) -> Result<Value, Interrupt> {
+        let flow = Flow::new(app, steps, output)?;
+        self.check_steps(caller, &flow).await?;
+        self.run_workflow(caller, flow).await
+    }
+
+    /// Refuses what cannot go well in the steps that are left, before anything runs.
+    pub(super) async fn check_steps(&self, caller: &Caller, flow: &Flow) -> Result<(), Fault> {
+        for (at, call) in flow.plan.calls().iter().enumerate() {
+            if !flow.before.iter().any(|(ended, _)| *ended == at) {
+                self.check_step(caller, &flow.id, call).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what is left of a workflow.
+    pub(super) async fn run_workflow(
+        self: &Arc<Self>,
+        caller: &Caller,
+        flow: Flow,
+    ) -> Result<Value, Interrupt> {
+        let cancel = CancellationToken::new();
+        let span = caller.meta_span("call_app");
+        let own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
+        let gateway = self.clone();
+        let so_far = SoFar::new(&flow.plan);
+        let seen = so_far.clone();
+        let progress: Progress = Arc::new(move || Some(seen.counts()));
+        let run = Run {
+            progress,
+            began: flow.began.into(),
+            ..Run::new(format!("app {}", flow.id), cancel.clone())
+        };
+        let went_on = run.went_on.clone();
+        let work = async move {
+            let mut flow = flow;
+            // A token of its own: running out of time is not being cancelled by the user.
+            let over = cancel.child_token();
+            let limit = Limit::new(flow.left);
+            let given = Values::from([(INPUT.to_string(), Arc::new(Source::from(flow.input.clone())))]);
+            let run = PlanRun {
+                plan: &flow.plan,
+                given: given.clone(),
+                before: std::mem::take(&mut flow.before),
+                concurrency: CONCURRENCY,
+                fail_fast: true,
+                cancel: over.clone(),
+                limit: Some(&limit),
+                so_far: &so_far,
+                journal: flow.checkpoints.as_deref().map(|all| all as &dyn Journal),
+            };
+            let mut running = Box::pin(gateway.run_plan(&own, run));
+            let ran = tokio::select! {
+                ran = &mut running => ran,
+                () = limit.over() => {
+                    over.cancel();
+                    running.await
+                }
+            };
+            let Ran { results, open } = ran;
+            let answer = match open {
+                Some(at) => gateway.park(&own, &flow, results, at, limit.left()).await,
+                None => finish(&flow, &results.into_iter().flatten().collect::<Vec<_>>(), given),
+            };
+            if let Some(checkpoints) = &flow.checkpoints {
+                gateway.parked.forget(checkpoints).await;
+            }
+            span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
+            run::handed_out(&gateway.kept, &own, answer, &went_on).await
+        };
+        run.wait(&self.jobs, caller, work).await
+    }
+
+    async fn check_step(&self, caller: &Caller, app: &str, call: &PlannedCall) -> Result<(), Fault> {
+        let wrong = |why: String| {
+            let message = format!("The step `{}` of the app `{app}`: {why} Nothing was run.", call.id);
+            Fault::new(Code::InvalidParams, message)
+        };
+        match call.kind {
+            CallKind::Tool => {
+                let (_, tool) = self.find_tool(caller, &call.name).await?;
+                if call.retry.is_some() && !tool.is_repeatable() {
+                    return Err(wrong(format!(
+                        "`retry` is only for tools that change nothing more when they are called again, and the server does \
+                         not mark `{}` as read-only or idempotent. The user has to take it out of servers.toml.",
+                        tool.full
+                    )));
+                }
+            }
+            CallKind::App => {
+                if !self.config().apps.contains_key(&call.name) {
+                    return Err(wrong(format!(
+                        "there is no app `{}`, or it is left out because of a fault in servers.toml.",
+                        call.name
+                    )));
+                }
+            }
+            CallKind::Ask if template::names(&call.params).is_empty() => {
+                questions::check(&AskArguments::of_step(&call.id, call.params.clone(), None)?)?;
+            }
+            CallKind::Ask => {}
+        }
+        Ok(())
+    }
+}
+
+fn planned(step: &Step) -> PlannedCall {
+    let (kind, params, retry) = match &step.kind {
+        StepKind::Tool { params, retry, .. } => (CallKind::Tool, params.clone(), retry.as_ref()),
+        StepKind::App { input, .. } => (CallKind::App, input.clone(), None),
+        StepKind::Ask(ask) => (CallKind::Ask, json!(ask), None),
+    };
+    let retry = retry.map(|retry| Retry {
+        times: retry.times,
+        wait: retry.wait,
+        on: retry.on.iter().filter_map(|code| Some(Code::of(code)?.as_str())).collect(),
+    });
+    let each = step.for_each.as_ref();
+    PlannedCall {
+        id: step.id.clone(),
+        name: step.called().into(),
+        params,
+        after: step.after.clone(),
+        when: step.when.clone(),
+        for_each: each.map(|each| each.list.clone()),
+        max_concurrency: each.map(|each| each.max_concurrency),
+        on_error: each.map_or(OnError::Stop, |each| each.on_error),
+        timeout_ms: step.timeout.map(crate::clock::millis),
+        select: step.select.clone(),
+        optional: step.optional,
+        kind,
+        retry,
+    }
+}
+
+/// What a workflow answers: its output, or which step failed and why.
+fn finish(flow: &Flow, ended: &[ActionResult], given: Values) -> Value {
+    let steps = || flow.plan.calls().iter().zip(ended);
+    let tool_calls = ended.iter().map(|one| one.calls).sum();
+    let failed =
+        |(call, one): &(&PlannedCall, &ActionResult)| one.outcome() == CallOutcome::Failed && !call.optional;
+    if let Some((call, one)) = steps().find(failed) {
+        if let Some(declined) = &one.declined {
+            let mut answer = json!({ "app_id": flow.id, "step": call.id, "tool_calls": tool_calls });
+            for (key, value) in declined.as_object().into_iter().flatten() {
+                answer[key] = value.clone();
+            }
+            return text_result(answer.to_string());
+        }
+        let done = steps().filter(|(_, one)| one.succeeded()).map(|(call, _)| call.id.as_str()).collect();
+        return stopped(&flow.id, call, one, done, flow.timeout).to_result();
+    }
+    let mut values = given;
+    for (_, (call, one)) in steps().enumerate().filter(|(at, _)| flow.is_needed(*at)) {
+        let source = if one.succeeded() { source_of(&one.result) } else { Source::absent() };
+        values.insert(call.id.clone(), Arc::new(source));
+    }
+    let output = match &flow.output {
+        None => {
+            let last = flow.plan.calls().last().and_then(|call| values.get(&call.id));
+            Ok(last.map(|source| source.value.clone()).unwrap_or_default())
+        }
+        Some(output) => {
+            let lookup =
+                |name: &str| values.get(name).cloned().map_or_else(|| unknown(&values), Named::Value);
+            template::fill(output, &lookup).map(|filled| filled.value)
+        }
+    };
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            let message = format!(
+                "The steps of the app `{}` ran, but its `output` cannot be filled: {error}.",
+                flow.id
+            );
+            return Fault::new(Code::InvalidParams, message).to_result();
+        }
+    };
+    let failed_optional_steps = steps()
+        .filter(|(_, one)| one.outcome() == CallOutcome::Failed)
+        .map(|(call, one)| (call.id.clone(), error_of(&one.result)))
+        .collect();
+    let notes =
+        steps().flat_map(|(call, one)| one.repaired.iter().map(|note| format!("{}: {note}", call.id)));
+    let skipped = steps().filter(|(_, one)| one.skipped).map(|(call, _)| call.id.as_str()).collect();
+    let repaired = notes.collect();
+    AppAnswer { app_id: &flow.id, output, tool_calls, repaired, failed_optional_steps, skipped }.into_result()
+}
+
+/// Why a workflow stopped at a step.
+fn stopped(id: &str, call: &PlannedCall, one: &ActionResult, done: Vec<&str>, timeout: Duration) -> Fault {
+    let step = &call.id;
+    let error = error_of(&one.result);
+    let why = error["message"].as_str().unwrap_or("it failed");
+    let timed_out = error["code"] == "timeout" || error["code"] == "cancelled";
+    let (code, limit) = match timed_out {
+        true => {
+            let limit = humantime::format_duration(timeout);
+            (Code::Timeout, format!(" The limit of the whole app is {limit}."))
+        }
+        false => (Code::UpstreamError, String::new()),
+    };
+    let fault =
+        Fault::new(code, format!("The app `{id}` stopped at the step `{step}` ({}): {why}{limit}", one.name))
+            .details(json!({ "completed": done, "error": error }));
+    match call.kind {
+        CallKind::Tool => fault.next("get_tool", json!({ "name": one.name })),
+        CallKind::App | CallKind::Ask => fault,
+    }
+}

@@ -1,0 +1,216 @@
+//! A call for each item of a list: the items are a plan of their own, under the same schedule.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{ActionResult, Calls, Common, MAX_ACTIONS, Values, drive, lane};
+use crate::{
+    config::ITEMS_AT_A_TIME,
+    fault::{Code, Fault},
+    gateway::{Gateway, faults::error_of},
+    results::{json_len, take_media, value_of},
+    template::Source,
+    text::clip,
+    workflow::{CallOutcome, INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule},
+};
+
+/// How large the values of all items may be together, in bytes.
+const MAX_BYTES: usize = 64 << 20;
+/// How many notes on single items are given.
+const MAX_NOTES: usize = 20;
+
+/// The items of one call.
+struct Items<'a> {
+    gateway: &'a Arc<Gateway>,
+    common: &'a Common<'a>,
+    at: usize,
+    call: &'a PlannedCall,
+    /// What templates know beside the item.
+    values: Values,
+    items: Vec<Value>,
+    ends: BTreeMap<usize, Value>,
+    done: usize,
+    bytes: usize,
+    /// Ends all of them.
+    stop: CancellationToken,
+    /// The first item that failed, and its error.
+    failed: Option<(usize, Value)>,
+    notes: Vec<String>,
+    calls: usize,
+    name: String,
+}
+
+impl Gateway {
+    /// Makes a call for each item of its list.
+    pub(super) async fn each(
+        self: &Arc<Self>,
+        common: &Common<'_>,
+        at: usize,
+        list: &Value,
+        values: Values,
+    ) -> Result<ActionResult, Fault> {
+        let call = &common.plan.calls()[at];
+        let items = match self.filled(common.caller, list, &values).await?.value {
+            Value::Array(items) => items,
+            other => {
+                let message = format!(
+                    "`for_each` of `{}` gives {}, and not an array. Name the member that has the list.",
+                    call.id,
+                    what(&other)
+                );
+                return Err(Fault::new(Code::InvalidParams, message));
+            }
+        };
+        if items.len() > MAX_ITEMS {
+            let message = format!(
+                "`for_each` of `{}` gives {} items; it takes {MAX_ITEMS} at most. Select fewer of them first.",
+                call.id,
+                items.len()
+            );
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        let count = items.len();
+        common.so_far.items(at, 0, count);
+        let plan = Plan::of_items(count);
+        let lane = lane(&self.gate(&common.caller.session), call);
+        let pace = Pace {
+            concurrency: call.max_concurrency.unwrap_or(ITEMS_AT_A_TIME).clamp(1, MAX_ACTIONS),
+            fail_fast: call.on_error == OnError::Stop,
+            lanes: vec![lane; count],
+        };
+        let stop = common.cancel.child_token();
+        let mut items = Items {
+            gateway: self,
+            common,
+            at,
+            call,
+            values,
+            items,
+            ends: BTreeMap::new(),
+            done: 0,
+            bytes: 0,
+            stop: stop.clone(),
+            failed: None,
+            notes: Vec::new(),
+            calls: 0,
+            name: call.name.clone(),
+        };
+        let halted = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = common.halt.cancelled() => {}
+            }
+        };
+        drive(Schedule::new(&plan, pace), &mut items, halted, &common.halt.child_token()).await;
+        items.into_result()
+    }
+}
+
+impl<'a> Calls<'a> for Items<'a> {
+    fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
+        let (gateway, common, call, stop) = (self.gateway, self.common, self.call, self.stop.clone());
+        let mut values = self.values.clone();
+        values.insert(ITEM.into(), Arc::new(Source::from(self.items[at].clone())));
+        values.insert(INDEX.into(), Arc::new(Source::from(json!(at))));
+        Box::pin(async move { gateway.once(common, call, &values, stop).await })
+    }
+
+    fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome {
+        let mut one = one.unwrap_or_else(|| ActionResult::panicked(self.call));
+        let outcome = one.outcome();
+        self.calls += one.calls;
+        self.name.clone_from(&one.name);
+        for note in std::mem::take(&mut one.repaired) {
+            self.note(at, &note);
+        }
+        let value = match outcome {
+            CallOutcome::Succeeded => {
+                self.done += 1;
+                let value = value_of(&one.result);
+                // A value that is blocks has them.
+                if !value.is_array() && !take_media(&mut one.result).is_empty() {
+                    self.note(at, "its pictures and sound are not part of its value");
+                }
+                value
+            }
+            _ => {
+                let error = error_of(&one.result);
+                self.failed.get_or_insert_with(|| (at, error.clone()));
+                json!({ "error": error })
+            }
+        };
+        self.bytes = self.bytes.saturating_add(json_len(&value));
+        if self.bytes > MAX_BYTES {
+            self.stop.cancel();
+        } else {
+            self.ends.insert(at, value);
+        }
+        self.common.so_far.items(self.at, self.ends.len(), self.items.len());
+        outcome
+    }
+
+    fn held_back(&mut self, _: usize, reason: &Reason) {
+        // The failure that holds back the rest is known by its item.
+        if self.failed.is_none() {
+            let error = json!(Fault::new(Code::Cancelled, format!("Not run: {reason}.")));
+            self.failed = Some((self.ends.len(), error));
+        }
+    }
+}
+
+impl Items<'_> {
+    fn note(&mut self, at: usize, note: &str) {
+        match self.notes.len() {
+            MAX_NOTES => self.notes.push("and more".into()),
+            0..MAX_NOTES => self.notes.push(format!("item {at}: {note}")),
+            _ => {}
+        }
+    }
+
+    fn into_result(self) -> Result<ActionResult, Fault> {
+        let (id, count) = (&self.call.id, self.items.len());
+        if self.bytes > MAX_BYTES {
+            let message = format!(
+                "The values of `{id}` are larger than {} MiB together; {} of {count} items were done. Take fewer items, or \
+                 less of each.",
+                MAX_BYTES >> 20,
+                self.ends.len()
+            );
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        let keeps = self.call.on_error == OnError::Keep && self.ends.len() == count;
+        if let Some((at, error)) = self.failed.filter(|_| !keeps) {
+            let code = error["code"].as_str().and_then(Code::of).unwrap_or(Code::UpstreamError);
+            let why = error["message"].as_str().unwrap_or("it failed");
+            let message = format!("Item {at} of `{id}` failed ({} of {count} were done): {why}", self.done);
+            let item = self.items.get(at).map(|item| clip(&item.to_string(), 200));
+            let mut fault = Fault::new(code, message);
+            fault.retryable = error["retryable"] == true;
+            return Err(fault.details(json!({ "index": at, "item": item, "error": error })));
+        }
+        let values: Vec<Value> = self.ends.into_values().collect();
+        let result = json!({ "content": [], "structuredContent": values });
+        let mut one = ActionResult::of(self.name, result);
+        one.repaired = self.notes;
+        one.calls = self.calls;
+        Ok(one)
+    }
+}
+
+/// What a value is, for a fault.
+fn what(value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(flag) => format!("{flag}"),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the text `{}`", clip(text, 80)),
+        Value::Array(_) => "an array".into(),
+        Value::Object(members) => {
+            let keys: Vec<&str> = members.keys().take(20).map(String::as_str).collect();
+            format!("an object with the keys {}", keys.join(", "))
+        }
+    }
+}
