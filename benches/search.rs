@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nonet::search::{Boosts, Document, Index, Settings};
+use nonet::search::{Boosts, Document, Index, Rules, Settings};
 use serde_json::Value;
 
 const SIZES: [usize; 3] = [500, 3_000, 10_000];
@@ -81,4 +81,34 @@ fn build_without_vectors(bencher: divan::Bencher<'_, '_>, size: usize) {
     bencher
         .with_inputs(|| documents(size))
         .bench_values(|documents| Index::new(documents, &Settings::default()));
+}
+
+/// Facts of a user, found as `gateway.recall` finds them.
+fn facts(count: usize) -> Index {
+    let settings = Settings { rules: Rules::prose(), hnsw_above: usize::MAX, ..Settings::default() };
+    let fact = |(number, tool): (usize, Document)| {
+        Document::prose(&format!("fact-{number}"), &tool.description, vec![tool.name.to_string()])
+    };
+    Index::new(documents(count).into_iter().enumerate().map(fact).collect(), &settings)
+}
+
+#[divan::bench(args = SIZES)]
+fn facts_by_meaning(bencher: divan::Bencher<'_, '_>, size: usize) {
+    let index = facts(size).with_vectors((0..size).map(|number| Some(vector(number))).collect());
+    bencher.bench(|| {
+        let query = index.parse("which day do we deploy on").with_vectors(vec![vector(7)]);
+        index.search(&query, 5, &|_| true, &Boosts::new())
+    });
+}
+
+#[divan::bench(args = SIZES)]
+fn one_more_fact(bencher: divan::Bencher<'_, '_>, size: usize) {
+    let settings = Settings { rules: Rules::prose(), hnsw_above: usize::MAX, ..Settings::default() };
+    let index = facts(size);
+    let vectors: Vec<Option<Arc<[f32]>>> = (0..=size).map(|number| Some(vector(number))).collect();
+    bencher.bench(|| {
+        let mut documents = index.documents().to_vec();
+        documents.push(Arc::new(Document::prose("one", "Deploys are on Tuesdays", Vec::new())));
+        index.updated(documents, &settings).with_vectors(vectors.clone())
+    });
 }

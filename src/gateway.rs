@@ -56,6 +56,7 @@ use crate::{
     jobs::Jobs,
     kept::KeptResults,
     learning::Learning,
+    memory::Memory,
     metrics::Metrics,
     oauth::Vault,
     outward::Outward,
@@ -67,6 +68,7 @@ use crate::{
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
 use apps::parked::ParkedFlows;
+pub use builtin::AtWork;
 
 pub use discover::{BrowseArguments, SearchArguments};
 pub use feed::Feed;
@@ -134,6 +136,8 @@ pub struct Gateway {
     /// What is known of the servers: the catalogue and its index.
     publisher: Arc<Publisher>,
     learning: Learning,
+    /// Facts, goals and tasks.
+    memory: Memory,
     /// Results that outlive their calls.
     pub kept: KeptResults,
     /// Skills and apps as search lists them.
@@ -167,6 +171,8 @@ impl Gateway {
         let (store, records): (Arc<dyn Store>, Arc<dyn Records>) = (sqlite.clone(), sqlite);
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
+        let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
+        let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
         let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
@@ -176,6 +182,7 @@ impl Gateway {
             calls: Feed::default(),
             publisher,
             learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
+            memory,
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: see_also::Guides::default(),

@@ -18,7 +18,6 @@ mod names;
 mod parts;
 mod read;
 mod receipt;
-mod secret_names;
 mod secrets;
 mod servers;
 mod text;

@@ -326,11 +326,12 @@ impl ServerHandler for NonetServer {
         let mut result = self.negotiate_initialize(&request)?;
         self.recalled().await;
         let caller = self.gateway.caller(self.session.clone(), &request.client_info.name);
+        let caller = Caller { lasting: true, local: !self.http, ..caller };
         // Over HTTP a stateless client has a session for each request, and would get the notice with every answer.
         if self.http {
             self.gateway.greet(&self.session);
         }
-        result.instructions = Some(meta::instructions(&self.gateway, &caller));
+        result.instructions = Some(meta::instructions(&self.gateway, &caller).await);
         Ok(result)
     }
 
@@ -338,7 +339,7 @@ impl ServerHandler for NonetServer {
         let versions = ServerHandler::supported_protocol_versions(self).into_owned();
         let mut result = DiscoverResult::from_server_info(versions, ServerHandler::get_info(self));
         self.recalled().await;
-        result.instructions = Some(meta::instructions(&self.gateway, &self.who(&context)));
+        result.instructions = Some(meta::instructions(&self.gateway, &self.who(&context)).await);
         Ok(result)
     }
 

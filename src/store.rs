@@ -113,6 +113,15 @@ pub trait Records: Debug + Send + Sync {
     /// Removes at most `most` records, oldest first, that no gateway holds, and returns them. Of several callers one gets each.
     fn take_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>>;
 
+    /// A number that changes with every change of an owner's facts, by one for each fact; none as long as there were no facts.
+    fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>>;
+
+    /// The vectors of an owner's facts that a model has made.
+    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> Stored<'a, Vec<FactVector>>;
+
+    /// Keeps vectors of an owner's facts, in place of earlier ones. One of a fact that was changed or removed since is dropped.
+    fn put_vectors<'a>(&'a self, owner: &'a str, model: &'a str, vectors: Vec<FactVector>) -> Stored<'a, ()>;
+
     /// Lets records go that this gateway holds.
     fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()>;
 }
@@ -193,6 +202,14 @@ pub struct Record {
     pub put_ms: u64,
 }
 
+/// The vector of a fact, as a model made it from the text of this revision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FactVector {
+    pub id: String,
+    pub revision: u64,
+    pub vector: Arc<[f32]>,
+}
+
 /// The quota of an owner for one kind of record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Most {
@@ -263,7 +280,9 @@ pub struct KeptCounts {
 pub struct Forgotten {
     pub outcomes: usize,
     pub kept: KeptCounts,
-    /// Watches, schedules, facts, goals and notices.
+    /// What clients have asked Nonet to remember.
+    pub facts: u64,
+    /// Watches, schedules, goals, tasks, parked work and notices.
     pub records: u64,
 }
 
@@ -278,9 +297,9 @@ pub fn forget(folder: &Path) -> Result<Forgotten, StoreError> {
     let kept = kept_db.counts()?;
     kept_db.forget()?;
     let records_db = RecordsDb::open(folder, Holder::new(Clock::default()))?;
-    let records = records_db.count()?;
+    let (facts, records) = records_db.counts()?;
     records_db.forget()?;
-    Ok(Forgotten { outcomes, kept, records })
+    Ok(Forgotten { outcomes, kept, facts, records })
 }
 
 /// The folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. None without a home folder.

@@ -208,6 +208,7 @@ pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> R
 async fn here(loaded: Loaded, profile: Option<String>, asked: &Asked) -> anyhow::Result<u8> {
     let gateway = super::gateway(loaded, matches!(asked.inquiry, Inquiry::Search { .. }));
     let caller = gateway.caller(gateway.open_session(profile), CLIENT);
+    let caller = Caller { local: true, ..caller };
     let code = tokio::select! {
         code = answer_here(&gateway, caller, asked) => code,
         code = stopped() => Ok(code),

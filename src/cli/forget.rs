@@ -5,17 +5,18 @@ use anyhow::Context;
 use super::{OK, show};
 use crate::store::{self, Forgotten};
 
-/// Deletes search outcomes, kept results, tasks and records: watches, schedules, facts, goals, notices. A running gateway
-/// continues with its copies in memory.
+/// Deletes search outcomes, kept results, tasks, facts and other records: watches, schedules, goals, notices. A running
+/// gateway continues with its copies of outcomes and results in memory.
 pub(super) fn run() -> anyhow::Result<u8> {
     let folder = store::folder().context("there is no home folder, so nothing is stored")?;
-    let Forgotten { outcomes, kept, records } = store::forget(&folder)?;
+    let Forgotten { outcomes, kept, facts, records } = store::forget(&folder)?;
     say!(
-        "deleted {}, {} ({}) and {} from {}",
+        "deleted {}, {} ({}), {} and {} from {}",
         show::count(outcomes as u64, "search outcome"),
         show::count(kept.entries, "kept result"),
         show::count(kept.bytes, "byte"),
-        show::count(records, "record"),
+        show::count(facts, "fact"),
+        show::count(records, "other record"),
         folder.display()
     );
     Ok(OK)

@@ -50,6 +50,8 @@ pub struct GatewaySettings {
     pub keep_results_bytes: u64,
     /// Whether searches learn from the calls that follow. The data stays in the store on this machine.
     pub learn: bool,
+    /// Whether clients can ask Nonet to remember facts, a goal and tasks. They stay in the store on this machine.
+    pub memory: bool,
     /// Whether all clients on this machine share one gateway with one set of servers. The first client starts the gateway in
     /// this file's folder, with that client's environment.
     pub shared: bool,
@@ -101,6 +103,7 @@ impl Default for GatewaySettings {
             keep_results_for: Duration::from_secs(24 * 60 * 60),
             keep_results_bytes: 256_000_000,
             learn: true,
+            memory: true,
             shared: false,
             shared_grace: Duration::from_secs(30),
             page: true,

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Gateway, faults::not_ready, gate::Gate, session::Session, status::ServerStatus};
+use super::{Gateway, builtin, faults::not_ready, gate::Gate, session::Session, status::ServerStatus};
 use crate::{
     config::LeftOut,
     downstream::{Remedy, State},
@@ -72,10 +72,13 @@ impl Gate {
         self.left_out().map(entry).collect()
     }
 
-    /// Explains an unknown tool whose name starts with a server that was never reached.
+    /// Explains an unknown tool that is switched off, or whose name starts with a server that was never reached.
     pub(super) fn out_of_reach(&self, name: &str) -> Option<Fault> {
         let folded = name::fold(name);
         let folded = folded.strip_prefix("mcp_nonet_").unwrap_or(&folded);
+        if let Some(fault) = builtin::taken_away(folded, self.config()) {
+            return Some(fault);
+        }
         if let Some(fault) = self.left_out_tool(folded) {
             return Some(fault);
         }

@@ -6,6 +6,8 @@
 mod background_run;
 mod fetch_result;
 mod load_tools;
+mod memory_facts;
+mod memory_work;
 mod read_resource;
 mod status;
 
@@ -15,10 +17,13 @@ use futures::{FutureExt, future::BoxFuture};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+pub use memory_work::AtWork;
+
 use super::{Gateway, session::Caller};
 use crate::{
     aliases::Aliases,
     catalog::Listing,
+    config::{Config, GatewaySettings},
     fault::{Code, Fault},
     schema::bare,
     text::clip,
@@ -52,8 +57,23 @@ enum Access {
 }
 
 /// All of them, by name.
-static TOOLS: [OwnTool; 5] =
-    [background_run::TOOL, fetch_result::TOOL, load_tools::TOOL, read_resource::TOOL, status::TOOL];
+static TOOLS: [OwnTool; 12] = [
+    background_run::TOOL,
+    fetch_result::TOOL,
+    memory_facts::FORGET,
+    load_tools::TOOL,
+    read_resource::TOOL,
+    memory_facts::RECALL,
+    memory_facts::REMEMBER,
+    memory_work::SET_GOAL,
+    status::TOOL,
+    memory_work::TASK_CREATE,
+    memory_work::TASK_LIST,
+    memory_work::TASK_UPDATE,
+];
+/// Those that `memory = false` takes away.
+const OF_MEMORY: [&str; 7] =
+    ["forget", "recall", "remember", "set_goal", "task_create", "task_list", "task_update"];
 
 impl OwnTool {
     fn find(name: &str) -> Option<&'static Self> {
@@ -81,12 +101,23 @@ impl OwnTool {
 }
 
 /// Nonet's own tools as a listing.
-pub(super) fn listing() -> Listing {
+pub(super) fn listing(settings: &GatewaySettings) -> Listing {
+    let tools = TOOLS.iter().filter(|tool| settings.memory || !OF_MEMORY.contains(&tool.name));
     Listing {
-        tools: TOOLS.iter().map(|tool| Arc::new(tool.definition())).collect(),
-        about: "Nonet itself: calls in the background, kept results, state of the servers".into(),
+        tools: tools.map(|tool| Arc::new(tool.definition())).collect(),
+        about: "Nonet itself: facts to remember, goal and tasks, calls in the background, kept results, state of the servers".into(),
         ..Listing::default()
     }
+}
+
+/// Explains a folded name of an own tool that the configuration takes away.
+pub(super) fn taken_away(folded: &str, config: &Config) -> Option<Fault> {
+    let name = folded.strip_prefix("gateway_").unwrap_or(folded);
+    let tool = OF_MEMORY.iter().find(|tool| **tool == name && !config.gateway.memory)?;
+    let message = format!(
+        "`gateway.{tool}` is switched off: `[gateway]` in the user's configuration has `memory = false`. Nonet remembers nothing until the user changes that."
+    );
+    Some(Fault::new(Code::Forbidden, message))
 }
 
 /// Renames params of an own tool that have other names to their own; returns what was renamed.
@@ -143,7 +174,11 @@ mod tests {
     #[test]
     fn the_registry_defines_the_tools_and_their_risk() {
         assert!(TOOLS.is_sorted_by_key(|tool| tool.name));
-        let own = Source { server: GATEWAY.into(), listing: Arc::new(listing()), settings: None };
+        let own = Source {
+            server: GATEWAY.into(),
+            listing: Arc::new(listing(&GatewaySettings::default())),
+            settings: None,
+        };
         insta::assert_json_snapshot!(own.listing.tools);
         let catalog = Catalog::new([own], &Default::default());
         for tool in catalog.visible() {
@@ -180,6 +215,14 @@ mod tests {
             2,
         );
         check("fetch_result", json!({ "reference": "r" }), json!({ "ref": "r" }), 1);
+        check("remember", json!({ "fact": "f", "tag": "t" }), json!({ "content": "f", "tags": "t" }), 2);
+        check("recall", json!({ "q": "f" }), json!({ "query": "f" }), 1);
+        check(
+            "task_update",
+            json!({ "id": "t", "state": "completed" }),
+            json!({ "task_id": "t", "status": "completed" }),
+            2,
+        );
         check("status", json!({ "id": "r" }), json!({ "id": "r" }), 0);
     }
 }

@@ -27,7 +27,8 @@ impl Gateway {
     /// Turns what the servers list into snapshots, until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
         let publisher = &self.publisher;
-        let mut known: Lists = BTreeMap::from([(GATEWAY.into(), Arc::new(builtin::listing()))]);
+        let mut known: Lists =
+            BTreeMap::from([(GATEWAY.into(), Arc::new(builtin::listing(&self.config().gateway)))]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         publisher.read_lists(&mut known, &self.servers.world()).await;
         let mut generation = 1;
@@ -85,6 +86,12 @@ impl Gateway {
                             **server == *GATEWAY || world.connections.contains_key(server)
                         });
                         fresh.retain(|server| world.connections.contains_key(server));
+                        let own = builtin::listing(&world.config.gateway);
+                        let own = match known.get(GATEWAY) {
+                            Some(before) => own.sharing(before),
+                            None => own,
+                        };
+                        known.insert(GATEWAY.into(), Arc::new(own));
                         publisher.read_lists(&mut known, &world).await;
                         changed = true;
                     }

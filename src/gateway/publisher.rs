@@ -82,7 +82,11 @@ impl Publisher {
         without_embedder: bool,
         life: Life,
     ) -> Arc<Publisher> {
-        let own = Source { server: GATEWAY.into(), listing: Arc::new(builtin::listing()), settings: None };
+        let own = Source {
+            server: GATEWAY.into(),
+            listing: Arc::new(builtin::listing(&config.gateway)),
+            settings: None,
+        };
         let snapshot = Snapshot::empty(config).updated([own], config, 0);
         Arc::new(Publisher {
             snapshot: ArcSwap::from_pointee(snapshot),

@@ -20,6 +20,7 @@ use crate::{
     downstream::{ClientChannel, Connection, ELICITATION},
     jobs::JobOwner,
     learning::RecentSearches,
+    memory::Worklist,
     trace::{self, Span},
 };
 
@@ -39,6 +40,8 @@ pub struct Session {
     loaded: Mutex<HashSet<Arc<str>>>,
     /// Its last searches, whose outcome may still come.
     pub(super) searches: RecentSearches,
+    /// Its goal and tasks, where they end with it.
+    pub(super) work: Worklist,
     /// Servers that were started for it alone; they end with it.
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
     /// Whose the links in its results are.

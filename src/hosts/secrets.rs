@@ -1,11 +1,12 @@
-//! Recognises secrets: by the name of their place, by their beginning, or by length and randomness. A false positive costs
-//! the user one variable; a missed secret stays in a file, so in doubt a value is a secret.
+//! Marks the secrets in the texts of an entry. A false positive costs the user one variable; a missed secret stays in a file, so
+//! in doubt a value is a secret.
 
 use std::ops::Range;
 
-use super::{
-    parts::{SecretName, TextPart, TextParts, as_plain, plain},
-    secret_names::{is_harmless, is_secret_header, is_secret_name, kind},
+use super::parts::{SecretName, TextPart, TextParts, as_plain, plain};
+use crate::secrets::{
+    MIN_RANDOM, MIN_TOKEN, beginning, in_addresses, is_harmless, is_random, is_secret_header, is_secret_name,
+    kind, until,
 };
 
 /// The place of a text.
@@ -21,51 +22,6 @@ pub(super) enum TextPlace<'a> {
     Url,
 }
 
-/// How tokens of well-known services begin, and what they are.
-const BEGINNINGS: [(&str, &str); 36] = [
-    ("ghp_", "TOKEN"),
-    ("gho_", "TOKEN"),
-    ("ghu_", "TOKEN"),
-    ("ghs_", "TOKEN"),
-    ("ghr_", "TOKEN"),
-    ("github_pat_", "TOKEN"),
-    ("glpat-", "TOKEN"),
-    ("glsa_", "TOKEN"),
-    ("sk-", "API_KEY"),
-    ("sk_live_", "API_KEY"),
-    ("sk_test_", "API_KEY"),
-    ("rk_live_", "API_KEY"),
-    ("xoxa-", "TOKEN"),
-    ("xoxb-", "TOKEN"),
-    ("xoxp-", "TOKEN"),
-    ("xoxr-", "TOKEN"),
-    ("xoxs-", "TOKEN"),
-    ("xapp-", "TOKEN"),
-    ("AKIA", "ACCESS_KEY"),
-    ("ASIA", "ACCESS_KEY"),
-    ("AIza", "API_KEY"),
-    ("ya29.", "TOKEN"),
-    ("eyJ", "TOKEN"),
-    ("ntn_", "TOKEN"),
-    ("secret_", "TOKEN"),
-    ("hf_", "TOKEN"),
-    ("npm_", "TOKEN"),
-    ("pypi-", "TOKEN"),
-    ("dop_v1_", "TOKEN"),
-    ("dckr_pat_", "TOKEN"),
-    ("lin_api_", "API_KEY"),
-    ("figd_", "TOKEN"),
-    ("shpat_", "TOKEN"),
-    ("ATATT", "TOKEN"),
-    ("gsk_", "API_KEY"),
-    ("pplx-", "API_KEY"),
-];
-/// The shortest token: no service gives out shorter ones, and words that begin alike are shorter.
-const MIN_TOKEN: usize = 16;
-/// The length from which randomness by itself indicates a secret.
-const MIN_RANDOM: usize = 32;
-/// Bits per character that words, paths and package names stay below at that length.
-const RANDOM_BITS: f64 = 4.2;
 const SCHEMES: [&str; 6] = ["bearer ", "basic ", "token ", "apikey ", "api-key ", "bot "];
 
 /// Marks the secrets in a text.
@@ -190,11 +146,6 @@ fn by_look(text: &str, place: TextPlace, parts: &mut TextParts) {
     plain(parts, &text[done..]);
 }
 
-/// The length of a text up to the first character of a kind.
-fn until(text: &str, stop: impl Fn(char) -> bool) -> usize {
-    text.find(stop).unwrap_or(text.len())
-}
-
 fn dollars(text: &str) -> usize {
     text.len() - text.trim_end_matches('$').len()
 }
@@ -213,33 +164,7 @@ fn found(text: &str, place: TextPlace) -> Vec<(Range<usize>, String)> {
             }
         }
     }
-    // `//user:password@host`
-    for (at, _) in text.match_indices("://") {
-        let start = at + 3;
-        let authority =
-            &text[start..start + until(&text[start..], |c| c.is_whitespace() || "/?#\"'".contains(c))];
-        if let Some((user, _)) = authority.rsplit_once('@')
-            && let Some((name, password)) = user.split_once(':')
-        {
-            let start = start + name.len() + 1;
-            found.push((start..start + password.len(), "PASSWORD".into()));
-        }
-    }
-    // `?token=x&key=y`
-    if text.contains("://") {
-        for (at, mark) in text.char_indices().filter(|(_, c)| matches!(c, '?' | '&')) {
-            let start = at + mark.len_utf8();
-            let pair =
-                &text[start..start + until(&text[start..], |c| c.is_whitespace() || "&#\"'".contains(c))];
-            if let Some((name, value)) = pair.split_once('=')
-                && (is_secret_name(name) || matches!(name, "sig" | "signature"))
-                && !is_harmless(value, name)
-            {
-                let end = start + pair.len();
-                found.push((end - value.len()..end, kind(name)));
-            }
-        }
-    }
+    found.extend(in_addresses(text));
     // An environment variable may be a secret as a whole, with the slashes of base64.
     if matches!(place, TextPlace::Env(_) | TextPlace::Header(_)) && !text.starts_with(['/', '.', '~']) {
         let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=_-".contains(c);
@@ -252,32 +177,14 @@ fn found(text: &str, place: TextPlace) -> Vec<(Range<usize>, String)> {
     let word = |c: char| c.is_ascii_alphanumeric() || "_-.+~%".contains(c);
     for piece in text.split_inclusive(|c: char| !word(c)) {
         let text = piece.trim_end_matches(|c: char| !word(c));
-        let begins = |(beginning, _): &&(&str, &str)| text.starts_with(beginning) && text.len() >= MIN_TOKEN;
-        if let Some((_, kind)) = BEGINNINGS.iter().find(begins) {
-            found.push((start..start + text.len(), (*kind).into()));
+        if let Some(kind) = beginning(text) {
+            found.push((start..start + text.len(), kind.into()));
         } else if is_random(text) {
             found.push((start..start + text.len(), "SECRET".into()));
         }
         start += piece.len();
     }
     found
-}
-
-/// Whether a text looks rolled by dice: long, with both cases and several digits, hardly a letter
-/// more often than another.
-fn is_random(text: &str) -> bool {
-    let digits = text.chars().filter(char::is_ascii_digit).count();
-    let both =
-        text.contains(|c: char| c.is_ascii_lowercase()) && text.contains(|c: char| c.is_ascii_uppercase());
-    if text.len() < MIN_RANDOM || digits < 3 || !both {
-        return false;
-    }
-    let mut counts = [0usize; 256];
-    text.bytes().for_each(|byte| counts[usize::from(byte)] += 1);
-    let share = |count: &usize| *count as f64 / text.len() as f64;
-    let bits: f64 =
-        counts.iter().filter(|count| **count > 0).map(share).map(|share| -share * share.log2()).sum();
-    bits > RANDOM_BITS
 }
 
 #[cfg(test)]

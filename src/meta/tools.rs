@@ -177,7 +177,9 @@ fn list_categories() -> Definition {
         run: |call| {
             async move {
                 call.rename();
-                Ok(answer(call.gate().categories()))
+                let mut categories = call.gate().categories();
+                call.gateway.add_work(call.caller, &mut categories).await;
+                Ok(answer(categories))
             }
             .boxed()
         },

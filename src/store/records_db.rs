@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde_json::Value;
 
 use super::{
-    Agenda, Most, NewRecord, Record, RecordKind, StoreError,
+    Agenda, FactVector, Most, NewRecord, Record, RecordKind, StoreError,
     file::{Database, DbFormat, files},
     lease::{Holder, NOBODY, Presence},
 };
@@ -33,9 +33,25 @@ const FORMAT: DbFormat = DbFormat {
             UNIQUE (kind, owner, id)
         ) STRICT;
         CREATE INDEX due ON records (due_ms) WHERE due_ms IS NOT NULL",
+        // `changes` tells gateways that keep an owner's facts in memory when to read them again. It begins at random, so that
+        // no number comes again after everything was forgotten. A vector goes with the text that it was made of.
+        "CREATE TABLE changes (owner TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT;
+        CREATE TABLE vectors (record INTEGER PRIMARY KEY, model TEXT NOT NULL, vector BLOB NOT NULL) STRICT;
+        CREATE TRIGGER fact_put AFTER INSERT ON records WHEN new.kind = 'fact' BEGIN
+            INSERT INTO changes VALUES (new.owner, random() & 0x3fffffffffffffff)
+                ON CONFLICT (owner) DO UPDATE SET count = count + 1;
+        END;
+        CREATE TRIGGER fact_changed AFTER UPDATE OF body ON records WHEN new.kind = 'fact' BEGIN
+            UPDATE changes SET count = count + 1 WHERE owner = new.owner;
+            DELETE FROM vectors WHERE record = new.number;
+        END;
+        CREATE TRIGGER fact_gone AFTER DELETE ON records WHEN old.kind = 'fact' BEGIN
+            UPDATE changes SET count = count + 1 WHERE owner = old.owner;
+            DELETE FROM vectors WHERE record = old.number;
+        END",
     ],
     set_up,
-    reads: &[COLUMNS],
+    reads: &[COLUMNS, "SELECT owner, count FROM changes", "SELECT record, model, vector FROM vectors"],
     most_damaged: 9,
 };
 
@@ -236,17 +252,62 @@ impl RecordsDb {
         })
     }
 
-    /// How many records there are, for all owners.
-    pub fn count(&self) -> Result<u64, StoreError> {
+    /// See [`Records::changes`](super::Records::changes).
+    pub fn changes(&self, owner: &str) -> Result<Option<u64>, StoreError> {
         self.database.with(|connection| {
-            let count: i64 = connection.query_row("SELECT count(*) FROM records", [], |row| row.get(0))?;
-            Ok(count.unsigned_abs())
+            let mut statement = connection.prepare("SELECT count FROM changes WHERE owner = ?1")?;
+            let count: Option<i64> = statement.query_row([owner], |row| row.get(0)).optional()?;
+            Ok(count.map(i64::unsigned_abs))
+        })
+    }
+
+    /// See [`Records::vectors`](super::Records::vectors).
+    pub fn vectors(&self, owner: &str, model: &str) -> Result<Vec<FactVector>, StoreError> {
+        self.database.with(|connection| {
+            let all = "SELECT id, revision, vector FROM records JOIN vectors ON record = number
+                WHERE kind = ?1 AND owner = ?2 AND model = ?3";
+            let mut statement = connection.prepare(all)?;
+            let rows = statement.query_map([RecordKind::Fact.as_str(), owner, model], |row| {
+                let number = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap_or_default());
+                let bytes: Vec<u8> = row.get(2)?;
+                let vector = bytes.chunks_exact(size_of::<f32>()).map(number).collect();
+                Ok(FactVector { id: row.get(0)?, revision: row.get::<_, i64>(1)?.unsigned_abs(), vector })
+            })?;
+            rows.collect()
+        })
+    }
+
+    /// See [`Records::put_vectors`](super::Records::put_vectors).
+    pub fn put_vectors(&self, owner: &str, model: &str, vectors: &[FactVector]) -> Result<(), StoreError> {
+        self.database.write(|transaction| {
+            let put = "INSERT OR REPLACE INTO vectors SELECT number, ?5, ?6 FROM records
+                WHERE kind = ?1 AND owner = ?2 AND id = ?3 AND revision = ?4";
+            let mut statement = transaction.prepare(put)?;
+            for FactVector { id, revision, vector } in vectors {
+                let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+                let kind = RecordKind::Fact.as_str();
+                statement.execute(params![kind, owner, id, sql(*revision), model, bytes])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// How many facts there are, and how many other records, for all owners.
+    pub fn counts(&self) -> Result<(u64, u64), StoreError> {
+        self.database.with(|connection| {
+            let count =
+                "SELECT count(*) FILTER (WHERE kind = ?1), count(*) FILTER (WHERE kind != ?1) FROM records";
+            let number = |row: &Row, at| row.get::<_, i64>(at).map(i64::unsigned_abs);
+            connection
+                .query_row(count, [RecordKind::Fact.as_str()], |row| Ok((number(row, 0)?, number(row, 1)?)))
         })
     }
 
     /// Removes everything, from the file as well.
     pub fn forget(&self) -> Result<(), StoreError> {
-        self.database.write(|transaction| transaction.execute_batch("DELETE FROM records"))?;
+        self.database.write(|transaction| {
+            transaction.execute_batch("DELETE FROM records; DELETE FROM vectors; DELETE FROM changes")
+        })?;
         self.database.with(|connection| {
             connection.execute_batch("VACUUM")?;
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))

@@ -6,8 +6,8 @@ use serde_json::Value;
 use tokio::{sync::OnceCell, task::spawn_blocking};
 
 use super::{
-    Agenda, Holder, JobRow, KeptCounts, KeptDb, Most, NewRecord, OutcomesDb, Record, RecordKind, Records,
-    RecordsDb, Retention, Store, StoreError, Stored,
+    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, Most, NewRecord, OutcomesDb, Record, RecordKind,
+    Records, RecordsDb, Retention, Store, StoreError, Stored,
 };
 use crate::{clock::Clock, search::Outcome};
 
@@ -221,6 +221,31 @@ impl Records for SqliteStore {
     fn take_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {
         let owner = owner.to_owned();
         Box::pin(self.with_records(move |db| db.take_free(kind, &owner, most)))
+    }
+
+    fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>> {
+        let owner = owner.to_owned();
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(None);
+            }
+            self.with_records(move |db| db.changes(&owner)).await
+        })
+    }
+
+    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> Stored<'a, Vec<FactVector>> {
+        let (owner, model) = (owner.to_owned(), model.to_owned());
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(Vec::new());
+            }
+            self.with_records(move |db| db.vectors(&owner, &model)).await
+        })
+    }
+
+    fn put_vectors<'a>(&'a self, owner: &'a str, model: &'a str, vectors: Vec<FactVector>) -> Stored<'a, ()> {
+        let (owner, model) = (owner.to_owned(), model.to_owned());
+        Box::pin(self.with_records(move |db| db.put_vectors(&owner, &model, &vectors)))
     }
 
     fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()> {

@@ -267,7 +267,8 @@ fn the_same_tool_of_another_server_is_named_beside_it() {
 
 #[test]
 fn one_tool_is_no_tools() {
-    let setup = Setup::new().toml("[profiles.one]\nallow = ['gateway.status']\ndeny = ['gateway.[!s]*']");
+    let setup = Setup::new()
+        .toml("[profiles.one]\nallow = ['gateway.status']\ndeny = ['gateway.[!s]*', 'gateway.s[!t]*']");
     let output = run(&setup, &["--profile", "one", "tools"]);
     assert!(stderr(&output).ends_with("1 tool\n"), "{}", stderr(&output));
 }

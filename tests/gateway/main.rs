@@ -55,6 +55,7 @@ mod passing;
 mod policies;
 mod profiles;
 mod reloading;
+mod remembering;
 mod rules;
 mod secrets;
 mod server_changes;

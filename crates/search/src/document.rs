@@ -79,11 +79,11 @@ impl<P: AsRef<[Passage]> + Sync + ?Sized> Passages for P {
 /// Something that search can find.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Document {
-    /// The full name, `server.tool`; unique in an index. Breaks ties.
+    /// The full name, `server.tool`, or another id; unique in an index. Breaks ties.
     pub id: Arc<str>,
     /// The server's name.
     pub group: Arc<str>,
-    /// The name within the group.
+    /// The name within the group; empty for prose.
     pub name: Arc<str>,
     /// A display name, or empty.
     pub title: String,
@@ -124,6 +124,12 @@ impl Document {
         }
     }
 
+    /// Makes the document of a text that has no name: a note, a fact. Index it with [`Rules::prose`].
+    pub fn prose(id: &str, text: &str, terms: Vec<String>) -> Document {
+        let description = text::cut(text, MOST_CHARACTERS).to_owned();
+        Document { id: id.into(), description, terms, ..Document::default() }
+    }
+
     /// Returns the weighted texts that represent the document: the whole text, its first sentence, the later
     /// parts of a long description, and the name.
     pub fn passage(&self, rules: Rules) -> Passage {
@@ -162,17 +168,17 @@ impl Document {
         let group = if rules.has(Rule::Server) { &*self.group } else { "" };
         let mut text = text::split_identifiers(&format!("{group} {}", self.name));
         let name_words = text::words(&text);
+        let mut add = |by: &str, more: &str| {
+            // Prose has no name to begin with.
+            text.push_str(if text.is_empty() { "" } else { by });
+            text.push_str(more);
+        };
         if text::words(&self.title).iter().any(|word| !name_words.contains(word)) {
-            text.push_str(", ");
-            text.push_str(self.title.trim());
+            add(", ", self.title.trim());
         }
-        for term in &self.terms {
-            text.push_str(", ");
-            text.push_str(term);
-        }
+        self.terms.iter().for_each(|term| add(", ", term));
         if !description.is_empty() {
-            text.push_str(": ");
-            text.push_str(description);
+            add(": ", description);
         }
         let room = SHORT_TEXT.saturating_sub(text.chars().count());
         if with_parameters && !self.parameters.is_empty() && room > 0 {
@@ -318,5 +324,17 @@ mod tests {
         assert!(texts(&document)[0].starts_with("git Hub create issue, Report a bug, ticket: Opens"));
         document.title = "Create Issue".to_owned();
         assert!(texts(&document)[0].starts_with("git Hub create issue, ticket: Opens"));
+    }
+
+    #[test]
+    fn prose_is_its_text_and_its_terms() {
+        let check = |text: &str, terms: &[&str], expected: &[&str]| {
+            let terms = terms.iter().map(|term| (*term).to_owned()).collect();
+            let passage = Document::prose("1", text, terms).passage(Rules::prose());
+            let texts: Vec<String> = passage.texts.into_iter().map(|(text, _)| text).collect();
+            assert_eq!(texts, expected);
+        };
+        check("Deploys are on Tuesdays", &[], &["Deploys are on Tuesdays"]);
+        check("Deploys are on Tuesdays", &["ops", "release"], &["ops, release: Deploys are on Tuesdays"]);
     }
 }

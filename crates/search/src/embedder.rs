@@ -59,11 +59,19 @@ pub struct Embedder {
 struct Shared {
     queries: mpsc::Sender<Job>,
     documents: mpsc::Sender<Job>,
-    /// `None` until the model's files are read; then its cache, if it has a folder.
-    cache: watch::Receiver<Option<Option<Cache>>>,
+    /// `None` until the model's files are read.
+    files: watch::Receiver<Option<ModelFiles>>,
     /// `None` until the model is loaded or has failed to load.
     state: watch::Receiver<Option<Result<Backend, EmbedError>>>,
     memory: Mutex<Memory>,
+}
+
+/// What is known of a model before it is loaded.
+#[derive(Clone)]
+struct ModelFiles {
+    fingerprint: Arc<str>,
+    /// Its vectors on disk, if there is a folder for them.
+    cache: Option<Cache>,
 }
 
 struct Job {
@@ -86,12 +94,12 @@ impl Embedder {
     pub fn start(settings: &Settings) -> Embedder {
         let (queries, queries_in) = mpsc::channel(QUEUE);
         let (documents, documents_in) = mpsc::channel(QUEUE);
-        let (tell_cache, cache) = watch::channel(None);
+        let (tell_files, files) = watch::channel(None);
         let (tell_state, state) = watch::channel(None);
         let settings = settings.clone();
         let work = {
             let tell_state = tell_state.clone();
-            move || match load(&settings, &tell_cache) {
+            move || match load(&settings, &tell_files) {
                 Ok(model) => {
                     // Loading unpacks the weights several times.
                     allocator::give_back();
@@ -109,7 +117,7 @@ impl Embedder {
             tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
         }
         let memory = Mutex::default();
-        Embedder { shared: Arc::new(Shared { queries, documents, cache, state, memory }) }
+        Embedder { shared: Arc::new(Shared { queries, documents, files, state, memory }) }
     }
 
     /// Waits until the model is loaded and returns its engine.
@@ -203,8 +211,8 @@ impl Embedder {
         keys.iter().map(|key| memory.documents.get(key).cloned()).collect()
     }
 
-    /// Returns the normalised weighted sum of the vectors of a passage's texts.
-    async fn embed_passage(&self, passage: &Passage) -> Result<Arc<[f32]>, EmbedError> {
+    /// Returns the normalised weighted sum of the vectors of a passage's texts. It is remembered nowhere.
+    pub async fn embed_passage(&self, passage: &Passage) -> Result<Arc<[f32]>, EmbedError> {
         let texts = passage.texts.iter().map(|(text, _)| self.run(Kind::Document, text));
         let vectors = futures::future::try_join_all(texts).await?;
         if let [only] = &vectors[..] {
@@ -226,10 +234,20 @@ impl Embedder {
         answered.await.map_err(|_| stopped())?
     }
 
+    /// Returns what tells the model's vectors from those of other models; `None` without a model. Waits until
+    /// its files are read.
+    pub async fn fingerprint(&self) -> Option<Arc<str>> {
+        Some(self.files().await?.fingerprint)
+    }
+
     /// Returns the model's cache; `None` without a folder or a model.
     async fn cache(&self) -> Option<Cache> {
-        let mut cache = self.shared.cache.clone();
-        cache.wait_for(Option::is_some).await.ok().and_then(|cache| cache.clone().flatten())
+        self.files().await?.cache
+    }
+
+    async fn files(&self) -> Option<ModelFiles> {
+        let mut files = self.shared.files.clone();
+        files.wait_for(Option::is_some).await.ok().and_then(|files| files.clone())
     }
 
     /// What memory and disk know.
@@ -304,13 +322,13 @@ impl Memory {
 }
 
 /// Reads the model's files, announces its cache, then prepares the model.
-fn load(settings: &Settings, tell_cache: &watch::Sender<Option<Option<Cache>>>) -> Result<Model, String> {
+fn load(settings: &Settings, tell_files: &watch::Sender<Option<ModelFiles>>) -> Result<Model, String> {
     let source = Source::open(settings.model.as_deref())?;
     let fingerprint = source.fingerprint()?;
     let folder = settings.cache_folder();
     let cache = folder.map(|folder| Cache::new(&folder, &fingerprint));
     cache.iter().for_each(Cache::tidy);
-    tell_cache.send_replace(Some(cache));
+    tell_files.send_replace(Some(ModelFiles { fingerprint: fingerprint.into(), cache }));
     guarded(|| Model::load(&source, settings.onnxruntime.as_deref()))
 }
 

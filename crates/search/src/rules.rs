@@ -117,6 +117,20 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Returns the rules for prose, which has no name, does nothing and belongs to no product.
+    pub fn prose() -> Rules {
+        let of_tools = [
+            Rule::ToolName,
+            Rule::Server,
+            Rule::Parameters,
+            Rule::Actions,
+            Rule::Products,
+            Rule::Deprecated,
+            Rule::Boilerplate,
+        ];
+        of_tools.into_iter().fold(Rules::default(), Rules::without)
+    }
+
     /// Returns these rules without one.
     #[must_use]
     pub fn without(self, rule: Rule) -> Rules {

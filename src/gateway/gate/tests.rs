@@ -24,7 +24,8 @@ fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
         Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
     })
     .world;
-    let mut known: BTreeMap<&str, Listing> = BTreeMap::from([(GATEWAY, builtin::listing())]);
+    let mut known: BTreeMap<&str, Listing> =
+        BTreeMap::from([(GATEWAY, builtin::listing(&world.config.gateway))]);
     for (server, tools) in lists {
         let tools = tools.as_array().into_iter().flatten().cloned().map(Arc::new).collect();
         known.insert(server, Listing { tools, ..Listing::default() });

@@ -41,9 +41,9 @@ fn records_are_of_one_owner_and_one_kind() {
     let taken = db.take(WATCH, "a", "1").expect("taken").expect("it was there");
     assert_eq!((taken.body, taken.revision), (json!({ "id": "1" }), 1));
     assert_eq!(db.take(WATCH, "a", "1").expect("readable"), None);
-    assert_eq!(db.count().expect("counted"), 3);
+    assert_eq!(db.counts().expect("counted"), (1, 2));
     db.forget().expect("forgotten");
-    assert_eq!(db.count().expect("counted"), 0);
+    assert_eq!(db.counts().expect("counted"), (0, 0));
 }
 
 #[test]
@@ -148,4 +148,46 @@ fn rows_that_cannot_be_read_are_left_out() {
     assert_eq!(ids(&db.all(WATCH, "").expect("readable")), ["good"]);
     assert_eq!(ids(&db.due(9).expect("readable")), ["good"]);
     assert_eq!(db.get(WATCH, "", "bad").expect("readable"), None);
+}
+
+#[test]
+fn a_gateway_sees_that_facts_have_changed() {
+    let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
+    let fact = |id: &str| NewRecord { kind: RecordKind::Fact, ..new("a", id) };
+    let changes = || db.changes("a").expect("readable");
+    assert_eq!(changes(), None);
+    put(&db, fact("1"));
+    let first = changes().expect("it has changed");
+    put(&db, fact("2"));
+    put(&db, fact("2"));
+    // Neither other kinds nor other owners count.
+    put(&db, new("a", "1"));
+    put(&db, NewRecord { owner: "b".into(), ..fact("1") });
+    assert_eq!(changes(), Some(first + 2));
+    db.take(RecordKind::Fact, "a", "1").expect("taken");
+    assert_eq!(changes(), Some(first + 3));
+    db.forget().expect("forgotten");
+    assert_eq!(changes(), None);
+}
+
+#[test]
+fn a_vector_goes_with_its_text() {
+    let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
+    let fact = |id: &str| NewRecord { kind: RecordKind::Fact, ..new("a", id) };
+    let vector = |id: &str, revision| FactVector { id: id.into(), revision, vector: [0.5, -1.5].into() };
+    let ids = |model: &str| -> Vec<String> {
+        db.vectors("a", model).expect("readable").into_iter().map(|vector| vector.id).collect()
+    };
+    for id in ["1", "2", "3"] {
+        put(&db, fact(id));
+    }
+    // One of a text that has changed since, and one of no fact.
+    let vectors = ["1", "2", "4"].map(|id| vector(id, 1)).into_iter().chain([vector("3", 2)]);
+    db.put_vectors("a", "m", &vectors.collect::<Vec<_>>()).expect("written");
+    assert_eq!(db.vectors("a", "m").expect("readable"), [vector("1", 1), vector("2", 1)]);
+    assert!(ids("other").is_empty());
+    put(&db, fact("1"));
+    assert_eq!(ids("m"), ["2"]);
+    db.take(RecordKind::Fact, "a", "2").expect("taken");
+    assert!(ids("m").is_empty());
 }

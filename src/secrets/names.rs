@@ -1,12 +1,13 @@
 //! Whether a name is usually that of a secret.
 
-pub(super) fn is_secret_header(name: &str) -> bool {
+/// Whether a header of this name usually has a secret.
+pub fn is_secret_header(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();
     matches!(name.as_str(), "authorization" | "proxy-authorization" | "cookie") || is_secret_name(&name)
 }
 
 /// Whether a secret is usually called by this name.
-pub(super) fn is_secret_name(name: &str) -> bool {
+pub fn is_secret_name(name: &str) -> bool {
     let words = unnumbered(words(name));
     let Some(last) = words.last() else { return false };
     let about = [
@@ -120,7 +121,7 @@ fn singular(word: &str) -> &str {
 }
 
 /// Whether a value tells nobody anything, whatever its name.
-pub(super) fn is_harmless(value: &str, name: &str) -> bool {
+pub fn is_harmless(value: &str, name: &str) -> bool {
     let value = value.trim();
     let password = words(name).iter().any(|word| word.starts_with("PASS") || word == "PWD");
     let word = ["", "true", "false", "yes", "no", "on", "off", "none", "null"];
@@ -134,7 +135,7 @@ pub(super) fn is_harmless(value: &str, name: &str) -> bool {
 }
 
 /// `X-Api-Key` as `API_KEY`, `Authorization` as `TOKEN`.
-pub(super) fn kind(name: &str) -> String {
+pub fn kind(name: &str) -> String {
     let words = words(name);
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [.., "AUTHORIZATION" | "AUTH"] => "TOKEN".into(),

@@ -1,0 +1,211 @@
+//! Facts: remembering, finding and forgetting them.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Memory, shelf::View};
+use crate::{
+    search::{self, Boosts, Confidence, Document, Embedder, fold},
+    store::{Most, NewRecord, Record, RecordKind, StoreError},
+    text::{clip, hex},
+};
+
+/// The most facts of an owner.
+pub const MOST_FACTS: usize = 10_000;
+/// The most tags of a fact.
+pub const MOST_TAGS: usize = 10;
+/// How many facts are compared with a new one, how many of them are named, and the share of common words that makes them
+/// similar.
+const COMPARED: usize = 8;
+const NAMED: usize = 3;
+const SIMILAR: f64 = 0.6;
+/// The beginning of a text that is compared, in characters.
+const COMPARED_TEXT: usize = 400;
+/// Hits below this share of the best are left out, unless the caller wants a number of them.
+const FAR: f32 = 0.5;
+
+/// A fact, as it is kept.
+#[derive(Debug)]
+pub struct Fact {
+    /// Its id, text and tags.
+    pub document: Arc<Document>,
+    /// When it was last said, in milliseconds since 1970.
+    pub at_ms: u64,
+    pub(super) revision: u64,
+}
+
+/// What became of something to remember.
+#[derive(Debug)]
+pub enum Remembered {
+    /// It is kept.
+    Kept {
+        id: String,
+        tags: Vec<String>,
+        /// Whether the same fact was there before.
+        known: bool,
+        /// The ids of facts with nearly the same words.
+        similar: Vec<Arc<str>>,
+    },
+    /// The owner has as many facts as are kept.
+    Full,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Recalled {
+    /// The facts, best first, with their scores; without a query the newest first.
+    pub facts: Vec<(Arc<Fact>, Option<f32>)>,
+    /// Facts that match.
+    pub total: usize,
+    /// Facts of the owner.
+    pub of: usize,
+    pub confidence: Option<Confidence>,
+    /// Whether the words decided, because there are no vectors.
+    pub by_words: bool,
+}
+
+impl Fact {
+    /// The fact of a record; none if it is not one.
+    pub(super) fn of(record: &Record) -> Option<Fact> {
+        let content = record.body["content"].as_str()?;
+        let tags = record.body["tags"].as_array().into_iter().flatten();
+        let tags = tags.filter_map(|tag| tag.as_str().map(str::to_owned)).collect();
+        let document = Arc::new(Document::prose(&record.id, content, tags));
+        Some(Fact { document, at_ms: record.put_ms, revision: record.revision })
+    }
+
+    fn has(&self, tags: &[String]) -> bool {
+        tags.iter().all(|tag| self.document.terms.iter().any(|own| fold(own) == *tag))
+    }
+}
+
+impl Memory {
+    /// Remembers a fact. The same text in other case and spacing is the same fact, which is as new again and has the tags of
+    /// both.
+    pub async fn remember(
+        &self,
+        owner: &str,
+        content: &str,
+        tags: &[String],
+        embedder: Option<&Embedder>,
+    ) -> Result<Remembered, StoreError> {
+        let id = id_of(content);
+        let shelf = self.shelf(owner);
+        let mut state = shelf.current(&*self.records, embedder).await?;
+        // Indexing many facts takes longer than one more search for them is worth.
+        if state.len() <= MOST_FACTS / 10 {
+            state.index().await;
+        }
+        let known = self.records.get(RecordKind::Fact, owner, &id).await?;
+        let before = known.as_ref().and_then(Fact::of);
+        let mut all: Vec<String> = before.map(|fact| fact.document.terms.clone()).unwrap_or_default();
+        all.extend(tags.iter().cloned());
+        let mut seen = BTreeSet::new();
+        all.retain(|tag| seen.insert(fold(tag)));
+        let all = all.split_off(all.len().saturating_sub(MOST_TAGS));
+        let record = NewRecord {
+            owner: owner.into(),
+            id: id.clone(),
+            held: false,
+            ..NewRecord::new(RecordKind::Fact, json!({ "content": content, "tags": all }))
+        };
+        if self.records.put(record, Most::Refuse(MOST_FACTS)).await?.is_none() {
+            return Ok(Remembered::Full);
+        }
+        let fact = Fact {
+            document: Arc::new(Document::prose(&id, content, all.clone())),
+            at_ms: self.clock.unix_ms(),
+            revision: known.as_ref().map_or(1, |record| record.revision + 1),
+        };
+        let similar = state.view().similar(&fact);
+        state.put(fact);
+        drop(state);
+        self.catch_up(&shelf, embedder);
+        Ok(Remembered::Kept { id, tags: all, known: known.is_some(), similar })
+    }
+
+    /// Finds facts with all of these tags: the best for a query, or the newest.
+    pub async fn recall(
+        &self,
+        owner: &str,
+        query: &str,
+        tags: &[String],
+        limit: Option<usize>,
+        embedder: Option<&Embedder>,
+    ) -> Result<Recalled, StoreError> {
+        let shelf = self.shelf(owner);
+        let mut state = shelf.current(&*self.records, embedder).await?;
+        let view = state.index().await;
+        let lacks_vectors = state.lacks_vectors();
+        drop(state);
+        if lacks_vectors && embedder.is_some() {
+            self.catch_up(&shelf, embedder);
+        }
+        let tags: Vec<String> = tags.iter().map(|tag| fold(tag.trim())).collect();
+        let most = limit.unwrap_or(5);
+        let allowed = |at: usize| view.facts[at].has(&tags);
+        if query.trim().is_empty() {
+            let of = view.facts.len();
+            let with_tags: Vec<&Arc<Fact>> = view.facts.iter().filter(|fact| fact.has(&tags)).collect();
+            let total = with_tags.len();
+            let facts = with_tags.into_iter().take(most).map(|fact| (fact.clone(), None)).collect();
+            return Ok(Recalled { facts, total, of, confidence: None, by_words: false });
+        }
+        let request = search::prepare(&view.index, embedder, query).await;
+        let found = view.index.search(&request, most, &allowed, &Boosts::new());
+        let least = match limit {
+            None => found.hits.first().map_or(0.0, |hit| FAR * hit.score),
+            Some(_) => 0.0,
+        };
+        let hits = found.hits.iter().filter(|hit| hit.score >= least);
+        Ok(Recalled {
+            facts: hits.map(|hit| (view.facts[hit.document].clone(), Some(hit.score))).collect(),
+            total: found.total,
+            of: view.facts.len(),
+            confidence: Some(found.confidence),
+            by_words: !request.has_vectors(),
+        })
+    }
+
+    /// Removes a fact and returns its text and tags; none if there is no such fact.
+    pub async fn forget(&self, owner: &str, id: &str) -> Result<Option<Value>, StoreError> {
+        let shelf = self.shelf(owner);
+        let mut state = shelf.current(&*self.records, None).await?;
+        let taken = self.records.take(RecordKind::Fact, owner, id).await?;
+        if taken.is_some() {
+            state.remove(id);
+            drop(state);
+            self.catch_up(&shelf, None);
+        }
+        Ok(taken.map(|record| record.body))
+    }
+}
+
+impl View {
+    /// The ids of facts with nearly the same words.
+    fn similar(&self, new: &Fact) -> Vec<Arc<str>> {
+        let text = clip(&new.document.description, COMPARED_TEXT);
+        let found = self.index.search(&self.index.parse(&text), COMPARED, &|_| true, &Boosts::new());
+        let own = words(&text);
+        let facts = found.hits.iter().map(|hit| &self.facts[hit.document].document);
+        let near = facts.filter(|other| other.id != new.document.id).filter(|other| {
+            let others = words(&clip(&other.description, COMPARED_TEXT));
+            let common = own.intersection(&others).count() as f64;
+            common >= SIMILAR * own.union(&others).count().max(1) as f64
+        });
+        near.take(NAMED).map(|other| other.id.clone()).collect()
+    }
+}
+
+fn words(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(fold).collect()
+}
+
+/// The id of a text, whatever its case and spacing: two gateways that hear the same fact at the same time keep one.
+fn id_of(content: &str) -> String {
+    let folded = content.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    format!("fact-{}", hex(&Sha256::digest(folded.as_bytes())[..6]))
+}

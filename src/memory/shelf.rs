@@ -1,0 +1,289 @@
+//! The facts of one owner in memory, with their index.
+//!
+//! Read when they are first used, and again when another gateway has changed them. The index follows when it is needed;
+//! vectors come from the store, the missing ones from the embedder, in the background.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::{self, Debug, Formatter},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::Fact;
+use crate::{
+    search::{EmbedError, Embedder, Index, Passage, Settings},
+    store::{FactVector, RecordKind, Records, StoreError},
+};
+
+/// How long facts wait for the model's files to be read; until then they are found by their words.
+const MODEL_WAIT: Duration = Duration::from_secs(1);
+/// Facts that are embedded before their vectors are kept and used.
+const BATCH: usize = 32;
+
+/// The facts of an owner.
+pub(super) struct Shelf {
+    pub owner: String,
+    state: Mutex<State>,
+    /// How many there are.
+    count: AtomicUsize,
+    /// Whether its index is being brought up to date in the background.
+    catching_up: AtomicBool,
+}
+
+impl Debug for Shelf {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shelf")
+            .field("owner", &self.owner)
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Facts with an index of them, newest first.
+pub(super) struct View {
+    pub facts: Vec<Arc<Fact>>,
+    pub index: Index,
+}
+
+struct State {
+    settings: Settings,
+    /// The store's count of changes that is in here; none before the first fact.
+    changes: Option<u64>,
+    facts: HashMap<Arc<str>, Arc<Fact>>,
+    /// The model whose vectors are known.
+    model: Option<Arc<str>>,
+    vectors: HashMap<Arc<str>, Arc<[f32]>>,
+    view: Arc<View>,
+    /// Whether the view is behind in its facts, or in their vectors.
+    behind: bool,
+    without_vectors: bool,
+}
+
+/// The facts as they are in the store, until it is dropped.
+pub(super) struct Current<'a> {
+    state: MutexGuard<'a, State>,
+    count: &'a AtomicUsize,
+}
+
+impl Shelf {
+    pub fn new(owner: &str, settings: &Settings) -> Self {
+        let view = Arc::new(View { facts: Vec::new(), index: Index::new(Vec::new(), settings) });
+        let state = State {
+            settings: settings.clone(),
+            changes: None,
+            facts: HashMap::new(),
+            model: None,
+            vectors: HashMap::new(),
+            view,
+            behind: false,
+            without_vectors: false,
+        };
+        let (count, catching_up) = (AtomicUsize::default(), AtomicBool::default());
+        Self { owner: owner.into(), state: Mutex::new(state), count, catching_up }
+    }
+
+    /// How many facts are in memory.
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The facts as they are in the store, with the vectors that it has from this embedder's model.
+    pub async fn current(
+        &self,
+        records: &dyn Records,
+        embedder: Option<&Embedder>,
+    ) -> Result<Current<'_>, StoreError> {
+        let mut state = self.state.lock().await;
+        let changes = records.changes(&self.owner).await?;
+        if changes != state.changes {
+            state.take(records.all(RecordKind::Fact, &self.owner).await?.iter().filter_map(Fact::of));
+            // Read before the facts: whatever was changed in between is read next time.
+            state.changes = changes;
+            state.model = None;
+            self.count.store(state.facts.len(), Ordering::Relaxed);
+        }
+        if state.model.is_none()
+            && !state.facts.is_empty()
+            && let Some(embedder) = embedder
+            && let Ok(Some(model)) = tokio::time::timeout(MODEL_WAIT, embedder.fingerprint()).await
+        {
+            let vectors = records.vectors(&self.owner, &model).await?;
+            state.vectors = vectors
+                .into_iter()
+                .filter_map(|known| {
+                    let (id, fact) = state.facts.get_key_value(&*known.id)?;
+                    (fact.revision == known.revision).then(|| (id.clone(), known.vector))
+                })
+                .collect();
+            (state.model, state.without_vectors) = (Some(model), true);
+        }
+        Ok(Current { state, count: &self.count })
+    }
+
+    /// Whether the caller is to bring the index up to date: nobody else does.
+    pub fn begin_catching_up(&self) -> bool {
+        !self.catching_up.swap(true, Ordering::AcqRel)
+    }
+
+    /// Brings the index up to date, and makes the missing vectors.
+    pub async fn catch_up(&self, records: &dyn Records, embedder: Option<&Embedder>) {
+        let done = Done(&self.catching_up);
+        let mut refused = HashSet::new();
+        loop {
+            let mut current = match self.current(records, embedder).await {
+                Ok(current) => current,
+                Err(error) => return tracing::warn!(%error, "facts are not indexed"),
+            };
+            current.index().await;
+            let state = current.state;
+            let (Some(embedder), Some(model)) = (embedder, state.model.clone()) else {
+                drop(done);
+                return;
+            };
+            let missing: Vec<(Arc<Fact>, Passage)> = state
+                .facts
+                .values()
+                .filter(|fact| !state.vectors.contains_key(&fact.document.id))
+                .filter(|fact| !refused.contains(&fact.document.id))
+                .take(BATCH)
+                .map(|fact| (fact.clone(), fact.document.passage(state.settings.rules)))
+                .collect();
+            if missing.is_empty() {
+                // Before the lock is given back: whoever puts a fact now begins again.
+                drop(done);
+                return;
+            }
+            drop(state);
+            let mut made = Vec::new();
+            for (fact, passage) in missing {
+                match embedder.embed_passage(&passage).await {
+                    Ok(vector) => made.push((fact, vector)),
+                    Err(EmbedError::Failed(reason)) => {
+                        tracing::warn!(%reason, "a fact cannot be embedded; it is found by its words only");
+                        refused.insert(fact.document.id.clone());
+                    }
+                    Err(EmbedError::Unavailable(_)) => return,
+                }
+            }
+            let vectors = made.iter().map(|(fact, vector)| {
+                let id = fact.document.id.to_string();
+                FactVector { id, revision: fact.revision, vector: vector.clone() }
+            });
+            if let Err(error) = records.put_vectors(&self.owner, &model, vectors.collect()).await {
+                tracing::warn!(%error, "the vectors of facts are not kept");
+            }
+            let mut state = self.state.lock().await;
+            if state.model.as_ref() != Some(&model) {
+                continue;
+            }
+            for (fact, vector) in made {
+                let id = &fact.document.id;
+                if state.facts.get(id).is_some_and(|now| Arc::ptr_eq(now, &fact)) {
+                    state.vectors.insert(id.clone(), vector);
+                    state.without_vectors = true;
+                }
+            }
+        }
+    }
+}
+
+/// Says that nobody brings the index up to date any more, however the work ends.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl State {
+    /// Takes the facts of the store. Those that are the same as before stay what they are, and keep their place in the index.
+    fn take(&mut self, facts: impl Iterator<Item = Fact>) {
+        let mut before = std::mem::take(&mut self.facts);
+        for fact in facts {
+            let id = fact.document.id.clone();
+            let same = before.remove(&id).filter(|known| known.revision == fact.revision);
+            self.facts.insert(id, same.unwrap_or_else(|| Arc::new(fact)));
+        }
+        self.vectors.clear();
+        self.behind = true;
+    }
+
+    /// Counts a change of this gateway. If others changed something at the same time, the counts differ, and the facts are
+    /// read again.
+    fn changed(&mut self) {
+        self.changes = self.changes.map(|count| count + 1);
+        self.behind = true;
+    }
+}
+
+impl Current<'_> {
+    pub fn len(&self) -> usize {
+        self.state.facts.len()
+    }
+
+    /// Whether a fact has no vector.
+    pub fn lacks_vectors(&self) -> bool {
+        self.state.vectors.len() < self.state.facts.len()
+    }
+
+    /// The view as it is, which may be behind.
+    pub fn view(&self) -> Arc<View> {
+        self.state.view.clone()
+    }
+
+    /// Puts a fact that was put into the store.
+    pub fn put(&mut self, fact: Fact) {
+        let id = fact.document.id.clone();
+        self.state.vectors.remove(&id);
+        self.state.facts.insert(id, Arc::new(fact));
+        self.state.changed();
+        self.count.store(self.len(), Ordering::Relaxed);
+    }
+
+    /// Removes a fact that was taken out of the store.
+    pub fn remove(&mut self, id: &str) {
+        self.state.vectors.remove(id);
+        self.state.facts.remove(id);
+        self.state.changed();
+        self.count.store(self.len(), Ordering::Relaxed);
+    }
+
+    /// The view, brought up to date. It costs what has changed.
+    pub async fn index(&mut self) -> Arc<View> {
+        let state = &mut *self.state;
+        if !state.behind && !state.without_vectors {
+            return state.view.clone();
+        }
+        let mut facts = match state.behind {
+            true => state.facts.values().cloned().collect(),
+            false => state.view.facts.clone(),
+        };
+        let (before, settings, is_behind) = (state.view.clone(), state.settings.clone(), state.behind);
+        let vectors = state.vectors.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            if is_behind {
+                facts.sort_by(|a, b| b.at_ms.cmp(&a.at_ms).then(a.document.id.cmp(&b.document.id)));
+            }
+            let documents = facts.iter().map(|fact| fact.document.clone()).collect();
+            let mut index = before.index.updated(documents, &settings);
+            if !vectors.is_empty() {
+                index = index
+                    .with_vectors(facts.iter().map(|fact| vectors.get(&fact.document.id).cloned()).collect());
+            }
+            Arc::new(View { facts, index })
+        });
+        // If it panics, the view of before answers.
+        if let Ok(view) = made.await {
+            state.view = view;
+            (state.behind, state.without_vectors) = (false, false);
+        }
+        state.view.clone()
+    }
+}
