@@ -292,19 +292,33 @@ impl ChatEndpoint {
 
     /// Bytes of an answer without the key, before anything of them is cut out to be shown.
     fn clean(&self, body: Bytes) -> Bytes {
-        let key = self.key.as_ref().map_or("", |key| key.expose());
-        if key.len() < MASKED || memmem::find(&body, key.as_bytes()).is_none() {
+        let Some(key) = self.maskable() else { return body };
+        // JSON may write any character in another way.
+        let is_escaped = [&b"\\/"[..], b"\\u"].iter().any(|escape| memmem::find(&body, escape).is_some());
+        let plain = is_escaped.then(|| serde_json::from_slice::<Value>(&body).ok()).flatten();
+        let body = plain.map_or(body, |value| value.to_string().into());
+        let in_json = Value::from(key).to_string();
+        let in_json = in_json.trim_matches('"');
+        if [key, in_json].iter().all(|form| memmem::find(&body, form.as_bytes()).is_none()) {
             return body;
         }
-        String::from_utf8_lossy(&body).replace(key, "***").into()
+        String::from_utf8_lossy(&body).replace(in_json, "***").replace(key, "***").into()
     }
 
     /// A message without the key, which may have come in pieces.
     fn masked(&self, mut completion: Completion) -> Completion {
-        if let Some(key) = self.key.as_ref().filter(|key| key.expose().len() >= MASKED) {
-            completion.text = completion.text.replace(key.expose(), "***");
+        let Some(key) = self.maskable() else { return completion };
+        let calls = completion.calls.iter_mut();
+        let of_calls = calls.flat_map(|call| [&mut call.id, &mut call.name, &mut call.arguments]);
+        for text in of_calls.chain([&mut completion.text]).filter(|text| text.contains(key)) {
+            *text = text.replace(key, "***");
         }
         completion
+    }
+
+    /// The key, if it is one that is masked.
+    fn maskable(&self) -> Option<&str> {
+        self.key.as_ref().map(|key| key.expose()).filter(|key| key.len() >= MASKED)
     }
 }
 

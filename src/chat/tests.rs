@@ -160,6 +160,17 @@ fn a_key_is_in_no_text() {
     let endpoint = endpoint();
     let cleaned = |text: &str| endpoint.clean(Bytes::copy_from_slice(text.as_bytes()));
     assert_eq!(cleaned("{\"bad key\": \"sk-12345!\"}"), "{\"bad key\": \"***!\"}");
+    // JSON may write a key in other ways.
+    let slashed =
+        ChatEndpoint::new("http://a.example/v1", "m", Some(Secret::new("sk-1/2+3\"4"))).expect("one");
+    let cleaned_of = |text: &str| slashed.clean(Bytes::copy_from_slice(text.as_bytes()));
+    for written in
+        [r#"{"e":"sk-1/2+3\"4"}"#, r#"{"e":"sk-1\/2+3\"4"}"#, r#"{"e":"\u0073k-1/2\u002b3\u00224"}"#]
+    {
+        assert_eq!(cleaned_of(written), "{\"e\":\"***\"}", "{written}");
+    }
+    let calls = called(&[("sk-12345", "sk-12345", "{\"k\":\"sk-12345\"}")]);
+    assert_eq!(endpoint.masked(calls), called(&[("***", "***", "{\"k\":\"***\"}")]));
     // What is shown is cut out afterwards: no half of a key remains.
     let long = format!("{}sk-12345", "x".repeat(SHOWN - 4));
     assert!(!beginning(&cleaned(&long)).contains("sk-"));

@@ -177,7 +177,7 @@ impl Gateway {
 
     /// Returns a server's answer to `resources/read`, with the URIs that the client uses.
     pub async fn read_resource(&self, caller: &Caller, uri: &str) -> Result<Value, ErrorData> {
-        if uri == named_uri(GATEWAY, NOTICES) {
+        if is_notices(caller, uri) {
             return Ok(self.read_notices(caller, uri).await);
         }
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
@@ -225,7 +225,7 @@ impl Gateway {
 
     /// Follows a resource for a caller until the returned value is dropped.
     pub async fn follow_resource(&self, caller: &Caller, uri: &str) -> Result<FollowedResource, ErrorData> {
-        if uri == named_uri(GATEWAY, NOTICES) {
+        if is_notices(caller, uri) {
             return Ok(FollowedResource::Notices(self.follow_notices(&caller.session)));
         }
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
@@ -314,6 +314,11 @@ impl Gateway {
             }
         }
     }
+}
+
+/// Whether these are the notices for a client. An app that calls tools in a client's name does not get them.
+fn is_notices(caller: &Caller, uri: &str) -> bool {
+    caller.session.app.is_none() && uri == named_uri(GATEWAY, NOTICES)
 }
 
 fn not_found(uri: &str, why: &str) -> ErrorData {

@@ -1,6 +1,6 @@
 //! The machinery, mostly with the smaller of the two files.
 
-use std::{fs, thread};
+use std::{fs, thread, time::Instant};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -45,6 +45,17 @@ pub fn names(folder: &TempDir) -> Vec<String> {
     names.retain(|name| !name.starts_with("holder-"));
     names.sort();
     names
+}
+
+/// Waits until a gateway has ended that was dropped: a process that another test has just started has its lock, too, until
+/// that process runs its program.
+pub fn until_ended(folder: &TempDir, number: u32) {
+    let here = Holder::new(Clock::default()).enter(folder.path()).expect("enters");
+    let began = Instant::now();
+    while here.is_held(number) {
+        assert!(began.elapsed() < Duration::from_secs(10), "the lock is still held");
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 #[test]

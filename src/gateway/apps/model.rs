@@ -30,7 +30,7 @@ use crate::{
         session::{AsTask, Caller, Session, reads_on},
     },
     jobs::{self, Progress},
-    results::{self, is_error},
+    results::{self, is_error, json_len},
     text::clip,
 };
 
@@ -243,8 +243,13 @@ impl Conversation<'_> {
     fn say(&mut self, message: ChatMessage) {
         self.bytes += match &message {
             ChatMessage::User(text) | ChatMessage::Tool { text, .. } => text.len(),
-            ChatMessage::Model(Completion { text, calls, .. }) => {
-                text.len() + calls.iter().map(|call| call.arguments.len()).sum::<usize>()
+            ChatMessage::Model(Completion { text, calls, reasoning, .. }) => {
+                let of_call = |call: &ChatCall| {
+                    let extra = call.extra.as_ref().map_or(0, json_len);
+                    call.id.len() + call.name.len() + call.arguments.len() + extra
+                };
+                let reasoning = reasoning.as_ref().map_or(0, String::len);
+                text.len() + reasoning + calls.iter().map(of_call).sum::<usize>()
             }
         };
         self.messages.push(message);

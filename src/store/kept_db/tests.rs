@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
-    super::tests::{folder, names},
+    super::tests::{folder, names, until_ended},
     chunks::{CHUNK, ChunkWriter},
     *,
 };
@@ -281,7 +281,9 @@ fn what_is_too_old_goes_unless_the_clock_is_wrong() {
     assert_eq!(ids(&kept), ["now", "old", "future", "running", "late"]);
     put(&kept, "r-1", 10);
     assert_eq!(ids(&kept), ["now", "old", "future", "running", "r-1"]);
+    let number = kept.holder.number;
     drop(kept);
+    until_ended(&folder, number);
     // And when it is opened. The running one is of a gateway that has ended, the other one is not.
     let other = open_as_another(&folder, ROOMY);
     other
@@ -301,7 +303,9 @@ fn jobs_of_dead_gateways_are_told_and_then_go() {
     dead.put_job(&old, None).expect("written");
     put(&dead, "r-1", 10);
     assert_eq!(ids(&dead), ["lost", "old", "r-1"]);
+    let number = dead.holder.number;
     drop(dead);
+    until_ended(&folder, number);
     let kept = open(&folder, ROOMY);
     assert_eq!(ids(&kept), ["lost", "r-1"]);
     assert_eq!(kept.job("lost", "").expect("readable"), Some(JobRow { leased: false, ..lost }));

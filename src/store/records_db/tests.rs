@@ -2,7 +2,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
-    super::tests::{folder, names},
+    super::tests::{folder, names, until_ended},
     *,
 };
 use crate::clock::Clock;
@@ -11,6 +11,13 @@ const WATCH: RecordKind = RecordKind::Watch;
 
 fn open(folder: &TempDir) -> RecordsDb {
     RecordsDb::open(folder.path(), Holder::new(Clock::default())).expect("opens")
+}
+
+/// Ends a gateway.
+fn end(db: RecordsDb, folder: &TempDir) {
+    let number = db.holder.number;
+    drop(db);
+    until_ended(folder, number);
 }
 
 fn new(owner: &str, id: &str) -> NewRecord {
@@ -85,7 +92,7 @@ fn what_is_due_belongs_to_one_gateway_until_it_ends() {
     assert_eq!(one.agenda().expect("readable").next_due_ms, Some(10));
     assert_eq!(other.agenda().expect("readable").next_due_ms, None);
     let third = open(&folder);
-    drop(one);
+    end(one, &folder);
     assert_eq!(other.agenda().expect("readable").next_due_ms, Some(10));
     assert_eq!(ids(&other.due(15).expect("readable")), ["early"]);
     // Whoever comes first has it, and only what was due.
@@ -132,7 +139,7 @@ fn notices_are_free_once_nobody_holds_them() {
     let take = |db: &RecordsDb, most| db.take_free(RecordKind::Notice, "p", most).expect("readable");
     assert_eq!(ids(&take(&one, 1)), ["free"]);
     assert_eq!(ids(&take(&other, 9)), ["freed"]);
-    drop(one);
+    end(one, &folder);
     assert_eq!(ids(&take(&other, 9)), ["held"]);
     assert_eq!(ids(&take(&other, 9)), [""; 0]);
     assert!(names(&folder).contains(&"records.db".into()));
