@@ -110,8 +110,9 @@ pub trait Records: Debug + Send + Sync {
     /// What is to come; none as long as there are no records at all.
     fn agenda(&self) -> Stored<'_, Option<Agenda>>;
 
-    /// Removes at most `most` records, oldest first, that no gateway holds, and returns them. Of several callers one gets each.
-    fn take_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>>;
+    /// Makes this gateway the holder of at most `most` records, oldest first, that no gateway holds, and returns them. Of several
+    /// callers one gets each.
+    fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>>;
 
     /// A number that changes with every change of an owner's facts, by one for each fact; none as long as there were no facts.
     fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>>;

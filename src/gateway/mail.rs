@@ -21,13 +21,11 @@ use super::{
 };
 use crate::{
     outward::Outward,
-    store::{Agenda, Most, NewRecord, RecordKind, Records, StoreError},
+    store::{Agenda, Most, NewRecord, Record, RecordKind, Records, StoreError},
 };
 
 /// How many notices of an owner are kept; the oldest go first.
 const MOST_NOTICES: usize = 200;
-/// How many notices go from the store to a session at a time.
-const AT_A_TIME: usize = 50;
 /// Writes that wait. Beyond it, a notice for an open session is kept in memory only.
 const QUEUE: usize = 1_000;
 /// How long an answer waits for the store.
@@ -96,8 +94,8 @@ enum Write {
     Remove(String, Vec<String>, Option<oneshot::Sender<()>>),
     /// Lets go of notices whose session has ended.
     Free(String, Vec<String>),
-    /// Takes notices that no gateway holds.
-    Take(String, oneshot::Sender<Vec<Value>>),
+    /// Claims notices that no gateway holds.
+    Claim(String, usize, oneshot::Sender<Vec<Letter>>),
 }
 
 impl Mail {
@@ -134,7 +132,7 @@ impl Mail {
         };
         let kept = self.write(Write::Put(record));
         match session {
-            Some(session) => session.mailbox.post(Letter { notice, kept: kept.then_some(id) }),
+            Some(session) => self.hand_over(&session, Letter { notice, kept: kept.then_some(id) }),
             None if kept => drop(self.waiting.lock().insert(owner.into())),
             None => tracing::warn!(owner, %notice, "a notice is lost: too many wait to be kept"),
         }
@@ -157,6 +155,13 @@ impl Mail {
         Follower { owner: session.owner().into(), session: session.id, posted: self.posted.subscribe() }
     }
 
+    /// Puts a notice into a session's mailbox. One that has to make room goes back to the store.
+    fn hand_over(&self, session: &Session, letter: Letter) {
+        if let Some(id) = session.mailbox.post(letter) {
+            self.returned(session.owner(), vec![id]);
+        }
+    }
+
     /// Takes back what a session was not told before it ended.
     pub fn returned(&self, owner: &str, ids: Vec<String>) {
         if !ids.is_empty() && self.write(Write::Free(owner.into(), ids)) {
@@ -176,9 +181,10 @@ impl Mail {
     pub async fn deliver(&self, caller: &Caller, answer: &mut Value, own: Vec<Value>) {
         let (session, owner) = (&caller.session, caller.session.owner());
         self.read().await;
-        if self.waiting.lock().contains(owner) {
-            for notice in self.take(owner).await {
-                session.mailbox.post(Letter { notice, kept: None });
+        let room = session.mailbox.room();
+        if room > 0 && self.waiting.lock().contains(owner) {
+            for letter in self.claim(owner, room).await {
+                self.hand_over(session, letter);
             }
         }
         let told = session.mailbox.attach(answer, own);
@@ -207,19 +213,20 @@ impl Mail {
         self.known.get_or_init(read).await;
     }
 
-    async fn take(&self, owner: &str) -> Vec<Value> {
-        let (reply, taken) = oneshot::channel();
+    /// Claims at most so many notices that no gateway holds.
+    async fn claim(&self, owner: &str, most: usize) -> Vec<Letter> {
+        let (reply, claimed) = oneshot::channel();
         // Before the store is asked: a notice that is posted meanwhile counts for the next answer.
         self.waiting.lock().remove(owner);
-        if !self.write(Write::Take(owner.into(), reply)) {
+        if !self.write(Write::Claim(owner.into(), most, reply)) {
             self.waiting.lock().insert(owner.into());
             return Vec::new();
         }
-        let taken = taken.await.unwrap_or_default();
-        if taken.len() >= AT_A_TIME {
+        let claimed = claimed.await.unwrap_or_default();
+        if claimed.len() >= most {
             self.waiting.lock().insert(owner.into());
         }
-        taken
+        claimed
     }
 
     /// Queues a write; false if the queue is full.
@@ -255,9 +262,10 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
                 result
             }
             Write::Free(owner, ids) => records.free(RecordKind::Notice, &owner, ids).await,
-            Write::Take(owner, reply) => {
-                let taken = records.take_free(RecordKind::Notice, &owner, AT_A_TIME).await;
-                taken.map(|taken| drop(reply.send(taken.into_iter().map(|record| record.body).collect())))
+            Write::Claim(owner, most, reply) => {
+                let claimed = records.claim_free(RecordKind::Notice, &owner, most).await;
+                let letter = |record: Record| Letter { notice: record.body, kept: Some(record.id) };
+                claimed.map(|claimed| drop(reply.send(claimed.into_iter().map(letter).collect())))
             }
         };
         if let Err(error) = done {
@@ -305,14 +313,19 @@ mod tests {
         Session::with_mail(profile.map(Into::into), mail.clone())
     }
 
-    /// What the next answer to a session tells, each notice as its `n`.
-    async fn next(mail: &Mail, session: &Arc<Session>) -> Vec<u64> {
+    /// What the next answer to a session tells.
+    async fn notices(mail: &Mail, session: &Arc<Session>) -> Vec<Value> {
         let caller = Caller { session: session.clone(), ..Caller::default() };
         let mut answer = json!({ "content": [] });
         mail.deliver(&caller, &mut answer, Vec::new()).await;
         let Some(text) = answer["content"][0]["text"].as_str() else { return Vec::new() };
         let block: Value = serde_json::from_str(text).expect("JSON");
-        let notices = block["notices"].as_array().expect("notices");
+        block["notices"].as_array().expect("notices").clone()
+    }
+
+    /// The same, each notice as its `n`.
+    async fn next(mail: &Mail, session: &Arc<Session>) -> Vec<u64> {
+        let notices = notices(mail, session).await;
         notices.iter().map(|notice| notice["n"].as_u64().expect("a number")).collect()
     }
 
@@ -366,15 +379,37 @@ mod tests {
         for n in 0..MOST_NOTICES + 3 {
             mail.post("", None, json!({ "kind": "reminder", "n": n }));
         }
+        let reader = session(&mail, None);
         let mut told = Vec::new();
         while told.len() < MOST_NOTICES {
-            let some = mail.take("").await;
-            assert!(!some.is_empty() && some.len() <= AT_A_TIME);
+            let some = notices(&mail, &reader).await;
+            assert!(!some.is_empty());
             told.extend(some);
         }
         // The count is one of those that are kept.
         assert_eq!(told.last(), Some(&json!({ "kind": "notices_lost", "count": 4 })));
         assert_eq!((&told[0]["n"], told.len()), (&json!(4), MOST_NOTICES));
-        assert!(mail.take("").await.is_empty());
+        assert!(notices(&mail, &reader).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fit_into_an_answer_is_not_lost() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mail = mail(&folder);
+        let text = "x".repeat(3_000);
+        for n in 0..120 {
+            mail.post("", None, json!({ "n": n, "text": text }));
+        }
+        // As requests without a session do it: each has one of its own.
+        let mut told = next(&mail, &session(&mail, None)).await;
+        assert_eq!(told, [0, 1]);
+        let reader = session(&mail, None);
+        while told.len() < 120 {
+            let some = next(&mail, &reader).await;
+            assert!(!some.is_empty(), "after {told:?}");
+            told.extend(some);
+        }
+        told.sort();
+        assert!(told.iter().copied().eq(0..120), "{told:?}");
     }
 }

@@ -43,14 +43,20 @@ struct Queue {
 }
 
 impl Mailbox {
-    /// Adds a notice; drops the oldest one where too many wait.
-    pub fn post(&self, letter: impl Into<Letter>) {
+    /// Adds a notice; drops the oldest one where too many wait. If the store keeps that one, returns its id: it is not lost.
+    #[must_use]
+    pub fn post(&self, letter: impl Into<Letter>) -> Option<String> {
         let mut queue = self.queue.lock();
-        if queue.waiting.len() == MAX_NOTICES {
-            queue.waiting.pop_front();
-            queue.lost += 1;
-        }
+        let dropped = (queue.waiting.len() == MAX_NOTICES).then(|| queue.waiting.pop_front()).flatten();
         queue.waiting.push_back(letter.into());
+        let kept = dropped.as_ref().and_then(|letter| letter.kept.clone());
+        queue.lost += usize::from(dropped.is_some() && kept.is_none());
+        kept
+    }
+
+    /// How many more notices it takes.
+    pub fn room(&self) -> usize {
+        MAX_NOTICES - self.waiting()
     }
 
     /// Removes the notices of a task whose result the client has. Returns the ids of those in the store.
@@ -146,7 +152,7 @@ mod tests {
     fn a_notice_goes_out_once_and_in_order() {
         let mailbox = Mailbox::default();
         assert!(next(&mailbox).is_empty());
-        (1..=3).for_each(|n| mailbox.post(json!({ "n": n })));
+        (1..=3).for_each(|n| drop(mailbox.post(json!({ "n": n }))));
         assert_eq!(mailbox.waiting(), 3);
         assert_eq!(next(&mailbox), [1, 2, 3]);
         assert!(next(&mailbox).is_empty());
@@ -155,12 +161,12 @@ mod tests {
     #[test]
     fn the_notices_of_the_call_come_first() {
         let mailbox = Mailbox::default();
-        mailbox.post(json!({ "n": 1 }));
+        let _ = mailbox.post(json!({ "n": 1 }));
         let mut with_own = answer();
         mailbox.attach(&mut with_own, vec![json!({ "n": 2 })]);
         assert_eq!(with_own["content"][1]["text"], r#"{"notices":[{"n":2},{"n":1}]}"#);
         // An answer without content leaves them for the next one.
-        mailbox.post(json!({ "n": 3 }));
+        let _ = mailbox.post(json!({ "n": 3 }));
         mailbox.attach(&mut json!({}), Vec::new());
         assert_eq!(next(&mailbox), [3]);
     }
@@ -169,8 +175,8 @@ mod tests {
     fn what_does_not_fit_goes_with_the_next_answer() {
         let mailbox = Mailbox::default();
         let long = "x".repeat(MAX_BYTES / 2);
-        (1..=3).for_each(|n| mailbox.post(json!({ "n": n, "text": long })));
-        mailbox.post(json!({ "n": 4, "text": long.repeat(3) }));
+        (1..=3).for_each(|n| drop(mailbox.post(json!({ "n": n, "text": long }))));
+        let _ = mailbox.post(json!({ "n": 4, "text": long.repeat(3) }));
         // A notice that is too long on its own goes out nevertheless.
         for expected in [1, 2, 3, 4] {
             assert_eq!(next(&mailbox), [expected]);
@@ -180,10 +186,10 @@ mod tests {
     #[test]
     fn the_oldest_make_room_and_are_counted() {
         let mailbox = Mailbox::default();
-        (0..MAX_NOTICES + 2).for_each(|n| mailbox.post(json!({ "n": n })));
+        (0..MAX_NOTICES + 2).for_each(|n| drop(mailbox.post(json!({ "n": n }))));
         let told = next(&mailbox);
         assert_eq!((told.len(), &told[0], &told[1]), (MAX_NOTICES + 1, &json!(2), &json!(2)));
-        mailbox.post(json!({ "n": 9 }));
+        let _ = mailbox.post(json!({ "n": 9 }));
         assert_eq!(next(&mailbox), [9], "lost notices are counted once");
     }
 
@@ -191,7 +197,7 @@ mod tests {
     fn a_withdrawn_notice_is_not_told() {
         let mailbox = Mailbox::default();
         for id in ["job-1", "job-2"] {
-            mailbox.post(json!({ "kind": "task_ended", "task_id": id }));
+            let _ = mailbox.post(json!({ "kind": "task_ended", "task_id": id }));
         }
         mailbox.withdraw("job-1");
         assert_eq!(next(&mailbox), ["job-2"]);

@@ -134,7 +134,9 @@ impl Session {
 
     /// Tells the session something with its next answer.
     pub fn notify(&self, notice: Value) {
-        self.mailbox.post(notice);
+        if let (Some(id), Some(mail)) = (self.mailbox.post(notice), self.mail()) {
+            mail.returned(self.owner(), vec![id]);
+        }
     }
 
     /// The session's own connection to a server, which `begin` starts if there is none that is reached by these settings.

@@ -224,8 +224,8 @@ impl RecordsDb {
         Ok(Agenda { next_due_ms: next, notices: notices_of })
     }
 
-    /// See [`Records::take_free`](super::Records::take_free).
-    pub fn take_free(&self, kind: RecordKind, owner: &str, most: usize) -> Result<Vec<Record>, StoreError> {
+    /// See [`Records::claim_free`](super::Records::claim_free).
+    pub fn claim_free(&self, kind: RecordKind, owner: &str, most: usize) -> Result<Vec<Record>, StoreError> {
         self.database.write(|transaction| {
             let all = format!("{COLUMNS} WHERE kind = ?1 AND owner = ?2 ORDER BY number");
             let mut statement = transaction.prepare(&all)?;
@@ -233,23 +233,34 @@ impl RecordsDb {
             let rows = rows.collect::<Result<Vec<_>, _>>()?.into_iter().flatten();
             let free = rows.filter(|(_, holder)| !self.is_held(*holder)).map(|(record, _)| record);
             let free: Vec<Record> = free.take(most).collect();
-            for record in &free {
-                remove(transaction, kind, owner, &record.id)?;
-            }
+            self.set_holder(
+                transaction,
+                self.holder.number,
+                free.iter().map(|record| (kind, owner, &*record.id)),
+            )?;
             Ok(free)
         })
     }
 
     /// Lets records go that this gateway holds.
     pub fn free(&self, kind: RecordKind, owner: &str, ids: &[String]) -> Result<(), StoreError> {
-        let free = "UPDATE records SET holder = ?4 WHERE kind = ?1 AND owner = ?2 AND id = ?3";
         self.database.write(|transaction| {
-            let mut statement = transaction.prepare(free)?;
-            for id in ids {
-                statement.execute(params![kind.as_str(), owner, id, NOBODY])?;
-            }
-            Ok(())
+            self.set_holder(transaction, NOBODY, ids.iter().map(|id| (kind, owner, &**id)))
         })
+    }
+
+    fn set_holder<'a>(
+        &self,
+        transaction: &Transaction,
+        holder: u32,
+        records: impl Iterator<Item = (RecordKind, &'a str, &'a str)>,
+    ) -> rusqlite::Result<()> {
+        let set = "UPDATE records SET holder = ?4 WHERE kind = ?1 AND owner = ?2 AND id = ?3";
+        let mut statement = transaction.prepare(set)?;
+        for (kind, owner, id) in records {
+            statement.execute(params![kind.as_str(), owner, id, holder])?;
+        }
+        Ok(())
     }
 
     /// See [`Records::changes`](super::Records::changes).

@@ -218,9 +218,9 @@ impl Records for SqliteStore {
         Box::pin(self.with_records(move |db| db.hold(&record)))
     }
 
-    fn take_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {
+    fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {
         let owner = owner.to_owned();
-        Box::pin(self.with_records(move |db| db.take_free(kind, &owner, most)))
+        Box::pin(self.with_records(move |db| db.claim_free(kind, &owner, most)))
     }
 
     fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>> {

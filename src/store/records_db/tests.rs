@@ -136,12 +136,13 @@ fn notices_are_free_once_nobody_holds_them() {
     assert_eq!((waiting(&one), waiting(&other)), (Some(1), Some(1)));
     one.free(RecordKind::Notice, "p", &["freed".into()]).expect("written");
     assert_eq!(waiting(&other), Some(2));
-    let take = |db: &RecordsDb, most| db.take_free(RecordKind::Notice, "p", most).expect("readable");
-    assert_eq!(ids(&take(&one, 1)), ["free"]);
-    assert_eq!(ids(&take(&other, 9)), ["freed"]);
+    let claim = |db: &RecordsDb, most| db.claim_free(RecordKind::Notice, "p", most).expect("readable");
+    assert_eq!(ids(&claim(&other, 1)), ["free"]);
+    assert_eq!(ids(&claim(&one, 9)), ["freed"]);
+    assert_eq!((ids(&claim(&one, 9)), ids(&claim(&other, 9))), (vec![], vec![]));
     end(one, &folder);
-    assert_eq!(ids(&take(&other, 9)), ["held"]);
-    assert_eq!(ids(&take(&other, 9)), [""; 0]);
+    assert_eq!(ids(&claim(&other, 9)), ["held", "freed"]);
+    assert_eq!(ids(&claim(&other, 9)), [""; 0]);
     assert!(names(&folder).contains(&"records.db".into()));
 }
 
