@@ -11,6 +11,7 @@ mod apps;
 mod builtin;
 pub mod call;
 mod discover;
+mod errands;
 mod faults;
 mod feed;
 mod gate;
@@ -28,6 +29,7 @@ mod publisher;
 mod questions;
 mod reload;
 pub mod run;
+mod scheduling;
 mod see_also;
 mod servers;
 pub mod session;
@@ -36,11 +38,12 @@ mod skills;
 mod snapshot;
 pub mod status;
 mod unmatched;
+mod watching;
 mod world;
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -71,6 +74,7 @@ use apps::parked::ParkedFlows;
 pub use builtin::AtWork;
 
 pub use discover::{BrowseArguments, SearchArguments};
+use errands::Errands;
 pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
@@ -118,6 +122,8 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// The folder of the store (learned outcomes, kept results); without it, both end with the process.
     pub state: Option<PathBuf>,
+    /// The clock that says what is due; a test can move it.
+    pub clock: Clock,
 }
 
 /// All servers, and the operations that clients may ask for.
@@ -150,6 +156,9 @@ pub struct Gateway {
     records: Arc<dyn Records>,
     /// Notices that must arrive.
     mail: Arc<Mail>,
+    clock: Clock,
+    /// Watches and schedules in flight.
+    errands: Errands,
     /// Set once something looks after what is due.
     keeps_time: OnceLock<()>,
 }
@@ -163,11 +172,12 @@ impl Gateway {
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
         });
-        let (life, clock) = (Life::default(), Clock::default());
+        let (life, clock) = (Life::default(), options.clock);
         let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
         let retention =
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
-        let sqlite = Arc::new(SqliteStore::new(options.state, retention, clock.clone()));
+        let store = SqliteStore::new(options.state, retention, clock.clone());
+        let sqlite = Arc::new(store.of_config(&place_of(&config.file)));
         let (store, records): (Arc<dyn Store>, Arc<dyn Records>) = (sqlite.clone(), sqlite);
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
@@ -181,7 +191,7 @@ impl Gateway {
             metrics: Metrics::default(),
             calls: Feed::default(),
             publisher,
-            learning: Learning::new(store.clone(), clock, life.tasks.clone(), life.stop.clone()),
+            learning: Learning::new(store.clone(), clock.clone(), life.tasks.clone(), life.stop.clone()),
             memory,
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
@@ -190,6 +200,8 @@ impl Gateway {
             mail: Mail::new(records.clone(), outward.clone(), life),
             outward,
             records,
+            clock,
+            errands: Errands::default(),
             keeps_time: OnceLock::new(),
         })
     }
@@ -341,4 +353,10 @@ impl Gateway {
         };
         let _ = tokio::time::timeout(limit, covered).await;
     }
+}
+
+/// A configuration file as other gateways of it know it, however its path was written.
+fn place_of(file: &Path) -> String {
+    let place = file.canonicalize().or_else(|_| std::path::absolute(file));
+    place.unwrap_or_else(|_| file.into()).display().to_string()
 }

@@ -197,10 +197,26 @@ impl Jobs {
         Self { store, clock, table: DashMap::new(), most: MAX_JOBS }
     }
 
+    /// A handle for a job that is to be started.
+    pub fn new_id() -> String {
+        format!("job-{}", &uuid::Uuid::new_v4().simple().to_string()[..12])
+    }
+
     /// Takes over work that runs in a task of its own. A panic in the work becomes a result that says so. Calls `announce`
     /// once the job has ended.
     pub fn adopt(
         &self,
+        start: Start,
+        running: JoinHandle<Value>,
+        announce: impl FnOnce(&Arc<Job>) + Send + 'static,
+    ) -> Result<Arc<Job>, Full> {
+        self.adopt_as(Self::new_id(), start, running, announce)
+    }
+
+    /// The same under a handle that was made before.
+    pub fn adopt_as(
+        &self,
+        id: String,
         start: Start,
         running: JoinHandle<Value>,
         announce: impl FnOnce(&Arc<Job>) + Send + 'static,
@@ -210,7 +226,7 @@ impl Jobs {
             return Err(full);
         }
         let job = Arc::new(Job {
-            id: format!("job-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]),
+            id,
             label: start.label,
             owner: start.owner,
             began: start.began,

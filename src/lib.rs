@@ -38,7 +38,9 @@ pub mod shell;
 mod skills;
 mod store;
 mod template;
+mod timetable;
 pub mod trace;
+pub mod watches;
 pub mod wire;
 mod workflow;
 

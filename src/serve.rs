@@ -90,6 +90,7 @@ pub async fn serve_stdio(
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let transport = stdio::ClientLines::new(LineReader::new(reader, OF_CLIENT.bytes), writer);
+    gateway.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
     let handler = Verbatim(NonetServer::new(gateway.clone(), profile, false, Parkings::default()));

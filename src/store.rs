@@ -96,6 +96,9 @@ pub trait Records: Debug + Send + Sync {
     /// or removed since. Its holder stays.
     fn change(&self, record: Record) -> Stored<'_, bool>;
 
+    /// Removes a record that was read; false, and nothing is removed, if the record was changed or removed since.
+    fn remove(&self, record: Record) -> Stored<'_, bool>;
+
     /// Holds a record that was read, which counts as a change; false if it was changed or removed since, or if a gateway that
     /// runs holds it, this one included.
     fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool>;
@@ -179,12 +182,22 @@ pub struct NewRecord {
     pub due_ms: Option<u64>,
     /// Whether this gateway holds it, until it ends or frees it. While a gateway holds a record, no other one acts on it.
     pub held: bool,
+    /// Whether it is due for gateways of this configuration only: others may not have what it needs.
+    pub of_config: bool,
 }
 
 impl NewRecord {
     /// A record of nobody in particular, without an id or a time. Held by this gateway.
     pub fn new(kind: RecordKind, body: Value) -> Self {
-        Self { kind, owner: String::new(), id: String::new(), body, due_ms: None, held: true }
+        Self {
+            kind,
+            owner: String::new(),
+            id: String::new(),
+            body,
+            due_ms: None,
+            held: true,
+            of_config: false,
+        }
     }
 }
 

@@ -207,6 +207,7 @@ pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> R
 /// Answers with a gateway in this process.
 async fn here(loaded: Loaded, profile: Option<String>, asked: &Asked) -> anyhow::Result<u8> {
     let gateway = super::gateway(loaded, matches!(asked.inquiry, Inquiry::Search { .. }));
+    gateway.ends_with_client();
     let caller = gateway.caller(gateway.open_session(profile), CLIENT);
     let caller = Caller { local: true, ..caller };
     let code = tokio::select! {

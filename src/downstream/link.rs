@@ -50,6 +50,9 @@ pub(super) trait Link: Send + Sync {
         control: &'a Control,
     ) -> BoxFuture<'a, Result<Value, RequestError>>;
 
+    /// Returns whether the server tells of changes of single resources.
+    fn follows_resources(&self) -> bool;
+
     /// Subscribes to the changes of a resource.
     fn subscribe(&self, uri: String) -> BoxFuture<'_, Result<(), CallError>>;
 

@@ -224,6 +224,10 @@ impl Link for McpLink {
         self.send(client_request(request, input), control).boxed()
     }
 
+    fn follows_resources(&self) -> bool {
+        self.info.capabilities.resources.as_ref().and_then(|resources| resources.subscribe) == Some(true)
+    }
+
     fn subscribe(&self, uri: String) -> BoxFuture<'_, Result<(), CallError>> {
         async {
             if self.era == Era::Stateless {

@@ -68,6 +68,11 @@ impl Subscriptions {
 }
 
 impl Connection {
+    /// Returns whether the server is connected and tells of changes of single resources.
+    pub fn follows_resources(&self) -> bool {
+        self.link().is_some_and(|link| link.follows_resources())
+    }
+
     /// Subscribes to a resource until the result is dropped. The server is asked only for the first subscriber.
     pub async fn subscribe(self: &Arc<Self>, uri: String) -> Result<ResourceSubscription, CallError> {
         let updates = self.subscriptions.updates.subscribe();

@@ -31,7 +31,10 @@ impl Gateway {
 
     async fn look_ahead(self: &Arc<Self>) {
         match self.records.agenda().await {
-            Ok(Some(agenda)) => self.mail.note(&agenda),
+            Ok(Some(agenda)) => {
+                self.mail.note(&agenda);
+                self.run_due(agenda.next_due_ms).await;
+            }
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "the store cannot say what is due"),
         }

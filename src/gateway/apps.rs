@@ -56,6 +56,11 @@ impl AppArguments {
         Self { token, answer, ..self }
     }
 
+    /// A run of this app with this input.
+    pub(super) fn new(app_id: String, input: Value) -> Self {
+        Self { app_id: Some(app_id), input, ..Self::default() }
+    }
+
     /// What a step of a workflow calls. Without a limit, that of its workflow counts.
     pub(super) fn of_step(app: &str, input: Value, timeout: Option<Duration>) -> Self {
         let timeout = millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000);
@@ -214,7 +219,7 @@ fn list(config: &Config) -> Value {
     answer
 }
 
-fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
+pub(super) fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
     if let Some(left_out) = config.left_out_apps.get(id) {
         let message =
             format!("The app `{id}` cannot be used until the user corrects its entry. {}", left_out.why());
@@ -230,7 +235,7 @@ fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
 }
 
 /// The input of an app, read as leniently as the params of a tool.
-fn read_input(caller: &Caller, id: &str, schema: &Value, input: Value) -> Result<Value, Fault> {
+pub(super) fn read_input(caller: &Caller, id: &str, schema: &Value, input: Value) -> Result<Value, Fault> {
     let schema = Schema::new(schema.clone());
     let reading = schema.read(input).map_err(|misfit| {
         let example = json!({ "app_id": id, "input": misfit.example });

@@ -9,7 +9,9 @@ mod load_tools;
 mod memory_facts;
 mod memory_work;
 mod read_resource;
+mod schedule;
 mod status;
+mod watch;
 
 use std::sync::Arc;
 
@@ -57,19 +59,30 @@ enum Access {
 }
 
 /// All of them, by name.
-static TOOLS: [OwnTool; 12] = [
+static TOOLS: [OwnTool; 23] = [
     background_run::TOOL,
+    schedule::CANCEL,
     fetch_result::TOOL,
     memory_facts::FORGET,
     load_tools::TOOL,
     read_resource::TOOL,
     memory_facts::RECALL,
     memory_facts::REMEMBER,
+    schedule::REMIND,
+    schedule::SCHEDULE,
+    schedule::LIST,
     memory_work::SET_GOAL,
     status::TOOL,
     memory_work::TASK_CREATE,
     memory_work::TASK_LIST,
     memory_work::TASK_UPDATE,
+    watch::HISTORY,
+    watch::LIST,
+    watch::PAUSE,
+    watch::RESUME,
+    watch::START,
+    watch::STATUS,
+    watch::STOP,
 ];
 /// Those that `memory = false` takes away.
 const OF_MEMORY: [&str; 7] =
@@ -105,7 +118,7 @@ pub(super) fn listing(settings: &GatewaySettings) -> Listing {
     let tools = TOOLS.iter().filter(|tool| settings.memory || !OF_MEMORY.contains(&tool.name));
     Listing {
         tools: tools.map(|tool| Arc::new(tool.definition())).collect(),
-        about: "Nonet itself: facts to remember, goal and tasks, calls in the background, kept results, state of the servers".into(),
+        about: "Nonet itself: facts to remember, goal and tasks, calls in the background, watches, schedules and reminders, kept results, state of the servers".into(),
         ..Listing::default()
     }
 }

@@ -89,7 +89,7 @@ impl Follower {
 /// What the writer does.
 #[derive(Debug)]
 enum Write {
-    Put(NewRecord),
+    Put(NewRecord, Option<oneshot::Sender<()>>),
     /// Removes notices that were told.
     Remove(String, Vec<String>, Option<oneshot::Sender<()>>),
     /// Lets go of notices whose session has ended.
@@ -114,6 +114,31 @@ impl Mail {
 
     /// Posts a notice to a session if it is open, else to the next session of its owner.
     pub fn post(&self, owner: &str, session: Option<&Weak<Session>>, notice: Value) {
+        self.post_as(uuid::Uuid::new_v4().simple().to_string(), owner, session, notice, None);
+    }
+
+    /// The same, and returns when the notice is in the store. It takes the place of one with the same id that nobody was told.
+    pub async fn post_for_certain(
+        &self,
+        id: &str,
+        owner: &str,
+        session: Option<&Weak<Session>>,
+        notice: Value,
+    ) {
+        let (done, kept) = oneshot::channel();
+        self.post_as(id.into(), owner, session, notice, Some(done));
+        // Ends with the writer at the latest.
+        let _ = kept.await;
+    }
+
+    fn post_as(
+        &self,
+        id: String,
+        owner: &str,
+        session: Option<&Weak<Session>>,
+        notice: Value,
+        done: Option<oneshot::Sender<()>>,
+    ) {
         self.tell_people(owner, &notice);
         let session = session.and_then(Weak::upgrade);
         let posted = Posted {
@@ -123,14 +148,13 @@ impl Mail {
         };
         // Fails if nobody follows.
         let _ = self.posted.send(posted);
-        let id = uuid::Uuid::new_v4().simple().to_string();
         let record = NewRecord {
             owner: owner.into(),
             id: id.clone(),
             held: session.is_some(),
             ..NewRecord::new(RecordKind::Notice, notice.clone())
         };
-        let kept = self.write(Write::Put(record));
+        let kept = self.write(Write::Put(record, done));
         match session {
             Some(session) => self.hand_over(&session, Letter { notice, kept: kept.then_some(id) }),
             None if kept => drop(self.waiting.lock().insert(owner.into())),
@@ -250,7 +274,11 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
         };
         let Some(write) = next else { return };
         let done = match write {
-            Write::Put(record) => put(&*records, record).await,
+            Write::Put(record, done) => {
+                let result = put(&*records, record).await;
+                drop(done);
+                result
+            }
             Write::Remove(owner, ids, done) => {
                 let mut result = Ok(());
                 for id in ids {
@@ -341,6 +369,17 @@ mod tests {
         assert_eq!(next(&mail, &other).await, [2]);
         assert_eq!(next(&mail, &one).await, [1]);
         assert_eq!((next(&mail, &one).await, next(&mail, &other).await), (vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_notice_that_is_posted_again_is_told_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mail = mail(&folder);
+        for n in [1, 2] {
+            mail.post_for_certain("one", "", None, json!({ "n": n })).await;
+        }
+        mail.post_for_certain("other", "", None, json!({ "n": 3 })).await;
+        assert_eq!(next(&mail, &session(&mail, None)).await, [2, 3]);
     }
 
     #[tokio::test]

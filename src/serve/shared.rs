@@ -15,13 +15,13 @@ use crate::{
     shared::{self, Hello, START_LIMIT, SharedOwner},
 };
 
-/// How often a gateway without clients checks whether its jobs have ended.
+/// How often a gateway without clients checks whether its jobs have ended and nothing is left to run later.
 const LOOK: Duration = Duration::from_secs(1);
 /// The longest time for clients to disconnect when the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Serves the clients of this machine until `stop` ends, or until there was no client for the grace time of the configuration
-/// and no job runs.
+/// and no job runs and nothing is to run later.
 pub async fn serve_shared(
     gateway: Arc<Gateway>,
     owner: SharedOwner,
@@ -41,7 +41,7 @@ pub async fn serve_shared(
             if tokio::time::timeout(grace, count.wait_for(|count| *count > 0)).await.is_ok() {
                 continue;
             }
-            if gateway.jobs.running() == 0 {
+            if gateway.jobs.running() == 0 && !gateway.has_errands().await {
                 return;
             }
             tokio::time::sleep(LOOK).await;

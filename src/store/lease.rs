@@ -8,6 +8,7 @@ use std::{
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -24,6 +25,8 @@ pub(super) struct Holder {
     /// Never a number that a process could have: earlier versions leased to those.
     pub number: u32,
     pub clock: Clock,
+    /// The configuration of this process; an empty string if it does not matter.
+    pub config: Arc<str>,
 }
 
 /// A gateway's presence in a folder. Its leases there end with it.
@@ -38,7 +41,7 @@ impl Holder {
     /// A new one.
     pub fn new(clock: Clock) -> Self {
         let number = (uuid::Uuid::new_v4().as_u128() as u32) | (1 << 31);
-        Self { number, clock }
+        Self { number, clock, config: Arc::default() }
     }
 
     /// Makes the holder present in a folder, and tidies up after holders that have ended.

@@ -19,7 +19,8 @@ const FORMAT: DbFormat = DbFormat {
     name: "records.db",
     layout: "PRAGMA auto_vacuum = incremental",
     steps: &[
-        // `holder` is the number of a gateway, or 0. Times are in milliseconds since 1970.
+        // `holder` is the number of a gateway, or 0. `config` is the configuration of the gateways that a record is due for, if
+        // not of all. Times are in milliseconds since 1970.
         "CREATE TABLE records (
             number INTEGER PRIMARY KEY,
             kind TEXT NOT NULL,
@@ -30,6 +31,7 @@ const FORMAT: DbFormat = DbFormat {
             revision INTEGER NOT NULL,
             put_ms INTEGER NOT NULL CHECK (put_ms >= 0),
             holder INTEGER NOT NULL CHECK (holder >= 0),
+            config TEXT,
             UNIQUE (kind, owner, id)
         ) STRICT;
         CREATE INDEX due ON records (due_ms) WHERE due_ms IS NOT NULL",
@@ -110,12 +112,13 @@ impl RecordsDb {
                     WHERE kind = ?1 AND owner = ?2 AND id != ?3 ORDER BY number LIMIT ?4)";
                 transaction.execute(oldest, params![kind, owner, id, dropped as i64])?;
             }
-            let put = "INSERT INTO records (kind, owner, id, body, due_ms, revision, put_ms, holder)
-                VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6, ?7) ON CONFLICT (kind, owner, id) DO UPDATE SET
-                body = ?4, due_ms = ?5, revision = revision + 1, put_ms = ?6, holder = ?7";
+            let put = "INSERT INTO records (kind, owner, id, body, due_ms, revision, put_ms, holder, config)
+                VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6, ?7, ?8) ON CONFLICT (kind, owner, id) DO UPDATE SET
+                body = ?4, due_ms = ?5, revision = revision + 1, put_ms = ?6, holder = ?7, config = ?8";
             let due = record.due_ms.map(sql);
             let body = record.body.to_string();
-            transaction.prepare(put)?.execute(params![kind, owner, id, body, due, now, holder])?;
+            let config = record.of_config.then_some(&*self.holder.config);
+            transaction.prepare(put)?.execute(params![kind, owner, id, body, due, now, holder, config])?;
             Ok(Some(dropped))
         })
     }
@@ -144,6 +147,15 @@ impl RecordsDb {
             let (kind, body) = (record.kind.as_str(), record.body.to_string());
             let key = params![kind, record.owner, record.id, body, due, revision];
             Ok(transaction.prepare(change)?.execute(key)? == 1)
+        })
+    }
+
+    /// See [`Records::remove`](super::Records::remove).
+    pub fn remove(&self, record: &Record) -> Result<bool, StoreError> {
+        self.database.write(|transaction| {
+            let remove = "DELETE FROM records WHERE kind = ?1 AND owner = ?2 AND id = ?3 AND revision = ?4";
+            let key = params![record.kind.as_str(), record.owner, record.id, sql(record.revision)];
+            Ok(transaction.prepare(remove)?.execute(key)? == 1)
         })
     }
 
@@ -176,36 +188,52 @@ impl RecordsDb {
 
     /// See [`Records::due`](super::Records::due).
     pub fn due(&self, now_ms: u64) -> Result<Vec<Record>, StoreError> {
-        let due = format!("{COLUMNS} WHERE due_ms <= ?1 ORDER BY due_ms, number");
+        let due = format!(
+            "{COLUMNS} WHERE due_ms <= ?1 AND (config IS NULL OR config = ?2) ORDER BY due_ms, number"
+        );
         let rows = self.database.with(|connection| {
             let mut statement = connection.prepare(&due)?;
-            let rows = statement.query_map([sql(now_ms)], |row| Ok(read(row)))?;
+            let rows =
+                statement.query_map(params![sql(now_ms), &*self.holder.config], |row| Ok(read(row)))?;
             rows.collect::<Result<Vec<_>, _>>()
         })?;
-        let mut taken = Vec::new();
-        for (record, holder) in rows.into_iter().flatten() {
-            if holder == self.holder.number || (!self.is_held(holder) && self.take_over(&record, holder)?) {
-                taken.push(record);
-            }
+        let mine = |holder: u32| holder == self.holder.number;
+        let mut due: Vec<_> = rows
+            .into_iter()
+            .flatten()
+            .filter(|(_, holder)| mine(*holder) || !self.is_held(*holder))
+            .collect();
+        if due.iter().any(|(_, holder)| !mine(*holder)) {
+            // In one write: after a crash, one gateway may take over hundreds.
+            self.database.write(|transaction| {
+                for (record, holder) in due.iter_mut().filter(|(_, holder)| !mine(*holder)) {
+                    if self.take_over(transaction, record, *holder)? {
+                        *holder = self.holder.number;
+                    }
+                }
+                Ok(())
+            })?;
         }
-        Ok(taken)
+        Ok(due.into_iter().filter(|(_, holder)| mine(*holder)).map(|(record, _)| record).collect())
     }
 
     /// Takes over a record from a gateway that has ended; false if another gateway was faster.
-    fn take_over(&self, record: &Record, from: u32) -> Result<bool, StoreError> {
+    fn take_over(&self, transaction: &Transaction, record: &Record, from: u32) -> rusqlite::Result<bool> {
         let take =
             "UPDATE records SET holder = ?4 WHERE kind = ?1 AND owner = ?2 AND id = ?3 AND holder = ?5";
         let key = params![record.kind.as_str(), record.owner, record.id, self.holder.number, from];
-        self.database.write(|transaction| Ok(transaction.execute(take, key)? == 1))
+        Ok(transaction.prepare(take)?.execute(key)? == 1)
     }
 
     /// See [`Records::agenda`](super::Records::agenda).
     pub fn agenda(&self) -> Result<Agenda, StoreError> {
         let (due, notices) = self.database.with(|connection| {
-            let due = "SELECT holder, min(due_ms) FROM records WHERE due_ms IS NOT NULL GROUP BY holder";
+            let due = "SELECT holder, min(due_ms) FROM records
+                WHERE due_ms IS NOT NULL AND (config IS NULL OR config = ?1) GROUP BY holder";
             let mut statement = connection.prepare(due)?;
-            let due: Vec<(u32, i64)> =
-                statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+            let due: Vec<(u32, i64)> = statement
+                .query_map([&*self.holder.config], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect::<Result<_, _>>()?;
             let notices =
                 "SELECT owner, holder, count(*) FROM records WHERE kind = ?1 GROUP BY owner, holder";
             let mut statement = connection.prepare(notices)?;

@@ -33,6 +33,12 @@ impl SqliteStore {
         Self { folder, retention, holder, kept, records, outcomes }
     }
 
+    /// The same for gateways of this configuration, however it is written.
+    pub fn of_config(mut self, config: &str) -> Self {
+        self.holder.config = config.into();
+        self
+    }
+
     async fn with_kept<T: Send + 'static>(
         &self,
         work: impl FnOnce(&KeptDb) -> Result<T, StoreError> + Send + 'static,
@@ -183,6 +189,10 @@ impl Records for SqliteStore {
 
     fn change(&self, record: Record) -> Stored<'_, bool> {
         Box::pin(self.with_records(move |db| db.change(&record)))
+    }
+
+    fn remove(&self, record: Record) -> Stored<'_, bool> {
+        Box::pin(self.with_records(move |db| db.remove(&record)))
     }
 
     fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {

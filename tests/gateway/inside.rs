@@ -1,8 +1,9 @@
 //! A gateway in this process, with scripted servers at the other end of a pipe.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use nonet::{
+    clock::Clock,
     config,
     gateway::{Gateway, Options, session::Caller},
     meta::{self, Answer},
@@ -33,14 +34,30 @@ impl Setup {
         inside
     }
 
+    /// A gateway that keeps time by a clock of the test, with its state in a folder.
+    pub async fn open_with_clock(self, clock: &Clock, state: &Path) -> Inside {
+        let names: Vec<String> = self.servers.iter().map(|server| server.name.clone()).collect();
+        let options = Options { clock: clock.clone(), state: Some(state.into()), ..Options::default() };
+        let inside = self.open_with(options);
+        for name in &names {
+            inside.until_listed(name).await;
+        }
+        inside.gateway.keep_time();
+        inside
+    }
+
     /// A gateway with its servers still starting.
     pub fn open_at_once(self) -> Inside {
+        self.open_with(Options::default())
+    }
+
+    fn open_with(self, options: Options) -> Inside {
         let text = self.text(|_, _| "command = 'true'".into());
         let file = self.path("servers.toml");
         let loaded = config::parse(&text, &file, config::Sources::NONE)
             .unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
-        let mut options = Options { without_embedder: !self.embeds(), ..Options::default() };
+        let mut options = Options { without_embedder: !self.embeds(), ..options };
         for server in self.servers {
             let Some(script) = server.script else { continue };
             let dial = move || {

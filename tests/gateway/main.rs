@@ -57,6 +57,7 @@ mod profiles;
 mod reloading;
 mod remembering;
 mod rules;
+mod scheduling;
 mod secrets;
 mod server_changes;
 mod server_faults;
@@ -71,3 +72,4 @@ mod tokens;
 #[cfg(feature = "otel")]
 mod tracing;
 mod values;
+mod watching;

@@ -85,7 +85,8 @@ async fn by_meaning_other_words_find_a_fact_and_the_tools_for_it() {
         ("our goal is to ship on Friday", "gateway.set_goal"),
     ] {
         let found = gateway.answer("search_tools", json!({ "query": query })).await;
-        assert_eq!(found["results"][0]["name"], tool, "{query}: {found}");
+        let hits = found["results"].as_array().expect("hits");
+        assert!(hits.iter().take(3).any(|hit| hit["name"] == tool), "{query}: {found}");
     }
     for fact in ["Deploys are on Tuesdays", "Alice is allergic to nuts", "The office closes in August"] {
         inside(&gateway, "remember", json!({ "content": fact })).await;

@@ -169,6 +169,10 @@ impl Link for ScriptedLink {
         .boxed()
     }
 
+    fn follows_resources(&self) -> bool {
+        true
+    }
+
     fn subscribe(&self, uri: String) -> BoxFuture<'_, Result<(), CallError>> {
         self.script.note(format!("+{uri}"));
         std::future::ready(Ok(())).boxed()

@@ -75,8 +75,10 @@ fn a_change_needs_the_revision_that_was_read() {
     assert!(!db.change(&Record { body: json!(2), ..read.clone() }).expect("readable"), "changed meanwhile");
     let now = db.get(WATCH, "a", "1").expect("readable").expect("there");
     assert_eq!((now.body, now.due_ms, now.revision), (json!(1), Some(5), read.revision + 1));
-    db.take(WATCH, "a", "1").expect("taken");
-    assert!(!db.change(&first).expect("readable"), "removed meanwhile");
+    assert!(!db.remove(&read).expect("readable"), "changed meanwhile");
+    let now = db.get(WATCH, "a", "1").expect("readable").expect("there");
+    assert!(db.remove(&now).expect("removed"));
+    assert!(!db.change(&now).expect("readable"), "removed meanwhile");
 }
 
 #[test]
@@ -98,6 +100,30 @@ fn what_is_due_belongs_to_one_gateway_until_it_ends() {
     // Whoever comes first has it, and only what was due.
     assert_eq!(ids(&third.due(99).expect("readable")), ["late"]);
     assert_eq!(ids(&other.due(99).expect("readable")), ["early"]);
+}
+
+#[test]
+fn what_needs_a_configuration_is_due_for_its_gateways_only() {
+    let folder = folder();
+    let of = |config: &str| {
+        let holder = Holder { config: config.into(), ..Holder::new(Clock::default()) };
+        RecordsDb::open(folder.path(), holder).expect("opens")
+    };
+    let (one, other) = (of("a"), of("b"));
+    put(&one, NewRecord { of_config: true, ..due("", "bound", 10) });
+    put(&one, due("", "free", 20));
+    assert_eq!(ids(&one.due(99).expect("readable")), ["bound", "free"]);
+    drop(one);
+    // A process that another test has just started may have the lock until it runs its program.
+    let began = std::time::Instant::now();
+    while other.agenda().expect("readable").next_due_ms != Some(20) {
+        assert!(began.elapsed().as_secs() < 20, "the holder has ended");
+        std::thread::yield_now();
+    }
+    assert_eq!(ids(&other.due(99).expect("readable")), ["free"]);
+    let again = of("a");
+    assert_eq!(again.agenda().expect("readable").next_due_ms, Some(10));
+    assert_eq!(ids(&again.due(99).expect("readable")), ["bound"]);
 }
 
 #[test]

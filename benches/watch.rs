@@ -1,0 +1,40 @@
+//! What a check of a watch costs beside its call and the store: reading what is known, deciding, writing it down.
+//!
+//! `cargo bench --bench watch`
+
+use nonet::watches::{Finding, HISTORY, Seen, Watch};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+fn main() {
+    divan::main();
+}
+
+/// The result of a tool: a list of so many rows.
+fn value(rows: usize) -> Value {
+    (0..rows).map(|row| json!({ "id": row, "title": format!("row {row}"), "open": row % 2 == 0 })).collect()
+}
+
+fn finding(value: &Value) -> Finding {
+    Finding::Value { seen: Seen::new(value, value.to_string().len() < 2_000, 1), is_met: false }
+}
+
+/// A watch with a full history, as the store has it.
+fn kept() -> String {
+    let mut watch = Watch { tool: "files.read_file".into(), interval_s: 30, ..Watch::default() };
+    for rows in 0..HISTORY {
+        watch.take(finding(&value(rows % 20)), 1_700_000_000_000, 12);
+    }
+    json!(watch).to_string()
+}
+
+#[divan::bench(args = [1, 20, 1_000])]
+fn check(bencher: divan::Bencher<'_, '_>, rows: usize) {
+    let (kept, value) = (kept(), value(rows));
+    bencher.bench(|| {
+        let body: Value = serde_json::from_str(&kept).expect("JSON");
+        let mut watch = Watch::deserialize(&body).expect("a watch");
+        let news = watch.take(finding(&value), 1_700_000_030_000, 12);
+        (json!(watch).to_string(), news)
+    });
+}

@@ -1,0 +1,276 @@
+//! `gateway.watch_*`: watches, which call a tool again and again and say what has changed.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use serde_json::{Value, json};
+
+use super::{Access, OwnTool, read};
+use crate::{
+    aliases::Aliases,
+    fault::Fault,
+    gateway::{Gateway, call::text_result, session::Caller, watching::watch_call},
+    store::Record,
+    timetable::Zone,
+    watches::{Watch, WatchState},
+};
+
+/// The other names of a watch's id.
+const ID: Aliases = Aliases(&[("watcher_id", &["id", "watchid", "watch", "watcher", "label"])]);
+
+pub(super) const START: OwnTool = OwnTool {
+    name: "watch_start",
+    title: "Watch a tool's result",
+    description: "Tells you when something changes, such as a file, a page, an issue or a status: calls a tool every interval seconds without you and adds a notice to a later answer. The first check is made at once, and its value is in the answer. notify_when: on_change (the value, or what `select` takes of it, is another one), on_error (the tool begins to fail, or works again), on_threshold (`notify_config.expression` becomes true), summary (every `notify_config.batch_size` checks), always. Five failures in a row pause the watch.",
+    properties: || {
+        json!({
+            "name": { "type": "string", "description": "Tool to call" },
+            "params": { "type": "object", "description": "Its params" },
+            "interval": { "type": "integer", "minimum": 5, "maximum": 3600, "description": "Seconds from check to check, 30 if absent" },
+            "label": { "type": "string", "maxLength": 256, "description": "Name of the watch in notices" },
+            "max_checks": { "type": "integer", "minimum": 0, "maximum": 10000, "description": "Checks until it finishes, 0 (the default) for no end" },
+            "notify_when": { "type": "string", "enum": ["on_change", "on_error", "on_threshold", "summary", "always"], "description": "on_change if absent" },
+            "notify_config": {
+                "type": "object",
+                "properties": {
+                    "expression": { "type": "string", "maxLength": 2000, "description": "For on_threshold: jq filter over {result} such as `.result.count > 10`; told when it becomes true" },
+                    "batch_size": { "type": "integer", "minimum": 1, "maximum": 1000, "description": "For summary: checks per notice, 10 if absent" },
+                },
+                "additionalProperties": false,
+            },
+            "select": { "type": "string", "maxLength": 2000, "description": "jq filter: what of the result is compared, such as `.items[].id`" },
+        })
+    },
+    required: &["name"],
+    access: Access::Reversible,
+    aliases: Aliases(&[
+        ("name", &["tool", "toolname"]),
+        ("params", &["arguments", "args", "parameters", "input", "toolinput"]),
+        ("interval", &["every", "seconds", "intervals", "intervalseconds"]),
+        ("notify_when", &["notify", "when", "notifyon"]),
+        ("notify_config", &["config", "notifyconfiguration"]),
+        ("max_checks", &["checks", "maxruns"]),
+        ("select", &["jq", "filter"]),
+    ]),
+    run: |gateway, caller, params| {
+        async move { answer(gateway.start_watch(caller, read(params)?).await?) }.boxed()
+    },
+};
+
+pub(super) const STOP: OwnTool = OwnTool {
+    name: "watch_stop",
+    title: "Stop a watch",
+    description: "Ends a watch and removes it with its history.",
+    properties: id,
+    required: &["watcher_id"],
+    access: Access::Reversible,
+    aliases: ID,
+    run: |gateway, caller, params| {
+        async move {
+            let (record, watch) = gateway.stop_watch(caller.owner().key(), &given(params)?).await?;
+            answer(json!({ "watcher_id": record.id, "state": "stopped", "tool": watch.tool, "counts": watch.counts }))
+        }
+        .boxed()
+    },
+};
+
+pub(super) const PAUSE: OwnTool = OwnTool {
+    name: "watch_pause",
+    title: "Pause a watch",
+    description: "Makes no more checks of a watch until it is resumed.",
+    properties: id,
+    required: &["watcher_id"],
+    access: Access::Reversible,
+    aliases: ID,
+    run: |gateway, caller, params| {
+        async move {
+            let pause = |watch: &mut Watch, due: Option<u64>| {
+                watch.pause();
+                due.filter(|_| watch.state == WatchState::Active)
+            };
+            let (record, watch) = gateway.change_watch(caller.owner().key(), &given(params)?, pause).await?;
+            let mut shown = summary(&record, &watch);
+            if watch.state == WatchState::Paused {
+                shown["next_step"] = json!(watch_call("resume", &record.id));
+            }
+            answer(shown)
+        }
+        .boxed()
+    },
+};
+
+pub(super) const RESUME: OwnTool = OwnTool {
+    name: "watch_resume",
+    title: "Resume a watch",
+    description: "Goes on with a watch that was paused, by you or by five failures in a row.",
+    properties: id,
+    required: &["watcher_id"],
+    access: Access::Reversible,
+    aliases: ID,
+    run: |gateway, caller, params| async move { resume(gateway, caller, &given(params)?).await }.boxed(),
+};
+
+pub(super) const STATUS: OwnTool = OwnTool {
+    name: "watch_status",
+    title: "State of a watch",
+    description: "Shows one watch: its state, its next check, how many checks, changes and errors there were, the last value and the last error.",
+    properties: id,
+    required: &["watcher_id"],
+    access: Access::ReadOnly,
+    aliases: ID,
+    run: |gateway, caller, params| {
+        async move {
+            let (record, watch) = gateway.watch_of(caller.owner().key(), &given(params)?).await?;
+            answer(status(&record, &watch))
+        }
+        .boxed()
+    },
+};
+
+pub(super) const LIST: OwnTool = OwnTool {
+    name: "watch_list",
+    title: "List watches",
+    description: "Lists all watches with their state, their next check and their counts.",
+    properties: || json!({}),
+    required: &[],
+    access: Access::ReadOnly,
+    aliases: Aliases::NONE,
+    run: |gateway, caller, _| {
+        async move {
+            let all = gateway.watches(caller.owner().key()).await?;
+            let shown: Vec<Value> = all.iter().map(|(record, watch)| summary(record, watch)).collect();
+            answer(json!({ "watches": shown, "total": shown.len() }))
+        }
+        .boxed()
+    },
+};
+
+pub(super) const HISTORY: OwnTool = OwnTool {
+    name: "watch_history",
+    title: "Checks of a watch",
+    description: "Shows the last checks of a watch, newest first: when, whether the value changed, the code of an error, how long the check took.",
+    properties: || {
+        json!({
+            "watcher_id": { "type": "string", "description": "Watch, as watch_start gave it" },
+            "last_n": { "type": "integer", "minimum": 1, "maximum": 100, "description": "How many checks, 10 if absent" },
+        })
+    },
+    required: &["watcher_id"],
+    access: Access::ReadOnly,
+    aliases: Aliases(&[
+        ("watcher_id", &["id", "watchid", "watch", "watcher", "label"]),
+        ("last_n", &["last", "limit", "n", "count"]),
+    ]),
+    run: |gateway, caller, params| async move { history(gateway, caller, read(params)?).await }.boxed(),
+};
+
+#[derive(serde::Deserialize)]
+struct HistoryArguments {
+    watcher_id: String,
+    last_n: Option<usize>,
+}
+
+fn id() -> Value {
+    json!({ "watcher_id": { "type": "string", "description": "Watch, as watch_start gave it" } })
+}
+
+/// The watch that is meant.
+fn given(params: serde_json::Map<String, Value>) -> Result<String, Fault> {
+    Ok(read::<HistoryArguments>(params)?.watcher_id.trim().to_string())
+}
+
+fn answer(value: Value) -> Result<Value, Fault> {
+    // The result of a first check that failed.
+    match value.get("content").is_some() {
+        true => Ok(value),
+        false => Ok(text_result(value.to_string())),
+    }
+}
+
+async fn resume(gateway: &Arc<Gateway>, caller: &Caller, id: &str) -> Result<Value, Fault> {
+    let now_ms = gateway.clock.unix_ms();
+    let resume = |watch: &mut Watch, due: Option<u64>| {
+        if !watch.resume() {
+            return due;
+        }
+        // As if it had never been paused, unless that time has passed.
+        let last = watch.history.back().map_or(now_ms, |check| check.at_ms);
+        Some((last + watch.interval_s * 1_000).clamp(now_ms, now_ms + watch.interval_s * 1_000))
+    };
+    let (record, watch) = gateway.change_watch(caller.owner().key(), id, resume).await?;
+    let mut shown = summary(&record, &watch);
+    gateway.note_end(&mut shown);
+    shown["next_step"] = json!(watch_call("status", &record.id));
+    answer(shown)
+}
+
+async fn history(
+    gateway: &Arc<Gateway>,
+    caller: &Caller,
+    arguments: HistoryArguments,
+) -> Result<Value, Fault> {
+    let (record, watch) = gateway.watch_of(caller.owner().key(), arguments.watcher_id.trim()).await?;
+    let zone = Zone::machine();
+    let last = watch.history.iter().rev().take(arguments.last_n.unwrap_or(10));
+    let checks: Vec<Value> = last
+        .map(|check| {
+            let mut shown = json!({
+                "at": zone.show(check.at_ms),
+                "success": check.error.is_none(),
+                "changed": check.changed,
+                "elapsed_ms": check.elapsed_ms,
+            });
+            if let Some(code) = &check.error {
+                shown["error"] = json!(code);
+            }
+            shown
+        })
+        .collect();
+    answer(json!({ "watcher_id": record.id, "checks": checks, "total": watch.counts.checks }))
+}
+
+/// A watch as the list shows it.
+fn summary(record: &Record, watch: &Watch) -> Value {
+    let mut shown = json!({ "watcher_id": record.id });
+    if let Some(label) = &watch.label {
+        shown["label"] = json!(label);
+    }
+    shown["tool"] = json!(watch.tool);
+    shown["state"] = json!(watch.state);
+    shown["notify_when"] = json!(watch.notify_when);
+    shown["interval"] = json!(watch.interval_s);
+    shown["next_check_at"] = json!(record.due_ms.map(|due| Zone::machine().show(due)));
+    shown["counts"] = json!(watch.counts);
+    if let Some(error) = &watch.error {
+        shown["error"] = json!(error);
+    }
+    shown
+}
+
+/// A watch as its status shows it.
+fn status(record: &Record, watch: &Watch) -> Value {
+    let mut shown = summary(record, watch);
+    shown["params"] = json!(watch.params);
+    if watch.max_checks > 0 {
+        shown["max_checks"] = json!(watch.max_checks);
+    }
+    for (key, filter) in [("select", &watch.select), ("expression", &watch.expression)] {
+        if let Some(filter) = filter {
+            shown[key] = json!(filter);
+        }
+    }
+    if let Some(last) = &watch.last {
+        shown["last_value_at"] = json!(Zone::machine().show(last.at_ms));
+        shown["last_value"] = match &last.value {
+            Some(value) => value.clone(),
+            None => json!("too large to be remembered; call the tool itself"),
+        };
+    }
+    let next = match watch.state {
+        WatchState::Active => watch_call("history", &record.id),
+        WatchState::Paused => watch_call("resume", &record.id),
+        WatchState::Finished => watch_call("stop", &record.id),
+    };
+    shown["next_step"] = json!(next);
+    shown
+}

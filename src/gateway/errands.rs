@@ -1,0 +1,359 @@
+//! Errands: watches and schedules, which the gateway runs when they are due and nobody asks for it.
+//!
+//! An errand is a record of the store, held by one gateway of the user at a time. Within that gateway this part knows which
+//! errands are in flight, so that none runs twice at once.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use dashmap::{DashMap, DashSet};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant,
+};
+
+use super::{
+    Gateway,
+    call::{Begun, Prepared, text_result},
+    gate::Gate,
+    interrupt::Interrupt,
+    session::{AsTask, Caller, Session},
+};
+use crate::{
+    catalog::{GATEWAY, Tool},
+    clock::millis,
+    config::ClientLimits,
+    downstream::ProgressSink,
+    fault::{Code, Fault},
+    policy::Verdict,
+    results::{json_len, text_of_value},
+    store::{Record, RecordKind, StoreError},
+    text::clip,
+};
+
+/// How many checks call one server at a time.
+const PER_SERVER: usize = 8;
+/// How long an errand waits for servers that start for the first time.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long one of Nonet's own tools may take in an errand.
+const OWN_LIMIT: Duration = Duration::from_secs(300);
+/// No errand becomes a task on its way: it is one already, or nobody waits for it.
+const SOFT_DEADLINE: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// By how much the clock may seem to go back, in milliseconds, before due times are looked at.
+const SLACK_MS: u64 = 2_000;
+/// The longest interval of a watch, in milliseconds.
+const LONGEST_MS: u64 = 3_600_000;
+/// The most bytes of params that an errand keeps.
+pub(super) const MAX_PARAMS: usize = 64 << 10;
+/// Values up to so many bytes of JSON are part of an answer or a notice.
+pub(super) const SMALL: usize = 2_000;
+/// How much is shown of a larger one, in bytes.
+const PREVIEW: usize = 500;
+
+/// What an answer says where the gateway ends with its client.
+const ENDS: &str = "This gateway ends with its client, and nothing runs until the next one is started; what was missed is made up for once. To have one that goes on: `shared = true` in [gateway] of servers.toml, or HTTP (`nonet serve --http 127.0.0.1:8931`).";
+
+type Key = (RecordKind, String, String);
+
+#[derive(Debug, Default)]
+pub(super) struct Errands {
+    in_flight: Arc<DashSet<Key>>,
+    /// The sessions that asked for errands of this process, by the errands' ids.
+    asked_by: DashMap<String, Weak<Session>>,
+    lanes: DashMap<Arc<str>, Arc<Semaphore>>,
+    ends_with_client: AtomicBool,
+    /// When the clock was last looked at, and what it said.
+    clock: Mutex<Option<(Instant, u64)>>,
+}
+
+/// An errand in flight, until dropped.
+#[derive(Debug)]
+struct Turn {
+    in_flight: Arc<DashSet<Key>>,
+    key: Key,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.in_flight.remove(&self.key);
+    }
+}
+
+impl Errands {
+    /// Begins an errand; none if it is in flight already.
+    fn begin(&self, record: &Record) -> Option<Turn> {
+        let key = (record.kind, record.owner.clone(), record.id.clone());
+        let in_flight = self.in_flight.clone();
+        self.in_flight.insert(key.clone()).then_some(Turn { in_flight, key })
+    }
+
+    /// Remembers which session gets the notices of an errand.
+    pub fn asked_by(&self, id: &str, session: &Arc<Session>) {
+        self.asked_by.retain(|_, session| session.strong_count() > 0);
+        self.asked_by.insert(id.into(), Arc::downgrade(session));
+    }
+
+    /// The session that asked for an errand, if it was one of this process.
+    /// Forgets who asked for an errand that is over.
+    pub fn is_over(&self, id: &str) {
+        self.asked_by.remove(id);
+    }
+
+    fn session_of(&self, id: &str) -> Option<Weak<Session>> {
+        self.asked_by.get(id).map(|session| session.clone())
+    }
+
+    fn lane(&self, server: &Arc<str>) -> Arc<Semaphore> {
+        self.lanes.entry(server.clone()).or_insert_with(|| Arc::new(Semaphore::new(PER_SERVER))).clone()
+    }
+
+    /// Returns the latest time at which a watch may be due too late, if the clock went back since the last call. At the first
+    /// call, nobody knows by how much it did.
+    fn went_back(&self, now_ms: u64) -> Option<u64> {
+        let now = Instant::now();
+        let Some((then, then_ms)) = self.clock.lock().replace((now, now_ms)) else { return Some(u64::MAX) };
+        let expected_ms = then_ms.saturating_add(millis(now - then));
+        (expected_ms > now_ms.saturating_add(SLACK_MS))
+            .then(|| expected_ms.saturating_add(LONGEST_MS + SLACK_MS))
+    }
+}
+
+/// A call of an errand.
+#[derive(Debug)]
+pub(super) struct Called {
+    /// Always a `CallToolResult`.
+    pub result: Value,
+    /// What was repaired in its params.
+    pub repaired: Vec<String>,
+}
+
+impl Gateway {
+    /// Notes that this gateway ends with its client.
+    pub fn ends_with_client(&self) {
+        self.errands.ends_with_client.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds to an answer what a client has to know where the gateway ends with it.
+    pub(super) fn note_end(&self, answer: &mut Value) {
+        if self.errands.ends_with_client.load(Ordering::Relaxed) {
+            answer["note"] = json!(ENDS);
+        }
+    }
+
+    /// Whether this gateway has something to run later.
+    pub async fn has_errands(&self) -> bool {
+        matches!(self.records.agenda().await, Ok(Some(agenda)) if agenda.next_due_ms.is_some())
+    }
+
+    /// Runs what is due, each errand in a task of its own.
+    pub(super) async fn run_due(self: &Arc<Self>, next_due_ms: Option<u64>) {
+        let now_ms = self.clock.unix_ms();
+        if let Some(horizon_ms) = self.errands.went_back(now_ms)
+            && let Err(error) = self.pull_in(now_ms, horizon_ms).await
+        {
+            tracing::warn!(%error, "watches may be late: the clock went back");
+        }
+        if next_due_ms.is_none_or(|due| due > now_ms) {
+            return;
+        }
+        let due = match self.records.due(now_ms).await {
+            Ok(due) => due,
+            Err(error) => return tracing::warn!(%error, "what is due cannot be read"),
+        };
+        for record in due {
+            self.run_errand(record);
+        }
+    }
+
+    fn run_errand(self: &Arc<Self>, record: Record) {
+        let Some(turn) = self.errands.begin(&record) else { return };
+        let (gateway, stop) = (self.clone(), self.stopping().clone());
+        self.servers.life.tasks.spawn(async move {
+            let _turn = turn;
+            let work = async {
+                match record.kind {
+                    RecordKind::Watch => gateway.check_watch(record).await,
+                    RecordKind::Schedule => gateway.run_appointment(record).await,
+                    _ => {}
+                }
+            };
+            tokio::select! {
+                () = work => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+
+    /// Makes watches due earlier that are due too late. Looks at everything due until `horizon_ms`.
+    async fn pull_in(&self, now_ms: u64, horizon_ms: u64) -> Result<(), StoreError> {
+        for record in self.records.due(horizon_ms).await? {
+            self.pull_in_watch(record, now_ms).await?;
+        }
+        Ok(())
+    }
+
+    /// A caller for an errand of this owner. Policy and profile are asked as for any other; nobody can be asked.
+    pub(super) fn errand_caller(&self, owner: &str, client: &str) -> Caller {
+        let profile = Some(owner).filter(|owner| !owner.is_empty()).map(String::from);
+        let limits = ClientLimits {
+            soft_deadline: SOFT_DEADLINE,
+            max_result_bytes: usize::MAX,
+            ..self.config().limits(client)
+        };
+        Caller {
+            session: Session::new(profile),
+            client: client.into(),
+            limits,
+            unasked: true,
+            as_task: AsTask::Never,
+            ..Caller::default()
+        }
+    }
+
+    /// Resolves the tool of an errand. Waits for servers that start for the first time.
+    pub(super) async fn errand_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
+        let until = Instant::now() + START_LIMIT;
+        loop {
+            match self.find_tool(caller, name).await {
+                Err(fault) if fault.code == Code::ServerStarting && Instant::now() < until => {}
+                found => return found,
+            }
+        }
+    }
+
+    /// Makes a call for which nobody waits. Waits for servers that start for the first time.
+    pub(super) async fn errand_call(
+        self: &Arc<Self>,
+        caller: &Caller,
+        name: &str,
+        params: &Map<String, Value>,
+    ) -> Result<Called, Fault> {
+        let until = Instant::now() + START_LIMIT;
+        loop {
+            let (called, outcome) = self.try_errand_call(caller, name, params).await?;
+            // A call of a server that is still starting was not made.
+            if outcome != Code::ServerStarting.as_str() || Instant::now() >= until {
+                return Ok(called);
+            }
+        }
+    }
+
+    async fn try_errand_call(
+        self: &Arc<Self>,
+        caller: &Caller,
+        name: &str,
+        params: &Map<String, Value>,
+    ) -> Result<(Called, &'static str), Fault> {
+        let params = Value::Object(params.clone());
+        let begun = Begun::new(caller, &params);
+        let prepared = async {
+            let (gate, tool) = self.errand_tool(caller, name).await?;
+            unattended(&gate, &tool)?;
+            self.prepare_errand(caller, (gate, tool), params.clone()).await
+        };
+        let prepared = prepared.await.inspect_err(|fault| self.refused(caller, name, &begun, fault))?;
+        let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
+        let timeout = (&*tool.server == GATEWAY).then_some(OWN_LIMIT);
+        let lane = self.errands.lane(&tool.server);
+        let _slot: Result<SemaphorePermit<'_>, _> = lane.acquire().await;
+        let (cancel, sink) = (caller.cancel.clone(), ProgressSink::new(None));
+        let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
+        self.record(caller, &tool, &begun, json_len(&made.result), &made);
+        Ok((Called { result: made.result, repaired }, made.outcome))
+    }
+
+    /// Reads the params of an errand's tool.
+    pub(super) async fn prepare_errand(
+        &self,
+        caller: &Caller,
+        found: (Gate, Arc<Tool>),
+        params: Value,
+    ) -> Result<Prepared, Fault> {
+        match self.prepare_tool(caller, found, params, None).await {
+            Ok(prepared) => Ok(prepared),
+            Err(Interrupt::Fault(fault)) => Err(*fault),
+            Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
+                Err(Fault::new(Code::Internal, "The call was not made; make it with execute_tool."))
+            }
+        }
+    }
+
+    /// Tells the session that asked for an errand, or the next one of its owner. Returns when the notice is in the store; it
+    /// takes the place of one with the same id that nobody was told.
+    pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Value) {
+        let session = self.errands.session_of(&record.id);
+        self.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
+    }
+
+    /// A value as an answer or a notice shows it: itself if it is small, else its beginning and a reference to `result`.
+    pub(super) async fn shown_value(
+        &self,
+        caller: &Caller,
+        value: &Value,
+        result: &Value,
+        is_whole: bool,
+    ) -> Value {
+        let size = json_len(value);
+        if size <= SMALL {
+            return json!({ "value": value });
+        }
+        let text = match value {
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        let preview = clip(&text, PREVIEW);
+        let kept = if is_whole { result.clone() } else { text_result(text) };
+        match self.kept.keep(&caller.owner(), Arc::new(kept)).await {
+            Ok(reference) => json!({ "ref": reference, "bytes": size, "preview": preview }),
+            Err(error) => {
+                tracing::warn!(%error, "a large result was not kept");
+                json!({ "bytes": size, "preview": preview })
+            }
+        }
+    }
+}
+
+/// Refuses a tool for which the user has to be asked.
+pub(super) fn unattended(gate: &Gate, tool: &Tool) -> Result<(), Fault> {
+    match gate.verdict(tool) {
+        Verdict::Approve(rule) => Err(Fault::new(
+            Code::NeedsApproval,
+            format!(
+                "`{}` runs only if the user agrees to each call ({rule}), and nobody can be asked when it runs by itself. Choose a tool without this rule, or ask the user to change it.",
+                tool.full
+            ),
+        )
+        .next("get_tool", json!({ "name": &*tool.full }))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses params that are too large to keep.
+pub(super) fn bounded(what: &str, params: &Value) -> Result<(), Fault> {
+    let size = json_len(params);
+    if size <= MAX_PARAMS {
+        return Ok(());
+    }
+    let message = format!("`{what}` has {size} bytes; what runs later keeps at most {MAX_PARAMS}.");
+    Err(Fault::new(Code::InvalidParams, message))
+}
+
+/// A fault of the store.
+pub(super) fn not_kept(error: &StoreError) -> Fault {
+    Fault::new(Code::Internal, format!("Nothing was changed: {error}."))
+}
+
+/// The error of a result, with a code and a message.
+pub(super) fn failure(result: &Value) -> (String, String) {
+    let error = super::faults::error_of(result);
+    let code = error["code"].as_str().unwrap_or("upstream_error").to_string();
+    let message = error["message"].as_str().map_or_else(|| text_of_value(result), String::from);
+    (code, clip(&message, PREVIEW))
+}

@@ -1,0 +1,539 @@
+//! Schedules and reminders: makes appointments, keeps them when they are due, and says how it went.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Gateway,
+    apps::AppArguments,
+    errands::{SMALL, bounded, failure, not_kept, unattended},
+    interrupt::Interrupt,
+    session::Caller,
+};
+use crate::{
+    catalog::Tool,
+    config::{AppKind, Config, Model, ModelApp, StepKind},
+    fault::{Code, Fault, NextStep},
+    gateway::apps,
+    jobs::{Jobs, Start, TaskState, wait_call},
+    results::{is_error, json_len, value_of},
+    store::{Most, NewRecord, Record, RecordKind, StoreError},
+    text::hex,
+    timetable::{TimeFault, Timetable, Zone},
+};
+
+/// How many schedules and reminders an owner has.
+const MOST_SCHEDULES: usize = 100;
+/// The delay, in milliseconds, from which on a notice has `late_ms`.
+const LATE_MS: u64 = 5_000;
+/// How many characters a reminder has.
+const MAX_MESSAGE: usize = 2_000;
+/// How long a run that has ended is waited for at a time.
+const WAIT: Duration = Duration::from_secs(3_600);
+
+/// What is scheduled, and when.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ScheduleArguments {
+    when: String,
+    name: Option<String>,
+    #[serde(default)]
+    params: Map<String, Value>,
+    app_id: Option<String>,
+    #[serde(default)]
+    input: Value,
+    message: Option<String>,
+    label: Option<String>,
+    #[serde(default)]
+    max_runs: u64,
+    timezone: Option<String>,
+}
+
+/// Something to do later, once or again and again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Appointment {
+    /// As it was written.
+    when: String,
+    /// Whether `when` is a cron expression.
+    repeats: bool,
+    /// The zone; none for that of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timezone: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    what: What,
+    /// How often it is kept; 0 for no end.
+    max_runs: u64,
+    #[serde(default)]
+    runs: u64,
+    /// The run that was begun and has not been told of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    begun: Option<BegunRun>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last: Option<LastRun>,
+}
+
+/// What an appointment is about.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum What {
+    Tool { name: String, params: Map<String, Value> },
+    App { app_id: String, input: Value },
+    Reminder { message: String },
+}
+
+/// A run, written down before it begins: a gateway that takes over sees by its task whether it had ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct BegunRun {
+    task_id: String,
+    /// Whether an earlier gateway had begun it and did not get to its end.
+    #[serde(default)]
+    again: bool,
+    late_ms: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct LastRun {
+    at_ms: u64,
+    success: bool,
+    task_id: String,
+}
+
+impl Appointment {
+    fn zone(&self) -> Zone {
+        // A zone that the machine no longer knows.
+        Zone::of(self.timezone.as_deref()).unwrap_or_else(|_| Zone::machine())
+    }
+
+    /// When it is kept next after `now_ms`, if it is kept again once it was kept `runs` times.
+    fn next_ms(&self, now_ms: u64) -> Option<u64> {
+        let goes_on = self.repeats && (self.max_runs == 0 || self.runs < self.max_runs);
+        goes_on.then(|| Timetable::of_cron(&self.when)?.after(now_ms, &self.zone())).flatten()
+    }
+
+    /// Adds to a notice or a list what it is about.
+    fn describe(&self, about: &mut Value) {
+        match &self.what {
+            What::Tool { name, .. } => about["tool"] = json!(name),
+            What::App { app_id, .. } => about["app_id"] = json!(app_id),
+            What::Reminder { message } => about["message"] = json!(message),
+        }
+        if let Some(label) = &self.label {
+            about["label"] = json!(label);
+        }
+    }
+}
+
+impl Gateway {
+    /// Schedules a call or an app.
+    pub(super) async fn schedule(
+        &self,
+        caller: &Caller,
+        arguments: ScheduleArguments,
+    ) -> Result<Value, Fault> {
+        let owner = caller.owner().key().to_string();
+        let own = self.errand_caller(&owner, "schedule");
+        let (what, repaired) = match (&arguments.name, &arguments.app_id) {
+            (Some(name), None) => self.scheduled_tool(&own, name, &arguments.params).await?,
+            (None, Some(id)) => (self.scheduled_app(&own, id.trim(), &arguments.input).await?, Vec::new()),
+            _ => {
+                let message =
+                    "Give either `name` and `params` for a tool, or `app_id` and `input` for an app.";
+                return Err(Fault::new(Code::InvalidParams, message));
+            }
+        };
+        let mut answer = self.appoint(caller, what, arguments).await?;
+        if !repaired.is_empty() {
+            answer["repaired"] = json!(repaired);
+        }
+        Ok(answer)
+    }
+
+    /// Leaves a reminder.
+    pub(super) async fn remind(
+        &self,
+        caller: &Caller,
+        mut arguments: ScheduleArguments,
+    ) -> Result<Value, Fault> {
+        let message = arguments.message.take().unwrap_or_default();
+        let length = message.chars().count();
+        if message.trim().is_empty() || length > MAX_MESSAGE {
+            let message = format!("`message` has {length} characters; give 1 to {MAX_MESSAGE}.");
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        self.appoint(caller, What::Reminder { message }, arguments).await
+    }
+
+    /// A tool that may run by itself, with params that fit, and what was repaired in them.
+    async fn scheduled_tool(
+        &self,
+        own: &Caller,
+        name: &str,
+        params: &Map<String, Value>,
+    ) -> Result<(What, Vec<String>), Fault> {
+        let written = Value::Object(params.clone());
+        bounded("params", &written)?;
+        let (gate, tool) = self.errand_tool(own, name).await?;
+        unattended(&gate, &tool)?;
+        let full = tool.full.to_string();
+        let prepared = self.prepare_errand(own, (gate, tool), written).await?;
+        Ok((What::Tool { name: full, params: params.clone() }, prepared.repaired))
+    }
+
+    /// An app whose tools may run by themselves, with an input that fits.
+    async fn scheduled_app(&self, own: &Caller, id: &str, input: &Value) -> Result<What, Fault> {
+        bounded("input", input)?;
+        let config = self.config();
+        let Some(app) = config.apps.get(id) else {
+            return Err(apps::unknown_app(&config, id, input.clone()));
+        };
+        if let Some(schema) = &app.input_schema {
+            apps::read_input(own, id, schema, input.clone())?;
+        }
+        let mut tools = BTreeSet::new();
+        tools_of(&config, id, &mut BTreeSet::new(), &mut tools)?;
+        for name in tools {
+            let (gate, tool): (_, Arc<Tool>) = self.errand_tool(own, name).await?;
+            unattended(&gate, &tool)?;
+        }
+        Ok(What::App { app_id: id.into(), input: input.clone() })
+    }
+
+    /// Writes an appointment down. One with the same label is overwritten.
+    async fn appoint(
+        &self,
+        caller: &Caller,
+        what: What,
+        arguments: ScheduleArguments,
+    ) -> Result<Value, Fault> {
+        let ScheduleArguments { when, label, max_runs, timezone, .. } = arguments;
+        let unreadable =
+            |fault: TimeFault| Fault::new(Code::InvalidParams, fault.message).suggest(fault.near);
+        let zone = Zone::of(timezone.as_deref()).map_err(unreadable)?;
+        let now_ms = self.clock.unix_ms();
+        let timetable = Timetable::read(&when, &zone, now_ms).map_err(unreadable)?;
+        let due_ms = timetable.after(now_ms, &zone);
+        let owner = caller.owner().key().to_string();
+        let label = label.map(|label| label.trim().to_string()).filter(|label| !label.is_empty());
+        // A label always has the same id, so that of two gateways each overwrites what the other wrote.
+        let id = match &label {
+            Some(label) => format!("schedule-{}", hex(&Sha256::digest(label)[..6])),
+            None => format!("schedule-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]),
+        };
+        let repeats = matches!(timetable, Timetable::Cron(_));
+        let (when, timezone) = (when.trim().to_string(), timezone.and(zone.name().map(String::from)));
+        let appointment =
+            Appointment { when, repeats, timezone, label, what, max_runs, runs: 0, begun: None, last: None };
+        let kind = RecordKind::Schedule;
+        let before = self.records.get(kind, &owner, &id).await.map_err(|error| not_kept(&error))?;
+        let record = NewRecord {
+            owner: owner.clone(),
+            id: id.clone(),
+            due_ms,
+            of_config: !matches!(appointment.what, What::Reminder { .. }),
+            ..NewRecord::new(kind, json!(appointment))
+        };
+        let put = self.records.put(record, Most::Refuse(MOST_SCHEDULES)).await;
+        if put.map_err(|error| not_kept(&error))?.is_none() {
+            let message = format!(
+                "There are {MOST_SCHEDULES} schedules and reminders already, the most that there can be. Cancel one with gateway.cancel_schedule."
+            );
+            return Err(Fault::new(Code::RateLimited, message).then(schedule_list()));
+        }
+        self.errands.asked_by(&id, &caller.session);
+        let mut answer = json!({ "job_id": id, "next_run": due_ms.map(|due| zone.show(due)) });
+        appointment.describe(&mut answer);
+        if let Some(name) = zone.name() {
+            answer["timezone"] = json!(name);
+        }
+        if before.is_some() {
+            answer["overwritten"] = json!(true);
+        }
+        self.note_end(&mut answer);
+        answer["next_step"] = json!(schedule_list());
+        Ok(answer)
+    }
+
+    /// All schedules and reminders of an owner.
+    pub(super) async fn schedules(&self, owner: &str) -> Result<Value, Fault> {
+        let all = self.records.all(RecordKind::Schedule, owner).await.map_err(|error| not_kept(&error))?;
+        let listed: Vec<Value> =
+            all.iter().filter_map(|record| Some(listed(record, &read(record)?))).collect();
+        Ok(json!({ "schedules": listed, "total": listed.len() }))
+    }
+
+    /// Cancels a schedule or a reminder by its id or its label. A run that has begun goes on.
+    pub(super) async fn cancel_schedule(&self, owner: &str, id: &str) -> Result<Value, Fault> {
+        let kind = RecordKind::Schedule;
+        let mut taken = self.records.take(kind, owner, id).await.map_err(|error| not_kept(&error))?;
+        if taken.is_none() {
+            let all = self.records.all(kind, owner).await.map_err(|error| not_kept(&error))?;
+            let has_label = |record: &&Record| record.body["label"] == id;
+            if let Some(record) = all.iter().find(has_label) {
+                taken = self.records.take(kind, owner, &record.id).await.map_err(|error| not_kept(&error))?;
+            }
+        }
+        let Some(record) = taken else {
+            let message =
+                format!("There is no schedule `{id}`: the id is wrong, or everything of it has been done.");
+            return Err(Fault::new(Code::NotFound, message).then(schedule_list()));
+        };
+        self.errands.is_over(&record.id);
+        let mut answer = json!({ "job_id": record.id, "state": "cancelled" });
+        if let Some(appointment) = read(&record) {
+            appointment.describe(&mut answer);
+            if let Some(run) = appointment.begun {
+                answer["running"] = json!(run.task_id);
+                answer["next_step"] = json!(wait_call(&run.task_id));
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Keeps an appointment that is due.
+    pub(super) async fn run_appointment(self: &Arc<Self>, record: Record) {
+        let Some(appointment) = read(&record) else { return };
+        let kept = match &appointment.what {
+            What::Reminder { message } => self.tell_reminder(&record, &appointment, message).await,
+            _ => self.run_scheduled(record, appointment).await,
+        };
+        if let Err(error) = kept {
+            tracing::warn!(%error, "a schedule is not kept up");
+        }
+    }
+
+    async fn tell_reminder(
+        &self,
+        record: &Record,
+        appointment: &Appointment,
+        message: &str,
+    ) -> Result<(), StoreError> {
+        let (now_ms, due_ms) = (self.clock.unix_ms(), record.due_ms.unwrap_or_default());
+        let mut notice = json!({ "kind": "reminder", "message": message });
+        appointment.describe(&mut notice);
+        notice["due"] = json!(appointment.zone().show(due_ms));
+        add_lateness(&mut notice, now_ms.saturating_sub(due_ms));
+        let kept = Appointment { runs: appointment.runs + 1, ..appointment.clone() };
+        let next_ms = kept.next_ms(now_ms);
+        if let Some(next) = next_ms {
+            notice["next_run"] = json!(kept.zone().show(next));
+        }
+        self.tell_of_errand(record, &format!("{}-{due_ms}", record.id), notice).await;
+        self.put_off(record.clone(), &kept, next_ms).await.map(drop)
+    }
+
+    /// Runs what is scheduled as a task. A run that an earlier gateway had ended is only told of.
+    async fn run_scheduled(
+        self: &Arc<Self>,
+        mut record: Record,
+        mut appointment: Appointment,
+    ) -> Result<(), StoreError> {
+        let caller = self.errand_caller(&record.owner, "schedule");
+        let mut again = false;
+        if let Some(run) = &appointment.begun {
+            match self.jobs.find(&run.task_id, &caller.owner()).await.map(|task| task.state) {
+                Some(TaskState::Completed | TaskState::Failed | TaskState::Cancelled) => {
+                    return self.ended_run(&caller, &record, appointment).await;
+                }
+                // Another gateway has it after all.
+                Some(TaskState::Running) => return Ok(()),
+                Some(TaskState::Lost) | None => again = true,
+            }
+        }
+        let late_ms = self.clock.unix_ms().saturating_sub(record.due_ms.unwrap_or_default());
+        let run = BegunRun { task_id: Jobs::new_id(), again, late_ms };
+        appointment.begun = Some(run.clone());
+        record.body = json!(appointment);
+        if !self.records.change(record.clone()).await? {
+            // Cancelled or overwritten: what it is now is looked at next.
+            return Ok(());
+        }
+        record.revision += 1;
+        if let Err(full) = self.as_task(&caller, &run.task_id, &appointment).await {
+            tracing::warn!(%full, "a scheduled run has to wait");
+            appointment.begun = None;
+            record.body = json!(appointment);
+            return self.records.change(record).await.map(drop);
+        }
+        self.ended_run(&caller, &record, appointment).await
+    }
+
+    /// Makes the run a task with this handle, and waits for its end.
+    async fn as_task(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task_id: &str,
+        appointment: &Appointment,
+    ) -> Result<(), crate::jobs::Full> {
+        let cancel = CancellationToken::new();
+        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
+        let (gateway, what) = (self.clone(), appointment.what.clone());
+        let label = match &what {
+            What::Tool { name, .. } => name.clone(),
+            What::App { app_id, .. } => format!("app {app_id}"),
+            What::Reminder { .. } => String::new(),
+        };
+        let running = tokio::spawn(async move { gateway.scheduled_call(&own, what).await });
+        let progress = Arc::new(|| None);
+        let start = Start { label, owner: caller.owner(), began: Instant::now(), cancel, progress };
+        let job = self.jobs.adopt_as(task_id.into(), start, running, |_| ())?;
+        while job.wait(WAIT).await.is_none() {}
+        Ok(())
+    }
+
+    async fn scheduled_call(self: &Arc<Self>, caller: &Caller, what: What) -> Value {
+        let ended = match what {
+            What::Tool { name, params } => {
+                let called = self.errand_call(caller, &name, &params).await;
+                called.map(|called| called.result).map_err(Interrupt::from)
+            }
+            What::App { app_id, input } => self.call_app(caller, AppArguments::new(app_id, input)).await,
+            What::Reminder { .. } => Ok(Value::Null),
+        };
+        match ended {
+            Ok(result) => result,
+            Err(Interrupt::Fault(fault)) => fault.to_result(),
+            Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
+                Fault::new(Code::Internal, "The run was not made; make it with execute_tool.").to_result()
+            }
+        }
+    }
+
+    /// Says how a run ended, and puts the appointment off to its next time.
+    async fn ended_run(
+        &self,
+        caller: &Caller,
+        record: &Record,
+        appointment: Appointment,
+    ) -> Result<(), StoreError> {
+        let Some(run) = appointment.begun.clone() else { return Ok(()) };
+        let now_ms = self.clock.unix_ms();
+        let result = self.kept.of_task(&caller.owner(), &run.task_id, usize::MAX).await;
+        let result = result.unwrap_or_else(|fault| fault.to_result());
+        let success = !is_error(&result);
+        let last = Some(LastRun { at_ms: now_ms, success, task_id: run.task_id.clone() });
+        let kept = Appointment { runs: appointment.runs + 1, begun: None, last, ..appointment };
+        let mut notice = json!({ "kind": "scheduled_run", "job_id": record.id });
+        kept.describe(&mut notice);
+        notice["success"] = json!(success);
+        if success {
+            let value = value_of(&result);
+            if json_len(&value) <= SMALL {
+                notice["result"] = value;
+            }
+        } else {
+            let (code, message) = failure(&result);
+            notice["error"] = json!({ "code": code, "message": message });
+        }
+        add_lateness(&mut notice, run.late_ms);
+        if run.again {
+            notice["again"] = json!(true);
+            notice["message"] =
+                json!("The gateway that had begun this run ended before it did, so it was made again.");
+        }
+        notice["task_id"] = json!(run.task_id);
+        let still_there = self.records.get(record.kind, &record.owner, &record.id).await?;
+        let is_still_it = still_there.is_some_and(|there| there.revision == record.revision);
+        let next_ms = kept.next_ms(now_ms).filter(|_| is_still_it);
+        if let Some(next) = next_ms {
+            notice["next_run"] = json!(kept.zone().show(next));
+        }
+        notice["next_step"] = json!(wait_call(&run.task_id));
+        self.tell_of_errand(record, &run.task_id, notice).await;
+        self.put_off(record.clone(), &kept, next_ms).await.map(drop)
+    }
+
+    /// Writes down when an appointment is kept next, or removes it; false if it was cancelled or overwritten meanwhile.
+    async fn put_off(
+        &self,
+        record: Record,
+        kept: &Appointment,
+        next_ms: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        match next_ms {
+            Some(_) => self.records.change(Record { body: json!(kept), due_ms: next_ms, ..record }).await,
+            None => {
+                let id = record.id.clone();
+                let is_removed = self.records.remove(record).await?;
+                if is_removed {
+                    self.errands.is_over(&id);
+                }
+                Ok(is_removed)
+            }
+        }
+    }
+}
+
+/// The call that lists schedules and reminders.
+fn schedule_list() -> NextStep {
+    NextStep::own("schedule_list", json!({}))
+}
+
+/// The tools that an app names, and the apps that it runs. Those of a model are refused one by one, when it calls them.
+fn tools_of<'a>(
+    config: &'a Config,
+    id: &'a str,
+    seen: &mut BTreeSet<&'a str>,
+    tools: &mut BTreeSet<&'a str>,
+) -> Result<(), Fault> {
+    let Some(app) = config.apps.get(id).filter(|_| seen.insert(id)) else { return Ok(()) };
+    match &app.kind {
+        AppKind::Tool { tool } => drop(tools.insert(tool)),
+        AppKind::Workflow { steps, .. } => {
+            for step in steps {
+                match &step.kind {
+                    StepKind::Tool { tool, .. } => drop(tools.insert(tool)),
+                    StepKind::App { app, .. } => tools_of(config, app, seen, tools)?,
+                    // The run is parked until the user has answered.
+                    StepKind::Ask(_) => {}
+                }
+            }
+        }
+        AppKind::Model(ModelApp { model: Model::Client(_), .. }) => {
+            let message = format!(
+                "The app `{id}` asks the model of the client that calls it, and no client does when it runs by itself."
+            );
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        AppKind::Model(_) => {}
+    }
+    Ok(())
+}
+
+fn read(record: &Record) -> Option<Appointment> {
+    let appointment = Appointment::deserialize(&record.body);
+    appointment.inspect_err(|error| tracing::warn!(%error, id = record.id, "a schedule cannot be read")).ok()
+}
+
+fn listed(record: &Record, appointment: &Appointment) -> Value {
+    let zone = appointment.zone();
+    let mut entry = json!({ "job_id": record.id });
+    appointment.describe(&mut entry);
+    entry["when"] = json!(appointment.when);
+    if let Some(name) = zone.name() {
+        entry["timezone"] = json!(name);
+    }
+    entry["next_run"] = json!(record.due_ms.map(|due| zone.show(due)));
+    entry["runs"] = json!(appointment.runs);
+    if appointment.max_runs > 0 {
+        entry["max_runs"] = json!(appointment.max_runs);
+    }
+    if let Some(run) = &appointment.begun {
+        entry["running"] = json!(run.task_id);
+    }
+    if let Some(last) = &appointment.last {
+        entry["last_run"] =
+            json!({ "at": zone.show(last.at_ms), "success": last.success, "task_id": last.task_id });
+    }
+    entry
+}
+
+fn add_lateness(notice: &mut Value, late_ms: u64) {
+    if late_ms >= LATE_MS {
+        notice["late_ms"] = json!(late_ms);
+    }
+}

@@ -1,0 +1,440 @@
+//! Watches: starts them, makes their checks, and says what they found.
+
+use std::{sync::Arc, time::Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Gateway,
+    errands::{Called, SMALL, bounded, failure, not_kept, unattended},
+    session::Caller,
+};
+use crate::{
+    catalog::{GATEWAY, Tool},
+    clock::millis,
+    fault::{Code, Fault, NextStep},
+    results::{Whole, is_error, json_len, value_of},
+    store::{Most, NewRecord, Record, RecordKind, StoreError},
+    timetable::Zone,
+    watches::{CheckError, Finding, News, NotifyWhen, Seen, Watch, WatchState, Why, is_yes},
+};
+
+/// How many watches an owner has.
+const MOST_WATCHES: usize = 100;
+/// How often a change is tried again that another gateway was faster with.
+const TRIES: usize = 20;
+/// How many URIs are looked up to find a resource that can be followed.
+const MAX_URIS: usize = 20;
+
+/// What a watch is started with.
+#[derive(Debug, Deserialize)]
+pub(super) struct WatchArguments {
+    name: String,
+    #[serde(default)]
+    params: serde_json::Map<String, Value>,
+    interval: Option<u64>,
+    label: Option<String>,
+    #[serde(default)]
+    max_checks: u64,
+    notify_when: Option<NotifyWhen>,
+    #[serde(default)]
+    notify_config: NotifyConfig,
+    select: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct NotifyConfig {
+    expression: Option<String>,
+    batch_size: Option<u64>,
+}
+
+/// What a check found, and what it found it in.
+struct Looked {
+    finding: Finding,
+    /// The value that is compared, if there is one.
+    value: Value,
+    /// The result of the call.
+    result: Value,
+}
+
+impl Gateway {
+    /// Starts a watch with its first check. A check that fails is the answer, and no watch is started.
+    pub(super) async fn start_watch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: WatchArguments,
+    ) -> Result<Value, Fault> {
+        let WatchArguments { name, params, interval, label, max_checks, notify_when, notify_config, select } =
+            arguments;
+        let NotifyConfig { expression, batch_size } = notify_config;
+        let told_by_expression =
+            if expression.is_some() { NotifyWhen::OnThreshold } else { NotifyWhen::OnChange };
+        let notify_when = notify_when.unwrap_or(told_by_expression);
+        if notify_when == NotifyWhen::OnThreshold && expression.is_none() {
+            let message = "`on_threshold` needs `notify_config.expression`: a jq filter over {result} that says when it is reached, such as `.result.count > 10`.";
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        bounded("params", &Value::Object(params.clone()))?;
+        let owner = caller.owner().key().to_string();
+        self.room_for_watch(&owner).await?;
+        let own = Caller { cancel: caller.cancel.clone(), ..self.errand_caller(&owner, "watch") };
+        let (gate, tool) = self.errand_tool(&own, &name).await?;
+        unattended(&gate, &tool)?;
+        if &*tool.server == GATEWAY && !tool.read_only {
+            let message = format!(
+                "`{}` cannot be watched: of Nonet's own tools only those that just read can.",
+                tool.full
+            );
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        let mut watch = Watch {
+            tool: tool.full.to_string(),
+            params,
+            label: label.filter(|label| !label.trim().is_empty()),
+            interval_s: interval.unwrap_or(30),
+            max_checks,
+            notify_when,
+            select,
+            expression: expression.filter(|_| notify_when == NotifyWhen::OnThreshold),
+            batch_size: batch_size.unwrap_or(10),
+            ..Watch::default()
+        };
+        let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
+        let Called { result, repaired, .. } = self.errand_call(&own, &watch.tool, &watch.params).await?;
+        if is_error(&result) {
+            return Ok(not_started(result));
+        }
+        let looked = self.finding(&watch, result, at_ms).await;
+        if let Finding::Error(error) = &looked.finding {
+            return Err(Fault::new(Code::InvalidParams, format!("No watch was started: {}.", error.message)));
+        }
+        watch.take(looked.finding.clone(), at_ms, millis(timer.elapsed()));
+        let id = format!("watch-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        let due_ms = (watch.state == WatchState::Active).then(|| watch.next_ms(at_ms, self.clock.unix_ms()));
+        let record = NewRecord {
+            owner: owner.clone(),
+            id: id.clone(),
+            due_ms,
+            of_config: true,
+            ..NewRecord::new(RecordKind::Watch, json!(watch))
+        };
+        let put = self.records.put(record, Most::Refuse(MOST_WATCHES)).await;
+        if put.map_err(|error| not_kept(&error))?.is_none() {
+            return Err(too_many());
+        }
+        self.errands.asked_by(&id, &caller.session);
+        let mut answer = json!({
+            "watcher_id": id,
+            "state": watch.state,
+            "next_check_at": due_ms.map(|due| Zone::machine().show(due)),
+            "tool": watch.tool,
+        });
+        let is_whole = watch.select.is_none();
+        merge(&mut answer, self.shown_value(&own, &looked.value, &looked.result, is_whole).await);
+        if watch.is_met {
+            answer["is_met"] = json!(true);
+        }
+        if !repaired.is_empty() {
+            answer["repaired"] = json!(repaired);
+        }
+        if let Some(uri) = self.followable(&own, &tool, &watch, &looked.result) {
+            answer["resource"] = json!(uri);
+            answer["hint"] = json!(format!(
+                "The server itself tells of changes of `{uri}`: a client that takes resource subscriptions learns of them at once by resources/subscribe, without checks."
+            ));
+        }
+        self.note_end(&mut answer);
+        answer["next_step"] = json!(watch_call("status", &id));
+        Ok(answer)
+    }
+
+    /// Makes room for one more watch by removing the oldest one that has finished, if that is needed.
+    async fn room_for_watch(&self, owner: &str) -> Result<(), Fault> {
+        let all = self.watches(owner).await?;
+        if all.len() < MOST_WATCHES {
+            return Ok(());
+        }
+        let finished = all.into_iter().find(|(_, watch)| watch.state == WatchState::Finished);
+        let (record, _) = finished.ok_or_else(too_many)?;
+        self.records.remove(record).await.map(drop).map_err(|error| not_kept(&error))
+    }
+
+    /// All watches of an owner, oldest first.
+    pub(super) async fn watches(&self, owner: &str) -> Result<Vec<(Record, Watch)>, Fault> {
+        let all = self.records.all(RecordKind::Watch, owner).await.map_err(|error| not_kept(&error))?;
+        Ok(all
+            .into_iter()
+            .filter_map(|record| Some((read(&record)?, record)))
+            .map(|(watch, record)| (record, watch))
+            .collect())
+    }
+
+    /// The watch with this id, or with this label where it is the only one.
+    pub(super) async fn watch_of(&self, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
+        let found = self.records.get(RecordKind::Watch, owner, id).await.map_err(|error| not_kept(&error))?;
+        if let Some(record) = found
+            && let Some(watch) = read(&record)
+        {
+            return Ok((record, watch));
+        }
+        let mut labelled =
+            self.watches(owner).await?.into_iter().filter(|(_, watch)| watch.label.as_deref() == Some(id));
+        match (labelled.next(), labelled.next()) {
+            (Some(found), None) => Ok(found),
+            _ => {
+                let message = format!("There is no watch `{id}`: the id is wrong, or the watch was stopped.");
+                Err(Fault::new(Code::NotFound, message).then(NextStep::own("watch_list", json!({}))))
+            }
+        }
+    }
+
+    /// Changes a watch, and when its next check is due. A change of another gateway comes first.
+    pub(super) async fn change_watch(
+        &self,
+        owner: &str,
+        id: &str,
+        mut change: impl FnMut(&mut Watch, Option<u64>) -> Option<u64>,
+    ) -> Result<(Record, Watch), Fault> {
+        for _ in 0..TRIES {
+            let (mut record, mut watch) = self.watch_of(owner, id).await?;
+            record.due_ms = change(&mut watch, record.due_ms);
+            record.body = json!(watch);
+            if self.records.change(record.clone()).await.map_err(|error| not_kept(&error))? {
+                return Ok((record, watch));
+            }
+        }
+        Err(Fault::new(Code::Internal, format!("The watch `{id}` is changed all the time; try again.")))
+    }
+
+    /// Stops a watch.
+    pub(super) async fn stop_watch(&self, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
+        let (record, watch) = self.watch_of(owner, id).await?;
+        let taken = self.records.take(RecordKind::Watch, owner, &record.id).await;
+        let taken = taken.map_err(|error| not_kept(&error))?;
+        self.errands.is_over(&record.id);
+        let watch = taken.as_ref().and_then(read).unwrap_or(watch);
+        Ok((record, watch))
+    }
+
+    /// Makes the check that is due.
+    pub(super) async fn check_watch(self: &Arc<Self>, record: Record) {
+        let Some(watch) = read(&record) else { return };
+        if watch.state != WatchState::Active {
+            // Nothing is due of it.
+            let _ = self.records.change(Record { due_ms: None, ..record }).await;
+            return;
+        }
+        let caller = self.errand_caller(&record.owner, "watch");
+        let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
+        let looked = match self.errand_call(&caller, &watch.tool, &watch.params).await {
+            Ok(Called { result, .. }) => self.finding(&watch, result, at_ms).await,
+            Err(fault) => self.finding(&watch, fault.to_result(), at_ms).await,
+        };
+        let elapsed_ms = millis(timer.elapsed());
+        if let Err(error) = self.took_check(&caller, record, &looked, at_ms, elapsed_ms).await {
+            tracing::warn!(%error, "a check of a watch is lost");
+        }
+    }
+
+    /// Writes down what a check found, and posts the news. A watch that was stopped meanwhile has none; one that was paused
+    /// stays paused.
+    async fn took_check(
+        &self,
+        caller: &Caller,
+        due: Record,
+        looked: &Looked,
+        at_ms: u64,
+        elapsed_ms: u64,
+    ) -> Result<(), StoreError> {
+        for _ in 0..TRIES {
+            let Some(mut record) = self.records.get(RecordKind::Watch, &due.owner, &due.id).await? else {
+                return Ok(());
+            };
+            let Some(mut watch) = read(&record) else { return Ok(()) };
+            let news = watch.take(looked.finding.clone(), at_ms, elapsed_ms);
+            let was_due = due.due_ms.unwrap_or(at_ms);
+            record.due_ms =
+                (watch.state == WatchState::Active).then(|| watch.next_ms(was_due, self.clock.unix_ms()));
+            record.body = json!(watch);
+            // The notice first: if the gateway is killed in between, the notice comes twice rather than never.
+            if let Some(news) = news {
+                let notice = self.watch_notice(caller, &record.id, &watch, &news, looked).await;
+                let id = format!("{}-{}", record.id, watch.counts.checks);
+                self.tell_of_errand(&record, &id, notice).await;
+            }
+            if self.records.change(record).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn watch_notice(
+        &self,
+        caller: &Caller,
+        id: &str,
+        watch: &Watch,
+        news: &News,
+        looked: &Looked,
+    ) -> Value {
+        let mut notice = json!({ "kind": "watch", "watcher_id": id, "tool": watch.tool, "why": news.why });
+        if let Some(label) = &watch.label {
+            notice["label"] = json!(label);
+        }
+        notice["message"] = json!(message(watch, news));
+        let mut next = watch_call("status", id);
+        match &watch.error {
+            Some(error) => notice["error"] = json!(error),
+            None => {
+                let shown =
+                    self.shown_value(caller, &looked.value, &looked.result, watch.select.is_none()).await;
+                if let Some(reference) = shown.get("ref") {
+                    next = NextStep::own("fetch_result", json!({ "ref": reference }));
+                }
+                merge(&mut notice, shown);
+                if let Some(before) = news.before.as_ref().filter(|before| json_len(before) <= SMALL / 2) {
+                    notice["before"] = before.clone();
+                }
+            }
+        }
+        notice["checks"] = json!(watch.counts.checks);
+        if let Some(counts) = news.counts {
+            notice["summary"] = json!(counts);
+        }
+        if watch.state != WatchState::Active {
+            notice["state"] = json!(watch.state);
+            next = match watch.state {
+                WatchState::Paused => watch_call("resume", id),
+                _ => next,
+            };
+        }
+        notice["next_step"] = json!(next);
+        notice
+    }
+
+    /// What a result says to a watch.
+    async fn finding(&self, watch: &Watch, result: Value, at_ms: u64) -> Looked {
+        let failed = |code: String, message: String, result: Value| {
+            let finding = Finding::Error(CheckError { code, message });
+            Looked { finding, value: Value::Null, result }
+        };
+        if is_error(&result) {
+            let (code, message) = failure(&result);
+            return failed(code, message, result);
+        }
+        let value = match &watch.select {
+            None => value_of(&result),
+            Some(filter) => match self.kept.select(filter, Whole::of(&result)).await {
+                Ok(value) => value,
+                Err(error) => return failed(Code::InvalidParams.as_str().into(), error.to_string(), result),
+            },
+        };
+        let is_met = match &watch.expression {
+            None => false,
+            Some(expression) => {
+                match self.kept.filter(expression, json!({ "result": value }).to_string()).await {
+                    Ok(answer) => is_yes(&answer),
+                    Err(error) => {
+                        return failed(Code::InvalidParams.as_str().into(), error.to_string(), result);
+                    }
+                }
+            }
+        };
+        let seen = Seen::new(&value, json_len(&value) <= SMALL, at_ms);
+        Looked { finding: Finding::Value { seen, is_met }, value, result }
+    }
+
+    /// Brings a watch nearer that is due later than its interval.
+    pub(super) async fn pull_in_watch(&self, record: Record, now_ms: u64) -> Result<(), StoreError> {
+        if record.kind != RecordKind::Watch {
+            return Ok(());
+        }
+        let nearer = read(&record).and_then(|watch| watch.pulled_in(record.due_ms?, now_ms));
+        match nearer {
+            // A change by another gateway, or by a check, sets its own time.
+            Some(due_ms) => self.records.change(Record { due_ms: Some(due_ms), ..record }).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The resource that a watch looks at, if its server tells of its changes.
+    fn followable(&self, caller: &Caller, tool: &Tool, watch: &Watch, result: &Value) -> Option<String> {
+        let blocks = result.get("content").and_then(Value::as_array).into_iter().flatten();
+        let linked =
+            blocks.filter_map(|block| block.get("uri").or_else(|| block.get("resource")?.get("uri")));
+        let uris = watch.params.values().chain(linked).filter_map(Value::as_str);
+        let follows = |uri: &&str| match self.resource(caller, uri) {
+            Ok((server, _)) => {
+                let is_its = server == tool.server || &*tool.server == GATEWAY;
+                let connection = self.connection_for(caller, &server);
+                is_its && connection.is_some_and(|connection| connection.follows_resources())
+            }
+            Err(_) => false,
+        };
+        uris.filter(|uri| uri.contains(':')).take(MAX_URIS).find(follows).map(String::from)
+    }
+}
+
+/// A call of `gateway.watch_<what>`.
+pub(super) fn watch_call(what: &str, id: &str) -> NextStep {
+    NextStep::own(&format!("watch_{what}"), json!({ "watcher_id": id }))
+}
+
+fn read(record: &Record) -> Option<Watch> {
+    let watch = Watch::deserialize(&record.body);
+    watch.inspect_err(|error| tracing::warn!(%error, id = record.id, "a watch cannot be read")).ok()
+}
+
+fn too_many() -> Fault {
+    let message = format!(
+        "There are {MOST_WATCHES} watches already, the most that there can be. Stop one with gateway.watch_stop."
+    );
+    Fault::new(Code::RateLimited, message).then(NextStep::own("watch_list", json!({})))
+}
+
+/// The result of a first check that failed.
+fn not_started(mut result: Value) -> Value {
+    if let Some(content) = result.get_mut("content").and_then(Value::as_array_mut) {
+        content.push(json!({ "type": "text", "text": "No watch was started, because its first check failed with this." }));
+    }
+    result
+}
+
+fn merge(answer: &mut Value, more: Value) {
+    if let (Some(answer), Value::Object(more)) = (answer.as_object_mut(), more) {
+        answer.extend(more);
+    }
+}
+
+/// What a notice says in a sentence.
+fn message(watch: &Watch, news: &News) -> String {
+    let tool = &watch.tool;
+    match news.why {
+        Why::Changed => format!("`{tool}` gives another value than before."),
+        Why::Failed => format!("`{tool}` fails since this check."),
+        Why::Recovered => format!("`{tool}` works again."),
+        Why::ThresholdReached => {
+            format!(
+                "`{}` has become true of what `{tool}` gives.",
+                watch.expression.as_deref().unwrap_or_default()
+            )
+        }
+        Why::Summary => {
+            let counts = news.counts.unwrap_or_default();
+            format!(
+                "The last {} checks of `{tool}`: {} changes, {} errors.",
+                counts.checks, counts.changes, counts.errors
+            )
+        }
+        Why::Checked if news.changed => format!("`{tool}` was checked, and gives another value than before."),
+        Why::Checked => format!("`{tool}` was checked."),
+        Why::Paused => {
+            format!("`{tool}` failed {} times in a row, so the watch is paused.", watch.failures_in_a_row)
+        }
+        Why::Finished => format!(
+            "`{tool}` was checked {} times, as it was to be; the watch has finished.",
+            watch.counts.checks
+        ),
+    }
+}

@@ -1,0 +1,392 @@
+//! Schedules and reminders: what happens later, once, whoever is there then.
+
+use std::{path::Path, time::Duration};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use nonet::clock::Clock;
+use serde_json::{Value, json};
+
+use crate::{
+    client::Client,
+    inside::{Inside, eventually},
+    setup::{self, PATIENCE, Setup, json_of, logged, notices_of, text_of},
+};
+
+/// Milliseconds since 1970 of a time in ISO 8601.
+fn ms(time: &Value) -> u64 {
+    let time: jiff::Timestamp = time.as_str().expect("a time").parse().expect("ISO 8601 with an offset");
+    u64::try_from(time.as_millisecond()).expect("after 1970")
+}
+
+/// Lets time pass until a little after this time.
+fn pass(clock: &Clock, until: &Value) {
+    clock.advance(Duration::from_millis(ms(until).saturating_sub(clock.unix_ms()) + 10));
+}
+
+async fn own(inside: &Inside, tool: &str, params: Value) -> Value {
+    json_of(&inside.execute(&format!("gateway.{tool}"), params).await)
+}
+
+/// Waits for a notice of this kind.
+async fn notice(inside: &Inside, kind: &str) -> Value {
+    eventually(&format!("a notice `{kind}`"), async || {
+        let notices = notices_of(&inside.call("list_categories", json!({})).await);
+        notices.into_iter().find(|notice| notice["kind"] == kind)
+    })
+    .await
+}
+
+fn tracker(setup: Setup) -> (Setup, std::path::PathBuf) {
+    let log = setup.path("calls");
+    let issues = json!({ "name": "list_issues", "on": { "text": "[\"a bug\"]" }, "annotations": { "readOnlyHint": true } });
+    let note = json!({ "name": "write_note" });
+    let setup = setup.server("tracker", json!({ "tools": [issues, note], "call_log": log }));
+    let app = "[apps.issues_to_note]\ndescription = 'Puts the open issues into a note'\n\
+        [[apps.issues_to_note.steps]]\nid = 'issues'\ntool = 'tracker.list_issues'\n\
+        [[apps.issues_to_note.steps]]\nid = 'note'\ntool = 'tracker.write_note'\nparams = { text = '{{issues}}' }";
+    (setup.toml(app), log)
+}
+
+#[tokio::test]
+async fn every_weekday_at_9_read_the_open_issues_and_put_them_into_a_note() {
+    let (setup, log) = tracker(Setup::new());
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside = setup.open_with_clock(&clock, state.path()).await;
+    let found = inside.answer("search_tools", json!({ "query": "run every weekday at 9" })).await;
+    let hits = found["results"].as_array().expect("hits");
+    assert!(hits.iter().any(|hit| hit["name"] == "gateway.schedule"), "{found}");
+    let tool = inside.answer("get_tool", json!({ "name": "gateway.schedule" })).await;
+    assert_eq!(tool["input_schema"]["required"], json!(["when"]), "{tool}");
+
+    let params = json!({ "when": "0 9 * * 1-5", "app_id": "issues_to_note", "label": "issues", "timezone": "Europe/Berlin" });
+    let scheduled = own(&inside, "schedule", params).await;
+    assert_eq!(
+        (&scheduled["app_id"], &scheduled["timezone"]),
+        (&json!("issues_to_note"), &json!("Europe/Berlin"))
+    );
+    let first = scheduled["next_run"].clone();
+    assert!(first.as_str().is_some_and(|at| at.contains("T09:00:00+0")), "{scheduled}");
+    let listed = inside.answer("execute_tool", scheduled["next_step"]["arguments"].clone()).await;
+    assert_eq!((&listed["total"], &listed["schedules"][0]["next_run"]), (&json!(1), &first), "{listed}");
+
+    pass(&clock, &first);
+    let told = notice(&inside, "scheduled_run").await;
+    assert_eq!(
+        (&told["job_id"], &told["label"], &told["success"]),
+        (&scheduled["job_id"], &json!("issues"), &json!(true))
+    );
+    assert_eq!(told["result"]["output"], json!({ "text": ["a bug"] }), "{told}");
+    assert!(told.get("late_ms").is_none() && told.get("again").is_none(), "{told}");
+    assert!(ms(&told["next_run"]) > ms(&first), "{told}");
+    // The result is kept as a task's is.
+    let whole = inside.answer("execute_tool", told["next_step"]["arguments"].clone()).await;
+    assert_eq!(whole["tool_calls"], 2, "{whole}");
+    assert_eq!(logged(&log).len(), 2);
+
+    pass(&clock, &told["next_run"]);
+    notice(&inside, "scheduled_run").await;
+    let listed = own(&inside, "schedule_list", json!({})).await;
+    assert_eq!(
+        (&listed["schedules"][0]["runs"], &listed["schedules"][0]["last_run"]["success"]),
+        (&json!(2), &json!(true))
+    );
+    let cancelled = own(&inside, "cancel_schedule", json!({ "job_id": "issues" })).await;
+    assert_eq!(cancelled["state"], "cancelled", "{cancelled}");
+    assert_eq!(own(&inside, "schedule_list", json!({})).await["total"], 0);
+}
+
+#[tokio::test]
+async fn a_tool_runs_as_often_as_it_is_to_and_a_failure_is_told() {
+    let tools = json!([{ "name": "check", "on": [{ "text": "fine" }, { "error": "out of order" }] }]);
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside =
+        Setup::new().server("shop", json!({ "tools": tools })).open_with_clock(&clock, state.path()).await;
+    let params = json!({ "cron": "*/5 * * * *", "tool": "shop.check", "max_runs": 2 });
+    let scheduled = own(&inside, "schedule", params).await;
+    pass(&clock, &scheduled["next_run"]);
+    let told = notice(&inside, "scheduled_run").await;
+    assert_eq!((&told["tool"], &told["result"]), (&json!("shop.check"), &json!("fine")), "{told}");
+    pass(&clock, &told["next_run"]);
+    let told = notice(&inside, "scheduled_run").await;
+    assert_eq!(
+        (&told["success"], &told["error"]["message"]),
+        (&json!(false), &json!("out of order")),
+        "{told}"
+    );
+    assert!(told.get("next_run").is_none(), "{told}");
+    let result = inside.call("execute_tool", told["next_step"]["arguments"].clone()).await;
+    assert_eq!((text_of(&result), &result["isError"]), ("out of order", &json!(true)));
+    assert_eq!(
+        own(&inside, "schedule_list", json!({})).await["total"],
+        0,
+        "it has run as often as it was to"
+    );
+}
+
+#[tokio::test]
+async fn a_reminder_comes_back_and_the_same_label_overwrites() {
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside = Setup::new().open_with_clock(&clock, state.path()).await;
+    let remind = async |when: &str, message: &str| {
+        own(&inside, "remind", json!({ "when": when, "message": message, "label": "deploy" })).await
+    };
+    let first = remind("in 1d", "deploy on Monday").await;
+    let second = remind("in 2h", "deploy on Tuesday").await;
+    assert_eq!((&second["job_id"], &second["overwritten"]), (&first["job_id"], &json!(true)), "{second}");
+    clock.advance(Duration::from_secs(2 * 3_600));
+    let told = notice(&inside, "reminder").await;
+    assert_eq!(
+        (&told["message"], &told["label"], &told["due"]),
+        (&json!("deploy on Tuesday"), &json!("deploy"), &second["next_run"])
+    );
+    clock.advance(Duration::from_secs(2 * 86_400));
+    assert_eq!(own(&inside, "schedule_list", json!({})).await["total"], 0);
+    // One that comes again and again, however far the clock jumps.
+    remind("0 8 * * *", "stand up").await;
+    clock.advance(Duration::from_secs(10 * 86_400));
+    let told = notice(&inside, "reminder").await;
+    assert!(ms(&told["next_run"]) > clock.unix_ms() && told["late_ms"].is_u64(), "{told}");
+    // Backwards, nothing that was done is done again.
+    clock.turn_back(Duration::from_secs(5 * 86_400));
+    let listed = own(&inside, "schedule_list", json!({})).await;
+    assert_eq!(
+        (&listed["schedules"][0]["runs"], &listed["schedules"][0]["next_run"]),
+        (&json!(1), &told["next_run"])
+    );
+}
+
+#[tokio::test]
+async fn what_was_missed_is_made_up_for_once_at_the_next_start() {
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside = Setup::new().open_with_clock(&clock, state.path()).await;
+    own(&inside, "remind", json!({ "when": "in 1h", "message": "tea" })).await;
+    own(&inside, "remind", json!({ "when": "0 * * * *", "message": "stretch" })).await;
+    inside.gateway.stop().await;
+    drop(inside);
+    clock.advance(Duration::from_secs(10 * 3_600));
+    let inside = Setup::new().open_with_clock(&clock, state.path()).await;
+    let mut told = Vec::new();
+    eventually("both reminders", async || {
+        told.extend(notices_of(&inside.call("list_categories", json!({})).await));
+        (told.len() >= 2).then_some(())
+    })
+    .await;
+    told.sort_by_key(|notice| notice["message"].to_string());
+    assert_eq!((&told[0]["message"], &told[1]["message"], told.len()), (&json!("stretch"), &json!("tea"), 2));
+    assert!(told[1]["late_ms"].as_u64().is_some_and(|late| late >= 9 * 3_600_000), "{told:?}");
+    assert!(ms(&told[0]["next_run"]) > clock.unix_ms(), "{told:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_scheduled_is_said_at_once() {
+    let tools = json!([{ "name": "fine" }, { "name": "pay" }]);
+    let setup = Setup::new()
+        .server("shop", json!({ "tools": tools }))
+        .toml("[servers.shop.tools.pay]\npolicy = 'approve'\n[apps.buy]\ntool = 'shop.pay'");
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside = setup.open_with_clock(&clock, state.path()).await;
+    let tool = |when: &str, name: &str| json!({ "when": when, "name": name });
+    for (params, code, part) in [
+        (tool("in 5m", "shop.pay"), "needs_approval", "nobody can be asked"),
+        (json!({ "when": "in 5m", "app_id": "buy" }), "needs_approval", "shop.pay"),
+        (json!({ "when": "in 5m", "app_id": "by" }), "not_found", "no app `by`"),
+        (tool("in 5m", "shop.nothing"), "unknown_tool", ""),
+        (json!({ "when": "in 5m" }), "invalid_params", "either `name`"),
+        (json!({ "when": "in 5m", "name": "shop.fine", "app_id": "buy" }), "invalid_params", "either `name`"),
+        (tool("2020-01-01T00:00:00Z", "shop.fine"), "invalid_params", "has passed: it is "),
+        (tool("tomorrow", "shop.fine"), "invalid_params", "0 9 * * 1-5"),
+        (tool("0 25 * * *", "shop.fine"), "invalid_params", "is not a cron expression"),
+        (tool("* * * *", "shop.fine"), "invalid_params", "five fields"),
+        (
+            json!({ "when": "in 5m", "name": "shop.fine", "timezone": "Berlin" }),
+            "invalid_params",
+            "Europe/Berlin",
+        ),
+    ] {
+        let fault = inside.fault("gateway.schedule", params.clone()).await;
+        assert_eq!(fault["code"], code, "{params}: {fault}");
+        assert!(fault["message"].as_str().is_some_and(|message| message.contains(part)), "{params}: {fault}");
+    }
+    for message in [String::new(), "x".repeat(2_001)] {
+        let fault = inside.fault("gateway.remind", json!({ "when": "in 5m", "message": message })).await;
+        assert!(fault["message"].as_str().is_some_and(|message| message.contains("message")), "{fault}");
+    }
+    let fault = inside.fault("gateway.cancel_schedule", json!({ "job_id": "schedule-0" })).await;
+    assert_eq!(fault["code"], "not_found", "{fault}");
+    for n in 0..100 {
+        own(&inside, "remind", json!({ "when": "in 1d", "message": format!("{n}") })).await;
+    }
+    let fault = inside.fault("gateway.remind", json!({ "when": "in 1d", "message": "one more" })).await;
+    assert!(fault["message"].as_str().is_some_and(|message| message.contains("100 schedules")), "{fault}");
+}
+
+#[tokio::test]
+async fn the_tools_are_found_by_what_people_say() {
+    let by_words = tracker(Setup::new()).0.open().await;
+    let by_meaning = tracker(Setup::new()).0.by_meaning("").open().await;
+    by_meaning.gateway.indexed(PATIENCE).await;
+    for (query, tool) in [
+        ("tell me when this file changes", "gateway.watch_start"),
+        ("watch a page and notify me about changes", "gateway.watch_start"),
+        ("stop watching", "gateway.watch_stop"),
+        ("every weekday at 9", "gateway.schedule"),
+        ("run this every day", "gateway.schedule"),
+        ("what is scheduled", "gateway.schedule_list"),
+        ("cancel the schedule", "gateway.cancel_schedule"),
+        ("remind me tomorrow", "gateway.remind"),
+        ("set a reminder", "gateway.remind"),
+    ] {
+        for inside in [&by_words, &by_meaning] {
+            let found = inside.answer("search_tools", json!({ "query": query })).await;
+            let hits = found["results"].as_array().expect("hits");
+            assert!(hits.iter().take(3).any(|hit| hit["name"] == tool), "{query}: {found}");
+        }
+    }
+}
+
+/// A gateway over stdio with one tool whose calls are logged.
+fn shop(on: Value) -> (Client, std::path::PathBuf) {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let script = json!({ "tools": [{ "name": "buy", "on": on }], "call_log": log });
+    let mut client = setup.server("shop", script).start();
+    client.until_ready("shop");
+    (client, log)
+}
+
+fn schedule(client: &mut Client, when: &str) -> Value {
+    let params = json!({ "when": when, "name": "shop.buy", "label": "shopping" });
+    client.answer("execute_tool", json!({ "name": "gateway.schedule", "params": params }))
+}
+
+fn killed(client: &Client) {
+    let pid = i32::try_from(client.child.id()).expect("a process id");
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is there");
+}
+
+fn beside(client: &Client) -> Client {
+    let mut other = client.beside(&[]);
+    other.initialize("2025-06-18", json!({}));
+    other.until_ready("shop");
+    other
+}
+
+fn calls(log: &Path) -> usize {
+    logged(log).iter().filter(|line| line.get("cancelled").is_none()).count()
+}
+
+#[test]
+fn of_two_gateways_one_runs_what_is_due_also_when_the_other_is_killed() {
+    let (mut client, log) = shop(json!({ "text": "bought" }));
+    let mut other = beside(&client);
+    let scheduled = schedule(&mut client, "in 1s");
+    assert!(scheduled["note"].as_str().is_some_and(|note| note.contains("shared = true")), "{scheduled}");
+    let told = client.until_notice("scheduled_run");
+    assert_eq!((&told["job_id"], calls(&log)), (&scheduled["job_id"], 1), "{told}");
+
+    schedule(&mut client, "in 2s");
+    killed(&client);
+    let told = other.until_notice("scheduled_run");
+    assert_eq!((&told["success"], told.get("again"), calls(&log)), (&json!(true), None, 2), "{told}");
+}
+
+#[test]
+fn a_run_that_was_killed_is_made_again_and_that_is_said() {
+    let (mut client, log) = shop(json!({ "delay_ms": 2_000, "text": "bought" }));
+    let mut other = beside(&client);
+    schedule(&mut client, "in 1s");
+    setup::eventually("the run has begun", || (calls(&log) == 1).then_some(()));
+    killed(&client);
+    let told = other.until_notice("scheduled_run");
+    assert_eq!((&told["again"], &told["success"], calls(&log)), (&json!(true), &json!(true), 2), "{told}");
+}
+
+/// A gateway that was killed after a run had ended, and before that was told: the run is not made again.
+#[test]
+fn a_run_that_had_ended_is_told_and_not_made_again() {
+    let (mut client, log) = shop(json!({ "delay_ms": 2_500, "text": "bought" }));
+    let launched = client.answer("execute_tool", json!({ "name": "shop.buy", "background": true }));
+    let wait = json!({ "task_id": launched["task_id"], "wait": true });
+    assert_eq!(text_of(&client.execute("gateway.background_run", wait)), "bought");
+    schedule(&mut client, "in 1d");
+    killed(&client);
+    // As it is written down before a run begins.
+    let file = client.folder.path().join(".local/state/nonet/records.db");
+    let records = rusqlite::Connection::open(file).expect("it is there");
+    let begun = json!({ "task_id": launched["task_id"], "late_ms": 0 }).to_string();
+    let update =
+        "UPDATE records SET due_ms = 1, body = json_set(body, '$.begun', json(?1)) WHERE kind = 'schedule'";
+    assert_eq!(records.execute(update, [begun]).expect("written"), 1);
+    drop(records);
+
+    let mut client = client.restart();
+    client.initialize("2025-06-18", json!({}));
+    let told = client.until_notice("scheduled_run");
+    assert_eq!((&told["result"], &told["task_id"]), (&json!("bought"), &launched["task_id"]), "{told}");
+    assert_eq!((told.get("again"), calls(&log)), (None, 1), "{told}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_shared_gateway_stays_for_what_is_left_to_run() {
+    let setup = Setup::new().gateway("shared = true\nshared_grace = '100ms'");
+    let log = setup.path("calls");
+    let mut client = setup.server("shop", json!({ "tools": [{ "name": "buy" }], "call_log": log })).start();
+    client.until_ready("shop");
+    let scheduled = schedule(&mut client, "in 3s");
+    assert!(scheduled.get("note").is_none(), "{scheduled}");
+    client.leave();
+    client.ended();
+    setup::eventually("it runs without a client", || (calls(&log) == 1).then_some(()));
+    // The next client is told.
+    let mut client = client.beside(&[]);
+    client.initialize("2025-06-18", json!({}));
+    assert_eq!(client.until_notice("scheduled_run")["job_id"], scheduled["job_id"]);
+}
+
+#[tokio::test]
+async fn a_gateway_of_another_configuration_leaves_alone_what_it_has_no_tools_for() {
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let shop = |setup: Setup| {
+        let script = json!({ "tools": [{ "name": "buy", "on": { "text": "bought" } }] });
+        setup.server("shop", script)
+    };
+    let inside = shop(Setup::new()).open_with_clock(&clock, state.path()).await;
+    own(&inside, "schedule", json!({ "when": "in 1h", "name": "shop.buy" })).await;
+    own(&inside, "remind", json!({ "when": "in 2h", "message": "tea" })).await;
+    inside.gateway.stop().await;
+    let Inside { folder, gateway, caller } = inside;
+    drop((gateway, caller));
+    clock.advance(Duration::from_secs(3 * 3_600));
+
+    let other = Setup::new().open_with_clock(&clock, state.path()).await;
+    assert_eq!(notice(&other, "reminder").await["message"], "tea");
+    let listed = own(&other, "schedule_list", json!({})).await;
+    assert_eq!(
+        (&listed["total"], &listed["schedules"][0]["tool"]),
+        (&json!(1), &json!("shop.buy")),
+        "{listed}"
+    );
+    let mut setup = Setup::new();
+    setup.folder = folder;
+    let inside = shop(setup).open_with_clock(&clock, state.path()).await;
+    let told = notice(&inside, "scheduled_run").await;
+    assert_eq!(told["result"], "bought", "{told}");
+}
+
+#[tokio::test]
+async fn a_scheduled_app_that_asks_the_user_waits_for_the_answer() {
+    let app = "[apps.publish]\noutput = '{{ok.answer}}'\nsteps = [{ id = 'ok', ask = { question = 'Publish it?' } }]";
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside = Setup::new().toml(app).open_with_clock(&clock, state.path()).await;
+    own(&inside, "schedule", json!({ "when": "in 1h", "app_id": "publish" })).await;
+    clock.advance(Duration::from_secs(3_600));
+    let told = notice(&inside, "scheduled_run").await;
+    assert_eq!(told["result"]["status"], "needs_user", "{told}");
+    let answer = json!({ "token": told["result"]["token"], "answer": "yes, at noon" });
+    let ended = inside.answer("ask_user", answer).await;
+    assert_eq!(ended["output"], "yes, at noon", "{ended}");
+}
