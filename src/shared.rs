@@ -52,6 +52,16 @@ pub struct Hello {
     /// The client's profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// The client's version.
+    #[serde(default)]
+    pub version: String,
+}
+
+impl Hello {
+    /// The first line of this program, under a profile.
+    pub fn new(profile: Option<String>) -> Self {
+        Self { profile, version: env!("CARGO_PKG_VERSION").into() }
+    }
 }
 
 /// The first line of the gateway.

@@ -169,7 +169,7 @@ pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Runn
             return None;
         }
     };
-    let hello = Hello { profile };
+    let hello = Hello::new(profile);
     match tokio::time::timeout(GREETING, RunningGateway::shared(&place, &hello, CLIENT)).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => {

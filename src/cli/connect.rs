@@ -43,7 +43,7 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
 #[cfg(unix)]
 pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow::Result<u8> {
     use crate::shared::{Hello, SharedPlace};
-    let far = Far::Shared(SharedPlace::of(config)?, Hello { profile });
+    let far = Far::Shared(SharedPlace::of(config)?, Hello::new(profile));
     Ok(joined(bridge::run(far, serve::stop_signal()).await))
 }
 

@@ -14,6 +14,7 @@ impl Gateway {
         if self.keeps_time.set(()).is_err() {
             return;
         }
+        self.errands.began_ms(self.clock.unix_ms());
         let config = self.config();
         self.outward.open(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
         let gateway = self.clone();

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
-    call::{Begun, text_result},
+    call::{Begun, in_text, text_result},
     interrupt::Interrupt,
     run::{self, Run},
     session::Caller,
@@ -135,6 +135,27 @@ impl Gateway {
         if let Some(token) = &arguments.token {
             return self.go_on(caller, token, arguments.answer.as_ref(), None).await;
         }
+        let filled = self.kept.fill(&caller.owner(), &arguments.input).await?;
+        let Some(filled) = filled else { return self.run_app(caller, arguments).await };
+        let config = self.config();
+        let app = arguments.app_id.as_deref().and_then(|id| config.apps.get(id.trim()));
+        let (input, changes) = match app.and_then(|app| app.input_schema.clone()) {
+            Some(schema) => in_text(&Schema::new(schema), filled),
+            None => (filled.value, Vec::new()),
+        };
+        if !changes.is_empty() {
+            let app = &arguments.app_id;
+            caller.session.notify(json!({ "kind": "input_repaired", "app": app, "changes": changes }));
+        }
+        self.run_app(caller, AppArguments { input, ..arguments }).await
+    }
+
+    /// Runs an app, or lists all. Its input is taken as it is: kept results are in it already.
+    pub(super) async fn run_app(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: AppArguments,
+    ) -> Result<Value, Interrupt> {
         let config = self.config();
         let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
             return Ok(text_result(list(&config).to_string()));

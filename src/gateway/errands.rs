@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -69,6 +69,8 @@ pub(super) struct Errands {
     asked_by: DashMap<String, Weak<Session>>,
     lanes: DashMap<Arc<str>, Arc<Semaphore>>,
     ends_with_client: AtomicBool,
+    /// When this gateway looked for the first time, in milliseconds since 1970.
+    began_ms: OnceLock<u64>,
     /// When the clock was last looked at, and what it said.
     clock: Mutex<Option<(Instant, u64)>>,
 }
@@ -108,6 +110,11 @@ impl Errands {
 
     fn session_of(&self, id: &str) -> Option<Weak<Session>> {
         self.asked_by.get(id).map(|session| session.clone())
+    }
+
+    /// When this gateway looked for the first time, which is now if it has not.
+    pub fn began_ms(&self, now_ms: u64) -> u64 {
+        *self.began_ms.get_or_init(|| now_ms)
     }
 
     fn lane(&self, server: &Arc<str>) -> Arc<Semaphore> {

@@ -29,7 +29,7 @@ use crate::{
 
 /// How many schedules and reminders an owner has.
 const MOST_SCHEDULES: usize = 100;
-/// The delay, in milliseconds, from which on a notice has `late_ms`.
+/// The delay, in milliseconds, from which on a notice has `late_ms` although a gateway was running.
 const LATE_MS: u64 = 5_000;
 /// How many characters a reminder has.
 const MAX_MESSAGE: usize = 2_000;
@@ -316,7 +316,7 @@ impl Gateway {
         let mut notice = json!({ "kind": "reminder", "message": message });
         appointment.describe(&mut notice);
         notice["due"] = json!(appointment.zone().show(due_ms));
-        add_lateness(&mut notice, now_ms.saturating_sub(due_ms));
+        add_lateness(&mut notice, self.lateness(due_ms, now_ms));
         let kept = Appointment { runs: appointment.runs + 1, ..appointment.clone() };
         let next_ms = kept.next_ms(now_ms);
         if let Some(next) = next_ms {
@@ -324,6 +324,13 @@ impl Gateway {
         }
         self.tell_of_errand(record, &format!("{}-{due_ms}", record.id), notice).await;
         self.put_off(record.clone(), &kept, next_ms).await.map(drop)
+    }
+
+    /// By how many milliseconds something is late: 0 if that is not worth telling. What was due before this gateway looked for
+    /// the first time was missed.
+    fn lateness(&self, due_ms: u64, now_ms: u64) -> u64 {
+        let late_ms = now_ms.saturating_sub(due_ms);
+        if late_ms >= LATE_MS || due_ms < self.errands.began_ms(now_ms) { late_ms } else { 0 }
     }
 
     /// Runs what is scheduled as a task. A run that an earlier gateway had ended is only told of.
@@ -344,7 +351,8 @@ impl Gateway {
                 Some(TaskState::Lost) | None => again = true,
             }
         }
-        let late_ms = self.clock.unix_ms().saturating_sub(record.due_ms.unwrap_or_default());
+        let now_ms = self.clock.unix_ms();
+        let late_ms = self.lateness(record.due_ms.unwrap_or(now_ms), now_ms);
         let run = BegunRun { task_id: Jobs::new_id(), again, late_ms };
         appointment.begun = Some(run.clone());
         record.body = json!(appointment);
@@ -533,7 +541,7 @@ fn listed(record: &Record, appointment: &Appointment) -> Value {
 }
 
 fn add_lateness(notice: &mut Value, late_ms: u64) {
-    if late_ms >= LATE_MS {
+    if late_ms > 0 {
         notice["late_ms"] = json!(late_ms);
     }
 }

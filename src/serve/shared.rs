@@ -1,6 +1,13 @@
 //! Clients of the shared gateway: each connection of its socket is one client, with the protocol of stdio.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use rmcp::service::serve_server;
 use tokio::{
@@ -30,8 +37,8 @@ pub async fn serve_shared(
     let listener = owner.listen()?;
     tracing::info!(pid = std::process::id(), "the shared gateway is ready");
     connect_soon(&gateway);
-    let (clients, mut count) = watch::channel(0_usize);
-    let tasks = TaskTracker::new();
+    let clients = Arc::new(Clients::default());
+    let (mut count, tasks) = (clients.count.subscribe(), TaskTracker::new());
     let left = async {
         // The client that started this gateway is about to connect.
         let _ = tokio::time::timeout(START_LIMIT, count.wait_for(|count| *count > 0)).await;
@@ -41,7 +48,9 @@ pub async fn serve_shared(
             if tokio::time::timeout(grace, count.wait_for(|count| *count > 0)).await.is_ok() {
                 continue;
             }
-            if gateway.jobs.running() == 0 && !gateway.has_errands().await {
+            // A gateway of the other version does what is left.
+            let is_replaced = clients.of_another_version.load(Ordering::Relaxed);
+            if gateway.jobs.running() == 0 && (is_replaced || !gateway.has_errands().await) {
                 return;
             }
             tokio::time::sleep(LOOK).await;
@@ -70,33 +79,48 @@ pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner) {
             return;
         }
     };
-    let (clients, tasks) = (watch::Sender::new(0), TaskTracker::new());
+    let (clients, tasks) = (Arc::default(), TaskTracker::new());
     tokio::select! {
         () = accept(&gateway, &listener, &clients, &tasks) => {}
         () = gateway.stopping().cancelled() => {}
     }
 }
 
+/// The clients of the socket.
+#[derive(Default)]
+struct Clients {
+    /// How many are connected.
+    count: watch::Sender<usize>,
+    /// Whether one was of another version of Nonet.
+    of_another_version: AtomicBool,
+}
+
 /// Counts one connected client until dropped.
-struct ConnectedClient(watch::Sender<usize>);
+struct ConnectedClient(Arc<Clients>);
 
 impl ConnectedClient {
-    fn new(clients: &watch::Sender<usize>) -> Self {
-        clients.send_modify(|count| *count += 1);
+    fn new(clients: &Arc<Clients>) -> Self {
+        clients.count.send_modify(|count| *count += 1);
         Self(clients.clone())
+    }
+
+    fn is_of(&self, version: &str) {
+        if version != env!("CARGO_PKG_VERSION") {
+            self.0.of_another_version.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 impl Drop for ConnectedClient {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.0.count.send_modify(|count| *count -= 1);
     }
 }
 
 async fn accept(
     gateway: &Arc<Gateway>,
     listener: &UnixListener,
-    clients: &watch::Sender<usize>,
+    clients: &Arc<Clients>,
     tasks: &TaskTracker,
 ) {
     loop {
@@ -104,10 +128,7 @@ async fn accept(
             Ok((stream, _)) => {
                 let here = ConnectedClient::new(clients);
                 let gateway = gateway.clone();
-                tasks.spawn(async move {
-                    serve_one(gateway, stream).await;
-                    drop(here);
-                });
+                tasks.spawn(async move { serve_one(gateway, stream, here).await });
             }
             Err(error) => {
                 // Too many open files, most likely: other clients may leave.
@@ -118,7 +139,7 @@ async fn accept(
     }
 }
 
-async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream) {
+async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, here: ConnectedClient) {
     let config = gateway.config();
     let known = |hello: &Hello| match &hello.profile {
         Some(name) if !config.profiles.contains_key(name) => {
@@ -134,6 +155,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream) {
             return;
         }
     };
+    here.is_of(&hello.version);
     let handler = Verbatim(NonetServer::new(gateway.clone(), hello.profile, false, Parkings::default()));
     let serving = async {
         match serve_server(handler, ClientLines::new(reader, writer)).await {

@@ -84,7 +84,7 @@ fn office() -> Setup {
 
 async fn order(inside: &Inside, profile: &str) -> Vec<String> {
     let caller = inside.under(profile);
-    let arguments = json!({ "query": "send the report of the week to somebody", "limit": 20 });
+    let arguments = json!({ "query": "send the report of the week to somebody", "limit": 50 });
     let found = json_of(&inside.call_as(&caller, "search_tools", arguments).await);
     let hits = found["results"].as_array().expect("hits").iter();
     let names = hits.filter_map(|hit| hit["name"].as_str()).filter(|name| !name.starts_with("gateway."));

@@ -1,6 +1,12 @@
 //! Schedules and reminders: what happens later, once, whoever is there then.
 
-use std::{path::Path, time::Duration};
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    time::Duration,
+};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -345,6 +351,28 @@ fn a_shared_gateway_stays_for_what_is_left_to_run() {
     let mut client = client.beside(&[]);
     client.initialize("2025-06-18", json!({}));
     assert_eq!(client.until_notice("scheduled_run")["job_id"], scheduled["job_id"]);
+}
+
+/// After an update, the gateway of the old version leaves what is left to the next one.
+#[test]
+fn a_shared_gateway_of_another_version_does_not_stay() {
+    let setup = Setup::new().gateway("shared = true\nshared_grace = '100ms'");
+    let mut client = setup.server("shop", json!({ "tools": [{ "name": "buy" }] })).start();
+    client.until_ready("shop");
+    schedule(&mut client, "in 1d");
+    let folder = client.folder.path().join(".local/state/nonet/shared");
+    let sockets = || {
+        let entries = fs::read_dir(&folder).expect("readable").flatten().map(|entry| entry.path());
+        entries.filter(|path| path.extension().is_some_and(|end| end == "sock")).collect::<Vec<_>>()
+    };
+    let mut newer = UnixStream::connect(&sockets()[0]).expect("it listens");
+    newer.write_all(b"{\"version\":\"99.0.0\"}\n").expect("written");
+    let mut welcome = [0; 1];
+    newer.read_exact(&mut welcome).expect("it answers");
+    client.leave();
+    client.ended();
+    drop(newer);
+    setup::eventually("it ends", || sockets().is_empty().then_some(()));
 }
 
 #[tokio::test]

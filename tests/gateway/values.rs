@@ -211,3 +211,22 @@ async fn pictures_come_as_blocks_named_by_their_action() {
     assert!(blocks[3]["text"].as_str().is_some_and(|text| text.contains("`s`")), "{result}");
     assert_eq!(blocks[4], picture("U0hPVA=="));
 }
+
+#[tokio::test]
+async fn the_input_of_an_app_takes_kept_results() {
+    let tools = json!([{ "name": "rows", "on": { "json_rows": 5_000 } }, { "name": "echo" }]);
+    let apps = "[apps.plain]\ntool = 'files.echo'\n[apps.steps]\noutput = '{{s}}'\n\
+                [[apps.steps.steps]]\nid = 's'\ntool = 'files.echo'\nparams = { text = '{{input.text}}' }\n\
+                [apps.texts]\ntool = 'files.echo'\ninput_schema = { type = 'object', properties = { text = { type = 'string' } } }\n";
+    let inside = Setup::new().server("files", json!({ "tools": tools })).toml(apps).open().await;
+    let shortened = inside.execute("files.rows", json!({})).await;
+    let last = shortened["content"].as_array().and_then(|blocks| blocks.last()).expect("a note");
+    let note: Value = serde_json::from_str(last["text"].as_str().expect("text")).expect("JSON");
+    let row = note["use_in_params"].as_str().expect("a template").replace("}}", "[7].id}}");
+    for (app, expected) in [("plain", json!(7)), ("steps", json!(7)), ("texts", json!("7"))] {
+        let told = inside.answer("call_app", json!({ "app_id": app, "input": { "text": row } })).await;
+        assert_eq!(told["output"]["text"], expected, "{app}: {told}");
+    }
+    let unknown = json!({ "app_id": "plain", "input": { "text": "{{ref:r-0000000000}}" } });
+    assert_eq!(inside.fault("call_app", unknown).await["code"], "not_found");
+}

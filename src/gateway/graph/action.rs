@@ -333,7 +333,7 @@ impl Gateway {
         caller.limits.max_result_bytes = usize::MAX;
         let arguments = AppArguments::of_step(&call.name, input, timeout);
         // An app may be inside of an app.
-        let answer = match Box::pin(self.call_app(&caller, arguments)).await {
+        let answer = match Box::pin(self.run_app(&caller, arguments)).await {
             Ok(answer) => answer,
             Err(Interrupt::Fault(fault)) => return Err(*fault),
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
