@@ -58,7 +58,7 @@ pub(super) const SMALL: usize = 2_000;
 const PREVIEW: usize = 500;
 
 /// What an answer says where the gateway ends with its client.
-const ENDS: &str = "This gateway ends with its client, and nothing runs until the next one is started; what was missed is made up for once. To have one that goes on: `shared = true` in [gateway] of servers.toml, or HTTP (`nonet serve --http 127.0.0.1:8931`).";
+const ENDS: &str = "This gateway ends with its client, and what is missed is made up for once when the next one starts. `shared = true` in [gateway] of servers.toml, or `nonet serve --http 127.0.0.1:8931`, keeps it running.";
 
 type Key = (RecordKind, String, String);
 

@@ -53,7 +53,12 @@ const FORMAT: DbFormat = DbFormat {
         END",
     ],
     set_up,
-    reads: &[COLUMNS, "SELECT owner, count FROM changes", "SELECT record, model, vector FROM vectors"],
+    reads: &[
+        COLUMNS,
+        "SELECT number, config FROM records",
+        "SELECT owner, count FROM changes",
+        "SELECT record, model, vector FROM vectors",
+    ],
     most_damaged: 9,
 };
 

@@ -9,7 +9,7 @@ use crate::{aliases::Aliases, gateway::call::text_result};
 pub(super) const TOOL: OwnTool = OwnTool {
     name: "fetch_result",
     title: "Read a kept result",
-    description: "Reads on in a result that was too large to show whole, by its ref: rows or bytes from offset, a range of lines, lines that match a regular expression (grep), or a jq filter (select).",
+    description: "Reads more of a result that was too large to show whole, by its ref: rows or bytes from offset, a range of lines, lines that match a regular expression (grep), or a jq filter (select).",
     properties: || {
         json!({
             "ref": { "type": "string", "description": "Reference from the shortened result" },
