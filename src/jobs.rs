@@ -254,7 +254,8 @@ impl Jobs {
         Ok(job)
     }
 
-    fn make_room(&self) -> Result<(), Full> {
+    /// Makes room for one more job, at the cost of the oldest that have ended.
+    pub fn make_room(&self) -> Result<(), Full> {
         if self.table.len() < self.most {
             return Ok(());
         }

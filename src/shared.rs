@@ -289,7 +289,8 @@ mod unix {
         }
     }
 
-    /// What [`START_COMMAND`] does: starts this program again, as the gateway itself, and leaves.
+    /// Starts this program again, as the gateway itself: what [`START_COMMAND`] does, and a gateway that leaves work to the
+    /// next one. After an update, the program is the new one.
     pub fn start_detached() -> anyhow::Result<()> {
         let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
         for argument in &mut arguments {
@@ -297,7 +298,12 @@ mod unix {
                 *argument = SHARED_COMMAND.into();
             }
         }
-        Command::new(std::env::current_exe()?).args(arguments).spawn()?;
+        let mut program = std::env::current_exe()?;
+        // Linux says so of a program whose file was replaced.
+        if let Some(replaced) = program.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
+            program = replaced.into();
+        }
+        Command::new(program).args(arguments).spawn()?;
         Ok(())
     }
 

@@ -170,7 +170,11 @@ fn instant(text: &str, zone: &Zone) -> Option<u64> {
     // In this order: each of them reads and ignores what only the one before it takes seriously.
     let time = Timestamp::from_str(text)
         .or_else(|_| Zoned::from_str(text).map(|zoned| zoned.timestamp()))
-        .or_else(|_| zone.0.to_timestamp(DateTime::from_str(text)?));
+        .or_else(|error| match text.contains('[') {
+            // A zone in brackets that there is not.
+            true => Err(error),
+            false => zone.0.to_timestamp(DateTime::from_str(text)?),
+        });
     time.ok().map(|time| u64::try_from(time.as_millisecond()).unwrap_or(0))
 }
 

@@ -347,7 +347,8 @@ fn add(value: &Value, hash: &mut Sha256) {
 pub fn is_yes(answer: &Value) -> bool {
     match answer {
         Value::Null | Value::Bool(false) => false,
-        Value::Array(items) => !items.is_empty(),
+        // Of several answers one has to be a yes.
+        Value::Array(items) => items.iter().any(|item| !matches!(item, Value::Null | Value::Bool(false))),
         _ => true,
     }
 }

@@ -195,7 +195,7 @@ impl Gateway {
         filled: Option<Filled>,
     ) -> Result<Prepared, Interrupt> {
         let asked = match gate.verdict(&tool) {
-            Verdict::Approve(rule) if caller.session.app.is_some() => {
+            Verdict::Approve(rule) if caller.session.app.is_some() || caller.session.unattended => {
                 return Err(needs_user(&tool, &rule).into());
             }
             Verdict::Approve(rule) => Some((rule, written.clone())),
@@ -506,7 +506,7 @@ fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
 /// The fault for a tool that needs the user's approval, called by an app.
 fn needs_user(tool: &Tool, rule: &str) -> Fault {
     let message = format!(
-        "`{}` runs only if the user agrees (`{rule}`), and an app cannot ask. Do without it, and say in the answer what is left to do.",
+        "`{}` runs only if the user agrees (`{rule}`), and nobody can be asked here. Do without it, and say what is left to do.",
         tool.full
     );
     Fault::new(Code::NeedsApproval, message)

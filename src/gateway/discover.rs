@@ -120,7 +120,11 @@ impl Gateway {
                     let arguments = BrowseArguments { category, page_size, ..BrowseArguments::default() };
                     self.gate(&caller.session).browse(&arguments)
                 }
-                None => Ok(self.gate(&caller.session).categories()),
+                None => {
+                    let mut categories = self.gate(&caller.session).categories();
+                    self.add_work(caller, &mut categories).await;
+                    Ok(categories)
+                }
             };
         }
         let began = Instant::now();

@@ -32,6 +32,7 @@ use crate::{
     config::ClientLimits,
     downstream::ProgressSink,
     fault::{Code, Fault},
+    jobs::Full,
     policy::Verdict,
     results::{json_len, text_of_value},
     store::{Record, RecordKind, StoreError},
@@ -48,6 +49,11 @@ const OWN_LIMIT: Duration = Duration::from_secs(300);
 const SOFT_DEADLINE: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// By how much the clock may seem to go back, in milliseconds, before due times are looked at.
 const SLACK_MS: u64 = 2_000;
+/// By how much the clock has to go back, in milliseconds, before schedules are due again for times that have been. They were
+/// due at them already, unless the clock was wrong.
+pub(super) const FAR_BACK_MS: u64 = 7 * 24 * 3_600_000;
+/// How long an errand rests whose record cannot be read or written.
+const REST: Duration = Duration::from_secs(60);
 /// The longest interval of a watch, in milliseconds.
 const LONGEST_MS: u64 = 3_600_000;
 /// The most bytes of params that an errand keeps.
@@ -65,8 +71,8 @@ type Key = (RecordKind, String, String);
 #[derive(Debug, Default)]
 pub(super) struct Errands {
     in_flight: Arc<DashSet<Key>>,
-    /// The sessions that asked for errands of this process, by the errands' ids.
-    asked_by: DashMap<String, Weak<Session>>,
+    /// The sessions that asked for errands of this process, by owner and id of the errand.
+    asked_by: DashMap<(String, String), Weak<Session>>,
     lanes: DashMap<Arc<str>, Arc<Semaphore>>,
     ends_with_client: AtomicBool,
     /// When this gateway looked for the first time, in milliseconds since 1970.
@@ -97,19 +103,19 @@ impl Errands {
     }
 
     /// Remembers which session gets the notices of an errand.
-    pub fn asked_by(&self, id: &str, session: &Arc<Session>) {
+    pub fn asked_by(&self, owner: &str, id: &str, session: &Arc<Session>) {
         self.asked_by.retain(|_, session| session.strong_count() > 0);
-        self.asked_by.insert(id.into(), Arc::downgrade(session));
+        self.asked_by.insert((owner.into(), id.into()), Arc::downgrade(session));
+    }
+
+    /// Forgets who asked for an errand that is over.
+    pub fn is_over(&self, owner: &str, id: &str) {
+        self.asked_by.remove(&(owner.to_owned(), id.to_owned()));
     }
 
     /// The session that asked for an errand, if it was one of this process.
-    /// Forgets who asked for an errand that is over.
-    pub fn is_over(&self, id: &str) {
-        self.asked_by.remove(id);
-    }
-
-    fn session_of(&self, id: &str) -> Option<Weak<Session>> {
-        self.asked_by.get(id).map(|session| session.clone())
+    fn session_of(&self, record: &Record) -> Option<Weak<Session>> {
+        self.asked_by.get(&(record.owner.clone(), record.id.clone())).map(|session| session.clone())
     }
 
     /// When this gateway looked for the first time, which is now if it has not.
@@ -121,15 +127,29 @@ impl Errands {
         self.lanes.entry(server.clone()).or_insert_with(|| Arc::new(Semaphore::new(PER_SERVER))).clone()
     }
 
-    /// Returns the latest time at which a watch may be due too late, if the clock went back since the last call. At the first
+    /// Returns the latest time at which an errand may be due too late, if the clock went back since the last call. At the first
     /// call, nobody knows by how much it did.
     fn went_back(&self, now_ms: u64) -> Option<u64> {
         let now = Instant::now();
         let Some((then, then_ms)) = self.clock.lock().replace((now, now_ms)) else { return Some(u64::MAX) };
         let expected_ms = then_ms.saturating_add(millis(now - then));
+        if expected_ms > now_ms.saturating_add(FAR_BACK_MS) {
+            return Some(u64::MAX);
+        }
         (expected_ms > now_ms.saturating_add(SLACK_MS))
             .then(|| expected_ms.saturating_add(LONGEST_MS + SLACK_MS))
     }
+}
+
+/// Why an errand could not be kept up.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unkept {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("its record cannot be read")]
+    Unreadable,
+    #[error("{0}")]
+    Full(#[from] Full),
 }
 
 /// A call of an errand.
@@ -185,10 +205,10 @@ impl Gateway {
         self.servers.life.tasks.spawn(async move {
             let _turn = turn;
             let work = async {
-                match record.kind {
-                    RecordKind::Watch => gateway.check_watch(record).await,
-                    RecordKind::Schedule => gateway.run_appointment(record).await,
-                    _ => {}
+                if let Err(why) = gateway.run_in_turn(record).await {
+                    tracing::warn!("an errand has to rest: {why}");
+                    // In its turn, so that it does not begin again at once.
+                    tokio::time::sleep(REST).await;
                 }
             };
             tokio::select! {
@@ -198,10 +218,28 @@ impl Gateway {
         });
     }
 
+    /// Runs an errand, if it is still what was due.
+    async fn run_in_turn(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
+        // It may have ended, and have been put off, between the look and its turn.
+        let now = self.records.get(record.kind, &record.owner, &record.id).await?;
+        if now.is_none_or(|now| now.revision != record.revision) {
+            return Ok(());
+        }
+        match record.kind {
+            RecordKind::Watch => self.check_watch(record).await,
+            RecordKind::Schedule => self.run_appointment(record).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Makes watches due earlier that are due too late. Looks at everything due until `horizon_ms`.
     async fn pull_in(&self, now_ms: u64, horizon_ms: u64) -> Result<(), StoreError> {
         for record in self.records.due(horizon_ms).await? {
-            self.pull_in_watch(record, now_ms).await?;
+            match record.kind {
+                RecordKind::Watch => self.pull_in_watch(record, now_ms).await?,
+                RecordKind::Schedule => self.pull_in_schedule(record, now_ms).await?,
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -215,8 +253,10 @@ impl Gateway {
             ..self.config().limits(client)
         };
         Caller {
-            session: Session::new(profile),
+            session: Session::unattended(profile),
             client: client.into(),
+            // What it does for its owner is kept, as for a client of this machine.
+            local: true,
             limits,
             unasked: true,
             as_task: AsTask::Never,
@@ -229,7 +269,10 @@ impl Gateway {
         let until = Instant::now() + START_LIMIT;
         loop {
             match self.find_tool(caller, name).await {
-                Err(fault) if fault.code == Code::ServerStarting && Instant::now() < until => {}
+                Err(fault)
+                    if fault.code == Code::ServerStarting
+                        && Instant::now() < until
+                        && !caller.cancel.is_cancelled() => {}
                 found => return found,
             }
         }
@@ -246,7 +289,8 @@ impl Gateway {
         loop {
             let (called, outcome) = self.try_errand_call(caller, name, params).await?;
             // A call of a server that is still starting was not made.
-            if outcome != Code::ServerStarting.as_str() || Instant::now() >= until {
+            let is_starting = outcome == Code::ServerStarting.as_str();
+            if !is_starting || Instant::now() >= until || caller.cancel.is_cancelled() {
                 return Ok(called);
             }
         }
@@ -269,7 +313,11 @@ impl Gateway {
         let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
         let timeout = (&*tool.server == GATEWAY).then_some(OWN_LIMIT);
         let lane = self.errands.lane(&tool.server);
-        let _slot: Result<SemaphorePermit<'_>, _> = lane.acquire().await;
+        let _slot: Option<SemaphorePermit<'_>> = tokio::select! {
+            slot = lane.acquire() => slot.ok(),
+            // The call itself says that it was cancelled.
+            () = caller.cancel.cancelled() => None,
+        };
         let (cancel, sink) = (caller.cancel.clone(), ProgressSink::new(None));
         let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
         self.record(caller, &tool, &begun, json_len(&made.result), &made);
@@ -295,7 +343,7 @@ impl Gateway {
     /// Tells the session that asked for an errand, or the next one of its owner. Returns when the notice is in the store; it
     /// takes the place of one with the same id that nobody was told.
     pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Value) {
-        let session = self.errands.session_of(&record.id);
+        let session = self.errands.session_of(record);
         self.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
     }
 

@@ -125,6 +125,7 @@ impl Mail {
         session: Option<&Weak<Session>>,
         notice: Value,
     ) {
+        self.has_room().await;
         let (done, kept) = oneshot::channel();
         self.post_as(id.into(), owner, session, notice, Some(done));
         // Ends with the writer at the latest.
@@ -140,7 +141,7 @@ impl Mail {
         done: Option<oneshot::Sender<()>>,
     ) {
         self.tell_people(owner, &notice);
-        let session = session.and_then(Weak::upgrade);
+        let session = session.and_then(Weak::upgrade).filter(|session| session.owner() == owner);
         let posted = Posted {
             owner: owner.into(),
             session: session.as_ref().map(|session| session.id),
@@ -213,6 +214,7 @@ impl Mail {
         }
         let told = session.mailbox.attach(answer, own);
         if !told.is_empty() {
+            self.has_room().await;
             let (done, removed) = oneshot::channel();
             if self.write(Write::Remove(owner.into(), told, Some(done))) {
                 let _ = tokio::time::timeout(PATIENCE, removed).await;
@@ -255,12 +257,21 @@ impl Mail {
 
     /// Queues a write; false if the queue is full.
     fn write(&self, write: Write) -> bool {
+        self.writer().try_send(write).is_ok()
+    }
+
+    /// Waits until the queue has room.
+    async fn has_room(&self) {
+        drop(self.writer().reserve().await);
+    }
+
+    fn writer(&self) -> &mpsc::Sender<Write> {
         let start = || {
             let (sender, queue) = mpsc::channel(QUEUE);
             self.life.tasks.spawn(keep(self.records.clone(), queue, self.life.clone()));
             sender
         };
-        self.writer.get_or_init(start).try_send(write).is_ok()
+        self.writer.get_or_init(start)
     }
 }
 

@@ -46,9 +46,16 @@ impl Mailbox {
     /// Adds a notice; drops the oldest one where too many wait. If the store keeps that one, returns its id: it is not lost.
     #[must_use]
     pub fn post(&self, letter: impl Into<Letter>) -> Option<String> {
+        let letter = letter.into();
         let mut queue = self.queue.lock();
+        // A notice that is posted again, with the same id, takes its own place.
+        let same = |waiting: &&mut Letter| letter.kept.is_some() && waiting.kept == letter.kept;
+        if let Some(waiting) = queue.waiting.iter_mut().find(same) {
+            *waiting = letter;
+            return None;
+        }
         let dropped = (queue.waiting.len() == MAX_NOTICES).then(|| queue.waiting.pop_front()).flatten();
-        queue.waiting.push_back(letter.into());
+        queue.waiting.push_back(letter);
         let kept = dropped.as_ref().and_then(|letter| letter.kept.clone());
         queue.lost += usize::from(dropped.is_some() && kept.is_none());
         kept

@@ -316,9 +316,10 @@ impl Gateway {
     }
 }
 
-/// Whether these are the notices for a client. An app that calls tools in a client's name does not get them.
+/// Whether these are the notices for a client. What calls tools in a client's name (an app, a watch, a schedule) does not get
+/// them.
 fn is_notices(caller: &Caller, uri: &str) -> bool {
-    caller.session.app.is_none() && uri == named_uri(GATEWAY, NOTICES)
+    caller.session.mail().is_some() && uri == named_uri(GATEWAY, NOTICES)
 }
 
 fn not_found(uri: &str, why: &str) -> ErrorData {

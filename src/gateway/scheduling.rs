@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     apps::AppArguments,
-    errands::{SMALL, bounded, failure, not_kept, unattended},
+    errands::{FAR_BACK_MS, SMALL, Unkept, bounded, failure, not_kept, unattended},
     interrupt::Interrupt,
     session::Caller,
 };
@@ -70,6 +70,9 @@ pub(super) struct Appointment {
     max_runs: u64,
     #[serde(default)]
     runs: u64,
+    /// When it was kept last, in milliseconds since 1970.
+    #[serde(default)]
+    kept_ms: u64,
     /// The run that was begun and has not been told of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     begun: Option<BegunRun>,
@@ -179,6 +182,11 @@ impl Gateway {
         bounded("params", &written)?;
         let (gate, tool) = self.errand_tool(own, name).await?;
         unattended(&gate, &tool)?;
+        if &*tool.full == "gateway.background_run" {
+            let message =
+                "A scheduled run is in the background anyway: schedule the tool itself, with its params.";
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
         let full = tool.full.to_string();
         let prepared = self.prepare_errand(own, (gate, tool), written).await?;
         Ok((What::Tool { name: full, params: params.clone() }, prepared.repaired))
@@ -226,8 +234,18 @@ impl Gateway {
         };
         let repeats = matches!(timetable, Timetable::Cron(_));
         let (when, timezone) = (when.trim().to_string(), timezone.and(zone.name().map(String::from)));
-        let appointment =
-            Appointment { when, repeats, timezone, label, what, max_runs, runs: 0, begun: None, last: None };
+        let appointment = Appointment {
+            when,
+            repeats,
+            timezone,
+            label,
+            what,
+            max_runs,
+            runs: 0,
+            kept_ms: 0,
+            begun: None,
+            last: None,
+        };
         let kind = RecordKind::Schedule;
         let before = self.records.get(kind, &owner, &id).await.map_err(|error| not_kept(&error))?;
         let record = NewRecord {
@@ -244,7 +262,7 @@ impl Gateway {
             );
             return Err(Fault::new(Code::RateLimited, message).then(schedule_list()));
         }
-        self.errands.asked_by(&id, &caller.session);
+        self.errands.asked_by(&owner, &id, &caller.session);
         let mut answer = json!({ "job_id": id, "next_run": due_ms.map(|due| zone.show(due)) });
         appointment.describe(&mut answer);
         if let Some(name) = zone.name() {
@@ -282,7 +300,7 @@ impl Gateway {
                 format!("There is no schedule `{id}`: the id is wrong, or everything of it has been done.");
             return Err(Fault::new(Code::NotFound, message).then(schedule_list()));
         };
-        self.errands.is_over(&record.id);
+        self.errands.is_over(owner, &record.id);
         let mut answer = json!({ "job_id": record.id, "state": "cancelled" });
         if let Some(appointment) = read(&record) {
             appointment.describe(&mut answer);
@@ -295,14 +313,25 @@ impl Gateway {
     }
 
     /// Keeps an appointment that is due.
-    pub(super) async fn run_appointment(self: &Arc<Self>, record: Record) {
-        let Some(appointment) = read(&record) else { return };
-        let kept = match &appointment.what {
-            What::Reminder { message } => self.tell_reminder(&record, &appointment, message).await,
+    pub(super) async fn run_appointment(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
+        let appointment = read(&record).ok_or(Unkept::Unreadable)?;
+        match &appointment.what {
+            What::Reminder { message } => Ok(self.tell_reminder(&record, &appointment, message).await?),
             _ => self.run_scheduled(record, appointment).await,
+        }
+    }
+
+    /// Makes a schedule due earlier that is due too late, because it was put off while the clock was far ahead.
+    pub(super) async fn pull_in_schedule(&self, record: Record, now_ms: u64) -> Result<(), StoreError> {
+        let Some(appointment) = read(&record).filter(|appointment| appointment.begun.is_none()) else {
+            return Ok(());
         };
-        if let Err(error) = kept {
-            tracing::warn!(%error, "a schedule is not kept up");
+        if record.put_ms.max(appointment.kept_ms) <= now_ms.saturating_add(FAR_BACK_MS) {
+            return Ok(());
+        }
+        match appointment.next_ms(now_ms).filter(|next_ms| record.due_ms.is_some_and(|due| *next_ms < due)) {
+            Some(next_ms) => self.records.change(Record { due_ms: Some(next_ms), ..record }).await.map(drop),
+            None => Ok(()),
         }
     }
 
@@ -317,8 +346,8 @@ impl Gateway {
         appointment.describe(&mut notice);
         notice["due"] = json!(appointment.zone().show(due_ms));
         add_lateness(&mut notice, self.lateness(due_ms, now_ms));
-        let kept = Appointment { runs: appointment.runs + 1, ..appointment.clone() };
-        let next_ms = kept.next_ms(now_ms);
+        let kept = Appointment { runs: appointment.runs + 1, kept_ms: now_ms, ..appointment.clone() };
+        let next_ms = kept.next_ms(now_ms.max(due_ms));
         if let Some(next) = next_ms {
             notice["next_run"] = json!(kept.zone().show(next));
         }
@@ -338,19 +367,20 @@ impl Gateway {
         self: &Arc<Self>,
         mut record: Record,
         mut appointment: Appointment,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Unkept> {
         let caller = self.errand_caller(&record.owner, "schedule");
         let mut again = false;
         if let Some(run) = &appointment.begun {
             match self.jobs.find(&run.task_id, &caller.owner()).await.map(|task| task.state) {
                 Some(TaskState::Completed | TaskState::Failed | TaskState::Cancelled) => {
-                    return self.ended_run(&caller, &record, appointment).await;
+                    return Ok(self.ended_run(&caller, &record, appointment).await?);
                 }
                 // Another gateway has it after all.
                 Some(TaskState::Running) => return Ok(()),
                 Some(TaskState::Lost) | None => again = true,
             }
         }
+        self.jobs.make_room()?;
         let now_ms = self.clock.unix_ms();
         let late_ms = self.lateness(record.due_ms.unwrap_or(now_ms), now_ms);
         let run = BegunRun { task_id: Jobs::new_id(), again, late_ms };
@@ -362,12 +392,12 @@ impl Gateway {
         }
         record.revision += 1;
         if let Err(full) = self.as_task(&caller, &run.task_id, &appointment).await {
-            tracing::warn!(%full, "a scheduled run has to wait");
             appointment.begun = None;
             record.body = json!(appointment);
-            return self.records.change(record).await.map(drop);
+            self.records.change(record).await?;
+            return Err(full.into());
         }
-        self.ended_run(&caller, &record, appointment).await
+        Ok(self.ended_run(&caller, &record, appointment).await?)
     }
 
     /// Makes the run a task with this handle, and waits for its end.
@@ -399,7 +429,7 @@ impl Gateway {
                 let called = self.errand_call(caller, &name, &params).await;
                 called.map(|called| called.result).map_err(Interrupt::from)
             }
-            What::App { app_id, input } => self.call_app(caller, AppArguments::new(app_id, input)).await,
+            What::App { app_id, input } => self.run_app(caller, AppArguments::new(app_id, input)).await,
             What::Reminder { .. } => Ok(Value::Null),
         };
         match ended {
@@ -424,7 +454,8 @@ impl Gateway {
         let result = result.unwrap_or_else(|fault| fault.to_result());
         let success = !is_error(&result);
         let last = Some(LastRun { at_ms: now_ms, success, task_id: run.task_id.clone() });
-        let kept = Appointment { runs: appointment.runs + 1, begun: None, last, ..appointment };
+        let runs = appointment.runs + 1;
+        let kept = Appointment { runs, kept_ms: now_ms, begun: None, last, ..appointment };
         let mut notice = json!({ "kind": "scheduled_run", "job_id": record.id });
         kept.describe(&mut notice);
         notice["success"] = json!(success);
@@ -446,7 +477,9 @@ impl Gateway {
         notice["task_id"] = json!(run.task_id);
         let still_there = self.records.get(record.kind, &record.owner, &record.id).await?;
         let is_still_it = still_there.is_some_and(|there| there.revision == record.revision);
-        let next_ms = kept.next_ms(now_ms).filter(|_| is_still_it);
+        // The clock may have gone back since: what was due is done.
+        let after_ms = now_ms.max(record.due_ms.unwrap_or_default());
+        let next_ms = kept.next_ms(after_ms).filter(|_| is_still_it);
         if let Some(next) = next_ms {
             notice["next_run"] = json!(kept.zone().show(next));
         }
@@ -465,10 +498,10 @@ impl Gateway {
         match next_ms {
             Some(_) => self.records.change(Record { body: json!(kept), due_ms: next_ms, ..record }).await,
             None => {
-                let id = record.id.clone();
+                let (owner, id) = (record.owner.clone(), record.id.clone());
                 let is_removed = self.records.remove(record).await?;
                 if is_removed {
-                    self.errands.is_over(&id);
+                    self.errands.is_over(&owner, &id);
                 }
                 Ok(is_removed)
             }

@@ -46,6 +46,8 @@ pub struct Session {
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
     /// Whose the links in its results are.
     pub(super) links: Links,
+    /// Whether nobody is there to be asked: its calls run by themselves.
+    pub(super) unattended: bool,
     /// The app that makes its calls, if it is not the client itself.
     pub(super) app: Option<AppScope>,
 }
@@ -119,6 +121,11 @@ impl Session {
     /// Whose session it is, as the store knows owners: its profile, or an empty string without one.
     pub(super) fn owner(&self) -> &str {
         self.profile.as_deref().unwrap_or_default()
+    }
+
+    /// A session for calls that run by themselves under a profile.
+    pub(super) fn unattended(profile: Option<String>) -> Arc<Self> {
+        Arc::new(Self { id: next_id(), profile, unattended: true, ..Self::default() })
     }
 
     /// A session in which an app calls tools for a client: those that its rules and the client's profile allow.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Gateway,
-    errands::{Called, SMALL, bounded, failure, not_kept, unattended},
+    errands::{Called, SMALL, Unkept, bounded, failure, not_kept, unattended},
     session::Caller,
 };
 use crate::{
@@ -123,7 +123,7 @@ impl Gateway {
         if put.map_err(|error| not_kept(&error))?.is_none() {
             return Err(too_many());
         }
-        self.errands.asked_by(&id, &caller.session);
+        self.errands.asked_by(&owner, &id, &caller.session);
         let mut answer = json!({
             "watcher_id": id,
             "state": watch.state,
@@ -212,18 +212,18 @@ impl Gateway {
         let (record, watch) = self.watch_of(owner, id).await?;
         let taken = self.records.take(RecordKind::Watch, owner, &record.id).await;
         let taken = taken.map_err(|error| not_kept(&error))?;
-        self.errands.is_over(&record.id);
+        self.errands.is_over(owner, &record.id);
         let watch = taken.as_ref().and_then(read).unwrap_or(watch);
         Ok((record, watch))
     }
 
     /// Makes the check that is due.
-    pub(super) async fn check_watch(self: &Arc<Self>, record: Record) {
-        let Some(watch) = read(&record) else { return };
+    pub(super) async fn check_watch(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
+        let watch = read(&record).ok_or(Unkept::Unreadable)?;
         if watch.state != WatchState::Active {
             // Nothing is due of it.
-            let _ = self.records.change(Record { due_ms: None, ..record }).await;
-            return;
+            self.records.change(Record { due_ms: None, ..record }).await?;
+            return Ok(());
         }
         let caller = self.errand_caller(&record.owner, "watch");
         let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
@@ -232,9 +232,7 @@ impl Gateway {
             Err(fault) => self.finding(&watch, fault.to_result(), at_ms).await,
         };
         let elapsed_ms = millis(timer.elapsed());
-        if let Err(error) = self.took_check(&caller, record, &looked, at_ms, elapsed_ms).await {
-            tracing::warn!(%error, "a check of a watch is lost");
-        }
+        Ok(self.took_check(&caller, record, &looked, at_ms, elapsed_ms).await?)
     }
 
     /// Writes down what a check found, and posts the news. A watch that was stopped meanwhile has none; one that was paused
@@ -347,9 +345,6 @@ impl Gateway {
 
     /// Brings a watch nearer that is due later than its interval.
     pub(super) async fn pull_in_watch(&self, record: Record, now_ms: u64) -> Result<(), StoreError> {
-        if record.kind != RecordKind::Watch {
-            return Ok(());
-        }
         let nearer = read(&record).and_then(|watch| watch.pulled_in(record.due_ms?, now_ms));
         match nearer {
             // A change by another gateway, or by a check, sets its own time.

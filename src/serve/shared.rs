@@ -48,7 +48,7 @@ pub async fn serve_shared(
             if tokio::time::timeout(grace, count.wait_for(|count| *count > 0)).await.is_ok() {
                 continue;
             }
-            // A gateway of the other version does what is left.
+            // A gateway of the newer version, which is started below, does what is left.
             let is_replaced = clients.of_another_version.load(Ordering::Relaxed);
             if gateway.jobs.running() == 0 && (is_replaced || !gateway.has_errands().await) {
                 return;
@@ -56,14 +56,21 @@ pub async fn serve_shared(
             tokio::time::sleep(LOOK).await;
         }
     };
-    tokio::select! {
-        () = accept(&gateway, &listener, &clients, &tasks) => {}
-        () = left => tracing::info!("the last client has left; the shared gateway ends"),
-        () = stop => {}
+    let has_left = tokio::select! {
+        () = accept(&gateway, &listener, &clients, &tasks) => false,
+        () = left => true,
+        () = stop => false,
+    };
+    if has_left {
+        tracing::info!("the last client has left; the shared gateway ends");
     }
+    let has_successor = has_left && gateway.has_errands().await;
     // From now on, clients start the next gateway.
     drop(listener);
     drop(owner);
+    if has_successor && let Err(error) = shared::start_detached() {
+        tracing::warn!(%error, "what is left to run waits for the next client: no gateway of the newer version started");
+    }
     gateway.stop().await;
     tasks.close();
     let _ = tokio::time::timeout(GRACE, tasks.wait()).await;
@@ -105,7 +112,8 @@ impl ConnectedClient {
     }
 
     fn is_of(&self, version: &str) {
-        if version != env!("CARGO_PKG_VERSION") {
+        // The first versions did not say theirs.
+        if !version.is_empty() && version != env!("CARGO_PKG_VERSION") {
             self.0.of_another_version.store(true, Ordering::Relaxed);
         }
     }

@@ -167,6 +167,8 @@ fn jq_says_yes() {
         (json!("no"), true),
         (json!({}), true),
         (json!([0]), true),
+        (json!([false, true]), true),
+        (json!([false, null]), false),
         (json!(false), false),
         (json!(null), false),
         (json!([]), false),

@@ -12,7 +12,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use nonet::clock::Clock;
+use nonet::{clock::Clock, gateway::session::Caller};
 use serde_json::{Value, json};
 
 use crate::{
@@ -162,6 +162,82 @@ async fn a_reminder_comes_back_and_the_same_label_overwrites() {
         (&listed["schedules"][0]["runs"], &listed["schedules"][0]["next_run"]),
         (&json!(1), &told["next_run"])
     );
+}
+
+#[tokio::test]
+async fn a_clock_that_was_a_year_ahead_silences_nothing_for_a_year() {
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside = Setup::new().open_with_clock(&clock, state.path()).await;
+    let year = Duration::from_secs(365 * 86_400);
+    own(&inside, "remind", json!({ "when": "0 8 * * *", "message": "stand up" })).await;
+    clock.advance(year);
+    notice(&inside, "reminder").await;
+    clock.turn_back(year);
+    eventually("it is due in the present again", async || {
+        let listed = own(&inside, "schedule_list", json!({})).await;
+        let in_a_week = clock.unix_ms() + 7 * 86_400_000;
+        (ms(&listed["schedules"][0]["next_run"]) < in_a_week).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_run_during_which_the_clock_goes_back_is_made_once() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tools = json!([{ "name": "slow", "on": { "delay_ms": 1_500, "text": "done" } }]);
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let setup = setup.server("shop", json!({ "tools": tools, "call_log": log }));
+    let inside = setup.open_with_clock(&clock, state.path()).await;
+    let scheduled = own(&inside, "schedule", json!({ "when": "0 * * * *", "name": "shop.slow" })).await;
+    pass(&clock, &scheduled["next_run"]);
+    eventually("it runs", async || (!logged(&log).is_empty()).then_some(())).await;
+    clock.turn_back(Duration::from_secs(60));
+    let told = notice(&inside, "scheduled_run").await;
+    assert!(ms(&told["next_run"]) > ms(&scheduled["next_run"]), "{told}");
+    pass(&clock, &scheduled["next_run"]);
+    let listed = own(&inside, "schedule_list", json!({})).await;
+    assert_eq!((&listed["schedules"][0]["runs"], logged(&log).len()), (&json!(1), 1), "{listed}");
+}
+
+#[tokio::test]
+async fn a_notice_goes_to_its_owner_whatever_its_label() {
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let setup = Setup::new().toml("[profiles.a]\n[profiles.b]");
+    let inside = setup.open_with_clock(&clock, state.path()).await;
+    let (a, b) = (inside.under("a"), inside.under("b"));
+    let remind = async |caller: &Caller, when: &str, message: &str| {
+        let params = json!({ "when": when, "message": message, "label": "same" });
+        let call = json!({ "name": "gateway.remind", "params": params });
+        json_of(&inside.call_as(caller, "execute_tool", call).await)
+    };
+    let first = remind(&a, "in 5m", "of a").await;
+    remind(&b, "in 1h", "of b").await;
+    pass(&clock, &first["next_run"]);
+    let next =
+        async |caller: &Caller| notices_of(&inside.call_as(caller, "list_categories", json!({})).await);
+    let told = eventually("a is told", async || next(&a).await.pop()).await;
+    assert_eq!(told["message"], "of a");
+    assert_eq!(next(&b).await, [Value::Null; 0]);
+}
+
+#[tokio::test]
+async fn what_runs_by_itself_may_use_the_to_do_list_and_launches_nothing() {
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "buy" }] }));
+    let inside = setup.open_with_clock(&clock, state.path()).await;
+    let params = json!({ "when": "in 1h", "name": "gateway.task_create", "params": { "subject": "water" } });
+    let scheduled = own(&inside, "schedule", params).await;
+    pass(&clock, &scheduled["next_run"]);
+    let told = notice(&inside, "scheduled_run").await;
+    assert_eq!(told["success"], true, "{told}");
+    let launch =
+        json!({ "when": "in 1h", "name": "gateway.background_run", "params": { "name": "shop.buy" } });
+    assert_eq!(own(&inside, "schedule", launch).await["error"]["code"], "invalid_params");
+    // Its own notices are not a thing to watch.
+    let params = json!({ "name": "gateway.read_resource", "params": { "uri": "nonet://gateway/notices" } });
+    let refused = inside.execute("gateway.watch_start", params).await;
+    assert!(refused["isError"] == true && text_of(&refused).contains("cannot be read"), "{refused}");
 }
 
 #[tokio::test]
@@ -353,26 +429,38 @@ fn a_shared_gateway_stays_for_what_is_left_to_run() {
     assert_eq!(client.until_notice("scheduled_run")["job_id"], scheduled["job_id"]);
 }
 
-/// After an update, the gateway of the old version leaves what is left to the next one.
+/// After an update, the gateway of the old version leaves what is left to one that it starts.
 #[test]
-fn a_shared_gateway_of_another_version_does_not_stay() {
+fn a_shared_gateway_of_another_version_is_replaced() {
     let setup = Setup::new().gateway("shared = true\nshared_grace = '100ms'");
     let mut client = setup.server("shop", json!({ "tools": [{ "name": "buy" }] })).start();
     client.until_ready("shop");
-    schedule(&mut client, "in 1d");
+    let scheduled = schedule(&mut client, "in 1d");
     let folder = client.folder.path().join(".local/state/nonet/shared");
-    let sockets = || {
+    let files = |end: &str| {
         let entries = fs::read_dir(&folder).expect("readable").flatten().map(|entry| entry.path());
-        entries.filter(|path| path.extension().is_some_and(|end| end == "sock")).collect::<Vec<_>>()
+        entries.filter(|path| path.to_string_lossy().ends_with(end)).collect::<Vec<_>>()
     };
-    let mut newer = UnixStream::connect(&sockets()[0]).expect("it listens");
+    let starts = || {
+        let logs = files(".log").into_iter().map(|log| fs::read_to_string(log).expect("readable"));
+        logs.map(|log| log.matches("the shared gateway is ready").count()).sum::<usize>()
+    };
+    let mut newer = UnixStream::connect(&files(".sock")[0]).expect("it listens");
     newer.write_all(b"{\"version\":\"99.0.0\"}\n").expect("written");
-    let mut welcome = [0; 1];
-    newer.read_exact(&mut welcome).expect("it answers");
+    newer.read_exact(&mut [0]).expect("it answers");
     client.leave();
     client.ended();
+    assert_eq!(starts(), 1);
     drop(newer);
-    setup::eventually("it ends", || sockets().is_empty().then_some(()));
+    setup::eventually("another gateway is ready", || (starts() == 2).then_some(()));
+    let mut client = client.beside(&[]);
+    client.initialize("2025-06-18", json!({}));
+    let cancelled =
+        json_of(&client.execute("gateway.cancel_schedule", json!({ "job_id": scheduled["job_id"] })));
+    assert_eq!(cancelled["state"], "cancelled", "{cancelled}");
+    client.leave();
+    client.ended();
+    setup::eventually("nothing is left to run, so it ends", || files(".sock").is_empty().then_some(()));
 }
 
 #[tokio::test]
