@@ -79,6 +79,11 @@ impl KeptResults {
         self.selector.select(filter, json).await
     }
 
+    /// All outputs of a jq filter on JSON text.
+    pub async fn outputs(&self, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
+        self.selector.outputs(filter, json).await
+    }
+
     /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; else keeps it and returns a preview with
     /// its reference.
     pub async fn fit(&self, owner: &JobOwner, result: Value, size: usize, budget: usize) -> Value {

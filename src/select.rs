@@ -59,6 +59,12 @@ impl Selector {
 
     /// Runs a filter on JSON text. One output is the value itself, several are an array.
     pub async fn select(&self, filter: &str, json: String) -> Result<Value, SelectError> {
+        let mut outputs = self.outputs(filter, json).await?;
+        Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
+    }
+
+    /// Runs a filter on JSON text; all its outputs, in order.
+    pub async fn outputs(&self, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
         let outcome = match &self.executable {
             Some(executable) => tokio::time::timeout(TIME_LIMIT, in_child(executable, filter, json)).await,
             None => {
@@ -77,7 +83,7 @@ impl Selector {
     }
 }
 
-async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Value, SelectError> {
+async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
     let failed = |why: &str| SelectError::Failed(filter.into(), why.into());
     let broken = |error: io::Error| failed(&error.to_string());
     let mut child = tokio::process::Command::new(executable)
@@ -106,14 +112,14 @@ async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Value
 /// What the child writes.
 #[derive(serde::Serialize, serde::Deserialize)]
 enum FilterOutcome {
-    Value(Value),
+    Outputs(Vec<Value>),
     Error(SelectError),
 }
 
-impl From<FilterOutcome> for Result<Value, SelectError> {
+impl From<FilterOutcome> for Result<Vec<Value>, SelectError> {
     fn from(outcome: FilterOutcome) -> Self {
         match outcome {
-            FilterOutcome::Value(value) => Ok(value),
+            FilterOutcome::Outputs(outputs) => Ok(outputs),
             FilterOutcome::Error(error) => Err(error),
         }
     }
@@ -134,7 +140,7 @@ pub fn run_child(filter: &str) -> io::Result<()> {
     drop(text);
     let filter = filter.to_string();
     let work = std::thread::Builder::new().stack_size(STACK).spawn(move || match run(&filter, &value) {
-        Ok(value) => FilterOutcome::Value(value),
+        Ok(outputs) => FilterOutcome::Outputs(outputs),
         Err(error) => FilterOutcome::Error(error),
     })?;
     let outcome = work.join().map_err(|_| io::Error::other("the filter panicked"))?;
@@ -150,7 +156,7 @@ pub fn check(filter: &str) -> Result<(), SelectError> {
 
 type Program = jaq_core::compile::Filter<jaq_core::Native<data::JustLut<Val>>>;
 
-fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {
+fn run(filter: &str, value: &Value) -> Result<Vec<Value>, SelectError> {
     let failed = |why: String| SelectError::Failed(filter.into(), shorten(&why));
     let input = read::parse_single(value.to_string().as_bytes()).map_err(|e| failed(e.to_string()))?;
     let program = compile(filter)?;
@@ -163,7 +169,7 @@ fn run(filter: &str, value: &Value) -> Result<Value, SelectError> {
             return Err(failed(format!("it puts out more than {MAX_OUTPUTS} values")));
         }
     }
-    Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
+    Ok(outputs)
 }
 
 fn compile(filter: &str) -> Result<Program, SelectError> {
@@ -210,7 +216,7 @@ mod tests {
     fn check(filter: &str, expected: Result<Value, &str>) {
         let value = json!({"items": [{"n": 1, "t": "a"}, {"n": 2, "t": "b"}]});
         match (run(filter, &value), expected) {
-            (Ok(got), Ok(wanted)) => assert_eq!(got, wanted, "{filter}"),
+            (Ok(got), Ok(wanted)) => assert_eq!(json!(got), wanted, "{filter}"),
             (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
             (got, _) => panic!("{filter}: {got:?}"),
         }
@@ -218,11 +224,12 @@ mod tests {
 
     #[test]
     fn filters_run() {
-        check(".items[0].t", Ok(json!("a")));
+        check(".items[0].t", Ok(json!(["a"])));
         check(".items[].n", Ok(json!([1, 2])));
-        check("[.items[] | select(.n > 1) | .t]", Ok(json!(["b"])));
-        check(".items | length", Ok(json!(2)));
-        check(".items | map(.t | test(\"a\"))", Ok(json!([true, false])));
+        check("[.items[] | select(.n > 1) | .t]", Ok(json!([["b"]])));
+        check(".items | length", Ok(json!([2])));
+        check("empty", Ok(json!([])));
+        check(".items | map(.t | test(\"a\"))", Ok(json!([[true, false]])));
         check(".items[", Err("not a jq filter"));
         check("nosuch(1)", Err("not known"));
         check("env", Err("not available"));
@@ -230,6 +237,14 @@ mod tests {
         check("$ENV", Err("not a jq filter"));
         check(".items.t", Err("failed"));
         check("range(100000)", Err("more than"));
+    }
+
+    #[tokio::test]
+    async fn one_output_is_the_value_itself() {
+        for (filter, expected) in [(".[0]", json!([1])), (".[]", json!([[1], 2])), ("empty", json!([]))] {
+            let got = Selector::default().select(filter, "[[1],2]".into()).await;
+            assert_eq!(got, Ok(expected), "{filter}");
+        }
     }
 
     #[test]

@@ -104,7 +104,12 @@ pub trait Records: Debug + Send + Sync {
     fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool>;
 
     /// Removes a record and returns it. Of several callers one gets it.
+    ///
+    /// A parked record has parts: records of its kind whose owner is its id. They are taken or dropped with it.
     fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
+
+    /// Removes the records of an owner that were put before a time. Returns how many.
+    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize>;
 
     /// The records that are due at `now_ms` and that this gateway holds, the earliest first. Takes over records of gateways
     /// that have ended. A record stays due until it is changed.

@@ -228,8 +228,8 @@ pub(super) struct StepTable {
     /// Steps that must be done before this one. A template or a `when` that names a step waits for it anyway.
     #[schemars(example = json!(["step1"]))]
     pub after: Vec<String>,
-    /// A jq filter over `{input, steps}`. Does it give `false`, `null`, an empty list or nothing, the step is skipped, and its
-    /// value is `null`. `.steps` has the steps that this one waits for.
+    /// A jq filter over `{input, steps}`. Does it give only `false`, `null` and empty lists, or nothing, the step is skipped, and
+    /// its value is `null`. `.steps` has the steps that this one waits for.
     #[schemars(extend("format" = "jq-filter"), example = &".steps.step1.total > 0")]
     pub when: Option<String>,
     /// A template of a list: the step is done for each item, `{{item}}` at `{{index}}` (from 0), and its value is the list of the

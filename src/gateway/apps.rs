@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     call::{Begun, in_text, text_result},
+    graph::Log,
     interrupt::Interrupt,
     run::{self, Run},
     session::Caller,
@@ -47,6 +48,9 @@ pub struct AppArguments {
     token: Option<String>,
     #[serde(skip)]
     answer: Option<Value>,
+    /// The journal of the step that calls it.
+    #[serde(skip)]
+    log: Option<Log>,
 }
 
 impl AppArguments {
@@ -62,9 +66,9 @@ impl AppArguments {
     }
 
     /// What a step of a workflow calls. Without a limit, that of its workflow counts.
-    pub(super) fn of_step(app: &str, input: Value, timeout: Option<Duration>) -> Self {
+    pub(super) fn of_step(app: &str, input: Value, timeout: Option<Duration>, log: Option<Log>) -> Self {
         let timeout = millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000);
-        Self { app_id: Some(app.into()), input, timeout: Some(timeout), ..Self::default() }
+        Self { app_id: Some(app.into()), input, timeout: Some(timeout), log, ..Self::default() }
     }
 }
 
@@ -74,6 +78,7 @@ struct AppRun {
     input: Value,
     began: Instant,
     timeout: Duration,
+    log: Option<Log>,
 }
 
 /// An app in the list of apps.
@@ -169,7 +174,7 @@ impl Gateway {
         };
         let asked = arguments.timeout.map(Duration::from_secs).or(app.timeout);
         let timeout = asked.unwrap_or(TIMEOUT).clamp(Duration::from_secs(1), MAX_TIMEOUT);
-        let run = AppRun { id: id.clone(), input, began: Instant::now(), timeout };
+        let run = AppRun { id: id.clone(), input, began: Instant::now(), timeout, log: arguments.log };
         match &app.kind {
             AppKind::Tool { tool } => self.call_tool_app(caller, run, tool).await,
             AppKind::Workflow { steps, output } => {

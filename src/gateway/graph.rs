@@ -4,11 +4,12 @@
 
 mod action;
 mod each;
+mod journal;
 mod limit;
 mod report;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
     action::{ActionResult, unknown},
+    journal::{Journal, Log, digest, place},
     limit::Limit,
     report::SoFar,
 };
@@ -74,13 +76,10 @@ pub(super) struct PlanRun<'a> {
     pub limit: Option<&'a Limit>,
     /// Is kept up to date with each end.
     pub so_far: &'a SoFar,
-    /// Writes down each end before anything else comes of it.
-    pub journal: Option<&'a dyn Journal>,
-}
-
-/// What keeps the ends of calls beyond the life of the process.
-pub(super) trait Journal: Send + Sync {
-    fn ended<'a>(&'a self, call: &'a PlannedCall, one: &'a ActionResult) -> BoxFuture<'a, ()>;
+    /// Keeps each end before anything else comes of it.
+    pub log: Option<Log>,
+    /// The calls whose values are needed after them.
+    pub needed: BTreeSet<usize>,
 }
 
 /// What came of a run.
@@ -89,6 +88,8 @@ pub(super) struct Ran {
     pub results: Vec<Option<ActionResult>>,
     /// The call that waits for the user.
     pub open: Option<usize>,
+    /// The call that failed first: what the rest was held back for.
+    pub failed: Option<usize>,
 }
 
 /// What all calls of one run have in common.
@@ -106,7 +107,15 @@ struct Common<'a> {
     /// The calls that may be in flight.
     slots: Semaphore,
     limit: Option<&'a Limit>,
-    journal: Option<&'a dyn Journal>,
+    log: Option<Log>,
+    needed: BTreeSet<usize>,
+}
+
+impl Common<'_> {
+    /// The journal of one call.
+    fn log_of(&self, at: usize) -> Option<Log> {
+        Some(self.log.as_ref()?.part(self.plan.calls()[at].id.as_str()))
+    }
 }
 
 /// Calls that a schedule decides on.
@@ -166,9 +175,18 @@ struct Ends<'a> {
     common: &'a Common<'a>,
     results: Vec<Option<ActionResult>>,
     values: Values,
+    /// The first call that ran and failed.
+    failed: Option<usize>,
 }
 
 impl Ends<'_> {
+    /// Takes a call that was not held back.
+    fn ran(&mut self, at: usize, outcome: CallOutcome) {
+        if outcome == CallOutcome::Failed && !self.common.plan.calls()[at].optional {
+            self.failed.get_or_insert(at);
+        }
+    }
+
     fn add(&mut self, at: usize, one: ActionResult) {
         let plan = self.common.plan;
         let call = &plan.calls()[at];
@@ -192,9 +210,7 @@ impl<'a> Calls<'a> for Ends<'a> {
         let (gateway, common, values) = (self.gateway, self.common, self.values.clone());
         Box::pin(async move {
             let one = gateway.run_action(common, at, values).await;
-            if let Some(journal) = common.journal.filter(|_| one.open.is_none()) {
-                journal.ended(&common.plan.calls()[at], &one).await;
-            }
+            gateway.log_end(common.log_of(at).as_ref(), &one, common.needed.contains(&at)).await;
             one
         })
     }
@@ -202,6 +218,7 @@ impl<'a> Calls<'a> for Ends<'a> {
     fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome {
         let one = one.unwrap_or_else(|| ActionResult::panicked(&self.common.plan.calls()[at]));
         let outcome = one.outcome();
+        self.ran(at, outcome);
         self.add(at, one);
         outcome
     }
@@ -256,7 +273,8 @@ impl Gateway {
                 cancel,
                 limit: None,
                 so_far: &so_far,
-                journal: None,
+                log: None,
+                needed: BTreeSet::new(),
             };
             let ran = gateway.run_plan(&own, run).await;
             let elapsed = began.elapsed();
@@ -268,7 +286,8 @@ impl Gateway {
 
     /// Runs a plan.
     pub(super) async fn run_plan(self: &Arc<Self>, caller: &Caller, run: PlanRun<'_>) -> Ran {
-        let PlanRun { plan, given, before, concurrency, fail_fast, cancel, limit, so_far, journal } = run;
+        let PlanRun { plan, given, mut before, concurrency, fail_fast, cancel, limit, so_far, log, needed } =
+            run;
         let quiet = |unasked| Caller {
             unasked,
             as_task: AsTask::Never,
@@ -288,19 +307,31 @@ impl Gateway {
             halt: halt.clone(),
             slots,
             limit,
-            journal,
+            log,
+            needed,
         };
-        let mut ends =
-            Ends { gateway: self, common: &common, results: vec![None; plan.calls().len()], values: given };
+        for at in 0..plan.calls().len() {
+            if before.iter().all(|(ended, _)| *ended != at) {
+                before.extend(common.log_of(at).and_then(|log| log.before()).map(|one| (at, one)));
+            }
+        }
+        let mut ends = Ends {
+            gateway: self,
+            common: &common,
+            results: vec![None; plan.calls().len()],
+            values: given,
+            failed: None,
+        };
         let ended: Vec<(usize, CallOutcome)> = before.iter().map(|(at, one)| (*at, one.outcome())).collect();
         for (at, one) in before {
+            ends.ran(at, one.outcome());
             ends.add(at, one);
         }
         let gate = self.gate(&caller.session);
         let lanes = plan.calls().iter().map(|call| lane(&gate, call)).collect();
         let schedule = Schedule::resumed(plan, Pace { concurrency, fail_fast, lanes }, &ended);
         let open = drive(schedule, &mut ends, cancel.cancelled(), &halt).await;
-        Ran { results: ends.results, open }
+        Ran { results: ends.results, open, failed: ends.failed }
     }
 }
 

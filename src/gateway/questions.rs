@@ -82,7 +82,7 @@ pub struct AskArguments {
     allow_multiple: bool,
     form: Option<Value>,
     default: Option<Value>,
-    timeout: Option<u64>,
+    pub(super) timeout: Option<u64>,
     pub(super) token: Option<String>,
     pub(super) answer: Option<Value>,
 }

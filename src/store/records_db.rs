@@ -191,6 +191,21 @@ impl RecordsDb {
         })
     }
 
+    /// See [`Records::drop_old`](super::Records::drop_old).
+    pub fn drop_old(&self, kind: RecordKind, owner: &str, before_ms: u64) -> Result<usize, StoreError> {
+        self.database.write(|transaction| {
+            let old = "SELECT id FROM records WHERE kind = ?1 AND owner = ?2 AND put_ms < ?3";
+            let mut statement = transaction.prepare(old)?;
+            let rows =
+                statement.query_map(params![kind.as_str(), owner, sql(before_ms)], |row| row.get(0))?;
+            let old: Vec<String> = rows.collect::<Result<_, _>>()?;
+            for id in &old {
+                remove(transaction, kind, owner, id)?;
+            }
+            Ok(old.len())
+        })
+    }
+
     /// See [`Records::due`](super::Records::due).
     pub fn due(&self, now_ms: u64) -> Result<Vec<Record>, StoreError> {
         let due = format!(
@@ -372,6 +387,10 @@ fn one(connection: &Connection, kind: RecordKind, owner: &str, id: &str) -> rusq
 }
 
 fn remove(transaction: &Transaction, kind: RecordKind, owner: &str, id: &str) -> rusqlite::Result<usize> {
+    if kind == RecordKind::Parked {
+        let parts = "DELETE FROM records WHERE kind = ?1 AND owner = ?2";
+        transaction.prepare(parts)?.execute([kind.as_str(), id])?;
+    }
     let remove = "DELETE FROM records WHERE kind = ?1 AND owner = ?2 AND id = ?3";
     transaction.prepare(remove)?.execute([kind.as_str(), owner, id])
 }

@@ -205,6 +205,16 @@ impl Records for SqliteStore {
         })
     }
 
+    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize> {
+        let owner = owner.to_owned();
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(0);
+            }
+            self.with_records(move |db| db.drop_old(kind, &owner, before_ms)).await
+        })
+    }
+
     fn due(&self, now_ms: u64) -> Stored<'_, Vec<Record>> {
         Box::pin(async move {
             if !self.has_records() {

@@ -24,7 +24,7 @@ pub struct PlannedCall {
     /// Calls that must have ended before.
     #[serde(default)]
     pub after: Vec<String>,
-    /// A jq filter over `{input, steps}`: if it gives nothing true, the call is skipped.
+    /// A jq filter over `{input, steps}`: if none of its outputs is true, the call is skipped.
     pub when: Option<String>,
     /// A template of an array: the call is made for each of its items, and its value is the array of their values.
     pub for_each: Option<Value>,
@@ -151,9 +151,11 @@ pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<F
             None => drop(places.insert(node.id, second)),
         }
     }
-    let mut all = Vec::new();
-    for (at, node) in nodes.iter().enumerate() {
-        let (used, read) = (node.used(), node.when.map(StepsRead::of).unwrap_or_default());
+    let mut all: Vec<BTreeSet<usize>> = Vec::new();
+    let reads: Vec<StepsRead> =
+        nodes.iter().map(|node| node.when.map(StepsRead::of).unwrap_or_default()).collect();
+    for (at, (node, read)) in nodes.iter().zip(&reads).enumerate() {
+        let used = node.used();
         let used = used.iter().map(String::as_str).filter(|name| !given.contains(name));
         let read = read.named.iter().map(String::as_str);
         let names: BTreeSet<&str> = node.after.iter().copied().chain(used).chain(read).collect();
@@ -165,11 +167,30 @@ pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<F
             known: places.keys().copied().collect::<Vec<_>>().join(", "),
         }));
     }
+    for (at, read) in reads.iter().enumerate() {
+        for need in read.perhaps.iter().filter_map(|name| places.get(name.as_str()).copied()) {
+            // What needs this call itself cannot be meant.
+            if !reaches(&all, need, at) {
+                all[at].insert(need);
+            }
+        }
+    }
     flaws.extend(cycle(&all).map(|calls| {
         let path: Vec<&str> = calls.iter().chain(calls.first()).map(|at| nodes[*at].id).collect();
         Flaw::Cycle { path: path.join(" -> "), calls }
     }));
     (all, flaws)
+}
+
+/// Whether a call needs another one, or is that one.
+fn reaches(needs: &[BTreeSet<usize>], from: usize, to: usize) -> bool {
+    let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
+    while let Some(at) = left.pop() {
+        if seen.insert(at) {
+            left.extend(&needs[at]);
+        }
+    }
+    seen.contains(&to)
 }
 
 /// A cycle, if there is one.
@@ -220,7 +241,7 @@ impl Plan {
         for (node, needs) in std::iter::zip(&nodes, &needs) {
             let (names, steps) = (node.used(), node.when.map(StepsRead::of).unwrap_or_default());
             used.extend(needs.iter().filter(|need| names.contains(nodes[**need].id)));
-            read.extend(needs.iter().filter(|need| steps.all || steps.named.contains(nodes[**need].id)));
+            read.extend(needs.iter().filter(|need| steps.reads(nodes[**need].id)));
         }
         Ok(Self { calls, needs, used, read })
     }

@@ -202,6 +202,20 @@ fn what_a_when_names_is_waited_for() {
 }
 
 #[test]
+fn what_a_when_may_name_is_waited_for_if_there_is_such_a_call() {
+    let plan = plan(json!([
+        {"id": "rows", "name": "x", "when": "[.input.rows[] | select(.steps.done or .steps.late)] | length > 0"},
+        {"id": "late", "name": "x", "params": {"p": "{{rows}}"}},
+        {"id": "c", "name": "x", "when": ". as {$steps} | $steps.rows.n > 1"},
+        {"id": "d", "name": "x", "when": "getpath([\"steps\", \"c\"])"},
+    ]))
+    .unwrap();
+    let needs: Vec<Vec<usize>> = (0..4).map(|at| plan.needs(at).iter().copied().collect()).collect();
+    assert_eq!(needs, [vec![], vec![0], vec![0], vec![2]]);
+    assert!((0..4).all(|at| plan.is_seen(at) == (at == 0 || at == 2)));
+}
+
+#[test]
 fn an_item_is_known_only_where_there_are_items() {
     let calls = |for_each: Option<&str>| {
         plan(json!([

@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, sync::LazyLock};
 
 use regex::Regex;
 
-/// A path into `.steps`, a text, or a comment. Texts and comments come first, so that no path is found in them.
+/// A path into `.steps`, a text, a comment, and what says where the path is. Texts and comments come first, so that no path is
+/// found in them.
 static PARTS: LazyLock<Regex> = LazyLock::new(|| {
     let parts = r#"(?x)
         (?P<path> \.\s*(?: steps\b | "steps" | \[\s*"steps"\s*\] )
@@ -12,15 +13,30 @@ static PARTS: LazyLock<Regex> = LazyLock::new(|| {
               | \s*\.\s*(?P<plain>[A-Za-z_][A-Za-z0-9_]*)
               | \s*\.\s*"(?P<quoted>(?:[^"\\]|\\.)*)" )? )
         | (?P<text> "(?:[^"\\]|\\.)*" )
-        | \#[^\n]*"#;
+        | \#[^\n]*
+        | (?P<word> [A-Za-z_][A-Za-z0-9_]* )
+        | (?P<open> [(\[{] )
+        | (?P<close> [)\]}] )
+        | (?P<pipe> \| )"#;
     Regex::new(parts).expect("the pattern is constant")
 });
+
+/// A path of another value, and one of a variable or of something in parentheses.
+static OTHER: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"(?P<unclear>\$[A-Za-z_][A-Za-z0-9_]*|[)}])$|[\w\]"?]$"#).expect("the pattern is constant")
+});
+
+/// Words before a parenthesis that do not make it the argument of a function.
+const KEYWORDS: [&str; 8] = ["and", "or", "if", "then", "elif", "else", "reduce", "foreach"];
 
 /// The steps that a filter reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepsRead {
     /// Those that it names: `.steps.ID`, `.steps["ID"]` and `.steps."ID"`.
     pub named: BTreeSet<String>,
+    /// Those that it may name: behind a pipe or inside of a function, where `.` is another value; and all its words if it
+    /// reads `.steps` as a whole. Names that no step has mean something else.
+    pub perhaps: BTreeSet<String>,
     /// Whether it reads `.steps` without a name: then it reads whatever its own step waits for.
     pub all: bool,
 }
@@ -28,30 +44,65 @@ pub struct StepsRead {
 impl StepsRead {
     /// What a filter reads.
     pub fn of(filter: &str) -> Self {
-        let mut read = Self::default();
-        read.add(filter);
+        let (mut read, mut words) = (Self::default(), BTreeSet::new());
+        read.add(filter, false, &mut words);
+        if read.all {
+            read.perhaps.append(&mut words);
+        }
         read
     }
 
-    fn add(&mut self, filter: &str) {
+    /// Whether it may read this step.
+    pub fn reads(&self, id: &str) -> bool {
+        self.all || self.named.contains(id) || self.perhaps.contains(id)
+    }
+
+    /// Takes in a filter, or a part of one where it is `unclear` what `.` is.
+    fn add(&mut self, filter: &str, mut unclear: bool, words: &mut BTreeSet<String>) {
+        let mut around = Vec::new();
         for found in PARTS.captures_iter(filter) {
             if let Some(text) = found.name("text") {
+                let text = text.as_str().trim_matches('"');
                 // `\(...)` in a text is a filter again.
-                if let Some((_, inside)) = text.as_str().split_once("\\(") {
-                    self.add(inside.trim_end_matches('"'));
+                if let Some((_, inside)) = text.split_once("\\(") {
+                    self.add(inside, unclear, words);
                 }
-            } else if let Some(path) = found.name("path")
-                // `.input.steps` is another path.
-                && !filter[..path.start()].ends_with(|c: char| c.is_alphanumeric() || "_]\"?".contains(c))
-            {
+                self.word(text, words);
+            } else if let Some(path) = found.name("path") {
                 let name = ["indexed", "plain", "quoted"].iter().find_map(|kind| found.name(kind));
-                match name {
-                    Some(name) => drop(self.named.insert(name.as_str().into())),
-                    None => self.all = true,
+                let other = OTHER.captures(&filter[..path.start()]);
+                let is_unclear = other.as_ref().map(|other| other.name("unclear").is_some());
+                match (name.map(|name| name.as_str().to_string()), is_unclear) {
+                    // `.input.steps` is another path.
+                    (_, Some(false)) => {}
+                    (None, _) => self.all = true,
+                    (Some(name), None) if !unclear => drop(self.named.insert(name)),
+                    (Some(name), _) => drop(self.perhaps.insert(name)),
                 }
+            } else if let Some(word) = found.name("word") {
+                self.word(word.as_str(), words);
+            } else if let Some(open) = found.name("open") {
+                around.push(unclear);
+                unclear |= open.as_str() == "(" && is_function(&filter[..open.start()]);
+            } else if found.name("close").is_some() {
+                unclear = around.pop().unwrap_or(unclear);
+            } else {
+                unclear |= found.name("pipe").is_some();
             }
         }
     }
+
+    fn word(&mut self, word: &str, words: &mut BTreeSet<String>) {
+        self.all |= word == "steps";
+        words.insert(word.into());
+    }
+}
+
+/// Whether a parenthesis after this holds the arguments of a function.
+fn is_function(before: &str) -> bool {
+    let before = before.trim_end();
+    let word = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+    !word.is_empty() && !KEYWORDS.contains(&word)
 }
 
 #[cfg(test)]
@@ -66,7 +117,7 @@ mod tests {
             assert_eq!(read.all, all, "{filter}");
         };
         check(".steps.a", &["a"], false);
-        check(".steps.a.rows | length > 0 and (.steps[\"b-c\"].n == 1)", &["a", "b-c"], false);
+        check("(.steps.a.rows | length > 0) and (.steps[\"b-c\"].n == 1)", &["a", "b-c"], false);
         check(
             ".steps.\"d e\"[0], .[\"steps\"].f, .\"steps\".g, .steps.[\"h\"]",
             &["d e", "f", "g", "h"],
@@ -75,8 +126,31 @@ mod tests {
         check(".steps | length", &[], true);
         check("[.steps[]] | any(. == null)", &[], true);
         check(".input.steps_taken > 3 or .input.steps.x", &[], false);
-        check(". as {$steps} | true", &[], false);
+        check("(.steps.a | length) > 1 or (.steps.b > 2)", &["a", "b"], false);
         check(".input.a == \".steps.x\" # .steps.y", &[], false);
         check("\"n: \\(.steps.a)\" == .input.n", &["a"], false);
+    }
+
+    #[test]
+    fn steps_are_found_where_the_filter_may_mean_something_else() {
+        let check = |filter: &str, named: &[&str], known: &[&str], all: bool| {
+            let read = StepsRead::of(filter);
+            assert_eq!(read.named.iter().map(String::as_str).collect::<Vec<_>>(), named, "{filter}");
+            let perhaps = known.iter().all(|id| read.perhaps.contains(*id));
+            assert!(perhaps && (all || read.perhaps.len() == known.len()), "{filter}: {:?}", read.perhaps);
+            assert_eq!(read.all, all, "{filter}");
+        };
+        check("[.input.rows[] | select(.steps.done)]", &[], &["done"], false);
+        check("any(.input.rows[]; .steps.done) and .steps.a", &["a"], &["done"], false);
+        check(". as $all | $all.steps.a", &[], &["a"], false);
+        check("(.).steps.a", &[], &["a"], false);
+        check(". as {$steps} | $steps.a.n > 1", &[], &["a"], true);
+        check("getpath([\"steps\", \"a\"])", &[], &["a"], true);
+        check("{steps} | .steps.b", &[], &["b"], true);
+        check("to_entries[] | select(.key == \"steps\")", &[], &[], true);
+        // Nothing here panics.
+        for filter in ["))]} .steps.a", "((([{", "\"\\(", "\"", "\"\\(\"\\(", ".steps[\"", "é(.steps)"] {
+            StepsRead::of(filter);
+        }
     }
 }

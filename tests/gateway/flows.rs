@@ -72,6 +72,30 @@ when = "empty"
 }
 
 #[tokio::test]
+async fn a_condition_with_several_outputs_holds_if_one_of_them_is_true() {
+    let apps = r#"
+[apps.any]
+steps = [{ tool = "shop.say", params = { ran = true }, when = ".input[] | .ok" }]
+[apps.list]
+steps = [{ tool = "shop.say", params = { ran = true }, when = "[.input[] | select(.steps.done)]" }]
+"#;
+    let inside = shop().toml(apps).open().await;
+    for (id, input, runs) in [
+        ("any", json!([{ "ok": false }, { "ok": false }]), false),
+        ("any", json!([{ "ok": false }, {}]), false),
+        ("any", json!([{ "ok": false }, { "ok": true }]), true),
+        ("any", json!([{ "ok": [] }]), false),
+        ("any", json!([]), false),
+        // `.steps` of a row.
+        ("list", json!([{ "steps": { "done": true } }]), true),
+        ("list", json!([{ "steps": {} }]), false),
+    ] {
+        let told = app(&inside, id, input.clone()).await;
+        assert_eq!(told["skipped"].is_null(), runs, "{id} {input}: {told}");
+    }
+}
+
+#[tokio::test]
 async fn a_condition_that_fails_is_a_fault_of_its_step() {
     let apps = r#"
 [apps.odd]
@@ -376,14 +400,36 @@ fn an_app_that_asked_goes_on_after_the_gateway_was_killed() {
     answered_after(killed, "ask_user");
 }
 
-#[test]
-fn an_app_whose_gateway_was_killed_after_the_answer_goes_on_where_it_was() {
+/// Answers the question of the app `send`, kills the gateway at the call of the shop with this number, which must hang, and goes
+/// on with other tools. Returns the answer, and what the shop was called with.
+fn killed_at_call(number: usize, app: &str, tools: Value, later: Value) -> (Value, Vec<Value>) {
     let setup = Setup::new();
     let log = setup.path("calls");
-    let script = |slow: Value| {
-        let tools = json!([{ "name": "say" }, { "name": "slow", "on": slow }]);
-        json!({ "tools": tools, "call_log": log })
-    };
+    let script = |tools: Value| json!({ "tools": tools, "call_log": log });
+    let mut client = setup.server("shop", script(tools)).toml(app).start();
+    client.until_ready("shop");
+    let token = client.answer("call_app", json!({ "app_id": "send" }))["token"].clone();
+    client.begin_call("ask_user", json!({ "token": token, "answer": "Ada" }));
+    eventually("the last call runs", || (logged(&log).len() == number).then_some(()));
+    let late = json!({ "name": "ask_user", "arguments": { "token": token, "answer": "Bob" } });
+    let fault = json_of(&client.request("tools/call", late)["result"]);
+    assert!(
+        fault["error"]["message"].as_str().is_some_and(|text| text.contains("goes on with it")),
+        "{fault}"
+    );
+
+    let file = client.folder.path().join("shop.script.json");
+    std::fs::write(&file, script(later).to_string()).expect("it can be written");
+    let mut client = killed(client);
+    client.initialize("2025-06-18", json!({}));
+    client.until_ready("shop");
+    // The answer that was taken counts.
+    let told = client.answer("ask_user", json!({ "token": token, "answer": "Bob" }));
+    (told, logged(&log).iter().map(|line| line["params"].clone()).collect())
+}
+
+#[test]
+fn an_app_whose_gateway_was_killed_after_the_answer_goes_on_where_it_was() {
     let app = r#"
 [apps.send]
 output = "{{first.to}}, {{last}}"
@@ -393,28 +439,143 @@ steps = [
     { id = "last", tool = "shop.slow", after = ["first"] },
 ]
 "#;
-    let mut client = setup.server("shop", script(json!({ "hang": true }))).toml(app).start();
-    client.until_ready("shop");
-    let token = client.answer("call_app", json!({ "app_id": "send" }))["token"].clone();
-    client.begin_call("ask_user", json!({ "token": token, "answer": "Ada" }));
-    eventually("the last step runs", || (logged(&log).len() == 2).then_some(()));
-    let late = json!({ "name": "ask_user", "arguments": { "token": token, "answer": "Bob" } });
-    let fault = json_of(&client.request("tools/call", late)["result"]);
-    assert!(
-        fault["error"]["message"].as_str().is_some_and(|text| text.contains("goes on with it")),
-        "{fault}"
-    );
-
-    let file = client.folder.path().join("shop.script.json");
-    std::fs::write(&file, script(json!({ "text": "sent" })).to_string()).expect("it can be written");
-    let mut client = killed(client);
-    client.initialize("2025-06-18", json!({}));
-    client.until_ready("shop");
-    // The answer that was taken counts.
-    let told = client.answer("ask_user", json!({ "token": token, "answer": "Bob" }));
+    let tools = |slow: Value| json!([{ "name": "say" }, { "name": "slow", "on": slow }]);
+    let (told, calls) =
+        killed_at_call(2, app, tools(json!({ "hang": true })), tools(json!({ "text": "sent" })));
     assert_eq!((&told["output"], &told["tool_calls"]), (&json!("Ada, sent"), &json!(2)), "{told}");
-    let calls: Vec<Value> = logged(&log).iter().map(|line| line["params"]["name"].clone()).collect();
+    let calls: Vec<&Value> = calls.iter().map(|call| &call["name"]).collect();
     assert_eq!(calls, ["say", "slow", "slow"], "what had ended did not run again");
+}
+
+#[test]
+fn items_that_had_ended_are_not_done_again_after_a_kill() {
+    let app = r#"
+[apps.send]
+steps = [
+    { id = "who", ask = { question = "By whom?" } },
+    { id = "all", tool = "shop.say", for_each = ["a", "b", "c", "d"], params = { to = "{{item}}", by = "{{who.answer}}" } },
+]
+"#;
+    let tools = |on: Value| json!([{ "name": "say", "on": on }]);
+    let first = tools(json!([{ "text": "one" }, { "text": "two" }, { "hang": true }]));
+    let (told, calls) = killed_at_call(3, app, first, tools(json!({ "text": "later" })));
+    assert_eq!(
+        (&told["output"], &told["tool_calls"]),
+        (&json!(["one", "two", "later", "later"]), &json!(4)),
+        "{told}"
+    );
+    let calls: Vec<&Value> = calls.iter().map(|call| &call["arguments"]["to"]).collect();
+    assert_eq!(calls, ["a", "b", "c", "c", "d"], "what had ended did not run again");
+}
+
+#[test]
+fn steps_of_an_inner_app_that_had_ended_do_not_run_again_after_a_kill() {
+    let app = r#"
+[apps.send]
+output = "{{all}}"
+steps = [
+    { id = "who", ask = { question = "By whom?" } },
+    { id = "all", app = "inner", after = ["who"], for_each = ["a", "b"], max_concurrency = 1, input = { to = "{{item}}" } },
+]
+[apps.inner]
+output = "{{write.to}}: {{send}}"
+steps = [
+    { id = "write", tool = "shop.write", params = { to = "{{input.to}}" } },
+    { id = "send", tool = "shop.send", after = ["write"] },
+]
+"#;
+    let tools = |on: Value| json!([{ "name": "write" }, { "name": "send", "on": on }]);
+    let first = tools(json!([{ "text": "sent" }, { "hang": true }]));
+    let (told, calls) = killed_at_call(4, app, first, tools(json!({ "text": "sent later" })));
+    assert_eq!(
+        (&told["output"], &told["tool_calls"]),
+        (&json!(["a: sent", "b: sent later"]), &json!(4)),
+        "{told}"
+    );
+    let calls: Vec<&Value> = calls.iter().map(|call| &call["name"]).collect();
+    assert_eq!(calls, ["write", "send", "write", "send", "send"], "what had ended did not run again");
+}
+
+#[tokio::test]
+async fn an_app_that_is_cancelled_after_the_answer_goes_on_by_the_same_token() {
+    let app = r#"
+[apps.send]
+output = "{{first.to}}, {{last}}"
+steps = [
+    { id = "ok", ask = { question = "To whom?" } },
+    { id = "first", tool = "shop.say", params = { to = "{{ok.answer}}" } },
+    { id = "last", tool = "shop.slow", after = ["first"] },
+]
+"#;
+    let setup = Setup::new().toml(app);
+    let log = setup.path("calls");
+    let tools = json!([{ "name": "say" }, { "name": "slow", "on": [{ "hang": true }, { "text": "sent" }] }]);
+    let inside = setup.server("shop", json!({ "tools": tools, "call_log": log })).open().await;
+    let asked = self::app(&inside, "send", Value::Null).await;
+    let caller = nonet::gateway::session::Caller { cancel: Default::default(), ..inside.caller.clone() };
+    let answer = |said: &str| json!({ "token": asked["token"], "answer": said });
+    let cancelled = async {
+        crate::inside::eventually("the last step runs", async || {
+            logged(&log).iter().any(|line| line["params"]["name"] == "slow").then_some(())
+        })
+        .await;
+        caller.cancel.cancel();
+    };
+    let (told, ()) = tokio::join!(inside.call_as(&caller, "ask_user", answer("Ada")), cancelled);
+    assert_eq!(json_of(&told)["error"]["code"], "cancelled", "{told}");
+    let told = inside.answer("ask_user", answer("Bob")).await;
+    assert_eq!((&told["output"], &told["tool_calls"]), (&json!("Ada, sent"), &json!(2)), "{told}");
+    assert_eq!(inside.fault("ask_user", answer("Bob")).await["code"], "not_found");
+}
+
+#[tokio::test]
+async fn an_answer_after_the_time_of_its_question_is_too_late() {
+    let app = r#"
+[apps.soon]
+steps = [{ id = "ok", timeout = "1s", ask = { question = "Now?" } }, { tool = "shop.say", after = ["ok"] }]
+"#;
+    let inside = shop().toml(app).open().await;
+    let asked = self::app(&inside, "soon", Value::Null).await;
+    assert_eq!(asked["status"], "needs_user", "{asked}");
+    let token = json!({ "token": asked["token"] });
+    let told = crate::inside::eventually("the time is over", async || {
+        let told = inside.answer("ask_user", token.clone()).await;
+        (told["status"] != "needs_user").then_some(told)
+    })
+    .await;
+    assert_eq!(told, json!({ "app_id": "soon", "step": "ok", "tool_calls": 0, "status": "timed_out" }));
+}
+
+#[tokio::test]
+async fn the_step_that_failed_is_named_and_not_one_that_was_held_back() {
+    let apps = r#"
+[apps.no]
+steps = [{ id = "sent", tool = "shop.say", after = ["ok"] }, { id = "ok", ask = { question = "Send?", choices = ["yes", "later"] } }]
+[apps.fails]
+steps = [{ id = "sent", tool = "shop.say", after = ["draft"] }, { id = "draft", tool = "shop.fail" }]
+[apps.slow]
+steps = [{ id = "sent", tool = "shop.say", after = ["draft"] }, { id = "draft", tool = "hang.hang", timeout = "100ms" }]
+[apps.late]
+timeout = "1s"
+steps = [{ id = "sent", tool = "shop.say", after = ["draft"] }, { id = "draft", tool = "hang.hang" }]
+"#;
+    let hang = json!({ "tools": [{ "name": "hang", "on": { "hang": true } }] });
+    let inside = shop().server("hang", hang).toml(apps).open().await;
+    let asked = app(&inside, "no", Value::Null).await;
+    let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": "no" })).await;
+    assert_eq!(told, json!({ "app_id": "no", "step": "ok", "tool_calls": 0, "status": "denied" }));
+    let limit = "The limit of the whole app is 1s";
+    for (id, code, part, is_over) in [
+        ("fails", "upstream_error", "out of order", false),
+        ("slow", "timeout", "did not answer within", false),
+        ("late", "timeout", limit, true),
+    ] {
+        let fault = inside.fault("call_app", json!({ "app_id": id })).await;
+        let message = fault["message"].as_str().unwrap_or_default();
+        assert_eq!(fault["code"], code, "{fault}");
+        assert!(message.contains("at the step `draft`") && message.contains(part), "{fault}");
+        assert_eq!(message.contains(limit), is_over, "{fault}");
+    }
 }
 
 #[test]
@@ -468,6 +629,8 @@ steps = [
     { id = "ok", ask = { question = "Send it?", content = "{{draft.text}}" } },
     { id = "sent", tool = "shop.say", params = { sent = "{{ok.content}}" } },
 ]
+[apps.twice]
+steps = [{ id = "a", ask = { question = "A?" } }, { id = "b", ask = { question = "B?" } }]
 [apps.maybe]
 output = { name = "{{name}}", after = "{{after}}" }
 steps = [
@@ -514,7 +677,9 @@ steps = [
     let answer = |asked: &Value, said: &str| json!({ "token": asked["token"], "answer": said });
     let second = inside.answer("ask_user", answer(&first, "one")).await;
     assert_eq!((&second["step"], &second["status"]), (&json!("b"), &json!("needs_user")), "{second}");
-    assert_eq!(inside.fault("ask_user", answer(&first, "again")).await["code"], "not_found");
+    // An answer to the first question is none to the second.
+    let again = inside.answer("ask_user", answer(&first, "again")).await;
+    assert_eq!((&again["message"], &again["token"]), (&json!("B?"), &second["token"]), "{again}");
     let told = inside.answer("ask_user", answer(&second, "two")).await;
     assert_eq!((&told["output"], &told["tool_calls"]), (&json!("one and two of row 0"), &json!(1)), "{told}");
 }
@@ -544,12 +709,16 @@ async fn only_the_owner_answers_and_so_many_apps_wait() {
     let yes = json!({ "token": asked["token"], "answer": "yes" });
     let fault = json_of(&inside.call_as(&other, "ask_user", yes.clone()).await);
     assert_eq!(fault["error"]["code"], "not_found", "{fault}");
-    for _ in 1..100 {
+    let twice = app(&inside, "twice", Value::Null).await;
+    for _ in 2..100 {
         let asked = app(&inside, "ask", json!({ "who": "Bob" })).await;
         assert_eq!(asked["status"], "needs_user", "{asked}");
     }
     let fault = inside.fault("call_app", json!({ "app_id": "ask", "input": { "who": "Bob" } })).await;
     assert_eq!(fault["code"], "rate_limited", "{fault}");
+    // One that asks again takes no more room.
+    let told = inside.answer("ask_user", json!({ "token": twice["token"], "answer": "one" })).await;
+    assert_eq!((&told["status"], &told["step"]), (&json!("needs_user"), &json!("b")), "{told}");
     let told = inside.answer("ask_user", yes).await;
     assert_eq!(told["output"], json!({ "sent": "Dear Bob" }), "{told}");
 }

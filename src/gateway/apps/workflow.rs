@@ -17,7 +17,7 @@ use crate::{
         call::text_result,
         faults::error_of,
         graph::{
-            ActionResult, CONCURRENCY, Journal, Limit, PlanRun, Ran, SoFar, Values, refused_plan, unknown,
+            ActionResult, CONCURRENCY, Limit, Log, PlanRun, Ran, SoFar, Values, digest, refused_plan, unknown,
         },
         interrupt::Interrupt,
         questions,
@@ -43,13 +43,17 @@ pub(super) struct Flow {
     pub left: Duration,
     /// The steps that have ended.
     pub before: Vec<(usize, ActionResult)>,
-    /// Where the ends of steps are kept, once the user has answered.
+    /// What is kept of it, once the user has answered.
     pub checkpoints: Option<Arc<Checkpoints>>,
+    /// Where the ends of its steps are kept.
+    pub log: Option<Log>,
 }
 
 impl Flow {
     /// A workflow from its beginning.
     fn new(app: AppRun, steps: &[Step], output: Option<Value>) -> Result<Self, Fault> {
+        // The same app with the same input goes on; anything else begins.
+        let log = app.log.map(|log| log.part(definition(steps, output.as_ref())).part(digest(&app.input)));
         Ok(Self {
             plan: Arc::new(plan(steps).map_err(|flaw| refused_plan(&flaw))?),
             id: app.id,
@@ -61,6 +65,7 @@ impl Flow {
             left: app.timeout,
             before: Vec::new(),
             checkpoints: None,
+            log,
         })
     }
 
@@ -72,6 +77,11 @@ impl Flow {
         };
         in_output || self.plan.is_seen(at)
     }
+}
+
+/// What a workflow does, in short: changes with every change of its definition.
+pub(super) fn definition(steps: &[Step], output: Option<&Value>) -> String {
+    digest(&json!([steps, output]))
 }
 
 /// The plan of a workflow.
@@ -136,24 +146,33 @@ impl Gateway {
                 cancel: over.clone(),
                 limit: Some(&limit),
                 so_far: &so_far,
-                journal: flow.checkpoints.as_deref().map(|all| all as &dyn Journal),
+                log: flow.log.clone(),
+                needed: (0..flow.plan.calls().len()).filter(|at| flow.is_needed(*at)).collect(),
             };
             let mut running = Box::pin(gateway.run_plan(&own, run));
-            let ran = tokio::select! {
-                ran = &mut running => ran,
+            let (ran, ran_out) = tokio::select! {
+                ran = &mut running => (ran, false),
                 () = limit.over() => {
                     over.cancel();
-                    running.await
+                    ((&mut running).await, true)
                 }
             };
-            let Ran { results, open } = ran;
-            let answer = match open {
-                Some(at) => gateway.park(&own, &flow, results, at, limit.left()).await,
-                None => finish(&flow, &results.into_iter().flatten().collect::<Vec<_>>(), given),
+            drop(running);
+            let Ran { results, open, failed } = ran;
+            let was_cut_off =
+                cancel.is_cancelled() || (failed.is_some() && gateway.stopping().is_cancelled());
+            let answer = match (open, &flow.checkpoints) {
+                (Some(at), _) => gateway.park(&own, &flow, results, at, limit.left()).await,
+                (None, Some(checkpoints)) if was_cut_off => checkpoints.set_aside(&flow.id).await.to_result(),
+                (None, checkpoints) => {
+                    let results: Vec<ActionResult> = results.into_iter().flatten().collect();
+                    let answer = finish(&flow, &results, failed, ran_out, given);
+                    if let Some(checkpoints) = checkpoints {
+                        checkpoints.forget().await;
+                    }
+                    answer
+                }
             };
-            if let Some(checkpoints) = &flow.checkpoints {
-                gateway.parked.forget(checkpoints).await;
-            }
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             run::handed_out(&gateway.kept, &own, answer, &went_on).await
         };
@@ -223,12 +242,20 @@ fn planned(step: &Step) -> PlannedCall {
 }
 
 /// What a workflow answers: its output, or which step failed and why.
-fn finish(flow: &Flow, ended: &[ActionResult], given: Values) -> Value {
+fn finish(
+    flow: &Flow,
+    ended: &[ActionResult],
+    failed_first: Option<usize>,
+    ran_out: bool,
+    given: Values,
+) -> Value {
     let steps = || flow.plan.calls().iter().zip(ended);
     let tool_calls = ended.iter().map(|one| one.calls).sum();
     let failed =
         |(call, one): &(&PlannedCall, &ActionResult)| one.outcome() == CallOutcome::Failed && !call.optional;
-    if let Some((call, one)) = steps().find(failed) {
+    // The rest was held back because of it.
+    let first = failed_first.and_then(|at| steps().nth(at));
+    if let Some((call, one)) = first.or_else(|| steps().find(failed)) {
         if let Some(declined) = &one.declined {
             let mut answer = json!({ "app_id": flow.id, "step": call.id, "tool_calls": tool_calls });
             for (key, value) in declined.as_object().into_iter().flatten() {
@@ -237,7 +264,7 @@ fn finish(flow: &Flow, ended: &[ActionResult], given: Values) -> Value {
             return text_result(answer.to_string());
         }
         let done = steps().filter(|(_, one)| one.succeeded()).map(|(call, _)| call.id.as_str()).collect();
-        return stopped(&flow.id, call, one, done, flow.timeout).to_result();
+        return stopped(&flow.id, call, one, done, ran_out.then_some(flow.timeout)).to_result();
     }
     let mut values = given;
     for (_, (call, one)) in steps().enumerate().filter(|(at, _)| flow.is_needed(*at)) {
@@ -276,18 +303,25 @@ fn finish(flow: &Flow, ended: &[ActionResult], given: Values) -> Value {
     AppAnswer { app_id: &flow.id, output, tool_calls, repaired, failed_optional_steps, skipped }.into_result()
 }
 
-/// Why a workflow stopped at a step.
-fn stopped(id: &str, call: &PlannedCall, one: &ActionResult, done: Vec<&str>, timeout: Duration) -> Fault {
+/// Why a workflow stopped at a step. `over` is the limit of the whole app, if that has ended.
+fn stopped(
+    id: &str,
+    call: &PlannedCall,
+    one: &ActionResult,
+    done: Vec<&str>,
+    over: Option<Duration>,
+) -> Fault {
     let step = &call.id;
     let error = error_of(&one.result);
     let why = error["message"].as_str().unwrap_or("it failed");
-    let timed_out = error["code"] == "timeout" || error["code"] == "cancelled";
-    let (code, limit) = match timed_out {
-        true => {
-            let limit = humantime::format_duration(timeout);
+    let (code, limit) = match (error["code"].as_str(), over) {
+        (Some("cancelled"), Some(limit)) => {
+            let limit = humantime::format_duration(limit);
             (Code::Timeout, format!(" The limit of the whole app is {limit}."))
         }
-        false => (Code::UpstreamError, String::new()),
+        (Some("cancelled"), None) => (Code::Cancelled, String::new()),
+        (Some("timeout"), _) => (Code::Timeout, String::new()),
+        _ => (Code::UpstreamError, String::new()),
     };
     let fault =
         Fault::new(code, format!("The app `{id}` stopped at the step `{step}` ({}): {why}{limit}", one.name))

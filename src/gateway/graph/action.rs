@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::MutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use super::{Common, Values, goes_alone};
+use super::{Common, Log, Values, goes_alone};
 use crate::{
     catalog::Tool,
     clock::millis,
@@ -136,7 +136,9 @@ impl Gateway {
             }
             match &call.for_each {
                 Some(list) => self.each(common, at, list, values).await,
-                None => Ok(self.once(common, call, &values, common.cancel.child_token()).await),
+                None => {
+                    Ok(self.once(common, call, &values, common.cancel.child_token(), common.log_of(at)).await)
+                }
             }
         };
         let mut one = match ended.await {
@@ -152,7 +154,7 @@ impl Gateway {
         one
     }
 
-    /// Whether a `when` gives anything but `false`, `null` or nothing. It sees the input and what its call waits for.
+    /// Whether a `when` gives anything but `false`, `null` and empty lists. It sees the input and what its call waits for.
     async fn holds(
         &self,
         common: &Common<'_>,
@@ -163,18 +165,20 @@ impl Gateway {
         let calls = common.plan.calls();
         let read = StepsRead::of(when);
         let seen = common.plan.needs(at).iter().map(|need| &calls[*need].id);
-        let seen = seen.filter(|id| read.all || read.named.contains(*id));
+        let seen = seen.filter(|id| read.reads(id));
         let value = |id: &String| values.get(id).map(|source| source.value.clone()).unwrap_or_default();
         let steps: Map<String, Value> = seen.map(|id| (id.clone(), value(id))).collect();
         let over = json!({ "input": value(&INPUT.to_string()), "steps": steps });
         let said = tokio::select! {
-            said = self.kept.filter(when, over.to_string()) => said,
+            said = self.kept.outputs(when, over.to_string()) => said,
             () = common.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
         };
         match said {
-            Ok(Value::Null | Value::Bool(false)) => Ok(false),
-            Ok(Value::Array(outputs)) => Ok(!outputs.is_empty()),
-            Ok(_) => Ok(true),
+            Ok(outputs) => Ok(outputs.iter().any(|output| match output {
+                Value::Null | Value::Bool(false) => false,
+                Value::Array(items) => !items.is_empty(),
+                _ => true,
+            })),
             Err(error) => {
                 let message = format!("The `when` of `{}`: {error}.", calls[at].id);
                 Err(Fault::new(Code::InvalidParams, message))
@@ -189,10 +193,11 @@ impl Gateway {
         call: &PlannedCall,
         values: &Values,
         cancel: CancellationToken,
+        log: Option<Log>,
     ) -> ActionResult {
         let ended = match call.kind {
             CallKind::Tool => Ok(self.call_repeatedly(common, call, values, &cancel).await),
-            CallKind::App => self.call_inner_app(common, call, values, cancel).await,
+            CallKind::App => self.call_inner_app(common, call, values, cancel, log).await,
             CallKind::Ask => self.ask_in_plan(common, call, values).await,
         };
         ended.unwrap_or_else(|fault| self.not_made(common, call, &fault))
@@ -319,6 +324,7 @@ impl Gateway {
         call: &PlannedCall,
         values: &Values,
         cancel: CancellationToken,
+        log: Option<Log>,
     ) -> Result<ActionResult, Fault> {
         let filled = self.filled(common.caller, &call.params, values).await?;
         let config = self.config();
@@ -331,7 +337,7 @@ impl Gateway {
         let mut caller = Caller { cancel, ..common.caller.clone() };
         caller.limits.soft_deadline = LONGEST_TIME;
         caller.limits.max_result_bytes = usize::MAX;
-        let arguments = AppArguments::of_step(&call.name, input, timeout);
+        let arguments = AppArguments::of_step(&call.name, input, timeout, log);
         // An app may be inside of an app.
         let answer = match Box::pin(self.run_app(&caller, arguments)).await {
             Ok(answer) => answer,

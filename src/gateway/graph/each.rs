@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{ActionResult, Calls, Common, MAX_ACTIONS, Values, drive, lane};
+use super::{ActionResult, Calls, Common, Log, MAX_ACTIONS, Values, drive, lane};
 use crate::{
     config::ITEMS_AT_A_TIME,
     fault::{Code, Fault},
@@ -41,6 +41,8 @@ struct Items<'a> {
     notes: Vec<String>,
     calls: usize,
     name: String,
+    /// The journal of the call.
+    log: Option<Log>,
 }
 
 impl Gateway {
@@ -81,6 +83,14 @@ impl Gateway {
             fail_fast: call.on_error == OnError::Stop,
             lanes: vec![lane; count],
         };
+        let log = common.log_of(at);
+        let ended: Vec<(usize, ActionResult)> = match &log {
+            Some(log) => {
+                let ended = items.iter().enumerate();
+                ended.filter_map(|(at, item)| Some((at, log.item(at, item).before()?))).collect()
+            }
+            None => Vec::new(),
+        };
         let stop = common.cancel.child_token();
         let mut items = Items {
             gateway: self,
@@ -97,14 +107,21 @@ impl Gateway {
             notes: Vec::new(),
             calls: 0,
             name: call.name.clone(),
+            log,
         };
+        let outcomes: Vec<(usize, CallOutcome)> =
+            ended.iter().map(|(at, one)| (*at, one.outcome())).collect();
+        for (at, one) in ended {
+            items.end(at, Some(one));
+        }
         let halted = async {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = common.halt.cancelled() => {}
             }
         };
-        drive(Schedule::new(&plan, pace), &mut items, halted, &common.halt.child_token()).await;
+        drive(Schedule::resumed(&plan, pace, &outcomes), &mut items, halted, &common.halt.child_token())
+            .await;
         items.into_result()
     }
 }
@@ -115,7 +132,14 @@ impl<'a> Calls<'a> for Items<'a> {
         let mut values = self.values.clone();
         values.insert(ITEM.into(), Arc::new(Source::from(self.items[at].clone())));
         values.insert(INDEX.into(), Arc::new(Source::from(json!(at))));
-        Box::pin(async move { gateway.once(common, call, &values, stop).await })
+        let log = self.log.as_ref().map(|log| log.item(at, &self.items[at]));
+        // `select` is over the values of the items.
+        let is_needed = call.select.is_some() || common.needed.contains(&self.at);
+        Box::pin(async move {
+            let one = gateway.once(common, call, &values, stop, log.clone()).await;
+            gateway.log_end(log.as_ref(), &one, is_needed).await;
+            one
+        })
     }
 
     fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome {

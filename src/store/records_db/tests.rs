@@ -54,6 +54,27 @@ fn records_are_of_one_owner_and_one_kind() {
 }
 
 #[test]
+fn old_records_go_and_parked_ones_with_their_parts() {
+    let clock = Clock::default();
+    let db = RecordsDb::in_memory(Holder::new(clock.clone())).expect("opens");
+    let parked = |owner: &str, id: &str| NewRecord { kind: RecordKind::Parked, ..new(owner, id) };
+    let left = |owner: &str| db.all(RecordKind::Parked, owner).expect("readable").len();
+    for (owner, id) in [("a", "old"), ("old", "part"), ("a", "taken"), ("taken", "part"), ("b", "other")] {
+        put(&db, parked(owner, id));
+    }
+    // Another kind has no parts.
+    put(&db, new("a", "b"));
+    db.take(WATCH, "a", "b").expect("taken");
+    db.take(RecordKind::Parked, "a", "taken").expect("taken");
+    assert_eq!((left("taken"), left("b")), (0, 1));
+    clock.advance(std::time::Duration::from_secs(1));
+    put(&db, parked("a", "new"));
+    let before = clock.unix_ms() - 500;
+    assert_eq!(db.drop_old(RecordKind::Parked, "a", before).expect("dropped"), 1);
+    assert_eq!((left("a"), left("old"), left("b")), (1, 0, 1));
+}
+
+#[test]
 fn an_owner_has_a_quota() {
     let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
     for (id, expected) in [("1", Some(0)), ("2", Some(0)), ("3", None), ("2", Some(0))] {

@@ -1,0 +1,79 @@
+//! The ends of calls, kept beyond the life of the process.
+
+use std::{fmt::Debug, sync::Arc};
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::ActionResult;
+use crate::{fault::Code, gateway::Gateway, gateway::faults::error_of, text::hex, workflow::CallOutcome};
+
+/// Keeps ends of calls, each under its place in the run.
+pub(crate) trait Journal: Debug + Send + Sync {
+    /// Keeps the end of a call; its value only if that is needed.
+    fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()>;
+
+    /// How a call ended in an earlier run.
+    fn before(&self, place: &str) -> Option<ActionResult>;
+}
+
+/// A journal at one place: a plan, a call, an item of a call, or an app inside of another.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    journal: Arc<dyn Journal>,
+    path: Vec<Value>,
+}
+
+impl Log {
+    /// The journal of a whole run.
+    pub fn new(journal: Arc<dyn Journal>) -> Self {
+        Self { journal, path: Vec::new() }
+    }
+
+    /// The journal of a part.
+    pub fn part(&self, part: impl Into<Value>) -> Self {
+        let mut path = self.path.clone();
+        path.push(part.into());
+        Self { journal: self.journal.clone(), path }
+    }
+
+    /// The journal of an item. Another item in its place has another one.
+    pub fn item(&self, at: usize, item: &Value) -> Self {
+        self.part(json!([at, digest(item)]))
+    }
+
+    /// How this call ended in an earlier run.
+    pub fn before(&self) -> Option<ActionResult> {
+        self.journal.before(&place(&self.path))
+    }
+}
+
+/// The place of a call, as a journal knows it.
+pub(crate) fn place(path: &[Value]) -> String {
+    json!(path).to_string()
+}
+
+/// A value, in short.
+pub(crate) fn digest(value: &Value) -> String {
+    hex(&Sha256::digest(value.to_string().as_bytes()))
+}
+
+impl Gateway {
+    /// Keeps an end before anything else comes of it. A call that was cut off has not ended: it is made again.
+    pub(super) async fn log_end(&self, log: Option<&Log>, one: &ActionResult, is_needed: bool) {
+        let Some(log) = log else { return };
+        let is_over = match (one.outcome(), &one.declined) {
+            (CallOutcome::Open, _) => false,
+            (CallOutcome::Failed, Some(said)) => said["status"] != "cancelled",
+            (CallOutcome::Failed, None) => {
+                let was_cut_off = error_of(&one.result)["code"] == Code::Cancelled.as_str();
+                !was_cut_off && !self.stopping().is_cancelled()
+            }
+            (CallOutcome::Succeeded | CallOutcome::Skipped, _) => true,
+        };
+        if is_over {
+            log.journal.ended(place(&log.path), one, is_needed).await;
+        }
+    }
+}
