@@ -165,7 +165,7 @@ async fn what_is_not_allowed_is_refused_to_the_model() {
         results[0]
     );
     assert!(
-        results[1].contains("needs_approval") && results[1].contains("an app cannot ask"),
+        results[1].contains("needs_approval") && results[1].contains("nobody can be asked"),
         "{}",
         results[1]
     );
