@@ -264,7 +264,7 @@ pub(super) enum Command {
         #[command(subcommand)]
         action: secret::SecretAction,
     },
-    /// Delete learned search outcomes, kept results and finished tasks from this machine
+    /// Delete what is kept on this machine: search outcomes, results, tasks, facts, goals, watches, schedules, notices
     Forget,
     /// Print the JSON Schema of servers.toml
     Schema,

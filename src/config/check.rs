@@ -298,6 +298,9 @@ impl<'a> Checker<'a> {
                 }
             }
         }
+        if let Some(Value::Object(ask)) = step.get("ask") {
+            self.ask(&join(pointer, "ask"), ask);
+        }
         if !step.contains_key("for_each") {
             for key in ["max_concurrency", "on_error"].iter().filter(|key| step.contains_key(**key)) {
                 let message = format!("`{key}` needs `for_each`");
@@ -316,6 +319,24 @@ impl<'a> Checker<'a> {
             message,
             &format!("Set `{instead}` instead of `tool`."),
         );
+    }
+
+    /// A question has a text, and one kind of answer.
+    fn ask(&mut self, pointer: &str, ask: &Map<String, Value>) {
+        let is_blank = |text: &Value| text.as_str().is_some_and(|text| text.trim().is_empty());
+        if ask.get("question").is_none_or(is_blank) {
+            self.missing(pointer, "a question needs its text", "Set `question = \"...\"`.");
+        }
+        let kinds: Vec<&str> =
+            ["choices", "form", "content"].into_iter().filter(|key| ask.contains_key(*key)).collect();
+        if let [first, second, ..] = kinds[..] {
+            let message = format!("a question cannot have both `{first}` and `{second}`");
+            self.fault(&join(pointer, second), Side::Key, &message, "Make a step of each.");
+        }
+        if ask.contains_key("allow_multiple") && !ask.contains_key("choices") {
+            let message = "`allow_multiple` needs `choices`";
+            self.fault(&join(pointer, "allow_multiple"), Side::Key, message, "Set both or neither.");
+        }
     }
 
     /// Apps that run other apps make no circle, are not too deep in each other, and only the outermost one asks the user.

@@ -30,6 +30,7 @@ use crate::{
     name,
     results::{is_error, json_len, value_of},
     schema::Schema,
+    text::clip,
 };
 
 /// How long an app may take if neither the caller nor the configuration says, and at most.
@@ -252,7 +253,7 @@ pub(super) fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
         return Fault::new(Code::NotFound, message);
     }
     let near = name::nearest(id, config.apps.keys().map(String::as_str), 3);
-    let message = format!("There is no app `{id}`. call_app without `app_id` lists them.");
+    let message = format!("There is no app `{}`. call_app without `app_id` lists them.", clip(id, 100));
     let next = match near.first() {
         Some(first) => json!({ "app_id": first, "input": input }),
         None => json!({}),

@@ -116,9 +116,17 @@ impl OwnTool {
 /// Nonet's own tools as a listing.
 pub(super) fn listing(settings: &GatewaySettings) -> Listing {
     let tools = TOOLS.iter().filter(|tool| settings.memory || !OF_MEMORY.contains(&tool.name));
+    let about = match settings.memory {
+        true => {
+            "Nonet itself: facts to remember, goal and tasks, calls in the background, watches, schedules and reminders, kept results, state of the servers"
+        }
+        false => {
+            "Nonet itself: calls in the background, watches, schedules and reminders, kept results, state of the servers"
+        }
+    };
     Listing {
         tools: tools.map(|tool| Arc::new(tool.definition())).collect(),
-        about: "Nonet itself: facts to remember, goal and tasks, calls in the background, watches, schedules and reminders, kept results, state of the servers".into(),
+        about: about.into(),
         ..Listing::default()
     }
 }

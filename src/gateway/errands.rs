@@ -31,7 +31,7 @@ use crate::{
     clock::millis,
     config::ClientLimits,
     downstream::ProgressSink,
-    fault::{Code, Fault},
+    fault::{Code, Fault, NextStep},
     jobs::Full,
     policy::Verdict,
     results::{json_len, text_of_value},
@@ -373,6 +373,25 @@ impl Gateway {
             }
         }
     }
+}
+
+/// The fault of a call that was to run later: what it says to call instead runs later as well, by `gateway.<tool>` with the
+/// other params as they were `written`.
+pub(super) fn for_later(mut fault: Fault, tool: &str, written: &Map<String, Value>) -> Fault {
+    let later = |call: &Value| {
+        let mut params = written.clone();
+        let given = ["name", "params", "app_id", "input"].into_iter();
+        params.extend(given.filter_map(|key| Some((key.to_string(), call.get(key)?.clone()))));
+        NextStep::own(tool, Value::Object(params))
+    };
+    if let Some(corrected) = fault.details.as_mut().and_then(|details| details.get_mut("corrected_call")) {
+        *corrected = json!(later(&corrected["arguments"]));
+    }
+    if let Some(step) = fault.next_step.take() {
+        let runs_an_app = step.tool == "call_app" && step.arguments.get("app_id").is_some();
+        fault = fault.then(if runs_an_app { later(&step.arguments) } else { *step });
+    }
+    fault
 }
 
 /// Refuses a tool for which the user has to be asked.

@@ -38,8 +38,12 @@ use crate::{
     jobs::Progress,
     name,
     results::source_of,
+    select::SelectError,
     template::Source,
-    workflow::{CallKind, CallOutcome, Effect, Event, Flaw, Pace, Plan, PlannedCall, Reason, Schedule},
+    text::clip,
+    workflow::{
+        CallKind, CallOutcome, Effect, Event, Flaw, MAX_ITEMS, Pace, Plan, PlannedCall, Reason, Schedule,
+    },
 };
 
 /// How many calls run at a time if the caller does not say.
@@ -248,6 +252,7 @@ impl Gateway {
         }
         let began = Instant::now();
         let plan = Arc::new(Plan::new(actions, &[]).map_err(|flaw| refused_plan(&flaw))?);
+        self.check_filters(&plan).await?;
         let gate = self.gate(&caller.session);
         for call in plan.calls().iter().filter(|call| name::META_TOOLS.contains(&call.name.as_str())) {
             // The fault names the meta-tool and says what to do.
@@ -282,6 +287,38 @@ impl Gateway {
             gateway.report(&own, &plan, ran.results.into_iter().flatten().collect(), elapsed).await
         };
         run.wait(&self.jobs, caller, work).await
+    }
+
+    /// Refuses a plan whose filters or written lists cannot work, before anything runs.
+    async fn check_filters(&self, plan: &Plan) -> Result<(), Fault> {
+        let refused = |call: &PlannedCall, why: String| {
+            let message = format!("The action `{}`: {why}. Nothing was run.", call.id);
+            Err(Fault::new(Code::InvalidParams, message))
+        };
+        for call in plan.calls() {
+            if let Some(Err(error @ SelectError::Syntax(..))) = match &call.when {
+                Some(when) => Some(self.kept.outputs(when, "null".into()).await),
+                None => None,
+            } {
+                return refused(call, error.to_string());
+            }
+            match &call.for_each {
+                Some(Value::Array(items)) if items.len() > MAX_ITEMS => {
+                    let why = format!("`for_each` has {} items; it takes {MAX_ITEMS} at most", items.len());
+                    return refused(call, why);
+                }
+                None | Some(Value::Array(_)) => {}
+                Some(Value::String(text)) if text.contains("{{") => {}
+                Some(other) => {
+                    let why = format!(
+                        "`for_each` is {}, and not an array or a template of one",
+                        clip(&other.to_string(), 100)
+                    );
+                    return refused(call, why);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Runs a plan.

@@ -12,6 +12,7 @@ use super::{
     Gateway,
     apps::AppArguments,
     errands::{FAR_BACK_MS, SMALL, Unkept, bounded, failure, not_kept, unattended},
+    gate::meta_tool,
     interrupt::Interrupt,
     session::Caller,
 };
@@ -23,7 +24,7 @@ use crate::{
     jobs::{Jobs, Start, TaskState, wait_call},
     results::{is_error, json_len, value_of},
     store::{Most, NewRecord, Record, RecordKind, StoreError},
-    text::hex,
+    text::{clip, hex},
     timetable::{TimeFault, Timetable, Zone},
 };
 
@@ -136,22 +137,50 @@ impl Gateway {
     pub(super) async fn schedule(
         &self,
         caller: &Caller,
-        arguments: ScheduleArguments,
+        mut arguments: ScheduleArguments,
     ) -> Result<Value, Fault> {
         let owner = caller.owner().key().to_string();
         let own = self.errand_caller(&owner, "schedule");
+        let mut changes = Vec::new();
+        // An app under its name, or by way of the meta-tool, is meant as the app.
+        if let (Some(name), None) = (&arguments.name, &arguments.app_id) {
+            let id = match meta_tool(name) {
+                Some("call_app") => arguments.params.get("app_id").and_then(Value::as_str).map(String::from),
+                _ => Some(name.trim().to_string()).filter(|name| self.config().apps.contains_key(name)),
+            };
+            if let Some(id) = id {
+                if meta_tool(name) == Some("call_app") {
+                    arguments.input = arguments.params.get("input").cloned().unwrap_or_default();
+                    arguments.params.clear();
+                }
+                changes.push(format!("`{}` was taken as the app `{}`", clip(name, 100), clip(&id, 100)));
+                (arguments.name, arguments.app_id) = (None, Some(id));
+            }
+        }
+        // The values of an app are its input, those of a tool its params.
+        if arguments.app_id.is_some() && arguments.input.is_null() && !arguments.params.is_empty() {
+            arguments.input = Value::Object(std::mem::take(&mut arguments.params));
+            changes.push("`params` was taken as `input`".into());
+        }
+        if arguments.name.is_some()
+            && arguments.params.is_empty()
+            && let Value::Object(input) = &mut arguments.input
+        {
+            arguments.params = std::mem::take(input);
+            changes.push("`input` was taken as `params`".into());
+        }
         let (what, repaired) = match (&arguments.name, &arguments.app_id) {
             (Some(name), None) => self.scheduled_tool(&own, name, &arguments.params).await?,
             (None, Some(id)) => (self.scheduled_app(&own, id.trim(), &arguments.input).await?, Vec::new()),
             _ => {
-                let message =
-                    "Give either `name` and `params` for a tool, or `app_id` and `input` for an app.";
+                let message = "Give either `name` and `params` for a tool, or `app_id` and `input` for an app; gateway.remind leaves a message.";
                 return Err(Fault::new(Code::InvalidParams, message));
             }
         };
+        changes.extend(repaired);
         let mut answer = self.appoint(caller, what, arguments).await?;
-        if !repaired.is_empty() {
-            answer["repaired"] = json!(repaired);
+        if !changes.is_empty() {
+            answer["repaired"] = json!(changes);
         }
         Ok(answer)
     }
@@ -296,8 +325,10 @@ impl Gateway {
             }
         }
         let Some(record) = taken else {
-            let message =
-                format!("There is no schedule `{id}`: the id is wrong, or everything of it has been done.");
+            let message = format!(
+                "There is no schedule `{}`: the id is wrong, or everything of it has been done.",
+                clip(id, 100)
+            );
             return Err(Fault::new(Code::NotFound, message).then(schedule_list()));
         };
         self.errands.is_over(owner, &record.id);

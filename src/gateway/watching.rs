@@ -16,6 +16,7 @@ use crate::{
     fault::{Code, Fault, NextStep},
     results::{Whole, is_error, json_len, value_of},
     store::{Most, NewRecord, Record, RecordKind, StoreError},
+    text::clip,
     timetable::Zone,
     watches::{CheckError, Finding, News, NotifyWhen, Seen, Watch, WatchState, Why, is_yes},
 };
@@ -183,7 +184,10 @@ impl Gateway {
         match (labelled.next(), labelled.next()) {
             (Some(found), None) => Ok(found),
             _ => {
-                let message = format!("There is no watch `{id}`: the id is wrong, or the watch was stopped.");
+                let message = format!(
+                    "There is no watch `{}`: the id is wrong, or the watch was stopped.",
+                    clip(id, 100)
+                );
                 Err(Fault::new(Code::NotFound, message).then(NextStep::own("watch_list", json!({}))))
             }
         }

@@ -753,3 +753,25 @@ async fn a_list_that_takes_long_counts_its_items() {
     let report = inside.answer("execute_tool", wait).await;
     assert_eq!(report["results"][0]["error"]["code"], "cancelled", "{report}");
 }
+
+#[tokio::test]
+async fn actions_that_cannot_work_are_refused_before_any_runs() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tools = json!([{ "name": "post" }]);
+    let inside = setup.server("shop", json!({ "tools": tools, "call_log": log })).open().await;
+    for (broken, told) in [
+        (json!({ "when": ".x |" }), "is not a jq filter"),
+        (json!({ "for_each": 5 }), "not an array"),
+        (json!({ "for_each": "5" }), "not an array"),
+        (json!({ "for_each": vec![1; 1_001] }), "1000 at most"),
+    ] {
+        let mut second = json!({ "id": "b", "name": "shop.post", "after": ["a"] });
+        second.as_object_mut().expect("an object").extend(broken.as_object().expect("an object").clone());
+        let actions = json!([{ "id": "a", "name": "shop.post" }, second]);
+        let fault = inside.fault("run_parallel", json!({ "actions": actions })).await;
+        let message = fault["message"].as_str().expect("a message");
+        assert!(message.contains(told) && message.contains("Nothing was run"), "{broken}: {message}");
+    }
+    assert!(logged(&log).is_empty());
+}

@@ -149,7 +149,11 @@ async fn a_reminder_comes_back_and_the_same_label_overwrites() {
         (&json!("deploy on Tuesday"), &json!("deploy"), &second["next_run"])
     );
     clock.advance(Duration::from_secs(2 * 86_400));
-    assert_eq!(own(&inside, "schedule_list", json!({})).await["total"], 0);
+    // The notice comes before the reminder is gone.
+    eventually("it is done", async || {
+        (own(&inside, "schedule_list", json!({})).await["total"] == 0).then_some(())
+    })
+    .await;
     // One that comes again and again, however far the clock jumps.
     remind("0 8 * * *", "stand up").await;
     clock.advance(Duration::from_secs(10 * 86_400));
@@ -219,6 +223,53 @@ async fn a_notice_goes_to_its_owner_whatever_its_label() {
     let told = eventually("a is told", async || next(&a).await.pop()).await;
     assert_eq!(told["message"], "of a");
     assert_eq!(next(&b).await, [Value::Null; 0]);
+}
+
+#[tokio::test]
+async fn what_is_corrected_still_runs_later() {
+    let needs =
+        json!({ "type": "object", "required": ["text"], "properties": { "text": { "type": "string" } } });
+    let post = json!({ "name": "post", "inputSchema": needs });
+    let app = "[apps.note]\ntool = 'shop.post'";
+    let inside = Setup::new().server("shop", json!({ "tools": [post] })).toml(app).open().await;
+    let later = json!({ "when": "in 1h", "label": "x", "name": "shop.post", "params": { "txxxt": 5 } });
+    let fault = own(&inside, "schedule", later).await;
+    let corrected = &fault["error"]["details"]["corrected_call"]["arguments"];
+    assert_eq!(corrected["name"], "gateway.schedule", "{fault}");
+    let params = &corrected["params"];
+    assert_eq!(
+        (&params["when"], &params["label"], &params["name"]),
+        (&json!("in 1h"), &json!("x"), &json!("shop.post"))
+    );
+    assert!(params["params"]["text"].is_string(), "{fault}");
+    let fault = own(&inside, "watch_start", json!({ "name": "shop.post", "interval": 7 })).await;
+    let corrected = &fault["error"]["details"]["corrected_call"]["arguments"];
+    assert_eq!(
+        (&corrected["name"], &corrected["params"]["interval"]),
+        (&json!("gateway.watch_start"), &json!(7))
+    );
+    let fault =
+        own(&inside, "schedule", json!({ "when": "in 1h", "app_id": "nott", "input": { "text": "a" } }))
+            .await;
+    let step = &fault["error"]["next_step"]["arguments"];
+    assert_eq!(
+        (&step["name"], &step["params"]["app_id"]),
+        (&json!("gateway.schedule"), &json!("note")),
+        "{fault}"
+    );
+
+    // An app by its name, by way of call_app, or with its input in the params.
+    for given in [
+        json!({ "name": "note", "params": { "text": "a" } }),
+        json!({ "name": "call_app", "params": { "app_id": "note", "input": { "text": "a" } } }),
+        json!({ "app_id": "note", "params": { "text": "a" } }),
+    ] {
+        let mut params = given.clone();
+        params["when"] = json!("in 1h");
+        let scheduled = own(&inside, "schedule", params).await;
+        assert_eq!(scheduled["app_id"], "note", "{given}: {scheduled}");
+        assert!(scheduled["repaired"].is_array(), "{scheduled}");
+    }
 }
 
 #[tokio::test]

@@ -402,6 +402,10 @@ impl Conversation<'_> {
         if !self.text.is_empty() {
             details["last_text"] = json!(clip(&self.text, LAST_TEXT));
         }
+        let fault = match fault.next_step {
+            Some(_) => fault,
+            None => fault.next("call_app", json!({})),
+        };
         fault.details(details)
     }
 }

@@ -321,12 +321,15 @@ fn stopped(
         }
         (Some("cancelled"), None) => (Code::Cancelled, String::new()),
         (Some("timeout"), _) => (Code::Timeout, String::new()),
+        // The input of this call, and not the step, lacks something.
+        (Some("invalid_params"), _) if why.starts_with("`{{input") => (Code::InvalidParams, String::new()),
         _ => (Code::UpstreamError, String::new()),
     };
     let fault =
         Fault::new(code, format!("The app `{id}` stopped at the step `{step}` ({}): {why}{limit}", one.name))
             .details(json!({ "completed": done, "error": error }));
     match call.kind {
+        _ if fault.code == Code::InvalidParams => fault.next("call_app", json!({})),
         CallKind::Tool => fault.next("get_tool", json!({ "name": one.name })),
         CallKind::App | CallKind::Ask => fault,
     }

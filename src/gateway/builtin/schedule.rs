@@ -4,7 +4,10 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::{aliases::Aliases, gateway::call::text_result};
+use crate::{
+    aliases::Aliases,
+    gateway::{call::text_result, errands::for_later},
+};
 
 /// The other names of `when`.
 const WHEN: (&str, &[&str]) = ("when", &["at", "cron", "time", "date", "schedule", "runat", "remindat"]);
@@ -37,7 +40,12 @@ pub(super) const SCHEDULE: OwnTool = OwnTool {
         ("max_runs", &["runs", "times"]),
     ]),
     run: |gateway, caller, params| {
-        async move { Ok(text(&gateway.schedule(caller, read(params)?).await?)) }.boxed()
+        async move {
+            let written = params.clone();
+            let scheduled = gateway.schedule(caller, read(params)?).await;
+            Ok(text(&scheduled.map_err(|fault| for_later(fault, "schedule", &written))?))
+        }
+        .boxed()
     },
 };
 

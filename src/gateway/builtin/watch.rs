@@ -9,7 +9,7 @@ use super::{Access, OwnTool, read};
 use crate::{
     aliases::Aliases,
     fault::Fault,
-    gateway::{Gateway, call::text_result, session::Caller, watching::watch_call},
+    gateway::{Gateway, call::text_result, errands::for_later, session::Caller, watching::watch_call},
     store::Record,
     timetable::Zone,
     watches::{Watch, WatchState},
@@ -53,7 +53,12 @@ pub(super) const START: OwnTool = OwnTool {
         ("select", &["jq", "filter"]),
     ]),
     run: |gateway, caller, params| {
-        async move { answer(gateway.start_watch(caller, read(params)?).await?) }.boxed()
+        async move {
+            let written = params.clone();
+            let started = gateway.start_watch(caller, read(params)?).await;
+            answer(started.map_err(|fault| for_later(fault, "watch_start", &written))?)
+        }
+        .boxed()
     },
 };
 
