@@ -10,11 +10,11 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::{Expose, Policy, PolicyRule, Risk, ServerSettings},
+    config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride},
     fault::{Code, Fault},
     name::{self, Wire},
     prompts_resources::{PromptsResources, ServerOffer},
@@ -38,8 +38,10 @@ const SUGGESTIONS: usize = 5;
 pub struct Tool {
     /// The server's name, or [`GATEWAY`].
     pub server: Arc<str>,
-    /// The tool's own name, as its server gave it.
+    /// The tool's name: as its server gave it, or as the configuration renames it.
     pub name: Arc<str>,
+    /// The name that its server calls it by.
+    pub own: Arc<str>,
     /// `server.tool`.
     pub full: Arc<str>,
     /// `server__tool`, fit for the strictest API.
@@ -54,6 +56,8 @@ pub struct Tool {
     pub description: String,
     /// The definition as the server listed it, verbatim.
     pub definition: Arc<Value>,
+    /// The definition with what the configuration puts right, under the server's own name.
+    pub listed: Arc<Value>,
     /// Its input schema.
     pub schema: Schema,
     /// What a call can do at worst.
@@ -74,7 +78,11 @@ pub struct Tool {
     pub aliases: Vec<String>,
     /// Tags of its server and its own.
     pub tags: Vec<String>,
-    /// Twelve hex digits that change with the definition.
+    /// Params of calls to copy, from the configuration; all of them fit.
+    pub examples: Vec<Map<String, Value>>,
+    /// Why further examples do not fit, each with its place in the list.
+    pub misfits: Vec<(usize, String)>,
+    /// Twelve hex digits that change with the definition as clients see it.
     pub version: String,
     /// `name(param: type, ...)`.
     pub signature: String,
@@ -110,12 +118,25 @@ impl Tool {
 
     /// A call of this tool that can be copied: required parameters stand as placeholders.
     pub fn call(&self) -> Value {
-        json!({ "tool": "execute_tool", "arguments": { "name": &*self.full, "params": self.schema.example() } })
+        self.call_with(&self.schema.example())
+    }
+
+    /// A call of this tool with these params.
+    pub fn call_with(&self, params: &Map<String, Value>) -> Value {
+        json!({ "tool": "execute_tool", "arguments": { "name": &*self.full, "params": params } })
+    }
+
+    /// Whether the configuration renames it.
+    pub fn is_renamed(&self) -> bool {
+        self.own != self.name
     }
 
     /// The tool as something to be found.
     pub fn document(&self, server_description: &str) -> Document {
-        let terms = self.aliases.iter().chain(&self.tags).cloned().collect();
+        let mut terms: Vec<String> = self.aliases.iter().chain(&self.tags).cloned().collect();
+        if self.is_renamed() {
+            terms.push(self.own.to_string());
+        }
         Document::from_definition(
             &self.full,
             &self.server,
@@ -206,6 +227,8 @@ pub struct Catalog {
     clashes: BTreeMap<Arc<str>, Arc<str>>,
     by_fold: HashMap<Arc<str>, Vec<Arc<str>>>,
     by_bare: HashMap<Arc<str>, Vec<Arc<str>>>,
+    /// Renamed tools by the full name and the hashed wire name that they would have otherwise.
+    by_old: HashMap<Arc<str>, Arc<Tool>>,
     servers: BTreeMap<Arc<str>, Arc<ServerEntry>>,
     passed: Arc<PromptsResources>,
     /// What it was made of.
@@ -241,7 +264,8 @@ impl Part {
             return before.clone();
         }
         let old: HashMap<&str, &Arc<Tool>> =
-            before.into_iter().flat_map(|before| &before.tools).map(|tool| (&*tool.name, tool)).collect();
+            before.into_iter().flat_map(|before| &before.tools).map(|tool| (&*tool.own, tool)).collect();
+        let renames = renames(settings, &source.listing);
         let mut seen = HashSet::new();
         let mut tools = Vec::with_capacity(source.listing.tools.len());
         for definition in &source.listing.tools {
@@ -255,9 +279,10 @@ impl Part {
             }
             // `Arc`s are compared by what they hold only where they are not the same.
             let old = old.get(name).filter(|old| old.definition == *definition);
+            let names = Names { own: name, shown: renames.get(name).copied().unwrap_or(name) };
             tools.push(match old {
-                Some(old) if same_rules => (*old).clone(),
-                _ => Arc::new(build(server, name, definition, old.map(|old| &***old), settings, policies)),
+                Some(old) if same_rules && *old.name == *names.shown => (*old).clone(),
+                _ => Arc::new(build(server, names, definition, old.map(|old| &***old), settings, policies)),
             });
         }
         let about = settings.and_then(|s| s.description.clone());
@@ -326,12 +351,28 @@ impl Catalog {
                 catalog.by_fold.entry(keys.wire.clone()).or_default().push(tool.full.clone());
             }
             catalog.by_bare.entry(keys.own.clone()).or_default().push(tool.full.clone());
+            if tool.is_renamed() {
+                catalog.keep_old_name(tool);
+            }
         }
         catalog.tools = tools.into_iter().map(|tool| (tool.full.clone(), tool.clone())).collect();
         catalog.passed = self.passed_of(&parts);
         catalog.parts = parts;
         catalog.give_own_names();
         catalog
+    }
+
+    /// Lets the name that a renamed tool has at its server lead to the tool, in every form.
+    fn keep_old_name(&mut self, tool: &Arc<Tool>) {
+        let full = name::full_name(&tool.server, &tool.own);
+        let Wire { plain, hashed } = Wire::new(&tool.server, &tool.own);
+        let folds: HashSet<String> = [&full, &plain, &hashed].map(|name| name::fold(name)).into();
+        for fold in folds {
+            self.by_fold.entry(fold.into()).or_default().push(tool.full.clone());
+        }
+        self.by_bare.entry(name::fold(&tool.own).into()).or_default().push(tool.full.clone());
+        self.by_old.insert(full.into(), tool.clone());
+        self.by_old.insert(hashed.into(), tool.clone());
     }
 
     /// All that it answers with, in an order.
@@ -351,7 +392,13 @@ impl Catalog {
             let ServerEntry { description, verbatim, tools, kept_out, .. } = &**entry;
             format!("{name} {description} {verbatim} {tools:?} {kept_out}\n")
         });
-        let maps = [names(&self.by_fold), names(&self.by_bare), tools(&self.by_wire), tools(&self.by_own)];
+        let maps = [
+            names(&self.by_fold),
+            names(&self.by_bare),
+            tools(&self.by_wire),
+            tools(&self.by_own),
+            tools(&self.by_old),
+        ];
         format!("{}{}{maps:#?}{:?}", each.collect::<String>(), servers.collect::<String>(), self.clashes)
     }
 
@@ -431,6 +478,11 @@ impl Catalog {
         self.tools.get(full)
     }
 
+    /// The tool with this full name, or whose server's own name makes it.
+    pub fn get_renamed(&self, full: &str) -> Option<&Arc<Tool>> {
+        self.tools.get(full).or_else(|| self.by_old.get(full))
+    }
+
     /// The tool with exactly this wire name.
     pub fn by_wire(&self, wire: &str) -> Option<&Arc<Tool>> {
         self.by_wire.get(wire)
@@ -469,7 +521,8 @@ impl Catalog {
         let given = given.trim();
         let short = name::without_client_prefix(given);
         for name in [Some(given), short].into_iter().flatten() {
-            if let Some(tool) = self.tools.get(name).or_else(|| self.by_wire.get(name)) {
+            let live = self.tools.get(name).or_else(|| self.by_wire.get(name));
+            if let Some(tool) = live.or_else(|| self.by_old.get(name)) {
                 return Ok(tool);
             }
         }
@@ -573,19 +626,70 @@ fn own_name(definition: &Value) -> Option<&str> {
     definition.get("name")?.as_str().filter(|name| !name.is_empty())
 }
 
+/// The names of a tool.
+#[derive(Clone, Copy)]
+struct Names<'a> {
+    /// Its server's.
+    own: &'a str,
+    /// The one that clients see.
+    shown: &'a str,
+}
+
+/// Returns the new names of tools by their own. A name that another tool of the server has is not given, and neither is one
+/// that several tools are to have.
+fn renames<'a>(settings: Option<&'a ServerSettings>, listing: &'a Listing) -> HashMap<&'a str, &'a str> {
+    let Some(settings) = settings.filter(|settings| settings.tools.values().any(|own| own.rename.is_some()))
+    else {
+        return HashMap::new();
+    };
+    let own: HashSet<&str> = listing.tools.iter().filter_map(|tool| own_name(tool)).collect();
+    let mut wanted: HashMap<String, Vec<(&str, &str)>> = HashMap::new();
+    for name in &own {
+        if let Some(new) = settings.tools.get(*name).and_then(|own| own.rename.as_deref()) {
+            wanted.entry(name::fold(new)).or_default().push((*name, new));
+        }
+    }
+    wanted.retain(|_, tools| tools.len() == 1);
+    for name in &own {
+        // What differs in case or punctuation only would make names ambiguous.
+        let fold = name::fold(name);
+        if wanted.get(&fold).is_some_and(|tools| tools.iter().all(|(own, _)| own != name)) {
+            wanted.remove(&fold);
+        }
+    }
+    wanted.into_values().flatten().collect()
+}
+
+/// The definition with the title and the description from the configuration.
+fn corrected(definition: &Arc<Value>, own: Option<&ToolOverride>) -> Arc<Value> {
+    let texts = own.map(|own| [("title", &own.title), ("description", &own.description)]);
+    let mut listed = definition.clone();
+    for (key, text) in texts.into_iter().flatten() {
+        if let Some(text) = text {
+            Arc::make_mut(&mut listed)[key] = json!(text);
+        }
+    }
+    listed
+}
+
 /// Makes a tool of its definition, which `old` has too.
 fn build(
     server: &Arc<str>,
-    name: &str,
+    names: Names,
     definition: &Arc<Value>,
     old: Option<&Tool>,
     settings: Option<&ServerSettings>,
     policies: &BTreeMap<String, PolicyRule>,
 ) -> Tool {
-    let text = |key: &str| definition.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
-    let name: Arc<str> = name.into();
+    let own_name: Arc<str> = names.own.into();
+    let name = if names.shown == names.own { own_name.clone() } else { names.shown.into() };
+    let own = settings.and_then(|s| s.tools.get(&*own_name));
+    // What was compiled of the definition stays.
+    let definition = old.map_or(definition, |old| &old.definition).clone();
     let annotations = definition.get("annotations");
     let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
+    let listed = corrected(&definition, own);
+    let text = |key: &str| listed.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
     let title = match text("title") {
         title if title.is_empty() => {
             annotations.and_then(|a| a.get("title")?.as_str()).unwrap_or_default().to_string()
@@ -593,18 +697,16 @@ fn build(
         title => title,
     };
     let read_only = hint("readOnlyHint") == Some(true);
-    // What was compiled of it stays.
-    let (definition, schema) = match old {
-        Some(old) => (old.definition.clone(), old.schema.clone()),
-        None => (definition.clone(), Schema::of_definition(&name, definition.clone())),
+    let schema = match old {
+        Some(old) if old.name == name => old.schema.clone(),
+        _ => Schema::of_definition(&name, definition.clone()),
     };
-    let own = settings.and_then(|s| s.tools.get(&*name));
     let blocked = settings.and_then(|s| {
         if let Some(allowed) = &s.allowed_tools
-            && !allowed.matches(&name)
+            && !allowed.matches(&own_name)
         {
             Some(format!("servers.{server}.allowed_tools"))
-        } else if s.blocked_tools.matches(&name) {
+        } else if s.blocked_tools.matches(&own_name) {
             Some(format!("servers.{server}.blocked_tools"))
         } else {
             None
@@ -620,12 +722,19 @@ fn build(
         full: fold,
         plain: plain.clone(),
     };
-    let risk = own.and_then(|own| own.risk).unwrap_or_else(|| risk::risk(&name, annotations));
-    let (policy, policy_rule) = policy(server, &name, &full, risk, settings, policies);
+    let risk = own.and_then(|own| own.risk).unwrap_or_else(|| risk::risk(&own_name, annotations));
+    let (policy, policy_rule) = policy(server, &own_name, &full, risk, settings, policies);
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
     tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
     let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
+    let (mut examples, mut misfits) = (Vec::new(), Vec::new());
+    for (at, example) in own.iter().flat_map(|own| &own.examples).enumerate() {
+        match misfit(&schema, example) {
+            Some(why) => misfits.push((at, why)),
+            None => examples.push(example.clone()),
+        }
+    }
     Tool {
         server: server.clone(),
         wire: plain,
@@ -642,14 +751,28 @@ fn build(
         blocked,
         aliases: own.map(|o| o.aliases.clone()).unwrap_or_default(),
         tags,
-        version: version(&definition),
+        examples,
+        misfits,
+        version: version(&listed),
         signature: schema.signature(&full),
         schema,
         definition,
+        listed,
         name,
+        own: own_name,
         full,
         keys,
     }
+}
+
+/// Returns why params do not fit as they are.
+fn misfit(schema: &Schema, params: &Map<String, Value>) -> Option<String> {
+    let params = Value::Object(params.clone());
+    if schema.accepts(&params) {
+        return None;
+    }
+    let faults = schema.read(params).err().map(|misfit| misfit.faults.join("; "));
+    Some(faults.unwrap_or_else(|| "its values have other types than the input schema says".into()))
 }
 
 /// What happens when a tool is called, and the key that says so. What is said of the tool itself goes before what is said of

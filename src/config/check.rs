@@ -54,6 +54,7 @@ struct Checker<'a> {
 impl<'a> Checker<'a> {
     /// A server is a program or an address, and has the keys of that one only.
     fn server(&mut self, pointer: &str, server: &Map<String, Value>) {
+        self.renames(pointer, server);
         let transport = server.get("transport").and_then(Value::as_str);
         match (server.contains_key("command"), server.contains_key("url")) {
             (true, true) => {
@@ -82,6 +83,21 @@ impl<'a> Checker<'a> {
                     self.fault(&join(pointer, "transport"), Side::Value, message, remedy);
                 }
                 self.oauth(pointer, server);
+            }
+        }
+    }
+
+    /// A server under its own names has no other names.
+    fn renames(&mut self, pointer: &str, server: &Map<String, Value>) {
+        if server.get("expose").and_then(Value::as_str) != Some("verbatim") {
+            return;
+        }
+        let pointer = join(pointer, "tools");
+        for (name, tool) in server.get("tools").and_then(Value::as_object).into_iter().flatten() {
+            if tool.get("rename").is_some() {
+                let message = "a server with `expose = \"verbatim\"` keeps its own tool names";
+                let remedy = "Remove `rename`, or remove `expose` from the server.";
+                self.fault(&join(&join(&pointer, name), "rename"), Side::Key, message, remedy);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{
     Globs, Risk, Secret,
@@ -148,6 +148,20 @@ pub struct ToolOverride {
     pub policy: Option<Policy>,
     /// How much harm the tool can do, regardless of its server's hints and its name.
     pub risk: Option<Risk>,
+    /// The tool's title, instead of its server's.
+    #[schemars(length(min = 1), example = &"Write a file")]
+    pub title: Option<String>,
+    /// The tool's description, instead of its server's.
+    #[schemars(length(min = 1), example = &"Writes a text to a file and replaces what was there.")]
+    pub description: Option<String>,
+    /// The tool's name for clients, rules and patterns on full names, instead of its server's. The server's name still leads
+    /// to the tool. Not with `expose = "verbatim"`.
+    #[schemars(extend("format" = "plain-name"), example = &"save_text")]
+    pub rename: Option<String>,
+    /// Params of calls to copy, shown by `get_tool`. An example that does not fit the input schema is left out, with a
+    /// warning.
+    #[schemars(example = json!([{ "path": "notes.md" }]))]
+    pub examples: Vec<Map<String, Value>>,
     /// Other words for the tool, in any language, for search.
     #[schemars(example = json!(["remove a page"]))]
     pub aliases: Vec<String>,

@@ -101,6 +101,9 @@ parallel = "yes"
 [servers.values.tools.write_file]
 policy = "aprove"
 alias = ["x"]
+title = ""
+rename = "write file"
+examples = ["notes.md"]
 
 [categories.fine]
 servers = ["good", "files"]
@@ -210,6 +213,16 @@ steps = [{ tool = "a.b" }, { tool = "c.d" }]
 "#;
     assert_debug_snapshot!(loaded(text));
     assert_debug_snapshot!(loaded("").config);
+}
+
+#[test]
+fn a_server_under_its_own_names_has_no_other_names() {
+    let server = "[servers.a]\ncommand = 'x'\n[servers.a.tools.write]\nrename = 'save'\ntitle = 'Save'\n";
+    check(server, &[]);
+    check(
+        &server.replace("'x'", "'x'\nexpose = 'verbatim'"),
+        &["5: servers.a.tools.write.rename: a server with `expose = \"verbatim\"` keeps its own tool names"],
+    );
 }
 
 #[test]

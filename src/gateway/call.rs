@@ -408,7 +408,7 @@ impl Gateway {
         let control = Control { timeout, cancel, progress: Some(progress), meta, asker };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
-        let answer = connection.call_tool(&tool.name, prepared.params, as_task, control, wait).await;
+        let answer = connection.call_tool(&tool.own, prepared.params, as_task, control, wait).await;
         match answer {
             Ok(result) if result.get("content").is_some() || result.get("structuredContent").is_some() => {
                 let blocks = result.get("content").and_then(Value::as_array).into_iter().flatten();

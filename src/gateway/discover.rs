@@ -287,7 +287,13 @@ impl Gateway {
         put("category", json!(&*tool.server));
         put("aliases", json!(tool.aliases));
         put("tags", json!(tool.tags));
-        put("examples", tool.schema.raw().get("examples").cloned().unwrap_or_default());
+        put(
+            "examples",
+            match tool.examples.as_slice() {
+                [] => tool.schema.raw().get("examples").cloned().unwrap_or_default(),
+                examples => examples.iter().map(|params| tool.call_with(params)).collect(),
+            },
+        );
         put("version", json!(tool.version));
         put("call", tool.call());
         if tool.policy == crate::config::Policy::Approve {

@@ -125,15 +125,19 @@ impl Gateway {
             let server = notice["server"].as_str().unwrap_or_default();
             // Of a tool that is gone nobody can say who saw it; then its server's other tools decide.
             let sees_server = gate.sees(server);
-            let seen = |name: &Value| match gate.catalog().get(name.as_str().unwrap_or_default()) {
-                Some(tool) => gate.allows(tool),
+            let seen = |name: &mut Value| match gate.catalog().get_renamed(name.as_str().unwrap_or_default())
+            {
+                Some(tool) => {
+                    *name = json!(&*tool.full);
+                    gate.allows(tool)
+                }
                 None => sees_server,
             };
             let mut own = notice.clone();
             let mut any = false;
             for key in ["added", "removed", "redefined"] {
                 let Some(names) = own.get_mut(key).and_then(Value::as_array_mut) else { continue };
-                names.retain(seen);
+                names.retain_mut(seen);
                 any |= !names.is_empty();
                 if names.is_empty() {
                     own.as_object_mut().and_then(|fields| fields.remove(key));

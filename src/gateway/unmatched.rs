@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Gateway;
 use crate::{
     catalog::{Catalog, GATEWAY, Tool},
-    config::{AppKind, Config, Globs, StepKind, written_key},
+    config::{AppKind, Config, Globs, StepKind, ToolOverride, written_key},
     fault::Code,
     name,
 };
@@ -165,8 +165,9 @@ impl<'a> Finder<'a> {
             if !self.known.contains(server) {
                 continue;
             }
-            let own: Vec<&str> =
-                self.tools.iter().filter(|tool| *tool.server == *server).map(|tool| &*tool.name).collect();
+            let tools: Vec<&'a Arc<Tool>> =
+                self.tools.iter().copied().filter(|tool| *tool.server == *server).collect();
+            let own: Vec<&str> = tools.iter().map(|tool| &*tool.own).collect();
             let allowed = settings.allowed_tools.iter().flat_map(Globs::patterns);
             let lists = [
                 ("allowed_tools", allowed.collect::<Vec<_>>()),
@@ -190,6 +191,32 @@ impl<'a> Finder<'a> {
                 let near = nearest(tool, own.iter().copied());
                 self.report(&key, tool, &format!("no tool of `{server}`"), near);
             }
+            for tool in tools {
+                if let Some(settings) = settings.tools.get(&*tool.own) {
+                    self.of_tool(tool, settings, &own);
+                }
+            }
+        }
+    }
+
+    /// Checks the new name and the examples of a tool. `own` are the names that its server gives.
+    fn of_tool(&mut self, tool: &Tool, settings: &ToolOverride, own: &[&str]) {
+        let table = format!("servers.{}.tools.{}", tool.server, written_key(&tool.own));
+        if let Some(new) = settings.rename.as_deref().filter(|new| **new != *tool.name) {
+            let fold = name::fold(new);
+            let why = match own.iter().find(|other| ***other != *tool.own && name::fold(other) == fold) {
+                Some(other) => format!("is taken by the tool `{other}`"),
+                None => "is the new name of several tools of this server".into(),
+            };
+            let message = format!("`{new}` {why}, so `{}` keeps its name", tool.own);
+            self.found.push(Unmatched { key: format!("{table}.rename"), message });
+        }
+        for (at, why) in &tool.misfits {
+            let message = format!(
+                "the example does not fit the input schema of `{}` and is left out: {why}",
+                tool.full
+            );
+            self.found.push(Unmatched { key: format!("{table}.examples[{at}]"), message });
         }
     }
 
@@ -284,7 +311,15 @@ impl<'a> Finder<'a> {
     }
 
     fn report(&mut self, key: &str, pattern: &str, what: &str, near: Option<String>) {
-        let near = near.map(|near| format!("; the nearest is `{near}`")).unwrap_or_default();
+        let now = self.tools.iter().find(|tool| {
+            tool.is_renamed()
+                && matches_any(pattern, [name::full_name(&tool.server, &tool.own).as_str()].into_iter())
+        });
+        let near = match (now, near) {
+            (Some(tool), _) => format!("; `{}` is renamed to `{}`", tool.own, tool.full),
+            (None, Some(near)) => format!("; the nearest is `{near}`"),
+            (None, None) => String::new(),
+        };
         let message = format!("`{pattern}` matches {what}{near}");
         self.found.push(Unmatched { key: key.into(), message });
     }
@@ -428,6 +463,37 @@ mod tests {
                 "apps.three.allowed_tools: `files.raed_*` matches no tool; the nearest is `files.read_file`",
                 "apps.two.steps.step2: `files__raed_file` matches no tool; the nearest is `files.read_file`",
             ],
+        );
+    }
+
+    #[test]
+    fn a_new_name_that_cannot_be_given_is_named() {
+        let rename = |tool: &str, new: &str| format!("[servers.files.tools.{tool}]\nrename = '{new}'\n");
+        check(&rename("read_file", "look"), &[]);
+        check(&rename("read_file", "read_file"), &[]);
+        let clash = "servers.files.tools.read_file.rename: `write_file` is taken by the tool `write_file`, so `read_file` keeps its name";
+        check(&rename("read_file", "write_file"), &[clash]);
+        check(
+            &rename("read_file", "Write-File"),
+            &[&clash.replace("rename: `write_file`", "rename: `Write-File`")],
+        );
+        check(&rename("read_file", "Read-File"), &[]);
+        // The other tool's own name leads to the other tool, whatever that is called now.
+        check(&(rename("read_file", "write_file") + &rename("write_file", "save")), &[clash]);
+        check(
+            &(rename("read_file", "file") + &rename("write_file", "file")),
+            &[
+                "servers.files.tools.read_file.rename: `file` is the new name of several tools of this server, so `read_file` keeps its name",
+                "servers.files.tools.write_file.rename: `file` is the new name of several tools of this server, so `write_file` keeps its name",
+            ],
+        );
+        // Rules are for the new name. Where a name is expected, the old one leads to the new one.
+        check(
+            &format!(
+                "allowed_tools = ['read_*']\n{}[profiles.p]\nallow = ['files.look']\ndeny = ['files.read_file']\npinned = ['files.read_file']\n",
+                rename("read_file", "look")
+            ),
+            &["profiles.p.deny: `files.read_file` matches no tool; `read_file` is renamed to `files.look`"],
         );
     }
 

@@ -27,7 +27,7 @@ pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
     let own = profile.and_then(|profile| profile.tool_injection);
     let window = profile.and_then(|profile| profile.context_window).unwrap_or(gateway.context_window);
     let mode = match own.unwrap_or(gateway.tool_injection) {
-        ToolInjection::Auto => choose(seen.iter().map(|tool| json_len(&tool.definition)), window),
+        ToolInjection::Auto => choose(seen.iter().map(|tool| json_len(&tool.listed)), window),
         mode => mode,
     };
     let (verbatim, others): (Vec<_>, Vec<_>) = seen.iter().copied().partition(|tool| tool.verbatim);
@@ -82,9 +82,9 @@ fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjec
     }
 }
 
-/// The definition as the server gave it, under this name.
+/// The definition under this name.
 fn whole(tool: &Tool, name: &str) -> Value {
-    let mut definition = Value::clone(&tool.definition);
+    let mut definition = Value::clone(&tool.listed);
     definition["name"] = json!(name);
     if definition.get("inputSchema").is_none() {
         definition["inputSchema"] = json!({ "type": "object" });

@@ -27,6 +27,7 @@ mod catalogue;
 mod check;
 mod client_limits;
 mod command_line;
+mod correcting;
 mod discovering;
 mod exposing;
 mod first_answers;

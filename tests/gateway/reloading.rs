@@ -31,11 +31,14 @@ fn twenty() -> Client {
     client
 }
 
+/// The process that answers a call.
+fn pid(client: &mut Client, tool: &str) -> u64 {
+    json_of(&client.execute(tool, json!({})))["pid"].as_u64().expect("a process id")
+}
+
 fn pids(client: &mut Client) -> BTreeMap<String, u64> {
-    let pid = |client: &mut Client, name: &str| {
-        json_of(&client.execute(&format!("{name}.who"), json!({})))["pid"].as_u64().expect("a process id")
-    };
-    (0..SERVERS).map(|n| format!("s{n}")).map(|name| (name.clone(), pid(client, &name))).collect()
+    let names = (0..SERVERS).map(|n| format!("s{n}"));
+    names.map(|name| (name.clone(), pid(client, &format!("{name}.who")))).collect()
 }
 
 /// Changes the file like an editor: writes another file, then renames it.
@@ -134,6 +137,27 @@ fn a_profile_that_is_gone_lets_nothing_through() {
     });
     let found = client.answer("search_tools", json!({ "query": "who" }));
     assert!(!found.to_string().contains("s0."), "{found}");
+}
+
+#[test]
+fn a_tool_is_renamed_and_gets_its_old_name_back() {
+    let mut client = Setup::new().server("s0", tools()).server("s1", tools()).start();
+    client.until_ready("s0");
+    client.until_ready("s1");
+    let of_s0 = pid(&mut client, "s0.who");
+    let now = |client: &mut Client, expected: &str| {
+        eventually("the name has changed", || {
+            (client.answer("get_tool", json!({ "name": "s0.who" }))["name"] == expected).then_some(())
+        });
+    };
+    edit(&client, |text| text + "[servers.s0.tools.who]\nrename = 'me'\n");
+    now(&mut client, "s0.me");
+    assert_eq!(pid(&mut client, "s0.me"), of_s0, "the server was not restarted");
+    pid(&mut client, "s1.who");
+    edit(&client, |text| text.replace("rename = 'me'", ""));
+    now(&mut client, "s0.who");
+    assert_eq!(client.fault_code("s0.me"), Some("unknown_tool".into()));
+    assert_eq!(pid(&mut client, "s0.who"), of_s0);
 }
 
 #[test]

@@ -98,6 +98,16 @@ fn a_tool_that_is_added_is_found_called_and_told() {
 }
 
 #[test]
+fn a_renamed_tool_that_is_added_is_told_under_its_new_name() {
+    let toml = "[servers.plant.tools.grown]\nrename = 'crop'\n";
+    let mut client = Setup::new().server("plant", growing("legacy")).toml(toml).start();
+    client.until_ready("plant");
+    client.execute("plant.grow", json!({}));
+    assert_eq!(client.until_notice("tools_changed")["added"], json!(["plant.crop"]));
+    assert_eq!(client.answer("plant__crop", json!({ "a": 1 })), json!({ "a": 1 }));
+}
+
+#[test]
 fn a_definition_that_changes_under_the_clients_eyes_is_told() {
     let mut client = Setup::new().server("plant", growing("legacy")).start();
     client.until_ready("plant");

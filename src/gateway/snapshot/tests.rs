@@ -21,8 +21,14 @@ const SAID: [&str; 4] = [
 ];
 const ABOUT: [&str; 3] = ["", "Tools for files.", "Everything about GitHub"];
 /// How the configuration may treat a server.
-const SETTINGS: [&str; 4] =
-    ["", "expose = 'verbatim'", "blocked_tools = ['b*']", "description = 'Spreadsheets'"];
+const SETTINGS: [&str; 6] = [
+    "",
+    "expose = 'verbatim'",
+    "blocked_tools = ['b*']",
+    "description = 'Spreadsheets'",
+    "tools.x.rename = 'b_x'\ntools.read_file.rename = 'create_issue'\ntools.read_file.description = 'Looks'",
+    "tools.b_x.rename = 'y'\ntools.'b x'.rename = 'y'\ntools.create_issue.rename = 'read_file'",
+];
 const REQUESTS: [&str; 8] = [
     "read a file",
     "open an issue on github",
