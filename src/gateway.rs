@@ -15,6 +15,7 @@ mod errands;
 mod faults;
 mod feed;
 mod gate;
+mod give_way;
 mod graph;
 pub mod inquiry;
 mod interrupt;

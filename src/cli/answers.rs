@@ -106,9 +106,11 @@ pub(super) fn explained_table(answer: &Value) {
                 _ => {}
             }
         }
-        if let Some(priority) = why["priority"].as_f64() {
-            let worth = why["signals"]["priority"].as_f64().unwrap_or(0.0);
-            because.push(format!("its priority of {priority} ({worth:+.3})"));
+        let worth = why["signals"]["priority"].as_f64().unwrap_or(0.0);
+        match why["priority"].as_f64() {
+            Some(priority) => because.push(format!("its priority of {priority} ({worth:+.3})")),
+            None if worth < 0.0 => because.push(format!("it gives way to servers' tools ({worth:+.3})")),
+            None => {}
         }
         table.add_row([
             share(&hit["score"]),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Gateway,
     gate::Gate,
-    learn,
+    give_way, learn,
     session::{Caller, Session},
     snapshot::{Snapshot, View},
 };
@@ -23,7 +23,7 @@ use crate::{
 /// The first hit of a low-confidence answer is near the query from this score on. Measured with thirty tasks
 /// against thirty servers (docs/tasks.md): tasks that no server could do scored at most 0.40; low-confidence
 /// answers with the right tool scored at least 0.60, except for one vague query.
-const NEAR: f32 = 0.45;
+pub(super) const NEAR: f32 = 0.45;
 /// The share of the first hit's score that a hit of another server needs to replace a hit of the same server.
 const SPREAD: f32 = 0.75;
 /// Hits below this share of the first hit's score are dropped if confidence is high and the client set no
@@ -43,6 +43,8 @@ const LOADED_BONUS: f32 = 0.1;
 /// square, so 10 adds 2, more than the largest score difference between two hits: up to 1 for meaning, 0.5
 /// for words, 0.03 for letters, 0.3 for learned and loaded, 0.3 for action, product and deprecation.
 const PRIORITY_STEP: f32 = 0.02;
+/// The longest instructions of a server in an answer, in characters.
+const INSTRUCTIONS: usize = 4_000;
 /// The most tools in one `get_tool`.
 const MAX_NAMES: usize = 5;
 
@@ -98,7 +100,8 @@ fn lift(priority: f32) -> f32 {
 }
 
 impl View {
-    fn priority(&self, document: usize) -> Option<f32> {
+    /// Returns the priority that the configuration gives a tool.
+    pub(super) fn priority(&self, document: usize) -> Option<f32> {
         let at = self.priorities.binary_search_by_key(&document, |(document, _)| *document).ok()?;
         Some(self.priorities[at].1)
     }
@@ -118,7 +121,7 @@ impl Gateway {
                 Some(category) => {
                     let page_size = arguments.limit;
                     let arguments = BrowseArguments { category, page_size, ..BrowseArguments::default() };
-                    self.gate(&caller.session).browse(&arguments)
+                    self.gate(&caller.session).browse_with_instructions(&arguments)
                 }
                 None => {
                     let mut categories = self.gate(&caller.session).categories();
@@ -152,9 +155,11 @@ impl Gateway {
         let learned = self.learned(snapshot, &words);
         let mut boosts = boosts(&gate, &view, &caller.session);
         learn::add(&mut boosts, &learned);
+        give_way::lower(&mut boosts, snapshot, &view, &words, request.has_vectors());
         let pool = POOL.max(2 * limit(&arguments));
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
         self.searched(caller, snapshot, words.clone(), &found);
+        found.confidence = give_way::confidence(&found, snapshot);
         // Nobody can be sure before everything is there to compare with.
         let indexing = *self.publisher.indexing().borrow();
         let partly =
@@ -246,12 +251,12 @@ impl Gateway {
         }
         if !many {
             let name = names.first().map_or("", String::as_str);
-            return self.find_tool(caller, name).await.map(|(gate, tool)| self.whole(&gate, &tool));
+            return self.find_tool(caller, name).await.map(|(gate, tool)| self.whole(caller, &gate, &tool));
         }
         let mut tools = Vec::new();
         for name in names {
             tools.push(match self.find_tool(caller, name).await {
-                Ok((gate, tool)) => self.whole(&gate, &tool),
+                Ok((gate, tool)) => self.whole(caller, &gate, &tool),
                 Err(fault) => {
                     let mut entry = fault.to_value();
                     entry["name"] = json!(name);
@@ -263,7 +268,7 @@ impl Gateway {
     }
 
     /// Everything about one tool.
-    pub(super) fn whole(&self, gate: &Gate, tool: &Tool) -> Value {
+    fn whole(&self, caller: &Caller, gate: &Gate, tool: &Tool) -> Value {
         let mut out = Map::new();
         let mut put = |key: &str, value: Value| {
             let empty = match &value {
@@ -310,6 +315,7 @@ impl Gateway {
         let (calls, failures) = self.metrics.of(&tool.full);
         put("calls", json!(calls));
         put("failures", json!(failures));
+        put("instructions", json!(gate.instructions_for(caller, &tool.server)));
         Value::Object(out)
     }
 }
@@ -393,7 +399,32 @@ impl Gate {
         json!({ "categories": categories, "total_tools": total })
     }
 
+    /// Returns the instructions of a server, the first time in a session.
+    fn instructions(&self, server: &str) -> Option<String> {
+        let (server, entry) = self.catalog().servers().get_key_value(server)?;
+        let text = entry.listing.about.trim();
+        let are_new = &**server != GATEWAY && !text.is_empty() && self.instruct(server);
+        are_new.then(|| clip(text, INSTRUCTIONS))
+    }
+
+    /// Returns the same for a caller whose session lasts. For one request after another without a session,
+    /// they would come with every tool.
+    pub(super) fn instructions_for(&self, caller: &Caller, server: &str) -> Option<String> {
+        self.instructions(server).filter(|_| caller.lasting)
+    }
+
     /// The `browse_category` meta-tool.
+    pub fn browse_with_instructions(&self, arguments: &BrowseArguments) -> Result<Value, Fault> {
+        let mut page = self.browse(arguments)?;
+        if page["total"] != 0
+            && let Some(instructions) = self.instructions(arguments.category.trim())
+        {
+            page["instructions"] = json!(instructions);
+        }
+        Ok(page)
+    }
+
+    /// One page of a category.
     pub fn browse(&self, arguments: &BrowseArguments) -> Result<Value, Fault> {
         let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
         let tools: Vec<Arc<Tool>> = self

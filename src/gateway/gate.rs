@@ -90,6 +90,11 @@ impl Gate {
         !matches!(self.verdict(tool), Verdict::Deny(_))
     }
 
+    /// Remembers that the session gets a server's instructions. Returns whether it did not have them before.
+    pub(super) fn instruct(&self, server: &Arc<str>) -> bool {
+        self.session.instruct(server)
+    }
+
     /// Returns the visible tools that the caller may use.
     pub fn tools(&self) -> impl Iterator<Item = &Arc<Tool>> {
         self.snapshot.tools.iter().filter(|tool| self.allows(tool))

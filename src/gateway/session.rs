@@ -38,6 +38,8 @@ pub struct Session {
     approved: Mutex<HashMap<Arc<str>, String>>,
     /// Tools that it loaded by name: they rank higher for the rest of the session.
     loaded: Mutex<HashSet<Arc<str>>>,
+    /// Servers whose instructions it was given.
+    instructed: Mutex<HashSet<Arc<str>>>,
     /// Its last searches, whose outcome may still come.
     pub(super) searches: RecentSearches,
     /// Its goal and tasks, where they end with it.
@@ -187,6 +189,11 @@ impl Session {
     /// Remembers that these tools were loaded.
     pub fn load(&self, tools: impl IntoIterator<Item = Arc<str>>) {
         self.loaded.lock().extend(tools);
+    }
+
+    /// Remembers that the session gets a server's instructions. Returns whether it did not have them before.
+    pub(super) fn instruct(&self, server: &Arc<str>) -> bool {
+        self.instructed.lock().insert(server.clone())
     }
 
     /// The tools that were loaded.

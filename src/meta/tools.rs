@@ -202,7 +202,7 @@ fn browse_category() -> Definition {
             ("category", &["server", "servername", "group", "name"]),
             ("page_size", &["limit", "perpage", "size"]),
         ]),
-        run: |call| async move { Ok(answer(call.gate().browse(&call.read()?)?)) }.boxed(),
+        run: |call| async move { Ok(answer(call.gate().browse_with_instructions(&call.read()?)?)) }.boxed(),
     }
 }
 

@@ -235,6 +235,50 @@ async fn descriptions_are_read_as_prose() {
 }
 
 #[tokio::test]
+async fn the_instructions_of_a_server_come_whole_and_once_in_a_session() {
+    let long = "Give absolute paths. ".repeat(300);
+    let tools = json!([tool("read", "Reads a file", json!({})), tool("write", "Writes a file", json!({}))]);
+    let inside = Setup::new()
+        .server("files", json!({ "instructions": long, "tools": tools }))
+        .server("plain", json!({ "tool_count": 1 }))
+        .toml("[profiles.one]\n[profiles.two]\n[profiles.three]\n[profiles.blind]\ndeny = ['files.*']")
+        .open()
+        .await;
+    let load = json!({ "name": "gateway.load_tools", "params": { "category": "files" } });
+    let both = json!({ "names": ["files.read", "files.write"] });
+    // Each is the first in its session.
+    for (profile, meta_tool, arguments, place) in [
+        ("one", "browse_category", json!({ "category": "files" }), "/instructions"),
+        ("two", "get_tool", both.clone(), "/tools/0/instructions"),
+        ("three", "execute_tool", load.clone(), "/tools/0/instructions"),
+    ] {
+        let mut session = inside.under(profile);
+        session.lasting = true;
+        let ask = async |meta_tool, arguments: &Value| {
+            json_of(&inside.call_as(&session, meta_tool, arguments.clone()).await)
+        };
+        let first = ask(meta_tool, &arguments).await;
+        let text = first.pointer(place).and_then(Value::as_str).unwrap_or_default();
+        assert!(text.starts_with("Give absolute paths. Give"), "{meta_tool}: {first}");
+        assert!((3_990..=4_003).contains(&text.chars().count()), "{}", text.chars().count());
+        assert_eq!(first.to_string().matches("instructions").count(), 1, "{meta_tool}: {first}");
+        for (meta_tool, arguments) in [
+            ("browse_category", &json!({ "category": "files" })),
+            ("search_tools", &json!({ "category": "files" })),
+            ("get_tool", &both),
+            ("get_tool", &json!({ "name": "plain.tool_0000" })),
+            ("execute_tool", &load),
+        ] {
+            let again = ask(meta_tool, arguments).await;
+            assert!(!again.to_string().contains("instructions"), "{meta_tool}: {again}");
+        }
+    }
+    let blind = inside.under("blind");
+    let page = inside.call_as(&blind, "browse_category", json!({ "category": "files" })).await;
+    assert!(!page.to_string().contains("absolute"), "{page}");
+}
+
+#[tokio::test]
 async fn a_resource_that_a_result_links_to_can_be_read_by_the_nine() {
     let link = json!({ "type": "resource_link", "uri": "note://linked", "name": "linked" });
     let script = json!({
@@ -359,7 +403,112 @@ async fn a_server_that_is_still_starting_is_told() {
     assert_eq!(page["total"], 0, "{page}");
 }
 
-/// The one test here that loads the model.
+/// Servers whose tools are about events, tasks, builds, orders and files, as own tools are.
+fn workplace() -> Setup {
+    let text = json!({ "type": "string" });
+    let tools = |list: &[(&str, &str)]| {
+        let tool = |(name, description): &(&str, &str)| tool(name, description, json!({ "id": text }));
+        json!({ "tools": list.iter().map(tool).collect::<Vec<Value>>() })
+    };
+    let calendar = [
+        ("create_event", "Creates an event in the calendar, such as a meeting with other people"),
+        ("list_events", "Lists the events of a day or a week"),
+        ("delete_event", "Deletes an event"),
+    ];
+    let todoist = [
+        ("get_tasks", "Get a list of tasks from Todoist with various filters"),
+        ("add_task", "Adds a task with a due date to a project"),
+        ("close_task", "Closes a task"),
+    ];
+    let jira = [
+        ("search_issues", "Searches issues with JQL"),
+        ("update_issue", "Updates the fields of an issue, such as its status"),
+    ];
+    let github = [
+        ("create_pull_request", "Opens a pull request"),
+        ("search_code", "Searches code in repositories for a pattern"),
+    ];
+    let ci = [
+        ("run_workflow", "Runs a workflow on a branch"),
+        ("stop_build", "Stops a running build"),
+        ("build_status", "Shows the state of a build and its log"),
+        ("list_deployments", "Lists deployments and when they were made"),
+    ];
+    Setup::new()
+        .server("calendar", tools(&calendar))
+        .server("todoist", tools(&todoist))
+        .server("jira", tools(&jira))
+        .server("github", tools(&github))
+        .server("ci", tools(&ci))
+}
+
+/// Checks the first hits of searches, and that an own tool does not make an answer sure.
+async fn check_first(inside: &Inside, expected: &[(&str, &str)]) {
+    for (query, tool) in expected {
+        let found = inside.answer("search_tools", json!({ "query": query })).await;
+        assert_eq!(names(&found["results"]).first(), Some(tool), "{query}: {found}");
+        assert!(!tool.starts_with("gateway.") || found["confidence"] != "high", "{query}: {found}");
+    }
+}
+
+/// Requests that a server fulfils, and requests that only Nonet does.
+const OF_SERVERS: [(&str, &str); 6] = [
+    ("list my tasks", "todoist.get_tasks"),
+    ("add a task to buy milk", "todoist.add_task"),
+    ("stop the running build", "ci.stop_build"),
+    ("show the state of the build", "ci.build_status"),
+    ("schedule a meeting with Bob", "calendar.create_event"),
+    ("update the status of an issue", "jira.update_issue"),
+];
+const OF_NONET: [(&str, &str); 6] = [
+    ("remind me tomorrow", "gateway.remind"),
+    ("what is left to do", "gateway.task_list"),
+    ("run this in the background", "gateway.background_run"),
+    ("stop the watch", "gateway.watch_stop"),
+    ("every weekday at 9", "gateway.schedule"),
+    ("cancel the schedule", "gateway.cancel_schedule"),
+];
+
+#[tokio::test]
+async fn own_tools_give_way_unless_the_request_is_about_them() {
+    let inside = workplace().open().await;
+    check_first(&inside, &OF_SERVERS).await;
+    check_first(&inside, &OF_NONET).await;
+    // The name is enough to be sure.
+    let named = inside.answer("search_tools", json!({ "query": "gateway.task_list" })).await;
+    assert_eq!(
+        (&named["results"][0]["name"], &named["confidence"]),
+        (&json!("gateway.task_list"), &json!("high"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn own_tools_give_way_by_meaning_too() {
+    let inside = workplace().by_meaning("").open().await;
+    inside.gateway.indexed(PATIENCE).await;
+    check_first(&inside, &OF_SERVERS).await;
+    check_first(&inside, &OF_NONET).await;
+    check_first(&inside, &[("remember that deploys are on Tuesdays", "gateway.remember")]).await;
+}
+
+#[tokio::test]
+async fn an_own_tool_found_for_want_of_another_is_a_guess() {
+    let inside = office().await;
+    for query in ["status of the order", "load a dataset", "grep for a pattern"] {
+        let found = inside.answer("search_tools", json!({ "query": query })).await;
+        assert_eq!(found["confidence"], "low", "{query}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn a_priority_of_an_own_tool_is_kept() {
+    let setup = workplace().toml("[profiles.todo]\npriorities = { 'gateway.task_*' = 2 }");
+    let inside = setup.open().await;
+    let todo = inside.under("todo");
+    let found = json_of(&inside.call_as(&todo, "search_tools", json!({ "query": "list my tasks" })).await);
+    assert_eq!(found["results"][0]["name"], "gateway.task_list", "{found}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_catalogue_gets_a_graph_and_keeps_it_when_tools_come() {
     let tools = json!([

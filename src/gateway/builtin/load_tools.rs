@@ -49,6 +49,8 @@ struct LoadedTool<'a> {
     description: &'a str,
     input_schema: &'a Value,
     risk: Risk,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instructions: Option<String>,
 }
 
 fn load(gate: &Gate, caller: &Caller, arguments: LoadArguments) -> Result<Value, Fault> {
@@ -90,6 +92,7 @@ fn load_one(gate: &Gate, caller: &Caller, name: &str) -> Value {
                 description: &tool.description,
                 input_schema: tool.schema.raw(),
                 risk: tool.risk,
+                instructions: gate.instructions_for(caller, &tool.server),
             })
         }
         Err(fault) => {

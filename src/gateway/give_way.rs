@@ -1,0 +1,58 @@
+//! How Nonet's own tools rank among the servers' tools.
+//!
+//! Own tools are about calls, tasks, states and files, as many servers' tools are. They give way to these,
+//! unless the request names what only Nonet has. The order of the servers' tools stays as it is.
+
+use std::{collections::HashSet, sync::LazyLock};
+
+use super::{
+    discover::NEAR,
+    snapshot::{Snapshot, View},
+};
+use crate::{
+    catalog::GATEWAY,
+    search::{Boosts, Confidence, Found, outcomes},
+};
+
+/// What an own tool loses by meaning, and by words only. Measured with forty requests against own tools and
+/// eight servers: with less, own tools win requests such as `mark the task as done` that a server fulfils;
+/// with more, servers' tools win requests such as `every weekday at 9`.
+const BY_MEANING: f32 = 0.2;
+const BY_WORDS: f32 = 0.3;
+/// The words of requests about Nonet itself, as stems. Words such as `status`, `list`, `task` or `schedule`
+/// are as much about servers.
+static OF_NONET: LazyLock<HashSet<String>> = LazyLock::new(|| {
+    let words = "background forget gateway goal nonet notify recall remember remind reminder tell watch";
+    outcomes::words(words).into_iter().collect()
+});
+
+/// Lowers the own tools that have no priority, unless the words of the request are about Nonet.
+pub(super) fn lower(
+    boosts: &mut Boosts,
+    snapshot: &Snapshot,
+    view: &View,
+    words: &[String],
+    by_meaning: bool,
+) {
+    if words.iter().any(|word| OF_NONET.contains(word)) {
+        return;
+    }
+    let own = snapshot.catalog.servers().get(GATEWAY).into_iter().flat_map(|entry| &entry.tools);
+    for document in own.filter_map(|full| snapshot.place(full)) {
+        if view.priority(document).is_none() {
+            boosts.entry(document).or_default().priority -= if by_meaning { BY_MEANING } else { BY_WORDS };
+        }
+    }
+}
+
+/// Returns the confidence in an answer. An own tool that ranks first is no reason to be sure, unless the
+/// request is its name. One that is not near either was found for want of a server's tool.
+pub(super) fn confidence(found: &Found, snapshot: &Snapshot) -> Confidence {
+    let first = found.hits.first().filter(|hit| !hit.exact);
+    let is_own = |document| snapshot.tool(document).is_some_and(|tool| &*tool.server == GATEWAY);
+    match first.filter(|hit| is_own(hit.document)) {
+        Some(hit) if hit.score < NEAR => Confidence::Low,
+        Some(_) if matches!(found.confidence, Confidence::High) => Confidence::Medium,
+        _ => found.confidence,
+    }
+}
