@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 pub use apps::{
-    App, AppKind, Ask, ForEach, ITEMS_AT_A_TIME, Model, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
+    App, AppKind, AppModel, Ask, ForEach, ITEMS_AT_A_TIME, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
 };
 pub use clients::{ClientLimits, ClientSettings};
 pub use expand::Sources;

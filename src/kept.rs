@@ -15,7 +15,7 @@ use crate::{
     fault::{Code, Fault},
     jobs::{self, JobEnd, JobOwner, Jobs},
     results::{self, Body, Whole},
-    select::{SelectError, Selector},
+    select::{self, SelectError, Selector},
     store::{KeptCounts, Store, StoreError},
     template::{self, Filled, Named, Source},
 };
@@ -74,14 +74,15 @@ impl KeptResults {
         Err(failed.unwrap_or_else(|| SelectError::Failed(filter.into(), "there is no value".into())))
     }
 
-    /// Applies a jq filter to JSON text.
-    pub async fn filter(&self, filter: &str, json: String) -> Result<Value, SelectError> {
-        self.selector.select(filter, json).await
+    /// Whether a jq filter on JSON text, which asks something, says yes.
+    pub async fn holds(&self, filter: &str, json: String) -> Result<bool, SelectError> {
+        Ok(select::holds(&self.selector.outputs(filter, json).await?))
     }
 
-    /// All outputs of a jq filter on JSON text.
-    pub async fn outputs(&self, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
-        self.selector.outputs(filter, json).await
+    /// Why a text is not a jq filter; none if it is one.
+    pub async fn syntax_error(&self, filter: &str) -> Option<SelectError> {
+        let outputs = self.selector.outputs(filter, "null".into()).await;
+        outputs.err().filter(|error| matches!(error, SelectError::Syntax(..)))
     }
 
     /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; else keeps it and returns a preview with

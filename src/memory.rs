@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use desk::{AddedTask, Desk, MOST_TASKS, TaskState, Todo, Work, Worklist};
+pub use desk::{AddedTask, Desk, MOST_TASKS, Todo, TodoState, Work, Worklist};
 use facts::Fact;
 pub use facts::{MOST_FACTS, Remembered};
 use parking_lot::Mutex;

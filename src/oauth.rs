@@ -1,6 +1,6 @@
 //! Signing in to remote servers with OAuth 2.1, as MCP's revisions since 2025-03-26 ask for it.
 //!
-//! `nonet login` ([`SignIn`]) stores a [`Record`] in the [`Vault`]; an [`Account`] signs the requests of one server with the
+//! `nonet login` ([`SignIn`]) stores a [`SignInRecord`] in the [`Vault`]; an [`Account`] signs the requests of one server with the
 //! access token of that record and renews the token in time. Discovery, registration, PKCE and the token requests are
 //! rmcp's; storage, renewal and messages are decided here. rmcp's own store drops the secret of a registered client, without
 //! which no token of that client can be renewed.
@@ -29,7 +29,7 @@ use self::vault::Stamp;
 pub use self::{
     callback::{Callback, CameBack},
     sign_in::{SignIn, SignInError, SignInRequest},
-    vault::{KeptRecord, Record, Vault, VaultEntry, VaultError},
+    vault::{KeptRecord, SignInRecord, Vault, VaultEntry, VaultError},
 };
 use crate::{
     clock::Clock,
@@ -217,7 +217,7 @@ impl Account {
         secrets.iter().fold(text, |text, secret| text.replace(secret.as_str(), "***"))
     }
 
-    fn hide(&self, record: &Record) {
+    fn hide(&self, record: &SignInRecord) {
         let mut secrets = self.secrets.lock();
         for secret in record.secrets().into_iter().filter(|secret| !secret.is_empty()) {
             if !secrets.contains(&secret) {
@@ -388,7 +388,7 @@ struct SignInServer {
     is_named: bool,
 }
 
-async fn renew(url: &str, settings: &OAuth, record: &Record) -> Result<StoredCredentials, RenewError> {
+async fn renew(url: &str, settings: &OAuth, record: &SignInRecord) -> Result<StoredCredentials, RenewError> {
     if !record.renews() {
         return Err(over());
     }
@@ -420,7 +420,7 @@ async fn renew(url: &str, settings: &OAuth, record: &Record) -> Result<StoredCre
 }
 
 /// Gets a token for the gateway itself.
-async fn exchange(url: &str, settings: &OAuth) -> Result<Record, RenewError> {
+async fn exchange(url: &str, settings: &OAuth) -> Result<SignInRecord, RenewError> {
     let store = InMemoryCredentialStore::new();
     let config = ClientCredentialsConfig::ClientSecret {
         client_id: settings.client_id.clone().unwrap_or_default(),
@@ -442,7 +442,7 @@ async fn exchange(url: &str, settings: &OAuth) -> Result<Record, RenewError> {
     let credentials = exchanged.await.map_err(judged)?;
     let credentials =
         credentials.ok_or_else(|| RenewError::Failed("the sign-in server gave no token".into()))?;
-    Ok(Record::of_client(url, credentials))
+    Ok(SignInRecord::of_client(url, credentials))
 }
 
 /// Tells a refusal of the sign-in server from a failure that may pass.
@@ -487,7 +487,7 @@ mod tests {
             "client_id": "c", "granted_scopes": [], "token_received_at": account.clock.unix_secs(),
             "token_response": { "access_token": "t0k3n", "token_type": "bearer", "expires_in": 3_600 },
         });
-        let record = Record {
+        let record = SignInRecord {
             id: "1".into(),
             url: url.into(),
             credentials: serde_json::from_value(credentials).expect("credentials"),

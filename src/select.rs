@@ -83,6 +83,16 @@ impl Selector {
     }
 }
 
+/// Whether what a filter put out says yes to a question: one output is enough. `false` and `null` are a no, as in jq, and
+/// here an empty list, too: `.rows` asks whether there are any.
+pub fn holds(outputs: &[Value]) -> bool {
+    outputs.iter().any(|output| match output {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(items) => !items.is_empty(),
+        _ => true,
+    })
+}
+
 async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
     let failed = |why: &str| SelectError::Failed(filter.into(), why.into());
     let broken = |error: io::Error| failed(&error.to_string());
@@ -220,6 +230,18 @@ mod tests {
             (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
             (got, _) => panic!("{filter}: {got:?}"),
         }
+    }
+
+    #[test]
+    fn one_yes_is_enough() {
+        let check =
+            |outputs: &[serde_json::Value], expected| assert_eq!(holds(outputs), expected, "{outputs:?}");
+        for yes in [json!(true), json!(0), json!("no"), json!({}), json!([false])] {
+            check(std::slice::from_ref(&yes), true);
+            check(&[json!(false), yes], true);
+        }
+        check(&[], false);
+        check(&[json!(false), json!(null), json!([])], false);
     }
 
     #[test]

@@ -79,8 +79,6 @@ const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", 
 const HEAD_START: Duration = Duration::from_millis(100);
 /// The longest wait of the servers' start until the last known lists can be searched.
 const RECALL_LIMIT: Duration = Duration::from_secs(1);
-/// The longest wait of a handshake for the last known lists.
-const RECALL_WAIT: Duration = Duration::from_millis(40);
 
 /// Serves one client on stdin and stdout until it leaves or `stop` ends.
 pub async fn serve_stdio(
@@ -183,11 +181,6 @@ impl NonetServer {
             _ends: Arc::new(ended.clone().drop_guard()),
             ended,
         }
-    }
-
-    /// Waits for the last known lists, which the handshake counts, at most [`RECALL_WAIT`].
-    async fn recalled(&self) {
-        let _ = tokio::time::timeout(RECALL_WAIT, self.gateway.recalled_lists()).await;
     }
 
     fn caller(&self, context: &RequestContext<RoleServer>, base: Caller, ways: &Channels) -> Caller {
@@ -325,7 +318,6 @@ impl ServerHandler for NonetServer {
     ) -> Result<InitializeResult, ErrorData> {
         context.peer.set_peer_info(request.clone());
         let mut result = self.negotiate_initialize(&request)?;
-        self.recalled().await;
         let caller = self.gateway.caller(self.session.clone(), &request.client_info.name);
         let caller = Caller { lasting: true, local: !self.http, ..caller };
         // Over HTTP a stateless client has a session for each request, and would get the notice with every answer.
@@ -339,7 +331,6 @@ impl ServerHandler for NonetServer {
     async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
         let versions = ServerHandler::supported_protocol_versions(self).into_owned();
         let mut result = DiscoverResult::from_server_info(versions, ServerHandler::get_info(self));
-        self.recalled().await;
         result.instructions = Some(meta::instructions(&self.gateway, &self.who(&context)).await);
         Ok(result)
     }

@@ -98,7 +98,7 @@ pub struct Watch {
     pub last: Option<Seen>,
     /// The last checks, oldest first.
     #[serde(default)]
-    pub history: VecDeque<Check>,
+    pub history: VecDeque<WatchCheck>,
 }
 
 /// How many checks there were.
@@ -135,7 +135,7 @@ pub struct CheckError {
 
 /// A check, as the history has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
+pub struct WatchCheck {
     /// When it began, in milliseconds since 1970.
     pub at_ms: u64,
     /// The code of its error.
@@ -221,7 +221,7 @@ impl Watch {
             }
         }
         let error = self.error.as_ref().map(|error| error.code.clone());
-        self.history.push_back(Check { at_ms, error, changed, elapsed_ms });
+        self.history.push_back(WatchCheck { at_ms, error, changed, elapsed_ms });
         while self.history.len() > HISTORY {
             self.history.pop_front();
         }
@@ -340,15 +340,5 @@ fn add(value: &Value, hash: &mut Sha256) {
             hash.update(text);
         }
         scalar => hash.update(format!("{scalar};")),
-    }
-}
-
-/// Whether jq's answer to a question is yes. No answer, and an empty list, are a no.
-pub fn is_yes(answer: &Value) -> bool {
-    match answer {
-        Value::Null | Value::Bool(false) => false,
-        // Of several answers one has to be a yes.
-        Value::Array(items) => items.iter().any(|item| !matches!(item, Value::Null | Value::Bool(false))),
-        _ => true,
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     config::{Config, Grant, OAuth, ServerSettings, Transport},
     gateway::last_seen,
     keyring,
-    oauth::{Callback, KeptRecord, Record, SignIn, SignInError, SignInRequest, Vault, VaultEntry},
+    oauth::{Callback, KeptRecord, SignIn, SignInError, SignInRecord, SignInRequest, Vault, VaultEntry},
     store,
 };
 
@@ -96,9 +96,9 @@ pub(super) async fn login(config: &Config, args: &LoginArgs) -> anyhow::Result<u
 async fn sign_in(
     remote: &Remote<'_>,
     args: &LoginArgs,
-    before: Option<&Record>,
+    before: Option<&SignInRecord>,
     callback: &mut Callback,
-) -> Result<Record, SignInError> {
+) -> Result<SignInRecord, SignInError> {
     let limit = args.timeout;
     let request = SignInRequest {
         url: remote.url,
@@ -140,7 +140,7 @@ pub(super) async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> 
 }
 
 /// Waits for the browser, or for a pasted address if the browser runs on another machine.
-async fn come_back(sign_in: &SignIn, callback: &mut Callback) -> Result<Record, SignInError> {
+async fn come_back(sign_in: &SignIn, callback: &mut Callback) -> Result<SignInRecord, SignInError> {
     let mut pasted = pasted();
     loop {
         tokio::select! {

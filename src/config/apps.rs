@@ -55,7 +55,7 @@ pub enum AppKind {
 #[derive(Clone, Debug)]
 pub struct ModelApp {
     /// Where the model is.
-    pub model: Model,
+    pub model: AppModel,
     /// What the model is told before the input.
     pub system: String,
     /// Patterns on full names: the tools that the model may call.
@@ -69,14 +69,14 @@ pub struct ModelApp {
 /// Where the model of an app is.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Model {
+pub enum AppModel {
     /// The client's own model, by sampling. Holds the word `client`.
     Client(String),
     /// An endpoint for chat completions.
     Endpoint(ModelEndpoint),
 }
 
-impl Model {
+impl AppModel {
     /// What the model is called in the list of apps.
     pub fn name(&self) -> &str {
         match self {
@@ -370,7 +370,7 @@ pub(super) struct AppTable {
     /// A model that works on the input with tools: an endpoint that speaks OpenAI's chat completions, or `"client"` for the
     /// client's own model (sampling).
     #[schemars(schema_with = "model_schema")]
-    pub model: Option<Model>,
+    pub model: Option<AppModel>,
     /// What the model is told before the input.
     #[schemars(example = &"You answer in one sentence.")]
     pub system: String,

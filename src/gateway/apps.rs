@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     call::{Begun, in_text, text_result},
-    graph::Log,
+    graph::RunLog,
     interrupt::Interrupt,
     run::{self, Run},
     session::Caller,
@@ -51,7 +51,7 @@ pub struct AppArguments {
     answer: Option<Value>,
     /// The journal of the step that calls it.
     #[serde(skip)]
-    log: Option<Log>,
+    log: Option<RunLog>,
 }
 
 impl AppArguments {
@@ -67,7 +67,7 @@ impl AppArguments {
     }
 
     /// What a step of a workflow calls. Without a limit, that of its workflow counts.
-    pub(super) fn of_step(app: &str, input: Value, timeout: Option<Duration>, log: Option<Log>) -> Self {
+    pub(super) fn of_step(app: &str, input: Value, timeout: Option<Duration>, log: Option<RunLog>) -> Self {
         let timeout = millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000);
         Self { app_id: Some(app.into()), input, timeout: Some(timeout), log, ..Self::default() }
     }
@@ -79,7 +79,7 @@ struct AppRun {
     input: Value,
     began: Instant,
     timeout: Duration,
-    log: Option<Log>,
+    log: Option<RunLog>,
 }
 
 /// An app in the list of apps.

@@ -410,7 +410,7 @@ impl Gate {
     /// Returns the same for a caller whose session lasts. For one request after another without a session,
     /// they would come with every tool.
     pub(super) fn instructions_for(&self, caller: &Caller, server: &str) -> Option<String> {
-        self.instructions(server).filter(|_| caller.lasting)
+        caller.lasting.then(|| self.instructions(server)).flatten()
     }
 
     /// The `browse_category` meta-tool.

@@ -15,14 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{self, FuturesUnordered},
+};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
     action::{ActionResult, unknown},
-    journal::{Journal, Log, digest, place},
+    journal::{Journal, RunLog, digest, place},
     limit::Limit,
     report::SoFar,
 };
@@ -38,7 +42,6 @@ use crate::{
     jobs::Progress,
     name,
     results::source_of,
-    select::SelectError,
     template::Source,
     text::clip,
     workflow::{
@@ -81,7 +84,7 @@ pub(super) struct PlanRun<'a> {
     /// Is kept up to date with each end.
     pub so_far: &'a SoFar,
     /// Keeps each end before anything else comes of it.
-    pub log: Option<Log>,
+    pub log: Option<RunLog>,
     /// The calls whose values are needed after them.
     pub needed: BTreeSet<usize>,
 }
@@ -111,13 +114,13 @@ struct Common<'a> {
     /// The calls that may be in flight.
     slots: Semaphore,
     limit: Option<&'a Limit>,
-    log: Option<Log>,
+    log: Option<RunLog>,
     needed: BTreeSet<usize>,
 }
 
 impl Common<'_> {
     /// The journal of one call.
-    fn log_of(&self, at: usize) -> Option<Log> {
+    fn log_of(&self, at: usize) -> Option<RunLog> {
         Some(self.log.as_ref()?.part(self.plan.calls()[at].id.as_str()))
     }
 }
@@ -295,13 +298,18 @@ impl Gateway {
             let message = format!("The action `{}`: {why}. Nothing was run.", call.id);
             Err(Fault::new(Code::InvalidParams, message))
         };
-        for call in plan.calls() {
-            if let Some(Err(error @ SelectError::Syntax(..))) = match &call.when {
-                Some(when) => Some(self.kept.outputs(when, "null".into()).await),
-                None => None,
-            } {
+        let asking = plan.calls().iter().filter_map(|call| Some((call, call.when.as_deref()?)));
+        // Each in a process of its own.
+        let checks: Vec<BoxFuture<'_, _>> = asking
+            .map(|(call, when)| self.kept.syntax_error(when).map(move |error| (call, error)).boxed())
+            .collect();
+        let mut checked = stream::iter(checks).buffer_unordered(CONCURRENCY);
+        while let Some((call, error)) = checked.next().await {
+            if let Some(error) = error {
                 return refused(call, error.to_string());
             }
+        }
+        for call in plan.calls() {
             match &call.for_each {
                 Some(Value::Array(items)) if items.len() > MAX_ITEMS => {
                     let why = format!("`for_each` has {} items; it takes {MAX_ITEMS} at most", items.len());

@@ -236,7 +236,8 @@ impl Mail {
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "earlier notices cannot be read"),
         };
-        self.known.get_or_init(read).await;
+        // What comes too late is found at the next look.
+        let _ = tokio::time::timeout(PATIENCE, self.known.get_or_init(read)).await;
     }
 
     /// Claims at most so many notices that no gateway holds.
@@ -248,7 +249,12 @@ impl Mail {
             self.waiting.lock().insert(owner.into());
             return Vec::new();
         }
-        let claimed = claimed.await.unwrap_or_default();
+        let Ok(claimed) = tokio::time::timeout(PATIENCE, claimed).await else {
+            // The writer lets them go again.
+            self.waiting.lock().insert(owner.into());
+            return Vec::new();
+        };
+        let claimed = claimed.unwrap_or_default();
         if claimed.len() >= most {
             self.waiting.lock().insert(owner.into());
         }
@@ -304,7 +310,15 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
             Write::Claim(owner, most, reply) => {
                 let claimed = records.claim_free(RecordKind::Notice, &owner, most).await;
                 let letter = |record: Record| Letter { notice: record.body, kept: Some(record.id) };
-                claimed.map(|claimed| drop(reply.send(claimed.into_iter().map(letter).collect())))
+                match claimed.map(|claimed| reply.send(claimed.into_iter().map(letter).collect())) {
+                    Ok(Ok(())) => Ok(()),
+                    // The answer has gone out without them.
+                    Ok(Err(late)) => {
+                        let late = late.into_iter().filter_map(|letter: Letter| letter.kept).collect();
+                        records.free(RecordKind::Notice, &owner, late).await
+                    }
+                    Err(error) => Err(error),
+                }
             }
         };
         if let Err(error) = done {

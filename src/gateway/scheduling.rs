@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     catalog::Tool,
-    config::{AppKind, Config, Model, ModelApp, StepKind},
+    config::{AppKind, AppModel, Config, ModelApp, StepKind},
     fault::{Code, Fault, NextStep},
     gateway::apps,
     jobs::{Jobs, Start, TaskState, wait_call},
@@ -565,7 +565,7 @@ fn tools_of<'a>(
                 }
             }
         }
-        AppKind::Model(ModelApp { model: Model::Client(_), .. }) => {
+        AppKind::Model(ModelApp { model: AppModel::Client(_), .. }) => {
             let message = format!(
                 "The app `{id}` asks the model of the client that calls it, and no client does when it runs by itself."
             );

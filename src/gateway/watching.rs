@@ -18,7 +18,7 @@ use crate::{
     store::{Most, NewRecord, Record, RecordKind, StoreError},
     text::clip,
     timetable::Zone,
-    watches::{CheckError, Finding, News, NotifyWhen, Seen, Watch, WatchState, Why, is_yes},
+    watches::{CheckError, Finding, News, NotifyWhen, Seen, Watch, WatchState, Why},
 };
 
 /// How many watches an owner has.
@@ -335,8 +335,8 @@ impl Gateway {
         let is_met = match &watch.expression {
             None => false,
             Some(expression) => {
-                match self.kept.filter(expression, json!({ "result": value }).to_string()).await {
-                    Ok(answer) => is_yes(&answer),
+                match self.kept.holds(expression, json!({ "result": value }).to_string()).await {
+                    Ok(holds) => holds,
                     Err(error) => {
                         return failed(Code::InvalidParams.as_str().into(), error.to_string(), result);
                     }

@@ -45,14 +45,14 @@ pub struct Todo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(rename = "status")]
-    pub state: TaskState,
+    pub state: TodoState,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TaskState {
+pub enum TodoState {
     InProgress,
     Pending,
     Blocked,
@@ -72,7 +72,7 @@ impl Work {
     /// The tasks that are not completed: those in progress first, then the oldest.
     pub fn open(&self) -> Vec<&Todo> {
         let mut open: Vec<&Todo> =
-            self.tasks.iter().filter(|task| task.state != TaskState::Completed).collect();
+            self.tasks.iter().filter(|task| task.state != TodoState::Completed).collect();
         open.sort_by_key(|task| task.state);
         open
     }
@@ -84,7 +84,7 @@ impl Todo {
             id: format!("todo-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]),
             subject: subject.into(),
             description: description.map(str::to_owned),
-            state: TaskState::Pending,
+            state: TodoState::Pending,
             notes: Vec::new(),
         }
     }
@@ -94,7 +94,7 @@ impl Todo {
         Some(Todo { id: record.id.clone(), ..task })
     }
 
-    fn update(&mut self, state: Option<TaskState>, note: Option<&str>) {
+    fn update(&mut self, state: Option<TodoState>, note: Option<&str>) {
         self.state = state.unwrap_or(self.state);
         self.notes.extend(note.map(str::to_owned));
         let extra = self.notes.len().saturating_sub(MOST_NOTES);
@@ -104,7 +104,7 @@ impl Todo {
 
 /// The oldest completed task, if the list has no room.
 fn in_the_way(tasks: &[Todo]) -> Option<Option<&Todo>> {
-    (tasks.len() >= MOST_TASKS).then(|| tasks.iter().find(|task| task.state == TaskState::Completed))
+    (tasks.len() >= MOST_TASKS).then(|| tasks.iter().find(|task| task.state == TodoState::Completed))
 }
 
 impl Memory {
@@ -189,7 +189,7 @@ impl Memory {
         &self,
         desk: Desk<'_>,
         id: &str,
-        state: Option<TaskState>,
+        state: Option<TodoState>,
         note: Option<&str>,
     ) -> Result<Option<Todo>, StoreError> {
         let owner = match desk {

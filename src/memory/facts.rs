@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Memory, shelf::View};
+use super::{Memory, shelf::FactView};
 use crate::{
     search::{self, Boosts, Confidence, Document, Embedder, fold},
     store::{Most, NewRecord, Record, RecordKind, StoreError},
@@ -54,7 +54,7 @@ pub enum Remembered {
 
 /// What was found.
 #[derive(Debug)]
-pub struct Recalled {
+pub struct FoundFacts {
     /// The facts, best first, with their scores; without a query the newest first.
     pub facts: Vec<(Arc<Fact>, Option<f32>)>,
     /// Facts that match.
@@ -134,7 +134,7 @@ impl Memory {
         tags: &[String],
         limit: Option<usize>,
         embedder: Option<&Embedder>,
-    ) -> Result<Recalled, StoreError> {
+    ) -> Result<FoundFacts, StoreError> {
         let shelf = self.shelf(owner);
         let mut state = shelf.current(&*self.records, embedder).await?;
         let view = state.index().await;
@@ -151,7 +151,7 @@ impl Memory {
             let with_tags: Vec<&Arc<Fact>> = view.facts.iter().filter(|fact| fact.has(&tags)).collect();
             let total = with_tags.len();
             let facts = with_tags.into_iter().take(most).map(|fact| (fact.clone(), None)).collect();
-            return Ok(Recalled { facts, total, of, confidence: None, by_words: false });
+            return Ok(FoundFacts { facts, total, of, confidence: None, by_words: false });
         }
         let request = search::prepare(&view.index, embedder, query).await;
         let found = view.index.search(&request, most, &allowed, &Boosts::new());
@@ -160,7 +160,7 @@ impl Memory {
             Some(_) => 0.0,
         };
         let hits = found.hits.iter().filter(|hit| hit.score >= least);
-        Ok(Recalled {
+        Ok(FoundFacts {
             facts: hits.map(|hit| (view.facts[hit.document].clone(), Some(hit.score))).collect(),
             total: found.total,
             of: view.facts.len(),
@@ -183,7 +183,7 @@ impl Memory {
     }
 }
 
-impl View {
+impl FactView {
     /// The ids of facts with nearly the same words.
     fn similar(&self, new: &Fact) -> Vec<Arc<str>> {
         let text = clip(&new.document.description, COMPARED_TEXT);

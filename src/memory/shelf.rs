@@ -46,7 +46,7 @@ impl Debug for Shelf {
 }
 
 /// Facts with an index of them, newest first.
-pub(super) struct View {
+pub(super) struct FactView {
     pub facts: Vec<Arc<Fact>>,
     pub index: Index,
 }
@@ -59,7 +59,7 @@ struct State {
     /// The model whose vectors are known.
     model: Option<Arc<str>>,
     vectors: HashMap<Arc<str>, Arc<[f32]>>,
-    view: Arc<View>,
+    view: Arc<FactView>,
     /// Whether the view is behind in its facts, or in their vectors.
     behind: bool,
     without_vectors: bool,
@@ -73,7 +73,7 @@ pub(super) struct Current<'a> {
 
 impl Shelf {
     pub fn new(owner: &str, settings: &Settings) -> Self {
-        let view = Arc::new(View { facts: Vec::new(), index: Index::new(Vec::new(), settings) });
+        let view = Arc::new(FactView { facts: Vec::new(), index: Index::new(Vec::new(), settings) });
         let state = State {
             settings: settings.clone(),
             changes: None,
@@ -234,7 +234,7 @@ impl Current<'_> {
     }
 
     /// The view as it is, which may be behind.
-    pub fn view(&self) -> Arc<View> {
+    pub fn view(&self) -> Arc<FactView> {
         self.state.view.clone()
     }
 
@@ -256,7 +256,7 @@ impl Current<'_> {
     }
 
     /// The view, brought up to date. It costs what has changed.
-    pub async fn index(&mut self) -> Arc<View> {
+    pub async fn index(&mut self) -> Arc<FactView> {
         let state = &mut *self.state;
         if !state.behind && !state.without_vectors {
             return state.view.clone();
@@ -277,7 +277,7 @@ impl Current<'_> {
                 index = index
                     .with_vectors(facts.iter().map(|fact| vectors.get(&fact.document.id).cloned()).collect());
             }
-            Arc::new(View { facts, index })
+            Arc::new(FactView { facts, index })
         });
         // If it panics, the view of before answers.
         if let Ok(view) = made.await {

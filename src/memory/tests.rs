@@ -129,10 +129,10 @@ async fn a_desk_is_the_same_in_the_store_and_in_a_session() {
         assert_eq!(memory.add_task(desk, "one more", None).await.expect("answered"), AddedTask::Full);
         for number in 0..25 {
             let note = format!("note {number}");
-            let state = (number == 24).then_some(TaskState::Completed);
+            let state = (number == 24).then_some(TodoState::Completed);
             memory.update_task(desk, &ids[3], state, Some(&note)).await.expect("changed").expect("there");
         }
-        memory.update_task(desk, &ids[9], Some(TaskState::InProgress), None).await.expect("changed");
+        memory.update_task(desk, &ids[9], Some(TodoState::InProgress), None).await.expect("changed");
         let work = memory.work(desk).await.expect("read");
         assert_eq!(work.goal.as_deref(), Some("ship 2.1"));
         let open: Vec<&str> = work.open().iter().take(2).map(|task| task.subject.as_str()).collect();

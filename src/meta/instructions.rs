@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
     gateway::{AtWork, Gateway, NEEDS_CONFIG, session::Caller},
@@ -11,8 +12,8 @@ use crate::{
 
 /// How many left-out servers the instructions name.
 const LEFT_OUT: usize = 5;
-/// How long the handshake waits for the goal and the tasks, which are read from the disk.
-const WORK_WAIT: Duration = Duration::from_millis(40);
+/// How long the handshake waits for what is read from the disk: the last known lists, and the goal and the tasks.
+const READ_WAIT: Duration = Duration::from_millis(40);
 /// The room that the names of categories have at least, in characters.
 const FOR_CATEGORIES: usize = 300;
 /// The longest subject of a task in the instructions, in characters.
@@ -20,7 +21,12 @@ const SUBJECT: usize = 80;
 
 /// What `initialize` and `server/discover` say of Nonet: at most 2,000 characters.
 pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
-    let work = tokio::time::timeout(WORK_WAIT, gateway.at_work(caller)).await.ok().flatten();
+    // At the same time, so that the handshake waits for the slower one only.
+    let (_, work) = tokio::join!(
+        timeout(READ_WAIT, gateway.recalled_lists()),
+        timeout(READ_WAIT, gateway.at_work(caller))
+    );
+    let work = work.ok().flatten();
     let gate = gateway.gate(&caller.session);
     let categories = gate.categories();
     let (left_out, there): (Vec<&Value>, Vec<&Value>) = categories["categories"]

@@ -14,7 +14,7 @@ use rmcp::transport::auth::{
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Record, SignInServer, explain, manager, printable};
+use super::{SignInRecord, SignInServer, explain, manager, printable};
 use crate::{config::OAuth, text::clip, wire::web};
 
 /// The name under which Nonet registers.
@@ -63,7 +63,7 @@ pub struct SignInRequest<'a> {
     /// Scopes besides those that the server asks for.
     pub scopes: &'a [String],
     /// The earlier sign-in, whose scopes are requested again (SEP-2350).
-    pub before: Option<&'a Record>,
+    pub before: Option<&'a SignInRecord>,
 }
 
 /// A sign-in that waits for the user.
@@ -129,7 +129,7 @@ impl SignIn {
     }
 
     /// Takes the address that the browser came back to, and exchanges its code for tokens.
-    pub async fn finish(&self, came_back_to: &str) -> Result<Record, SignInError> {
+    pub async fn finish(&self, came_back_to: &str) -> Result<SignInRecord, SignInError> {
         if query(came_back_to, "state").as_deref() != Some(&self.state) {
             return Err(SignInError::Foreign("its `state` differs".into()));
         }
@@ -148,7 +148,7 @@ impl SignIn {
         let (code, state, issuer) = (&callback.code, &callback.csrf_token, callback.issuer.as_deref());
         self.manager.exchange_code_for_token_with_issuer(code, state, issuer).await.map_err(failed)?;
         let credentials = self.store.load().await.map_err(failed)?;
-        Ok(Record {
+        Ok(SignInRecord {
             id: uuid::Uuid::new_v4().simple().to_string(),
             url: self.url.clone(),
             credentials: credentials

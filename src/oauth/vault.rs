@@ -54,7 +54,7 @@ pub enum VaultError {
 
 /// The outcome of one sign-in.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Record {
+pub struct SignInRecord {
     /// The id of the sign-in, which renewals keep.
     pub id: String,
     /// The server's address.
@@ -71,13 +71,13 @@ pub struct Record {
     pub challenge: Option<String>,
 }
 
-impl fmt::Debug for Record {
+impl fmt::Debug for SignInRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Record").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("SignInRecord").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
-impl Record {
+impl SignInRecord {
     /// Returns the record of a client that signs in by itself.
     pub fn of_client(url: &str, credentials: StoredCredentials) -> Self {
         let (id, redirect_uri) = (String::new(), String::new());
@@ -115,7 +115,7 @@ impl Record {
 #[derive(Clone, Debug)]
 pub struct KeptRecord {
     /// The record.
-    pub record: Record,
+    pub record: SignInRecord,
     /// Whether the record is in the keyring; else it is in the file.
     pub in_keyring: bool,
 }
@@ -125,7 +125,7 @@ pub struct KeptRecord {
 #[serde(untagged)]
 enum Contents {
     /// The whole record.
-    Here(Box<Record>),
+    Here(Box<SignInRecord>),
     /// The name of the keyring's entry, and the id of the sign-in.
     Keyring { keyring: String, id: String },
 }
@@ -302,12 +302,12 @@ mod tests {
 
     use super::*;
 
-    fn record(token: &str, expires_in: u64, received_at: u64) -> Record {
+    fn record(token: &str, expires_in: u64, received_at: u64) -> SignInRecord {
         let credentials = json!({
             "client_id": "c", "granted_scopes": [], "token_received_at": received_at,
             "token_response": { "access_token": token, "token_type": "bearer", "expires_in": expires_in },
         });
-        Record {
+        SignInRecord {
             id: "1".into(),
             url: "https://a/mcp".into(),
             credentials: serde_json::from_value(credentials).expect("it can be read"),
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_token_is_good_until_its_end() {
-        let good = |record: &Record, at: u64| record.ends_after(Duration::from_secs(at));
+        let good = |record: &SignInRecord, at: u64| record.ends_after(Duration::from_secs(at));
         let mut token = record("t", 60, 1_000);
         assert!(good(&token, 1_059) && !good(&token, 1_060));
         token.credentials.token_received_at = None;

@@ -114,7 +114,7 @@ fn the_history_is_bounded_and_says_what_happened() {
         watch.resume();
     }
     assert_eq!((watch.history.len(), watch.history[0].at_ms), (HISTORY, 50));
-    let check = |at_ms, error: Option<&str>, changed| Check {
+    let check = |at_ms, error: Option<&str>, changed| WatchCheck {
         at_ms,
         error: error.map(Into::into),
         changed,
@@ -157,22 +157,4 @@ fn values_are_compared_and_not_their_text() {
     check(json!(""), Value::Null, false);
     check(json!({ "a": { "b": 1 } }), json!({ "a": {}, "b": 1 }), false);
     check(json!(["a", "b"]), json!(["ab", ""]), false);
-}
-
-#[test]
-fn jq_says_yes() {
-    for (answer, expected) in [
-        (json!(true), true),
-        (json!(0), true),
-        (json!("no"), true),
-        (json!({}), true),
-        (json!([0]), true),
-        (json!([false, true]), true),
-        (json!([false, null]), false),
-        (json!(false), false),
-        (json!(null), false),
-        (json!([]), false),
-    ] {
-        assert_eq!(is_yes(&answer), expected, "{answer}");
-    }
 }

@@ -17,7 +17,7 @@ use super::AppRun;
 use crate::{
     catalog::Tool,
     chat::{Chat, ChatCall, ChatEndpoint, ChatError, ChatMessage, ChatTool, Completion},
-    config::{ClientLimits, Model, ModelApp},
+    config::{AppModel, ClientLimits, ModelApp},
     downstream::ProgressSink,
     fault::{Code, Fault},
     gateway::{
@@ -64,8 +64,8 @@ enum Brain {
 impl Brain {
     fn new(id: &str, of: &ModelApp, caller: &Caller) -> Result<Self, Fault> {
         match &of.model {
-            Model::Client(_) => ClientModel::new(id, caller).map(Self::Client),
-            Model::Endpoint(at) => ChatEndpoint::new(&at.base_url, &at.name, at.api_key.clone())
+            AppModel::Client(_) => ClientModel::new(id, caller).map(Self::Client),
+            AppModel::Endpoint(at) => ChatEndpoint::new(&at.base_url, &at.name, at.api_key.clone())
                 .map(Self::Endpoint)
                 .map_err(|error| Fault::new(Code::Internal, format!("The app `{id}` has no model: {error}"))),
         }

@@ -28,7 +28,7 @@ use crate::{
     gateway::{
         AskArguments, Gateway,
         call::text_result,
-        graph::{ActionResult, Journal, Log, place, refused_plan},
+        graph::{ActionResult, Journal, RunLog, place, refused_plan},
         interrupt::Interrupt,
         questions::{Question, no_question},
         session::Caller,
@@ -467,7 +467,7 @@ impl Gateway {
         };
         self.check_steps(caller, &flow).await?;
         let checkpoints = Arc::new(self.parked.answered(record, &answer).await?);
-        flow.log = Some(Log::new(checkpoints.clone()));
+        flow.log = Some(RunLog::new(checkpoints.clone()));
         flow.checkpoints = Some(checkpoints);
         self.run_workflow(caller, flow).await
     }

@@ -17,7 +17,8 @@ use crate::{
         call::text_result,
         faults::error_of,
         graph::{
-            ActionResult, CONCURRENCY, Limit, Log, PlanRun, Ran, SoFar, Values, digest, refused_plan, unknown,
+            ActionResult, CONCURRENCY, Limit, PlanRun, Ran, RunLog, SoFar, Values, digest, refused_plan,
+            unknown,
         },
         interrupt::Interrupt,
         questions,
@@ -46,7 +47,7 @@ pub(super) struct Flow {
     /// What is kept of it, once the user has answered.
     pub checkpoints: Option<Arc<Checkpoints>>,
     /// Where the ends of its steps are kept.
-    pub log: Option<Log>,
+    pub log: Option<RunLog>,
 }
 
 impl Flow {

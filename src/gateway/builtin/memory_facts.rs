@@ -94,7 +94,7 @@ struct ForgetArguments {
 }
 
 async fn remember(gateway: &Gateway, caller: &Caller, arguments: RememberArguments) -> Result<Value, Fault> {
-    let mut left_out = LeftOut::default();
+    let mut left_out = MaskedSecrets::default();
     let content = left_out.clean("content", &arguments.content)?;
     let mut tags = Vec::new();
     for tag in arguments.tags.iter().filter(|tag| !tag.trim().is_empty()) {
@@ -187,9 +187,9 @@ fn recall_call(query: &str) -> NextStep {
 
 /// What was left out of the texts of a call because it looks like a secret.
 #[derive(Default)]
-pub(super) struct LeftOut(Vec<Value>);
+pub(super) struct MaskedSecrets(Vec<Value>);
 
-impl LeftOut {
+impl MaskedSecrets {
     /// A text without its secrets; a fault where nothing else is in it.
     pub fn clean(&mut self, field: &str, text: &str) -> Result<String, Fault> {
         let text = text.trim();

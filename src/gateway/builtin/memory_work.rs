@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Access, OwnTool,
-    memory_facts::{LeftOut, full, store_fault},
+    memory_facts::{MaskedSecrets, full, store_fault},
     read,
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     catalog::GATEWAY,
     fault::{Code, Fault, NextStep},
     gateway::{Gateway, call::text_result, session::Caller},
-    memory::{AddedTask, Desk, MOST_TASKS, TaskState, Todo, Work},
+    memory::{AddedTask, Desk, MOST_TASKS, Todo, TodoState, Work},
     name::full_name,
     text::clip,
 };
@@ -105,12 +105,12 @@ struct CreateArguments {
 #[derive(serde::Deserialize)]
 struct UpdateArguments {
     task_id: String,
-    status: Option<TaskState>,
+    status: Option<TodoState>,
     note: Option<String>,
 }
 
 async fn set_goal(gateway: &Gateway, caller: &Caller, arguments: GoalArguments) -> Result<Value, Fault> {
-    let mut left_out = LeftOut::default();
+    let mut left_out = MaskedSecrets::default();
     let goal = match arguments.goal.trim() {
         "" => None,
         goal => Some(left_out.clean("goal", goal)?),
@@ -126,7 +126,7 @@ async fn set_goal(gateway: &Gateway, caller: &Caller, arguments: GoalArguments) 
 }
 
 async fn task_create(gateway: &Gateway, caller: &Caller, arguments: CreateArguments) -> Result<Value, Fault> {
-    let mut left_out = LeftOut::default();
+    let mut left_out = MaskedSecrets::default();
     let subject = left_out.clean("subject", &arguments.subject)?;
     let description = match arguments.description.as_deref().map(str::trim) {
         None | Some("") => None,
@@ -148,7 +148,7 @@ async fn task_create(gateway: &Gateway, caller: &Caller, arguments: CreateArgume
 
 async fn task_update(gateway: &Gateway, caller: &Caller, arguments: UpdateArguments) -> Result<Value, Fault> {
     let UpdateArguments { task_id, status, note } = arguments;
-    let mut left_out = LeftOut::default();
+    let mut left_out = MaskedSecrets::default();
     let note = match note {
         Some(note) => Some(left_out.clean("note", &note)?),
         None if status.is_some() => None,
@@ -171,7 +171,7 @@ async fn task_list(gateway: &Gateway, caller: &Caller) -> Result<Value, Fault> {
     let work = gateway.memory.work(desk(caller)?).await.map_err(|error| store_fault(&error))?;
     let open = work.open();
     let completed: Vec<&Todo> =
-        work.tasks.iter().rev().filter(|task| task.state == TaskState::Completed).collect();
+        work.tasks.iter().rev().filter(|task| task.state == TodoState::Completed).collect();
     let mut answer = json!({});
     if let Some(goal) = &work.goal {
         answer["goal"] = json!(goal);

@@ -1,16 +1,13 @@
 //! One call of a plan: decides whether it runs, fills its templates, waits for its server, makes the call, and makes it again.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use serde_json::{Map, Value, json};
 use tokio::sync::MutexGuard;
 use tokio_util::sync::CancellationToken;
 
-use super::{Common, Log, Values, goes_alone};
+use super::{Common, RunLog, Values, goes_alone};
 use crate::{
     catalog::Tool,
     clock::millis,
@@ -127,7 +124,7 @@ impl Gateway {
         values: Values,
     ) -> ActionResult {
         let call = &common.plan.calls()[at];
-        let began = Instant::now();
+        let begun = Begun::new(common.caller, &call.params);
         let ended = async {
             if let Some(when) = &call.when
                 && !self.holds(common, at, when, &values).await?
@@ -143,14 +140,14 @@ impl Gateway {
         };
         let mut one = match ended.await {
             Ok(one) => one,
-            Err(fault) => self.not_made(common, call, &fault),
+            Err(fault) => self.not_made(common, call, &begun, &fault),
         };
         if one.succeeded() && call.select.is_some() {
             let (result, size) = (Arc::unwrap_or_clone(one.result), 0);
             let (result, _) = self.filtered(common.caller, result, size, call.select.as_deref()).await;
             one.result = Arc::new(result);
         }
-        one.elapsed_ms = millis(began.elapsed());
+        one.elapsed_ms = millis(begun.at.elapsed());
         one
     }
 
@@ -170,20 +167,13 @@ impl Gateway {
         let steps: Map<String, Value> = seen.map(|id| (id.clone(), value(id))).collect();
         let over = json!({ "input": value(&INPUT.to_string()), "steps": steps });
         let said = tokio::select! {
-            said = self.kept.outputs(when, over.to_string()) => said,
+            said = self.kept.holds(when, over.to_string()) => said,
             () = common.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
         };
-        match said {
-            Ok(outputs) => Ok(outputs.iter().any(|output| match output {
-                Value::Null | Value::Bool(false) => false,
-                Value::Array(items) => !items.is_empty(),
-                _ => true,
-            })),
-            Err(error) => {
-                let message = format!("The `when` of `{}`: {error}.", calls[at].id);
-                Err(Fault::new(Code::InvalidParams, message))
-            }
-        }
+        said.map_err(|error| {
+            let message = format!("The `when` of `{}`: {error}.", calls[at].id);
+            Fault::new(Code::InvalidParams, message)
+        })
     }
 
     /// Makes one call, for one item if the call has some.
@@ -193,20 +183,27 @@ impl Gateway {
         call: &PlannedCall,
         values: &Values,
         cancel: CancellationToken,
-        log: Option<Log>,
+        log: Option<RunLog>,
     ) -> ActionResult {
+        let begun = Begun::new(common.caller, &call.params);
         let ended = match call.kind {
             CallKind::Tool => Ok(self.call_repeatedly(common, call, values, &cancel).await),
             CallKind::App => self.call_inner_app(common, call, values, cancel, log).await,
             CallKind::Ask => self.ask_in_plan(common, call, values).await,
         };
-        ended.unwrap_or_else(|fault| self.not_made(common, call, &fault))
+        ended.unwrap_or_else(|fault| self.not_made(common, call, &begun, &fault))
     }
 
     /// A call that failed before it reached what it calls.
-    fn not_made(&self, common: &Common<'_>, call: &PlannedCall, fault: &Fault) -> ActionResult {
-        self.refused(common.caller, &call.name, &Begun::new(common.caller, &call.params), fault);
-        ActionResult::not_run(call, fault, Duration::ZERO)
+    fn not_made(
+        &self,
+        common: &Common<'_>,
+        call: &PlannedCall,
+        begun: &Begun,
+        fault: &Fault,
+    ) -> ActionResult {
+        self.refused(common.caller, &call.name, begun, fault);
+        ActionResult::not_run(call, fault, begun.at.elapsed())
     }
 
     /// Calls a tool, and again if its step says so and the tool allows it.
@@ -221,13 +218,8 @@ impl Gateway {
         let mut calls = 0;
         loop {
             let begun = Begun::new(common.caller, &call.params);
-            let mut one = match self.try_action(common, call, values, &begun, cancel.child_token()).await {
-                Ok(one) => one,
-                Err(fault) => {
-                    self.refused(common.caller, &call.name, &begun, &fault);
-                    ActionResult::not_run(call, &fault, begun.at.elapsed())
-                }
-            };
+            let made = self.try_action(common, call, values, &begun, cancel.child_token()).await;
+            let mut one = made.unwrap_or_else(|fault| self.not_made(common, call, &begun, &fault));
             calls += one.calls;
             one.calls = calls;
             let Some(retry) = call.retry.as_ref().filter(|_| !one.succeeded()) else { return one };
@@ -324,7 +316,7 @@ impl Gateway {
         call: &PlannedCall,
         values: &Values,
         cancel: CancellationToken,
-        log: Option<Log>,
+        log: Option<RunLog>,
     ) -> Result<ActionResult, Fault> {
         let filled = self.filled(common.caller, &call.params, values).await?;
         let config = self.config();

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{ActionResult, Calls, Common, Log, MAX_ACTIONS, Values, drive, lane};
+use super::{ActionResult, Calls, Common, MAX_ACTIONS, RunLog, Values, drive, lane};
 use crate::{
     config::ITEMS_AT_A_TIME,
     fault::{Code, Fault},
@@ -42,7 +42,7 @@ struct Items<'a> {
     calls: usize,
     name: String,
     /// The journal of the call.
-    log: Option<Log>,
+    log: Option<RunLog>,
 }
 
 impl Gateway {

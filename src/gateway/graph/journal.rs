@@ -20,12 +20,12 @@ pub(crate) trait Journal: Debug + Send + Sync {
 
 /// A journal at one place: a plan, a call, an item of a call, or an app inside of another.
 #[derive(Clone, Debug)]
-pub(crate) struct Log {
+pub(crate) struct RunLog {
     journal: Arc<dyn Journal>,
     path: Vec<Value>,
 }
 
-impl Log {
+impl RunLog {
     /// The journal of a whole run.
     pub fn new(journal: Arc<dyn Journal>) -> Self {
         Self { journal, path: Vec::new() }
@@ -61,7 +61,7 @@ pub(crate) fn digest(value: &Value) -> String {
 
 impl Gateway {
     /// Keeps an end before anything else comes of it. A call that was cut off has not ended: it is made again.
-    pub(super) async fn log_end(&self, log: Option<&Log>, one: &ActionResult, is_needed: bool) {
+    pub(super) async fn log_end(&self, log: Option<&RunLog>, one: &ActionResult, is_needed: bool) {
         let Some(log) = log else { return };
         let is_over = match (one.outcome(), &one.declined) {
             (CallOutcome::Open, _) => false,
