@@ -3,6 +3,7 @@
 //! Immutable; the gateway replaces it whole. What it holds depends on the listings alone, never on
 //! the order in which they came.
 
+mod build;
 mod risk;
 
 use std::{
@@ -11,17 +12,17 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
+use self::build::{Names, build, own_name, renames};
 use crate::{
-    config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride},
+    config::{Expose, Policy, PolicyRule, Risk, ServerSettings},
     fault::{Code, Fault},
     name::{self, Wire},
     prompts_resources::{PromptsResources, ServerOffer},
     prose,
     schema::Schema,
     search::Document,
-    text::{clip, hex},
+    text::clip,
 };
 
 /// How much of what a server says of itself is kept, in characters.
@@ -619,192 +620,4 @@ fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Part>) -> HashMap<Arc<str>, Ar
 fn folded(name: &str, other: &Arc<str>) -> Arc<str> {
     let fold = name::fold(name);
     if fold == **other { other.clone() } else { fold.into() }
-}
-
-/// The own name of a tool: no tool is without one.
-fn own_name(definition: &Value) -> Option<&str> {
-    definition.get("name")?.as_str().filter(|name| !name.is_empty())
-}
-
-/// The names of a tool.
-#[derive(Clone, Copy)]
-struct Names<'a> {
-    /// Its server's.
-    own: &'a str,
-    /// The one that clients see.
-    shown: &'a str,
-}
-
-/// Returns the new names of tools by their own. A name that another tool of the server has is not given, and neither is one
-/// that several tools are to have.
-fn renames<'a>(settings: Option<&'a ServerSettings>, listing: &'a Listing) -> HashMap<&'a str, &'a str> {
-    let Some(settings) = settings.filter(|settings| settings.tools.values().any(|own| own.rename.is_some()))
-    else {
-        return HashMap::new();
-    };
-    let own: HashSet<&str> = listing.tools.iter().filter_map(|tool| own_name(tool)).collect();
-    let mut wanted: HashMap<String, Vec<(&str, &str)>> = HashMap::new();
-    for name in &own {
-        if let Some(new) = settings.tools.get(*name).and_then(|own| own.rename.as_deref()) {
-            wanted.entry(name::fold(new)).or_default().push((*name, new));
-        }
-    }
-    wanted.retain(|_, tools| tools.len() == 1);
-    for name in &own {
-        // What differs in case or punctuation only would make names ambiguous.
-        let fold = name::fold(name);
-        if wanted.get(&fold).is_some_and(|tools| tools.iter().all(|(own, _)| own != name)) {
-            wanted.remove(&fold);
-        }
-    }
-    wanted.into_values().flatten().collect()
-}
-
-/// The definition with the title and the description from the configuration.
-fn corrected(definition: &Arc<Value>, own: Option<&ToolOverride>) -> Arc<Value> {
-    let texts = own.map(|own| [("title", &own.title), ("description", &own.description)]);
-    let mut listed = definition.clone();
-    for (key, text) in texts.into_iter().flatten() {
-        if let Some(text) = text {
-            Arc::make_mut(&mut listed)[key] = json!(text);
-        }
-    }
-    listed
-}
-
-/// Makes a tool of its definition, which `old` has too.
-fn build(
-    server: &Arc<str>,
-    names: Names,
-    definition: &Arc<Value>,
-    old: Option<&Tool>,
-    settings: Option<&ServerSettings>,
-    policies: &BTreeMap<String, PolicyRule>,
-) -> Tool {
-    let own_name: Arc<str> = names.own.into();
-    let name = if names.shown == names.own { own_name.clone() } else { names.shown.into() };
-    let own = settings.and_then(|s| s.tools.get(&*own_name));
-    // What was compiled of the definition stays.
-    let definition = old.map_or(definition, |old| &old.definition).clone();
-    let annotations = definition.get("annotations");
-    let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
-    let listed = corrected(&definition, own);
-    let text = |key: &str| listed.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
-    let title = match text("title") {
-        title if title.is_empty() => {
-            annotations.and_then(|a| a.get("title")?.as_str()).unwrap_or_default().to_string()
-        }
-        title => title,
-    };
-    let read_only = hint("readOnlyHint") == Some(true);
-    let schema = match old {
-        Some(old) if old.name == name => old.schema.clone(),
-        _ => Schema::of_definition(&name, definition.clone()),
-    };
-    let blocked = settings.and_then(|s| {
-        if let Some(allowed) = &s.allowed_tools
-            && !allowed.matches(&own_name)
-        {
-            Some(format!("servers.{server}.allowed_tools"))
-        } else if s.blocked_tools.matches(&own_name) {
-            Some(format!("servers.{server}.blocked_tools"))
-        } else {
-            None
-        }
-    });
-    let full: Arc<str> = name::full_name(server, &name).into();
-    let Wire { plain, hashed } = Wire::new(server, &name);
-    let (plain, fold): (Arc<str>, Arc<str>) = (plain.into(), name::fold(&full).into());
-    let keys = Keys {
-        hashed: hashed.into(),
-        own: name::fold(&name).into(),
-        wire: folded(&plain, &fold),
-        full: fold,
-        plain: plain.clone(),
-    };
-    let risk = own.and_then(|own| own.risk).unwrap_or_else(|| risk::risk(&own_name, annotations));
-    let (policy, policy_rule) = policy(server, &own_name, &full, risk, settings, policies);
-    let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
-    let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
-    tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
-    let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
-    let (mut examples, mut misfits) = (Vec::new(), Vec::new());
-    for (at, example) in own.iter().flat_map(|own| &own.examples).enumerate() {
-        match misfit(&schema, example) {
-            Some(why) => misfits.push((at, why)),
-            None => examples.push(example.clone()),
-        }
-    }
-    Tool {
-        server: server.clone(),
-        wire: plain,
-        verbatim,
-        mirrored: verbatim && schema.raw().to_string().contains("\"x-mcp-header\""),
-        title,
-        description: prose::dedented(&text("description")),
-        risk,
-        read_only,
-        as_task: definition.get("execution").and_then(|e| e.get("taskSupport")?.as_str()) == Some("required"),
-        parallel: own.and_then(|o| o.parallel).unwrap_or(settings.is_some_and(|s| s.parallel)),
-        policy,
-        policy_rule,
-        blocked,
-        aliases: own.map(|o| o.aliases.clone()).unwrap_or_default(),
-        tags,
-        examples,
-        misfits,
-        version: version(&listed),
-        signature: schema.signature(&full),
-        schema,
-        definition,
-        listed,
-        name,
-        own: own_name,
-        full,
-        keys,
-    }
-}
-
-/// Returns why params do not fit as they are.
-fn misfit(schema: &Schema, params: &Map<String, Value>) -> Option<String> {
-    let params = Value::Object(params.clone());
-    if schema.accepts(&params) {
-        return None;
-    }
-    let faults = schema.read(params).err().map(|misfit| misfit.faults.join("; "));
-    Some(faults.unwrap_or_else(|| "its values have other types than the input schema says".into()))
-}
-
-/// What happens when a tool is called, and the key that says so. What is said of the tool itself goes before what is said of
-/// names like its own, of its server, and of its risk; of several policies that name it the strictest holds.
-fn policy(
-    server: &str,
-    name: &str,
-    full: &str,
-    risk: Risk,
-    settings: Option<&ServerSettings>,
-    policies: &BTreeMap<String, PolicyRule>,
-) -> (Policy, String) {
-    let Some(settings) = settings else { return (Policy::Allow, String::new()) };
-    if let Some(policy) = settings.tools.get(name).and_then(|own| own.policy) {
-        return (policy, format!("servers.{server}.tools.{name}.policy"));
-    }
-    let strictest = |by_name: bool| {
-        policies
-            .iter()
-            .filter(|(_, rule)| rule.tools.is_empty() != by_name)
-            .filter(|(_, rule)| rule.tools.is_empty() || rule.tools.matches(full))
-            .filter(|(_, rule)| rule.risk.is_none_or(|from| risk >= from))
-            .max_by_key(|(_, rule)| rule.policy)
-            .map(|(name, rule)| (rule.policy, format!("policies.{name}")))
-    };
-    strictest(true)
-        .or_else(|| settings.policy.map(|policy| (policy, format!("servers.{server}.policy"))))
-        .or_else(|| strictest(false))
-        .unwrap_or((Policy::Allow, String::new()))
-}
-
-fn version(definition: &Value) -> String {
-    let digest = Sha256::digest(definition.to_string().as_bytes());
-    hex(&digest[..6])
 }

@@ -7,19 +7,23 @@
 //! item or of a step of an inner app as a part of it: a small record of its own, so that a long list costs no more for each
 //! item than a short one. Should the run be cut off, the same token goes on from there.
 
+mod checkpoints;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
 
-use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub(in crate::gateway) use self::checkpoints::Checkpoints;
 use super::workflow::{Flow, definition, plan};
 use crate::{
     clock::{Clock, millis},
@@ -28,7 +32,7 @@ use crate::{
     gateway::{
         AskArguments, Gateway,
         call::text_result,
-        graph::{ActionResult, Journal, RunLog, place, refused_plan},
+        graph::{ActionResult, RunLog, place, refused_plan},
         interrupt::Interrupt,
         questions::{Question, no_question},
         session::Caller,
@@ -231,111 +235,6 @@ impl ParkedFlows {
     }
 }
 
-/// The record of a workflow that goes on. Dropped before its end, the record is free for the next one who has the token.
-#[derive(Debug)]
-pub(in crate::gateway) struct Checkpoints {
-    records: Arc<dyn Records>,
-    owner: String,
-    id: String,
-    /// How many questions were answered before the last one.
-    answered: usize,
-    /// What ended in runs that were cut off.
-    before: BTreeMap<String, ParkedStep>,
-    /// How large the parts are.
-    bytes: AtomicUsize,
-    is_held: AtomicBool,
-}
-
-impl Checkpoints {
-    /// Removes what was kept of a workflow that has ended.
-    pub async fn forget(&self) {
-        match self.records.take(RecordKind::Parked, &self.owner, &self.id).await {
-            Ok(_) => self.is_held.store(false, Ordering::Release),
-            Err(error) => tracing::warn!(%error, "the state of an app that has ended was not removed"),
-        }
-    }
-
-    /// Keeps a workflow that was cut off; says how it goes on.
-    pub async fn set_aside(&self, app: &str) -> Fault {
-        self.free().await;
-        let message = format!(
-            "The app `{app}` was cancelled. What it has done is kept: call ask_user with this `token`, and it goes on from there."
-        );
-        Fault::new(Code::Cancelled, message).next("ask_user", self.way_on())
-    }
-
-    fn way_on(&self) -> Value {
-        json!({ "token": Token::of(&self.id, self.answered) })
-    }
-
-    async fn free(&self) {
-        if self.is_held.swap(false, Ordering::AcqRel) {
-            free(&*self.records, &self.owner, &self.id).await;
-        }
-    }
-
-    /// Ends the hold of a record that has a new question.
-    async fn asked_again(&self) {
-        self.is_held.store(false, Ordering::Release);
-        // They are in the record now.
-        if let Err(error) = self.records.drop_old(RecordKind::Parked, &self.id, u64::MAX).await {
-            tracing::warn!(%error, "the earlier state of an app was not removed");
-        }
-    }
-}
-
-impl Drop for Checkpoints {
-    fn drop(&mut self) {
-        // Where nothing runs any more, the hold ends with the process.
-        if self.is_held.load(Ordering::Acquire)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let records = self.records.clone();
-            let (owner, id) = (std::mem::take(&mut self.owner), std::mem::take(&mut self.id));
-            runtime.spawn(async move { free(&*records, &owner, &id).await });
-        }
-    }
-}
-
-async fn free(records: &dyn Records, owner: &str, id: &str) {
-    if let Err(error) = records.free(RecordKind::Parked, owner, vec![id.into()]).await {
-        tracing::warn!(%error, "the state of an app is not free for another gateway");
-    }
-}
-
-impl Journal for Checkpoints {
-    /// Without this, the workflow still goes on; only after it is cut off, the call would be made again.
-    fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let body = json!(ParkedStep::of(&place, one, is_needed));
-            let size = json_len(&body);
-            if self.bytes.fetch_add(size, Ordering::AcqRel).saturating_add(size) > MAX_BYTES {
-                self.bytes.fetch_sub(size, Ordering::AcqRel);
-                tracing::warn!(place, size, "the end of a step is too large to be kept");
-                return;
-            }
-            // A part belongs to its record.
-            let part = NewRecord {
-                owner: self.id.clone(),
-                id: place,
-                held: false,
-                ..NewRecord::new(RecordKind::Parked, body)
-            };
-            match self.records.put(part, Most::Refuse(MAX_PARTS)).await {
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    tracing::warn!("an app has more than {MAX_PARTS} ends of steps; this one is not kept")
-                }
-                Err(error) => tracing::warn!(%error, "the end of a step was not kept"),
-            }
-        })
-    }
-
-    fn before(&self, place: &str) -> Option<ActionResult> {
-        Some(self.before.get(place)?.clone().into_result())
-    }
-}
-
 impl ParkedFlow {
     /// The question, as an answer of `call_app` or `ask_user`.
     fn put(&self, token: &str, question: &Question) -> Value {
@@ -522,155 +421,4 @@ impl ParkedStep {
 
 fn not_kept(error: StoreError) -> Fault {
     Fault::new(Code::Internal, format!("The state of the app cannot be kept or read: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::{Retention, SqliteStore};
-
-    fn parked(clock: &Clock) -> ParkedFlows {
-        let retention = Retention { bytes: 1 << 20, age: AGE };
-        ParkedFlows::new(Arc::new(SqliteStore::new(None, retention, clock.clone())), clock.clone())
-    }
-
-    fn flow() -> ParkedFlow {
-        let ask = json!({ "question": "Well?" });
-        serde_json::from_value(json!({
-            "app_id": "a", "digest": "", "input": null, "ended": [], "step": "s", "ask": ask, "timeout_ms": 1, "left_ms": 1,
-        }))
-        .expect("a flow")
-    }
-
-    #[tokio::test]
-    async fn what_has_waited_too_long_makes_room() {
-        let clock = Clock::default();
-        let parked = parked(&clock);
-        let mut tokens = Vec::new();
-        for _ in 0..MAX_PARKED {
-            tokens.push(parked.put("p", None, &flow()).await.expect("there is room"));
-        }
-        assert_eq!(parked.put("p", None, &flow()).await.map_err(|fault| fault.code), Err(Code::RateLimited));
-        assert!(parked.put("q", None, &flow()).await.is_ok(), "another owner has room");
-        assert!(parked.get("p", &tokens[0]).await.is_ok());
-        clock.advance(AGE);
-        assert_eq!(parked.get("p", &tokens[0]).await.map_err(|fault| fault.code).err(), Some(Code::NotFound));
-        assert!(parked.put("p", None, &flow()).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn one_answer_is_taken() {
-        let parked = parked(&Clock::default());
-        let token = parked.put("p", None, &flow()).await.expect("there is room");
-        let read = async || parked.get("p", &token).await.expect("it waits").0;
-        let (first, second) = (read().await, read().await);
-        let taken = parked.answered(first, &json!({ "status": "answered" })).await.expect("the first");
-        assert_eq!(
-            parked.answered(second, &json!({})).await.map(drop).map_err(|f| f.code),
-            Err(Code::NotFound)
-        );
-        assert!(parked.answered(read().await, &json!({})).await.is_err(), "a gateway that runs has it");
-        let (_, kept) = parked.get("p", &token).await.expect("it is kept until it has ended");
-        assert_eq!(kept.answer, Some(json!({ "status": "answered" })));
-        taken.forget().await;
-        assert!(parked.get("p", &token).await.is_err());
-    }
-
-    /// Everything that is kept of an owner, or of a parked workflow.
-    async fn kept(parked: &ParkedFlows, owner: &str) -> Vec<String> {
-        let all = parked.records.all(RecordKind::Parked, owner).await.expect("readable");
-        all.into_iter().map(|record| record.id).collect()
-    }
-
-    async fn answered(parked: &ParkedFlows, token: &str) -> Checkpoints {
-        let (record, _) = parked.get("p", token).await.expect("it waits");
-        parked.answered(record, &json!({ "status": "answered" })).await.expect("it is free")
-    }
-
-    #[tokio::test]
-    async fn what_has_waited_too_long_is_removed_with_its_parts() {
-        let clock = Clock::default();
-        let parked = parked(&clock);
-        let old = parked.put("p", None, &flow()).await.expect("there is room");
-        let one = ActionResult::of("t".into(), json!({ "content": [] }));
-        answered(&parked, &old).await.ended("[\"a\"]".into(), &one, true).await;
-        assert_eq!(kept(&parked, &old).await, ["[\"a\"]"]);
-        clock.advance(AGE);
-        let new = parked.put("p", None, &flow()).await.expect("there is room");
-        assert_eq!((kept(&parked, "p").await, kept(&parked, &old).await), (vec![new.clone()], vec![]));
-        clock.advance(AGE);
-        assert!(parked.get("p", &new).await.is_err());
-        assert_eq!(kept(&parked, "p").await, [""; 0]);
-    }
-
-    #[tokio::test]
-    async fn an_end_that_is_too_large_keeps_no_later_one_away() {
-        let parked = parked(&Clock::default());
-        let token = parked.put("p", None, &flow()).await.expect("there is room");
-        let text = |size| {
-            ActionResult::of("t".into(), json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] }))
-        };
-        let first = answered(&parked, &token).await;
-        // What nobody needs has no size.
-        first.ended("unneeded".into(), &text(MAX_BYTES), false).await;
-        first.ended("large".into(), &text(MAX_BYTES), true).await;
-        first.ended("small".into(), &text(1), true).await;
-        first.set_aside("a").await;
-        let next = answered(&parked, &token).await;
-        let before = |place| next.before(place).map(|one| one.result);
-        assert_eq!(before("small").as_deref(), Some(&*text(1).result));
-        assert_eq!(before("unneeded").as_deref(), Some(&json!({ "content": [] })));
-        assert!(before("large").is_none());
-    }
-
-    #[tokio::test]
-    async fn a_run_that_is_dropped_frees_its_record() {
-        let parked = parked(&Clock::default());
-        let token = parked.put("p", None, &flow()).await.expect("there is room");
-        drop(answered(&parked, &token).await);
-        let again = async || {
-            let (record, _) = parked.get("p", &token).await.expect("it is kept");
-            parked.answered(record, &json!({})).await.is_ok()
-        };
-        while !again().await {
-            tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn an_app_that_asks_again_takes_no_room() {
-        let parked = parked(&Clock::default());
-        let mut tokens = Vec::new();
-        for _ in 0..MAX_PARKED {
-            tokens.push(parked.put("p", None, &flow()).await.expect("there is room"));
-        }
-        let checkpoints = answered(&parked, &tokens[0]).await;
-        let second = ParkedFlow { answered: 1, ..flow() };
-        assert_eq!(parked.put("p", Some(&tokens[0]), &second).await.as_ref(), Ok(&tokens[0]));
-        checkpoints.asked_again().await;
-        let token = Token::of(&tokens[0], 1);
-        let (record, flow) = parked.get("p", &token).await.expect("it waits");
-        assert_eq!((flow.answered, flow.answer), (1, None));
-        assert!(parked.answered(record, &json!({})).await.is_ok(), "nobody holds it");
-    }
-
-    #[test]
-    fn each_question_has_a_token() {
-        let check = |token: &str, record: &str, answered| {
-            let read = Token::read(token);
-            assert_eq!((read.record, read.answered), (record, answered), "{token}");
-        };
-        check("app-12ab", "app-12ab", 0);
-        check("app-1234", "app-1234", 0);
-        check(&Token::of("app-1234", 2), "app-1234", 2);
-        check("app-", "app-", 0);
-        check("app-1-x", "app-1-x", 0);
-    }
-
-    #[tokio::test]
-    async fn what_is_too_large_is_not_kept() {
-        let parked = parked(&Clock::default());
-        let large = ParkedFlow { input: json!("x".repeat(MAX_BYTES)), ..flow() };
-        assert_eq!(parked.put("p", None, &large).await.map_err(|fault| fault.code), Err(Code::InvalidParams));
-    }
 }

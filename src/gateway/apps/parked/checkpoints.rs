@@ -1,0 +1,125 @@
+//! The record of a workflow that goes on, which keeps what ends.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use super::{MAX_BYTES, MAX_PARTS, ParkedStep, Token};
+use crate::{
+    fault::{Code, Fault},
+    gateway::graph::{ActionResult, Journal},
+    results::json_len,
+    store::{Most, NewRecord, RecordKind, Records},
+};
+
+/// The record of a workflow that goes on. Dropped before its end, the record is free for the next one who has the token.
+#[derive(Debug)]
+pub(in crate::gateway) struct Checkpoints {
+    pub(super) records: Arc<dyn Records>,
+    pub(super) owner: String,
+    pub(super) id: String,
+    /// How many questions were answered before the last one.
+    pub(super) answered: usize,
+    /// What ended in runs that were cut off.
+    pub(super) before: BTreeMap<String, ParkedStep>,
+    /// How large the parts are.
+    pub(super) bytes: AtomicUsize,
+    pub(super) is_held: AtomicBool,
+}
+
+impl Checkpoints {
+    /// Removes what was kept of a workflow that has ended.
+    pub async fn forget(&self) {
+        match self.records.take(RecordKind::Parked, &self.owner, &self.id).await {
+            Ok(_) => self.is_held.store(false, Ordering::Release),
+            Err(error) => tracing::warn!(%error, "the state of an app that has ended was not removed"),
+        }
+    }
+
+    /// Keeps a workflow that was cut off; says how it goes on.
+    pub async fn set_aside(&self, app: &str) -> Fault {
+        self.free().await;
+        let message = format!(
+            "The app `{app}` was cancelled. What it has done is kept: call ask_user with this `token`, and it goes on from there."
+        );
+        Fault::new(Code::Cancelled, message).next("ask_user", self.way_on())
+    }
+
+    pub(super) fn way_on(&self) -> Value {
+        json!({ "token": Token::of(&self.id, self.answered) })
+    }
+
+    pub(super) async fn free(&self) {
+        if self.is_held.swap(false, Ordering::AcqRel) {
+            free(&*self.records, &self.owner, &self.id).await;
+        }
+    }
+
+    /// Ends the hold of a record that has a new question.
+    pub(super) async fn asked_again(&self) {
+        self.is_held.store(false, Ordering::Release);
+        // They are in the record now.
+        if let Err(error) = self.records.drop_old(RecordKind::Parked, &self.id, u64::MAX).await {
+            tracing::warn!(%error, "the earlier state of an app was not removed");
+        }
+    }
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        // Where nothing runs any more, the hold ends with the process.
+        if self.is_held.load(Ordering::Acquire)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let records = self.records.clone();
+            let (owner, id) = (std::mem::take(&mut self.owner), std::mem::take(&mut self.id));
+            runtime.spawn(async move { free(&*records, &owner, &id).await });
+        }
+    }
+}
+
+async fn free(records: &dyn Records, owner: &str, id: &str) {
+    if let Err(error) = records.free(RecordKind::Parked, owner, vec![id.into()]).await {
+        tracing::warn!(%error, "the state of an app is not free for another gateway");
+    }
+}
+
+impl Journal for Checkpoints {
+    /// Without this, the workflow still goes on; only after it is cut off, the call would be made again.
+    fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let body = json!(ParkedStep::of(&place, one, is_needed));
+            let size = json_len(&body);
+            if self.bytes.fetch_add(size, Ordering::AcqRel).saturating_add(size) > MAX_BYTES {
+                self.bytes.fetch_sub(size, Ordering::AcqRel);
+                tracing::warn!(place, size, "the end of a step is too large to be kept");
+                return;
+            }
+            // A part belongs to its record.
+            let part = NewRecord {
+                owner: self.id.clone(),
+                id: place,
+                held: false,
+                ..NewRecord::new(RecordKind::Parked, body)
+            };
+            match self.records.put(part, Most::Refuse(MAX_PARTS)).await {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    tracing::warn!("an app has more than {MAX_PARTS} ends of steps; this one is not kept")
+                }
+                Err(error) => tracing::warn!(%error, "the end of a step was not kept"),
+            }
+        })
+    }
+
+    fn before(&self, place: &str) -> Option<ActionResult> {
+        Some(self.before.get(place)?.clone().into_result())
+    }
+}
