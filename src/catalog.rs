@@ -127,6 +127,11 @@ impl Tool {
         json!({ "tool": "execute_tool", "arguments": { "name": &*self.full, "params": params } })
     }
 
+    /// Its full name under the server's own name, which stays when the configuration renames it.
+    pub fn own_full(&self) -> Arc<str> {
+        if self.is_renamed() { name::full_name(&self.server, &self.own).into() } else { self.full.clone() }
+    }
+
     /// Whether the configuration renames it.
     pub fn is_renamed(&self) -> bool {
         self.own != self.name

@@ -38,6 +38,7 @@ mod sessions;
 mod skills;
 mod snapshot;
 pub mod status;
+mod ties;
 mod unmatched;
 mod watching;
 mod world;
@@ -57,6 +58,7 @@ use crate::{
     clock::Clock,
     config::Config,
     downstream::{Connection, ConnectionContext, Dial, Update, process_guard::ProcessGuard},
+    figures::Figures,
     jobs::Jobs,
     kept::KeptResults,
     learning::Learning,
@@ -143,6 +145,8 @@ pub struct Gateway {
     /// What is known of the servers: the catalogue and its index.
     publisher: Arc<Publisher>,
     learning: Learning,
+    /// What is known of each tool from its calls.
+    figures: Figures,
     /// Facts, goals and tasks.
     memory: Memory,
     /// Results that outlive their calls.
@@ -182,6 +186,9 @@ impl Gateway {
         let (store, records): (Arc<dyn Store>, Arc<dyn Records>) = (sqlite.clone(), sqlite);
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
+        // Who wants nothing learned from calls wants none of them on the disk either.
+        let kept_in = config.gateway.learn.then(|| store.clone());
+        let figures = Figures::new(kept_in, clock.clone(), life.tasks.clone(), life.stop.clone());
         let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
         let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
         let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
@@ -193,6 +200,7 @@ impl Gateway {
             calls: Feed::default(),
             publisher,
             learning: Learning::new(store.clone(), clock.clone(), life.tasks.clone(), life.stop.clone()),
+            figures,
             memory,
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,

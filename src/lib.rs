@@ -13,6 +13,7 @@ pub mod cli;
 pub mod config;
 pub mod downstream;
 mod fault;
+mod figures;
 pub mod gateway;
 pub mod hosts;
 mod jobs;

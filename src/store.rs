@@ -5,7 +5,7 @@
 //! gateways of a user. The room knows rows and files; of the other rooms only the values that it keeps.
 //!
 //! ```text
-//! store.db                      what searches led to (`outcomes_db`)
+//! store.db                      what searches led to (`outcomes_db`), figures of tools (`figures_db`)
 //! kept.db                       results and jobs (`kept_db`)
 //! records.db                    watches, schedules, facts, parked work, notices (`records_db`)
 //! holder-<number>.lock          locked by a gateway as long as it runs (`lease`)
@@ -16,6 +16,8 @@
 //! <name>.db.damaged-<n>         damaged files that were set aside: one of kept.db, up to nine of the others
 //! ```
 
+mod figures;
+mod figures_db;
 mod file;
 mod kept_db;
 mod lease;
@@ -37,6 +39,7 @@ use std::{
 use futures::future::BoxFuture;
 use serde_json::Value;
 
+pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
 pub use sqlite::SqliteStore;
 use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb};
 
@@ -45,7 +48,7 @@ use crate::{clock::Clock, search::Outcome};
 /// What a method of [`Store`] or [`Records`] gives.
 pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-/// Keeps results, jobs and outcomes. Several gateways may use one store at the same time.
+/// Keeps results, jobs, outcomes and figures. Several gateways may use one store at the same time.
 ///
 /// A value that was put is visible to every gateway when the call returns, and survives the end of the process, however it
 /// ends. An owner is a string; only the same owner gets to see an entry. Methods may be called from async code.
@@ -76,6 +79,13 @@ pub trait Store: Debug + Send + Sync {
 
     /// Keeps an outcome of a search, in place of the same one where that was weaker.
     fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()>;
+
+    /// The figures of all tools.
+    fn figures(&self) -> Stored<'_, Vec<NamedFigures>>;
+
+    /// Adds figures to what is kept of these tools, and returns that; none if figures are not kept. Of too many tools those go
+    /// that were not called for the longest time.
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>>;
 }
 
 /// Keeps records: what is left for later, or to be remembered. Several gateways may use the same records at the same time.
@@ -298,6 +308,8 @@ pub struct KeptCounts {
 #[derive(Clone, Copy, Debug)]
 pub struct Forgotten {
     pub outcomes: usize,
+    /// Tools whose figures were kept.
+    pub tools: usize,
     pub kept: KeptCounts,
     /// What clients have asked Nonet to remember.
     pub facts: u64,
@@ -309,7 +321,7 @@ pub struct Forgotten {
 /// Blocks.
 pub fn forget(folder: &Path) -> Result<Forgotten, StoreError> {
     let outcomes_db = OutcomesDb::open(folder)?;
-    let outcomes = outcomes_db.outcomes()?.len();
+    let (outcomes, tools) = (outcomes_db.outcomes()?.len(), outcomes_db.figures()?.len());
     outcomes_db.forget()?;
     let unlimited = Retention { bytes: u64::MAX, age: Duration::MAX };
     let kept_db = KeptDb::open(folder, unlimited, Holder::new(Clock::default()))?;
@@ -318,7 +330,7 @@ pub fn forget(folder: &Path) -> Result<Forgotten, StoreError> {
     let records_db = RecordsDb::open(folder, Holder::new(Clock::default()))?;
     let (facts, records) = records_db.counts()?;
     records_db.forget()?;
-    Ok(Forgotten { outcomes, kept, facts, records })
+    Ok(Forgotten { outcomes, tools, kept, facts, records })
 }
 
 /// The folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. None without a home folder.

@@ -112,6 +112,11 @@ pub(super) fn explained_table(answer: &Value) {
             None if worth < 0.0 => because.push(format!("it gives way to servers' tools ({worth:+.3})")),
             None => {}
         }
+        match field(why, "tie") {
+            "state" => because.push("of equal hits, its server is ready".to_owned()),
+            "cost" => because.push("of equal hits, its calls cost less".to_owned()),
+            _ => {}
+        }
         table.add_row([
             share(&hit["score"]),
             field(hit, "name").to_owned(),

@@ -264,7 +264,8 @@ pub(super) enum Command {
         #[command(subcommand)]
         action: secret::SecretAction,
     },
-    /// Delete what is kept on this machine: search outcomes, results, tasks, facts, goals, watches, schedules, notices
+    /// Delete what is kept on this machine: search outcomes, figures of tools, results, tasks, facts, goals, watches, schedules,
+    /// notices
     Forget,
     /// Print the JSON Schema of servers.toml
     Schema,

@@ -48,7 +48,8 @@ pub struct GatewaySettings {
     /// The most bytes of results to keep; the oldest go first.
     #[schemars(range(min = 1_000_000, max = 1_000_000_000_000_u64))]
     pub keep_results_bytes: u64,
-    /// Whether searches learn from the calls that follow. The data stays in the store on this machine.
+    /// Whether searches learn from the calls that follow, and figures of calls are kept. The data stays in the store on this
+    /// machine.
     pub learn: bool,
     /// Whether clients can ask Nonet to remember facts, a goal and tasks. They stay in the store on this machine.
     pub memory: bool,

@@ -24,6 +24,7 @@ use crate::{
     clock::unix_ms,
     downstream::{CallError, Control, ProgressSink},
     fault::{Code, Fault, NextStep},
+    figures::{CallFailure, EndedCall},
     jobs::Progress,
     kept::settle_memory,
     metrics::CallRecord,
@@ -91,8 +92,39 @@ pub(super) struct Made {
     pub outcome: &'static str,
     /// Time spent in the server.
     pub in_server: Duration,
+    /// Whether the call reached its server and was not cancelled: then it says something of the tool.
+    pub counts: bool,
+    /// The message of the fault, if there is one.
+    pub fault: Option<String>,
     /// The server's own error, if it refused the call.
     pub refusal: Option<Box<ErrorData>>,
+}
+
+impl Made {
+    /// How the call failed, if it did.
+    fn error(&self) -> Option<CallFailure<'_>> {
+        let message = match &self.fault {
+            Some(message) => message,
+            None if self.outcome == "ok" => return None,
+            None => first_text(&self.result),
+        };
+        let has_words = |line: &&str| line.contains(char::is_alphanumeric);
+        let message = message.lines().map(str::trim).find(has_words).unwrap_or_default();
+        Some(CallFailure { code: self.outcome, message })
+    }
+}
+
+/// Why a call has no result.
+struct NoResult {
+    fault: Fault,
+    /// Whether the call reached its server and was not cancelled.
+    reached: bool,
+}
+
+impl NoResult {
+    fn unreached(fault: Fault) -> Self {
+        Self { fault, reached: false }
+    }
 }
 
 impl Gateway {
@@ -285,7 +317,7 @@ impl Gateway {
             let answer = tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
                 .await
                 .unwrap_or_else(|_| Err(call_fault(&tool, CallError::TimedOut(limit))));
-            return self.made(caller, &tool, answer, Duration::ZERO);
+            return self.made(caller, &tool, answer.map_err(NoResult::unreached), Duration::ZERO);
         }
         let began = Instant::now();
         let span = Span::request(call, &tool.server, &tool.name);
@@ -295,19 +327,27 @@ impl Gateway {
         made
     }
 
-    fn made(&self, caller: &Caller, tool: &Tool, answer: Result<Value, Fault>, in_server: Duration) -> Made {
+    fn made(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        answer: Result<Value, NoResult>,
+        in_server: Duration,
+    ) -> Made {
         match answer {
             Ok(result) => {
                 let outcome = if is_error(&result) { "tool_error" } else { "ok" };
                 if outcome == "ok" {
                     self.succeeded(caller, tool);
                 }
-                Made { result, outcome, in_server, refusal: None }
+                Made { result, outcome, in_server, counts: true, fault: None, refusal: None }
             }
-            Err(fault) => Made {
+            Err(NoResult { fault, reached }) => Made {
                 result: fault.to_result(),
                 outcome: fault.code.as_str(),
                 in_server,
+                counts: reached,
+                fault: Some(fault.message),
                 refusal: fault.refusal,
             },
         }
@@ -328,6 +368,12 @@ impl Gateway {
             in_server: made.in_server,
         };
         self.metrics.record(&tool.full, &call);
+        if made.counts && &*tool.server != GATEWAY {
+            let error = made.error();
+            let (owner, version) = (caller.session.owner(), &*tool.version);
+            let ended = EndedCall { owner, version, in_server: made.in_server, error };
+            self.figures.record(&tool.own_full(), &ended);
+        }
         self.calls.push(|| {
             json!({
                 "at": unix_ms(SystemTime::now()),
@@ -395,11 +441,12 @@ impl Gateway {
         cancel: CancellationToken,
         progress: ProgressSink,
         span: &Span,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, NoResult> {
         let tool = &prepared.tool;
         let connection = self.servers.connection_for(&prepared.gate, caller, &tool.server);
         let Some(connection) = connection else {
-            return Err(Fault::new(Code::ServerDown, format!("`{}` is no longer configured.", tool.server)));
+            let message = format!("`{}` is no longer configured.", tool.server);
+            return Err(NoResult::unreached(Fault::new(Code::ServerDown, message)));
         };
         let timeout = timeout.unwrap_or(connection.settings().timeout);
         let mut meta = caller.meta.clone();
@@ -416,15 +463,19 @@ impl Gateway {
                 Ok(result)
             }
             Ok(result) if result.is_object() => Ok(result),
-            Ok(other) => Err(Fault::new(
-                Code::UpstreamError,
-                format!(
+            Ok(other) => {
+                let message = format!(
                     "`{}` answered with something that is not a result: {}",
                     tool.server,
                     clip(&other.to_string(), 200)
-                ),
-            )),
-            Err(error) => Err(call_fault(tool, error)),
+                );
+                Err(NoResult { fault: Fault::new(Code::UpstreamError, message), reached: true })
+            }
+            Err(error) => {
+                let reached =
+                    !matches!(error, CallError::NotReady(_) | CallError::Busy(_) | CallError::Cancelled);
+                Err(NoResult { fault: call_fault(tool, error), reached })
+            }
         }
     }
 
@@ -459,6 +510,12 @@ impl Gateway {
         let size = json_len(&filtered);
         (filtered, size)
     }
+}
+
+/// Returns the first text of a result.
+fn first_text(result: &Value) -> &str {
+    let mut blocks = result["content"].as_array().into_iter().flatten();
+    blocks.find_map(|block| block.get("text")?.as_str()).unwrap_or_default()
 }
 
 fn micros(time: Duration) -> u64 {

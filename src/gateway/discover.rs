@@ -10,6 +10,7 @@ use super::{
     give_way, learn,
     session::{Caller, Session},
     snapshot::{Snapshot, View},
+    ties::{TieBreak, Ties},
 };
 use crate::{
     catalog::{GATEWAY, Tool},
@@ -158,6 +159,8 @@ impl Gateway {
         give_way::lower(&mut boosts, snapshot, &view, &words, request.has_vectors());
         let pool = POOL.max(2 * limit(&arguments));
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
+        let mut ties = Ties::new(&gate, self.config().gateway.learn.then_some(&self.figures));
+        ties.settle(&mut found.hits);
         self.searched(caller, snapshot, words.clone(), &found);
         found.confidence = give_way::confidence(&found, snapshot);
         // Nobody can be sure before everything is there to compare with.
@@ -174,13 +177,13 @@ impl Gateway {
         let short = matches!(found.confidence, Confidence::Low) && members.is_none();
         let summary = if short { LOW_SUMMARY } else { SUMMARY };
         let mut results = Vec::new();
-        for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, short) {
+        for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, short, &mut ties) {
             let mut line = gate.line(tool, arguments.detail, summary, Some(hit.score));
             if !twins.is_empty() {
                 line["also"] = json!(twins);
             }
             if arguments.explain {
-                line["explain"] = explain(snapshot, &view, &request, &learned, hit);
+                line["explain"] = explain(snapshot, &view, &request, &learned, ties.decided(hit), hit);
             }
             results.push(line);
         }
@@ -249,6 +252,9 @@ impl Gateway {
             )
             .next("get_tool", json!({ "names": &names[..MAX_NAMES] })));
         }
+        if self.config().gateway.learn {
+            self.figures.recall().await;
+        }
         if !many {
             let name = names.first().map_or("", String::as_str);
             return self.find_tool(caller, name).await.map(|(gate, tool)| self.whole(caller, &gate, &tool));
@@ -312,9 +318,10 @@ impl Gateway {
             server => gate.trouble(server).unwrap_or("ready"),
         };
         put("state", json!(state));
-        let (calls, failures) = self.metrics.of(&tool.full);
-        put("calls", json!(calls));
-        put("failures", json!(failures));
+        let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
+        if let Value::Object(figures) = json!(report) {
+            figures.into_iter().for_each(|(key, value)| put(&key, value));
+        }
         put("instructions", json!(gate.instructions_for(caller, &tool.server)));
         Value::Object(out)
     }
@@ -474,11 +481,11 @@ fn shown<'a>(
     arguments: &SearchArguments,
     found: &'a Found,
     short: bool,
+    ties: &mut Ties,
 ) -> Vec<Shown<'a>> {
     let limit = limit(arguments);
     let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
-    let is_up = |tool: &Tool| gate.trouble(&tool.server).is_none();
-    let mut hits = distinct(&gate.snapshot, &found.hits, most, short, view, &is_up);
+    let mut hits = distinct(&gate.snapshot, &found.hits, most, short, view, ties);
     if matches!(found.confidence, Confidence::High) && arguments.limit.is_none() {
         let least = found.hits.first().map_or(0.0, |hit| FAR * hit.score);
         hits.retain(|(hit, ..)| hit.score >= least);
@@ -492,6 +499,7 @@ fn explain(
     view: &View,
     request: &Query,
     learned: &[(usize, Learned)],
+    tie: Option<TieBreak>,
     hit: &Hit,
 ) -> Value {
     let mut explained = json!(snapshot.index.explain(request, hit));
@@ -500,6 +508,9 @@ fn explain(
     }
     if let Some(priority) = view.priority(hit.document) {
         explained["priority"] = json!(priority);
+    }
+    if let Some(tie) = tie {
+        explained["tie"] = json!(tie);
     }
     explained
 }
@@ -516,7 +527,7 @@ fn boosts(gate: &Gate, view: &View, session: &Session) -> Boosts {
 }
 
 /// Selects the first `most` hits, each with the full names of its twins: tools of other servers with the same
-/// definition and no priority set by the user. A twin whose server is up wins over one whose server is down.
+/// definition and no priority set by the user. Of twins the one that `ties` prefers is the hit.
 /// `spread`: include a second server if its hits are close enough.
 fn distinct<'a>(
     snapshot: &'a Snapshot,
@@ -524,7 +535,7 @@ fn distinct<'a>(
     most: usize,
     spread: bool,
     view: &View,
-    is_up: &dyn Fn(&Tool) -> bool,
+    ties: &mut Ties,
 ) -> Vec<Shown<'a>> {
     let mut kept: Vec<Shown<'a>> = Vec::new();
     for hit in hits {
@@ -533,7 +544,7 @@ fn distinct<'a>(
             other.name == tool.name && other.version == tool.version && !view.ranks(tool)
         };
         match kept.iter_mut().find(twin) {
-            Some((first, shown, twins)) if !is_up(shown) && is_up(tool) => {
+            Some((first, shown, twins)) if ties.prefers((hit, tool), (first, shown)) => {
                 twins.insert(0, &shown.full);
                 (*first, *shown) = (hit, tool);
             }

@@ -11,6 +11,7 @@ impl Gateway {
     pub async fn recalled(&self) {
         if self.config().gateway.learn {
             self.learning.recall().await;
+            self.figures.recall().await;
         }
     }
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     search::Outcome,
-    store::{KeptCounts, Retention, SqliteStore, StoreError, Stored},
+    store::{KeptCounts, NamedFigures, Retention, SqliteStore, StoreError, Stored},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -266,6 +266,14 @@ impl Store for Unreliable {
 
     fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
         self.store.put_outcome(outcome)
+    }
+
+    fn figures(&self) -> Stored<'_, Vec<NamedFigures>> {
+        self.store.figures()
+    }
+
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>> {
+        self.store.add_figures(fresh)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What searches led to, in `store.db`.
+//! The file `store.db`, and what searches led to in it.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use rusqlite::{Connection, Row, functions::FunctionFlags, params};
 
 use super::{
     StoreError,
+    figures_db::{FIGURES, TABLE},
     file::{Database, DbFormat},
 };
 use crate::search::outcomes::{self, LIFETIME_S, MOST_OUTCOMES, MOST_PER_DOCUMENT, Outcome};
@@ -24,9 +25,10 @@ pub(super) const FORMAT: DbFormat = DbFormat {
             at INTEGER NOT NULL CHECK (at >= 0),
             PRIMARY KEY (document, words)
         ) STRICT, WITHOUT ROWID",
+        TABLE,
     ],
     set_up,
-    reads: &[OUTCOMES],
+    reads: &[OUTCOMES, FIGURES],
     most_damaged: 9,
 };
 
@@ -46,7 +48,7 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
 /// ends. A power cut may take the last few seconds, and never damages the rest.
 #[derive(Debug)]
 pub(super) struct OutcomesDb {
-    database: Database,
+    pub(super) database: Database,
 }
 
 impl OutcomesDb {
@@ -114,9 +116,10 @@ impl OutcomesDb {
         })
     }
 
-    /// Removes all outcomes, on the disk as well.
+    /// Removes all outcomes and figures, on the disk as well.
     pub fn forget(&self) -> Result<(), StoreError> {
-        self.database.write(|transaction| transaction.execute("DELETE FROM outcomes", []).map(drop))?;
+        self.database
+            .write(|transaction| transaction.execute_batch("DELETE FROM outcomes; DELETE FROM figures"))?;
         // Deleted rows are overwritten in the file; the log is emptied as well, unless it is being read.
         self.database
             .with(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())))

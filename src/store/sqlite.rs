@@ -6,15 +6,16 @@ use serde_json::Value;
 use tokio::{sync::OnceCell, task::spawn_blocking};
 
 use super::{
-    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, Most, NewRecord, OutcomesDb, Record, RecordKind,
-    Records, RecordsDb, Retention, Store, StoreError, Stored,
+    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, Most, NamedFigures, NewRecord, OutcomesDb,
+    Record, RecordKind, Records, RecordsDb, Retention, Store, StoreError, Stored,
 };
 use crate::{clock::Clock, search::Outcome};
 
 /// The files of a folder, each opened when it is first used. SQLite blocks, so the work is done on the runtime's blocking
 /// threads.
 ///
-/// Without a folder, or with one that cannot be used, results, jobs and records are kept in memory and outcomes not at all.
+/// Without a folder, or with one that cannot be used, results, jobs and records are kept in memory, outcomes and figures
+/// not at all.
 #[derive(Debug)]
 pub struct SqliteStore {
     folder: Option<PathBuf>,
@@ -66,7 +67,7 @@ impl SqliteStore {
         self.records.initialized() || self.folder.as_deref().is_some_and(RecordsDb::exists)
     }
 
-    /// None without a file to keep outcomes in.
+    /// None without a file to keep outcomes and figures in.
     async fn with_outcomes<T: Send + 'static>(
         &self,
         work: impl FnOnce(&OutcomesDb) -> Result<T, StoreError> + Send + 'static,
@@ -74,8 +75,7 @@ impl SqliteStore {
         let open = async || {
             let folder = self.folder.clone()?;
             let opened = spawn_blocking(move || OutcomesDb::open(&folder)).await.ok()?;
-            let warn =
-                |error: &_| tracing::warn!(%error, "what searches lead to is not kept beyond this run");
+            let warn = |error: &_| tracing::warn!(%error, "what searches lead to and figures of tools are not kept beyond this run");
             opened.inspect_err(warn).ok().map(Arc::new)
         };
         match self.outcomes.get_or_init(open).await.clone() {
@@ -159,6 +159,14 @@ impl Store for SqliteStore {
 
     fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
         Box::pin(async move { self.with_outcomes(move |db| db.put_outcome(&outcome)).await.map(drop) })
+    }
+
+    fn figures(&self) -> Stored<'_, Vec<NamedFigures>> {
+        Box::pin(async move { Ok(self.with_outcomes(OutcomesDb::figures).await?.unwrap_or_default()) })
+    }
+
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>> {
+        Box::pin(self.with_outcomes(move |db| db.add_figures(fresh)))
     }
 }
 

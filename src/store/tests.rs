@@ -189,15 +189,19 @@ fn a_newer_file_is_not_touched() {
 #[test]
 fn an_older_file_takes_the_steps_that_it_lacks() {
     let folder = folder();
-    open(&folder).put_outcome(&numbered(1)).expect("written");
-    const STEPS: &[&str] = &[FORMAT.steps[0], "CREATE TABLE later (x)", "INSERT INTO later VALUES (1)"];
-    let later = DbFormat { steps: STEPS, ..FORMAT };
+    let insert = "INSERT INTO outcomes VALUES ('server.tool1', '[\"q1\",\"query\"]', 1.0, 1800000000)";
+    const STEPS: &[&str] = &[FORMAT.steps[0]];
+    const READS: &[&str] = &[FORMAT.reads[0]];
+    let earlier = DbFormat { steps: STEPS, reads: READS, ..FORMAT };
+    let Ok(connection) = connect(&folder.path().join(FILE), &earlier) else { panic!("not made") };
+    connection.execute_batch(insert).expect("written");
+    drop(connection);
     for _ in 0..2 {
-        let Ok(connection) = connect(&folder.path().join(FILE), &later) else { panic!("not migrated") };
-        let count = "SELECT (SELECT count(*) FROM outcomes), (SELECT count(*) FROM later)";
-        let counts = connection.query_row(count, [], |row| Ok((row.get(0)?, row.get(1)?)));
-        assert_eq!(counts.expect("both tables"), (1, 1));
+        let store = open(&folder);
+        assert_eq!(documents(&store), ["server.tool1"]);
+        assert_eq!(store.figures().expect("the table is there"), []);
     }
+    assert_eq!(names(&folder), ["store.db", "store.lock"], "nothing was set aside");
 }
 
 #[cfg(unix)]

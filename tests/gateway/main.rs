@@ -30,6 +30,7 @@ mod command_line;
 mod correcting;
 mod discovering;
 mod exposing;
+mod figures;
 mod first_answers;
 mod flows;
 mod guided;

@@ -1,0 +1,204 @@
+//! Which of equal hits comes first: one whose server is up, then one whose calls cost less.
+//!
+//! Only what the ranking cannot tell apart is a tie. Where nothing is known of calls, the order stays as it is.
+
+use std::{cmp::Reverse, collections::HashMap};
+
+use serde::Serialize;
+
+use super::gate::Gate;
+use crate::{
+    catalog::Tool,
+    figures::{Cost, Figures},
+    search::Hit,
+};
+
+/// The share of a score by which two equal hits differ at most. The smallest bonus of the ranking is ten times as much, and
+/// an answer shows hits that differ by less with the same score.
+const EQUAL: f32 = 0.001;
+/// The same for twins, whose texts differ in the server's name and description only. Measured with the built-in model: names
+/// and descriptions that the request has nothing to do with make up to 0.05; a hint at one of the servers makes 0.12 or more.
+const EQUAL_TWINS: f32 = 0.05;
+
+/// Why a hit comes before an equal one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum TieBreak {
+    /// Its server is ready.
+    State,
+    /// Its calls cost less.
+    Cost,
+}
+
+/// What decides between equal hits; the better one is less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Standing {
+    is_up: Reverse<bool>,
+    cost: Cost,
+}
+
+impl Standing {
+    /// Why a hit of this standing comes before one of another.
+    fn ahead_of(self, other: Self) -> Option<TieBreak> {
+        if self >= other {
+            None
+        } else if self.is_up == other.is_up {
+            Some(TieBreak::Cost)
+        } else {
+            Some(TieBreak::State)
+        }
+    }
+}
+
+/// Decides between the equal hits of one search.
+pub(super) struct Ties<'a> {
+    gate: &'a Gate,
+    /// None where nothing is learned from calls.
+    figures: Option<&'a Figures>,
+    /// By document.
+    decided: HashMap<usize, TieBreak>,
+}
+
+impl<'a> Ties<'a> {
+    pub fn new(gate: &'a Gate, figures: Option<&'a Figures>) -> Self {
+        Self { gate, figures, decided: HashMap::new() }
+    }
+
+    /// Why a hit comes before an equal one, if it does.
+    pub fn decided(&self, hit: &Hit) -> Option<TieBreak> {
+        self.decided.get(&hit.document).copied()
+    }
+
+    /// Sorts equal hits that follow each other.
+    pub fn settle(&mut self, hits: &mut [Hit]) {
+        let gate = self.gate;
+        let standing = |hit: &Hit| match gate.snapshot.tool(hit.document) {
+            Some(tool) => self.standing(tool),
+            None => Standing { is_up: Reverse(false), cost: Cost::High },
+        };
+        let decided = settle(hits, standing);
+        self.decided.extend(decided);
+    }
+
+    /// Whether a twin of a hit comes before it.
+    pub fn prefers(&mut self, (hit, tool): (&Hit, &Tool), (shown, other): (&Hit, &Tool)) -> bool {
+        let tie = self.standing(tool).ahead_of(self.standing(other));
+        let counts = match tie {
+            Some(TieBreak::State) => true,
+            // A habit, and what was loaded, say more of the wish.
+            Some(TieBreak::Cost) => {
+                hit.signals.learned >= shown.signals.learned && are_equal(shown, hit, EQUAL_TWINS)
+            }
+            None => false,
+        };
+        if counts && let Some(tie) = tie {
+            self.decided.insert(hit.document, tie);
+        }
+        counts
+    }
+
+    fn standing(&self, tool: &Tool) -> Standing {
+        let cost = self.figures.map_or(Cost::default(), |figures| figures.cost(&tool.own_full()));
+        Standing { is_up: Reverse(self.gate.trouble(&tool.server).is_none()), cost }
+    }
+}
+
+/// Sorts equal hits that follow each other; returns why which hits come earlier than before, by document.
+fn settle(hits: &mut [Hit], standing: impl Fn(&Hit) -> Standing) -> Vec<(usize, TieBreak)> {
+    let (mut decided, mut at) = (Vec::new(), 0);
+    while at < hits.len() {
+        let first = hits[at];
+        let equal = hits[at + 1..].iter().take_while(|hit| are_equal(&first, hit, EQUAL)).count();
+        let group = &mut hits[at..=at + equal];
+        at += equal + 1;
+        if equal == 0 {
+            continue;
+        }
+        let mut ranked: Vec<(Standing, usize, Hit)> =
+            group.iter().enumerate().map(|(place, hit)| (standing(hit), place, *hit)).collect();
+        ranked.sort_by_key(|(standing, place, _)| (*standing, *place));
+        for (slot, (_, _, hit)) in group.iter_mut().zip(&ranked) {
+            *slot = *hit;
+        }
+        for (now, (own, place, hit)) in ranked.iter().enumerate() {
+            let mut passed = ranked[now + 1..].iter().filter(|(_, other, _)| other < place);
+            decided.extend(passed.find_map(|(other, ..)| Some((hit.document, own.ahead_of(*other)?))));
+        }
+    }
+    decided
+}
+
+/// Whether two hits are equal but for this share of the better one's score. The best tool of a part of the request has its
+/// place for that part.
+fn are_equal(better: &Hit, other: &Hit, share: f32) -> bool {
+    // Shown scores end at 1.
+    let score = |hit: &Hit| hit.signals.fit() + hit.signals.priority;
+    let kind = |hit: &Hit| (hit.exact, hit.named, hit.part.is_some());
+    kind(better) == kind(other)
+        && better.part.is_none()
+        && (score(better) - score(other)).abs() < share * score(better)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::Signals;
+
+    fn hit(document: usize, score: f32) -> Hit {
+        Hit {
+            document,
+            score,
+            exact: false,
+            named: false,
+            dense: 0.0,
+            part: None,
+            signals: Signals { meaning: score, ..Signals::default() },
+        }
+    }
+
+    const UP: Reverse<bool> = Reverse(true);
+    const DOWN: Reverse<bool> = Reverse(false);
+
+    #[test]
+    fn only_equal_hits_change_places() {
+        use Cost::{High, Low, Medium};
+        let check = |hits: &[(f32, Reverse<bool>, Cost)], order: &[usize], because: &[(usize, TieBreak)]| {
+            let mut found: Vec<Hit> =
+                hits.iter().enumerate().map(|(at, (score, ..))| hit(at, *score)).collect();
+            let standing = |hit: &Hit| Standing { is_up: hits[hit.document].1, cost: hits[hit.document].2 };
+            let decided = settle(&mut found, standing);
+            assert_eq!(found.iter().map(|hit| hit.document).collect::<Vec<_>>(), order, "{hits:?}");
+            assert_eq!(decided, because, "{hits:?}");
+        };
+        check(&[], &[], &[]);
+        check(&[(0.6, UP, High), (0.6, UP, Low)], &[1, 0], &[(1, TieBreak::Cost)]);
+        check(&[(0.6, UP, High), (0.5995, UP, Medium)], &[1, 0], &[(1, TieBreak::Cost)]);
+        check(&[(0.6, UP, High), (0.599, UP, Low)], &[0, 1], &[]);
+        check(&[(0.6, UP, Low), (0.6, UP, Low), (0.6, UP, Low)], &[0, 1, 2], &[]);
+        check(&[(0.6, DOWN, Low), (0.6, UP, High)], &[1, 0], &[(1, TieBreak::State)]);
+        check(
+            &[(0.6, UP, High), (0.6, UP, Medium), (0.6, UP, Low), (0.4, UP, High), (0.4, UP, Low)],
+            &[2, 1, 0, 4, 3],
+            &[(2, TieBreak::Cost), (1, TieBreak::Cost), (4, TieBreak::Cost)],
+        );
+        // The first hit of a group says how far it reaches: a long chain of small steps is not one tie.
+        check(&[(0.6, UP, High), (0.5996, UP, High), (0.5992, UP, Low)], &[0, 1, 2], &[]);
+        // Without any score nothing is known, so nothing is equal.
+        check(&[(0.0, UP, High), (0.0, UP, Low)], &[0, 1], &[]);
+    }
+
+    #[test]
+    fn hits_by_name_and_by_part_stay_where_they_are() {
+        let check = |change: fn(&mut Hit), expected: bool| {
+            let (one, mut other) = (hit(0, 0.6), hit(1, 0.6));
+            change(&mut other);
+            assert_eq!(are_equal(&one, &other, EQUAL), expected, "{other:?}");
+        };
+        check(|_| {}, true);
+        check(|hit| hit.exact = true, false);
+        check(|hit| hit.named = true, false);
+        check(|hit| hit.part = Some(0), false);
+        // The shown score of both is 1.
+        check(|hit| hit.signals.priority = 2.0, false);
+    }
+}
