@@ -4,6 +4,7 @@
 //! the order in which they came.
 
 mod build;
+pub mod guide;
 mod risk;
 
 use std::{
@@ -29,16 +30,57 @@ use crate::{
 const ABOUT: usize = 300;
 /// The server name of Nonet's own tools.
 pub const GATEWAY: &str = "gateway";
+/// The category of skills and servers' prompts.
+pub const SKILLS: &str = "skills";
+/// The category of apps.
+pub const APPS: &str = "apps";
 /// How many candidates are described at once.
 const MOST_DESCRIBED: usize = 5;
 /// Names in an "unknown" or "ambiguous" answer.
 const SUGGESTIONS: usize = 5;
 
-/// One tool of one server.
+/// What an entry of the catalogue is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A tool of a server, or one of Nonet's own.
+    #[default]
+    Tool,
+    /// A skill from a folder, or a server's prompt.
+    Skill,
+    /// An app of the configuration.
+    App,
+}
+
+impl Kind {
+    /// What the entries of a category are.
+    fn of(server: &str) -> Self {
+        match server {
+            SKILLS => Self::Skill,
+            APPS => Self::App,
+            _ => Self::Tool,
+        }
+    }
+
+    /// The category that has all of this kind; none for tools.
+    pub fn category(self) -> Option<&'static str> {
+        match self {
+            Self::Tool => None,
+            Self::Skill => Some(SKILLS),
+            Self::App => Some(APPS),
+        }
+    }
+}
+
+/// One tool of one server, or something that is found and called like one: a skill or an app.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// The server's name, or [`GATEWAY`].
+    /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
     pub server: Arc<str>,
+    /// What it is.
+    pub kind: Kind,
+    /// The server whose prompt it is.
+    pub of: Option<Arc<str>>,
     /// The tool's name: as its server gave it, or as the configuration renames it.
     pub name: Arc<str>,
     /// The name that its server calls it by.
@@ -124,7 +166,18 @@ impl Tool {
 
     /// A call of this tool with these params.
     pub fn call_with(&self, params: &Map<String, Value>) -> Value {
-        json!({ "tool": "execute_tool", "arguments": { "name": &*self.full, "params": params } })
+        let (meta_tool, arguments) = self.meta_call(params);
+        json!({ "tool": meta_tool, "arguments": arguments })
+    }
+
+    /// Whether it is a tool of a server: not one of Nonet's own, and neither a skill nor an app.
+    pub fn is_of_server(&self) -> bool {
+        self.kind == Kind::Tool && &*self.server != GATEWAY
+    }
+
+    /// The server that a call of it reaches: of a prompt the one that has it.
+    pub fn at(&self) -> &Arc<str> {
+        self.of.as_ref().unwrap_or(&self.server)
     }
 
     /// Its full name under the server's own name, which stays when the configuration renames it.
@@ -143,15 +196,20 @@ impl Tool {
         if self.is_renamed() {
             terms.push(self.own.to_string());
         }
+        // `skills` and `apps` say nothing of what is in them; a prompt is about what its server is about.
+        let group: &str = match self.kind {
+            Kind::Tool => &self.server,
+            Kind::Skill | Kind::App => self.of.as_deref().unwrap_or_default(),
+        };
         Document::from_definition(
             &self.full,
-            &self.server,
-            &self.name,
+            group,
+            self.name_at_server(),
             &self.title,
             &self.description,
-            self.schema.raw(),
+            self.telling_schema(),
             terms,
-            server_description,
+            if self.kind == Kind::Tool { server_description } else { "" },
         )
     }
 }
@@ -196,10 +254,10 @@ impl Listing {
     }
 }
 
-/// One server's list, with what the configuration says of the server; nothing for Nonet's own tools.
+/// One server's list, with what the configuration says of the server; nothing for Nonet's own categories.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The server's name, or [`GATEWAY`].
+    /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
     pub server: Arc<str>,
     /// What it listed.
     pub listing: Arc<Listing>,
@@ -543,6 +601,10 @@ impl Catalog {
             } else {
                 // Which of several is refused makes no difference.
                 names.truncate(1);
+            }
+            // A skill or an app never stands in the way of a tool.
+            if names.iter().any(|full| self.tools[*full].kind == Kind::Tool) {
+                names.retain(|full| self.tools[*full].kind == Kind::Tool);
             }
             let exact: Vec<&&Arc<str>> =
                 names.iter().filter(|full| *self.tools[**full].name == *name).collect();

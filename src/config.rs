@@ -32,6 +32,7 @@ use serde_json::{Map, Value};
 pub use apps::{
     App, AppKind, AppModel, Ask, ForEach, ITEMS_AT_A_TIME, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
 };
+pub(crate) use check::APPS_DEEP;
 pub use clients::{ClientLimits, ClientSettings};
 pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};

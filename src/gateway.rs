@@ -17,6 +17,7 @@ mod feed;
 mod gate;
 mod give_way;
 mod graph;
+mod guides;
 pub mod inquiry;
 mod interrupt;
 pub mod last_seen;
@@ -31,7 +32,6 @@ mod questions;
 mod reload;
 pub mod run;
 mod scheduling;
-mod see_also;
 mod servers;
 pub mod session;
 mod sessions;
@@ -81,6 +81,7 @@ use errands::Errands;
 pub use feed::Feed;
 pub use gate::Gate;
 pub use graph::ParallelArguments;
+use guides::Guides;
 pub use interrupt::Interrupt;
 pub use mail::Follower;
 use mail::Mail;
@@ -151,8 +152,8 @@ pub struct Gateway {
     memory: Memory,
     /// Results that outlive their calls.
     pub kept: KeptResults,
-    /// Skills and apps as search lists them.
-    guides: see_also::Guides,
+    /// Skills and apps in the catalogue.
+    guides: Guides,
     /// Workflows that wait for the user.
     parked: ParkedFlows,
     /// The way of notices to people.
@@ -204,7 +205,7 @@ impl Gateway {
             memory,
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
-            guides: see_also::Guides::default(),
+            guides: Guides::default(),
             parked,
             mail: Mail::new(records.clone(), outward.clone(), life),
             outward,

@@ -56,8 +56,8 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     if profile.deny.matches(&tool.full) {
         return Some("deny");
     }
-    // Nonet's own tools are open to every profile; the tools they reach are checked at the call.
-    if &*tool.server == crate::catalog::GATEWAY {
+    // Nonet's own tools, skills and apps are open to every profile; the tools they reach are checked at the call.
+    if !tool.is_of_server() {
         return None;
     }
     if profile.only.as_ref().is_some_and(|only| !only.matches(&tool.full)) {

@@ -8,6 +8,11 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use crate::text::clip;
+
+/// The longest name and the longest description, in characters.
+const MAX_NAME: usize = 100;
+const MAX_DESCRIPTION: usize = 4_000;
 /// The longest file that is served, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 /// How many skills are read.
@@ -72,10 +77,11 @@ fn read(text: &str, folder: &Path) -> Skill {
                 .ok()
         })
         .unwrap_or_default();
+    let is_name = |name: &String| !name.trim().is_empty() && name.trim().chars().count() <= MAX_NAME;
     let own = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Skill {
-        name: front.name.filter(|name| !name.trim().is_empty()).unwrap_or(own).trim().to_string(),
-        description: front.description.unwrap_or_default().trim().to_string(),
+        name: front.name.filter(is_name).unwrap_or(own).trim().to_string(),
+        description: clip(front.description.unwrap_or_default().trim(), MAX_DESCRIPTION),
         folder: folder.to_path_buf(),
     }
 }
@@ -208,6 +214,7 @@ mod tests {
         check("name: a\r\ndescription: 'it''s b'\r", "a", "it's b");
         check("description: é # why", "own-name", "é");
         check("", "own-name", "");
+        check(&format!("name: {}", "a".repeat(MAX_NAME + 1)), "own-name", "");
         check("name: [a", "own-name", "");
         check("- a\n- b", "own-name", "");
         check(&format!("name: a\nx: {}", "[".repeat(100_000)), "own-name", "");

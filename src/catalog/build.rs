@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Keys, Listing, Tool, folded, risk};
+use super::{Keys, Kind, Listing, Tool, folded, risk};
 use crate::{
     config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride},
     name::{self, Wire},
@@ -134,8 +134,12 @@ pub(super) fn build(
             None => examples.push(example.clone()),
         }
     }
+    let kind = Kind::of(server);
+    let of = definition.get("server").and_then(Value::as_str).filter(|_| kind == Kind::Skill);
     Tool {
         server: server.clone(),
+        kind,
+        of: of.map(Into::into),
         wire: plain,
         verbatim,
         mirrored: verbatim && schema.raw().to_string().contains("\"x-mcp-header\""),

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::show::{Look, count, field, for_people, names, paint, plain_table};
+use super::{
+    show::{Look, count, field, for_people, names, paint, plain_table},
+    table::Plain,
+};
 use crate::text::clip;
 
 /// The answer of `search_tools`.
@@ -39,7 +42,8 @@ fn was_without_query(answer: &Value) -> bool {
         for category in categories {
             let about = [field(category, "description"), field(category, "hint")];
             let about = about.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
-            let tools = category["tool_count"].as_u64().unwrap_or(0);
+            // Skills and apps are counted, and are no tools.
+            let tools = category.get("tool_count").unwrap_or(&category["count"]).as_u64().unwrap_or(0);
             table.add_row([field(category, "name").to_owned(), tools.to_string(), about.to_owned()]);
         }
         say!("{}", table.clipped(2));
@@ -135,11 +139,24 @@ pub(super) fn explained_table(answer: &Value) {
 /// Every tool, in a line each.
 pub(super) fn tools_table(answer: &Value) {
     let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
-    for tool in answer["tools"].as_array().into_iter().flatten() {
+    let add = |table: &mut Plain, tool: &Value| {
         let description = field(tool, "description").split_whitespace().collect::<Vec<_>>().join(" ");
-        let description = clip(&description, 100);
-        table.add_row([field(tool, "name").to_owned(), risk(tool), description]);
+        table.add_row([field(tool, "name").to_owned(), risk(tool), clip(&description, 100)]);
+    };
+    for tool in answer["tools"].as_array().into_iter().flatten() {
+        add(&mut table, tool);
+    }
+    let thing = match field(answer, "category") {
+        "skills" => "skill",
+        "apps" => "app",
+        _ => "tool",
+    };
+    let mut counted = vec![count(answer["total"].as_u64().unwrap_or(0), thing)];
+    for (key, thing) in [("skills", "skill"), ("apps", "app")] {
+        let Some(others) = answer[key].as_array() else { continue };
+        others.iter().for_each(|other| add(&mut table, other));
+        counted.push(count(others.len() as u64, thing));
     }
     say!("{}", table.clipped(1));
-    eprintln!("{}", count(answer["total"].as_u64().unwrap_or(0), "tool"));
+    eprintln!("{}", counted.join(", "));
 }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     bridge::{RunningGateway, Unanswered},
-    catalog::GATEWAY,
+    catalog::{APPS, GATEWAY},
     config::{ConfigFault, Loaded},
     fault::Code,
     gateway::{
@@ -29,6 +29,7 @@ use crate::{
         inquiry::{CLIENT, Inquiry, METHOD},
         session::Caller,
     },
+    name::RESERVED,
 };
 
 /// How long a running gateway may take to greet.
@@ -234,11 +235,14 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         _ => here.unlisted(),
     };
     here.connect(&first).await;
+    gateway.fresh_skills().await;
     let mut started = first;
     let mut of: Option<Arc<str>> = None;
     if let Inquiry::Describe { name } | Inquiry::Call { name, .. } = &asked.inquiry {
         let mut more = match gateway.server_of(&caller, name) {
-            Ok(server) if &*server == GATEWAY => Vec::new(),
+            // Its tools may be of any server.
+            Ok(category) if &*category == APPS && asked.is_call() => all(),
+            Ok(server) if RESERVED.contains(&&*server) => Vec::new(),
             Ok(server) if asked.is_call() || here.is_old(&server) => vec![server],
             // A fresh list of the named server is proof enough.
             Err(fault) if fault.code == Code::UnknownTool && here.is_fresh(name) => Vec::new(),

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use super::{FAILED, OK, UNUSABLE, gateway, launchers, show, signal::stopped, status};
 use crate::{
-    catalog::{GATEWAY, Tool},
+    catalog::Tool,
     config::{ConfigFault, Loaded, Unusable},
     downstream::State,
     gateway::{Gateway, Unmatched, session::Caller},
     meta,
+    name::RESERVED,
     results::json_len,
 };
 
@@ -217,7 +218,8 @@ const NAMED: usize = 3;
 fn warnings(gateway: &Gateway) -> Vec<Warning> {
     let snapshot = gateway.snapshot();
     let mut all = Vec::new();
-    for (server, entry) in snapshot.catalog.servers().iter().filter(|(name, _)| ***name != *GATEWAY) {
+    for (server, entry) in snapshot.catalog.servers().iter().filter(|(name, _)| !RESERVED.contains(&&***name))
+    {
         let tools: Vec<&Arc<Tool>> =
             entry.tools.iter().filter_map(|full| snapshot.catalog.get(full)).collect();
         let mut warn = |serious: bool, what: &str, of: Vec<&Arc<Tool>>| {

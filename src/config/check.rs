@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How many apps may be at work inside of each other.
-const APPS_DEEP: usize = 5;
+pub(crate) const APPS_DEEP: usize = 5;
 /// The keys of a step that have templates.
 const WITH_TEMPLATES: [&str; 3] = ["params", "input", "ask"];
 

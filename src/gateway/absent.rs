@@ -5,8 +5,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Gateway, builtin, faults::not_ready, gate::Gate, session::Session, status::ServerStatus};
+use super::{
+    Gateway, apps::unknown_app, builtin, faults::not_ready, gate::Gate, session::Session,
+    status::ServerStatus,
+};
 use crate::{
+    catalog::APPS,
     config::LeftOut,
     downstream::{Remedy, State},
     fault::{Code, Fault},
@@ -79,7 +83,7 @@ impl Gate {
         if let Some(fault) = builtin::taken_away(folded, self.config()) {
             return Some(fault);
         }
-        if let Some(fault) = self.left_out_tool(folded) {
+        if let Some(fault) = self.left_out_app(folded).or_else(|| self.left_out_tool(folded)) {
             return Some(fault);
         }
         let named = self.world.connections.iter().filter(|(server, _)| {
@@ -99,6 +103,14 @@ impl Gate {
     /// Returns why a server takes no calls, if the configuration leaves it out.
     pub(super) fn left_out_server(&self, name: &str) -> Option<Fault> {
         self.config().left_out.get(name).map(|left_out| needs_config(name, left_out))
+    }
+
+    /// Explains the folded name of an app that the configuration leaves out.
+    fn left_out_app(&self, folded: &str) -> Option<Fault> {
+        let id = folded.strip_prefix(APPS)?.strip_prefix('_')?;
+        let config = self.config();
+        let id = config.left_out_apps.keys().find(|known| name::fold(known) == id)?;
+        Some(unknown_app(config, id, Value::Null))
     }
 
     /// Explains an unknown tool whose folded name starts with a left-out server.

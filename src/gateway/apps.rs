@@ -5,10 +5,11 @@ pub(super) mod parked;
 mod workflow;
 
 use std::{
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
+use futures::{FutureExt, future::BoxFuture};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -16,14 +17,16 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     call::{Begun, in_text, text_result},
+    gate::{Gate, may_not_be_used},
     graph::RunLog,
     interrupt::Interrupt,
     run::{self, Run},
     session::Caller,
 };
 use crate::{
+    catalog::{APPS, Kind, guide::is_named},
     clock::millis,
-    config::{App, AppKind, Config, Step},
+    config::{APPS_DEEP, App, AppKind, Config, Step, StepKind},
     downstream::ProgressSink,
     fault::{Code, Fault},
     jobs::Progress,
@@ -52,6 +55,18 @@ pub struct AppArguments {
     /// The journal of the step that calls it.
     #[serde(skip)]
     log: Option<RunLog>,
+    /// How its answer is handed out.
+    #[serde(skip)]
+    handing: Handing,
+}
+
+/// How an app that was called by `execute_tool` hands out its answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Handing {
+    /// Whether it was launched in the background.
+    pub background: bool,
+    /// A jq filter for the answer.
+    pub select: Option<String>,
 }
 
 impl AppArguments {
@@ -64,6 +79,12 @@ impl AppArguments {
     /// A run of this app with this input.
     pub(super) fn new(app_id: String, input: Value) -> Self {
         Self { app_id: Some(app_id), input, ..Self::default() }
+    }
+
+    /// The same with the answer handed out like this, and a limit if there is one.
+    pub(super) fn handed_out(self, handing: Handing, limit: Option<Duration>) -> Self {
+        let timeout = limit.map(|limit| millis(limit).div_ceil(1_000)).or(self.timeout);
+        Self { handing, timeout, ..self }
     }
 
     /// What a step of a workflow calls. Without a limit, that of its workflow counts.
@@ -80,6 +101,7 @@ struct AppRun {
     began: Instant,
     timeout: Duration,
     log: Option<RunLog>,
+    handing: Handing,
 }
 
 /// An app in the list of apps.
@@ -141,6 +163,21 @@ impl Gateway {
         if let Some(token) = &arguments.token {
             return self.go_on(caller, token, arguments.answer.as_ref(), None).await;
         }
+        let given = arguments.app_id.map(|id| own_id(&self.config(), &id));
+        let arguments = AppArguments { app_id: given.clone(), ..arguments };
+        let answer = self.call_filled_app(caller, arguments).await?;
+        if let Some(id) = given.filter(|_| !is_error(&answer)) {
+            self.guided(caller, Kind::App, &id);
+        }
+        Ok(answer)
+    }
+
+    /// Runs an app with the kept results that its input refers to.
+    async fn call_filled_app(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: AppArguments,
+    ) -> Result<Value, Interrupt> {
         let filled = self.kept.fill(&caller.owner(), &arguments.input).await?;
         let Some(filled) = filled else { return self.run_app(caller, arguments).await };
         let config = self.config();
@@ -156,26 +193,38 @@ impl Gateway {
         self.run_app(caller, AppArguments { input, ..arguments }).await
     }
 
-    /// Runs an app, or lists all. Its input is taken as it is: kept results are in it already.
-    pub(super) async fn run_app(
+    /// Runs an app, or lists all. Its input is taken as it is: kept results are in it already. Boxed: an app may be inside of
+    /// an app.
+    pub(super) fn run_app<'a>(
+        self: &'a Arc<Self>,
+        caller: &'a Caller,
+        arguments: AppArguments,
+    ) -> BoxFuture<'a, Result<Value, Interrupt>> {
+        self.run_one_app(caller, arguments).boxed()
+    }
+
+    async fn run_one_app(
         self: &Arc<Self>,
         caller: &Caller,
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
         let config = self.config();
         let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
-            return Ok(text_result(list(&config).to_string()));
+            return Ok(text_result(list(&config, &self.gate(&caller.session)).to_string()));
         };
         let Some((id, app)) = config.apps.get_key_value(id.trim()) else {
             return Err(unknown_app(&config, id.trim(), arguments.input).into());
         };
+        self.may_run(caller, id, app)?;
         let input = match &app.input_schema {
             Some(schema) => read_input(caller, id, schema, arguments.input)?,
             None => arguments.input,
         };
         let asked = arguments.timeout.map(Duration::from_secs).or(app.timeout);
         let timeout = asked.unwrap_or(TIMEOUT).clamp(Duration::from_secs(1), MAX_TIMEOUT);
-        let run = AppRun { id: id.clone(), input, began: Instant::now(), timeout, log: arguments.log };
+        let AppArguments { log, handing, .. } = arguments;
+        let run = AppRun { id: id.clone(), input, began: Instant::now(), timeout, log, handing };
+        let caller = &Caller { within: inside(caller, id), ..caller.clone() };
         match &app.kind {
             AppKind::Tool { tool } => self.call_tool_app(caller, run, tool).await,
             AppKind::Workflow { steps, output } => {
@@ -192,6 +241,11 @@ impl Gateway {
         tool: &str,
     ) -> Result<Value, Interrupt> {
         let (gate, tool) = self.find_tool(caller, tool).await?;
+        if tool.kind == Kind::App {
+            let inner = AppArguments::new(tool.name.to_string(), app.input)
+                .handed_out(app.handing, Some(app.timeout));
+            return self.run_app(caller, inner).await;
+        }
         // Text for a tool with one required param is that param.
         let input = match (app.input, tool.schema.parameters().as_slice()) {
             (Value::String(text), [first, rest @ ..])
@@ -208,7 +262,13 @@ impl Gateway {
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
-        let run = Run { progress, began: app.began.into(), ..Run::new(format!("app {}", tool.full), cancel) };
+        let background = app.handing.background;
+        let run = Run {
+            progress,
+            began: app.began.into(),
+            background,
+            ..Run::new(format!("app {}", tool.full), cancel)
+        };
         let went_on = run.went_on.clone();
         let work = async move {
             let begun = Begun { at: app.began, ..Begun::new(&own, &input) };
@@ -227,15 +287,68 @@ impl Gateway {
                 failed_optional_steps: Map::new(),
                 skipped: Vec::new(),
             };
-            run::handed_out(&gateway.kept, &own, answer.into_result(), &went_on).await
+            gateway.hand_out(&own, answer.into_result(), &app.handing, &went_on).await
         };
         run.wait(&self.jobs, caller, work).await
     }
+
+    /// Hands out the answer of an app: what its filter gives of it, within the budget.
+    async fn hand_out(
+        &self,
+        caller: &Caller,
+        answer: Value,
+        handing: &Handing,
+        went_on: &AtomicBool,
+    ) -> Value {
+        let size = json_len(&answer);
+        let (answer, _) = self.filtered(caller, answer, size, handing.select.as_deref()).await;
+        run::handed_out(&self.kept, caller, answer, went_on).await
+    }
+
+    /// Refuses an app that a rule keeps from the caller, and one that is inside of itself or too deep in others. The
+    /// configuration is checked for apps in apps; a tool's name may lead to an app as well.
+    fn may_run(&self, caller: &Caller, id: &str, app: &App) -> Result<(), Fault> {
+        if let Some(rule) = self.gate(&caller.session).kept_from(Kind::App, id) {
+            return Err(may_not_be_used(&name::full_name(APPS, id), &rule).next("call_app", json!({})));
+        }
+        let within = &caller.within;
+        let refused =
+            |why: String| Err(Fault::new(Code::InvalidParams, format!("The app `{id}` was not run: {why}")));
+        let path = || within.iter().map(|app| &**app).chain([id]).collect::<Vec<_>>().join(" -> ");
+        if within.iter().any(|outer| **outer == *id) {
+            return refused(format!("it would run inside of itself ({}).", path()));
+        }
+        if within.len() >= APPS_DEEP {
+            return refused(format!("apps are more than {APPS_DEEP} deep in each other ({}).", path()));
+        }
+        let asks = match &app.kind {
+            AppKind::Workflow { steps, .. } => steps.iter().any(|step| matches!(step.kind, StepKind::Ask(_))),
+            AppKind::Tool { .. } | AppKind::Model(_) => false,
+        };
+        match asks && !within.is_empty() {
+            true => refused("it asks the user, which only an app that is called directly can do.".into()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The id of the app that is meant: by itself, or as the catalogue has it (`apps.ID`).
+pub(super) fn own_id(config: &Config, given: &str) -> String {
+    let given = given.trim();
+    let is_meant = |id: &&String| is_named(Kind::App, id, given);
+    let meant = config.apps.keys().find(is_meant).filter(|_| !config.apps.contains_key(given));
+    meant.map_or(given, String::as_str).into()
+}
+
+/// The apps that the calls of an app are made inside of.
+fn inside(caller: &Caller, id: &str) -> Vec<Arc<str>> {
+    caller.within.iter().cloned().chain([id.into()]).collect()
 }
 
 /// The list of apps.
-fn list(config: &Config) -> Value {
-    let listed: Vec<ListedApp<'_>> = config.apps.iter().map(|(id, app)| ListedApp::new(id, app)).collect();
+fn list(config: &Config, gate: &Gate) -> Value {
+    let apps = config.apps.iter().filter(|(id, _)| gate.kept_from(Kind::App, id).is_none());
+    let listed: Vec<ListedApp<'_>> = apps.map(|(id, app)| ListedApp::new(id, app)).collect();
     let mut answer = json!({ "apps": listed });
     if !config.left_out_apps.is_empty() {
         let left_out = config.left_out_apps.iter();

@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Gateway, builtin,
+    AppArguments, Gateway,
+    apps::Handing,
+    builtin,
     faults::{call_fault, invalid_params, passed_on},
     gate::{Gate, meta_tool},
     interrupt::Interrupt,
@@ -20,7 +22,7 @@ use super::{
     session::Caller,
 };
 use crate::{
-    catalog::{GATEWAY, Tool},
+    catalog::{GATEWAY, Kind, SKILLS, Tool},
     clock::unix_ms,
     downstream::{CallError, Control, ProgressSink},
     fault::{Code, Fault, NextStep},
@@ -28,6 +30,7 @@ use crate::{
     jobs::Progress,
     kept::settle_memory,
     metrics::CallRecord,
+    name::{fold, split_given, without_client_prefix},
     policy::Verdict,
     results::{Whole, is_error, json_len},
     schema::Schema,
@@ -132,8 +135,13 @@ impl Gateway {
     /// background.
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
         let begun = Begun::new(caller, &request.params);
+        let found = self.find_tool(caller, &request.name).await;
+        if let Ok((_, tool)) = &found
+            && tool.kind == Kind::App
+        {
+            return self.execute_app(caller, tool, request).await;
+        }
         let prepared = async {
-            let found = self.find_tool(caller, &request.name).await;
             let found = found.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
             let filled = self.kept.fill(&caller.owner(), &request.params).await?;
             self.prepare_tool(caller, found, request.params, filled).await
@@ -205,6 +213,22 @@ impl Gateway {
         }
     }
 
+    /// Runs an app that was called like a tool: as `call_app` does, from its input to its tasks.
+    async fn execute_app(
+        self: &Arc<Self>,
+        caller: &Caller,
+        tool: &Tool,
+        request: Request,
+    ) -> Result<Value, Interrupt> {
+        let Request { params, timeout, background, select, .. } = request;
+        let arguments = match params {
+            Value::Object(params) => tool.app_input(params),
+            input => input,
+        };
+        let arguments = AppArguments::new(tool.name.to_string(), arguments);
+        self.call_app(caller, arguments.handed_out(Handing { background, select }, timeout)).await
+    }
+
     /// Does everything before the server call. `written` are the params as received; `filled` are the same
     /// params with kept results and other actions' results inserted, if there are any.
     pub(super) async fn prepare(
@@ -266,7 +290,12 @@ impl Gateway {
     /// Resolves a name to a tool that the caller may use, and returns the gate that resolved it. An unknown
     /// name waits while a server that may have the tool starts for the first time.
     pub(super) async fn find_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
-        let gate = self.gate(&caller.session);
+        let mut gate = self.gate(&caller.session);
+        if is_skill(name) && gate.tool(name).is_err() {
+            // It may be new in its folder.
+            self.skills_of_now().await;
+            gate = self.gate(&caller.session);
+        }
         let unknown = match gate.tool(name) {
             Err(fault) if fault.code == Code::UnknownTool => fault,
             known => return known.map(|tool| (gate, tool)),
@@ -312,6 +341,12 @@ impl Gateway {
         call: &Span,
     ) -> Made {
         let tool = prepared.tool.clone();
+        if tool.kind != Kind::Tool {
+            let caller = &Caller { cancel, ..caller.clone() };
+            let limit = timeout.unwrap_or(Duration::MAX);
+            let answer = self.guide(caller, &tool, &prepared.params, limit).await;
+            return self.made(caller, &tool, answer.map_err(NoResult::unreached), Duration::ZERO);
+        }
         if &*tool.server == GATEWAY {
             let limit = timeout.unwrap_or(Duration::MAX);
             let answer = tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
@@ -368,7 +403,7 @@ impl Gateway {
             in_server: made.in_server,
         };
         self.metrics.record(&tool.full, &call);
-        if made.counts && &*tool.server != GATEWAY {
+        if made.counts && tool.is_of_server() {
             let error = made.error();
             let (owner, version) = (caller.session.owner(), &*tool.version);
             let ended = EndedCall { owner, version, in_server: made.in_server, error };
@@ -558,6 +593,12 @@ fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
         }
         _ => fault,
     }
+}
+
+/// Whether a name is that of a skill, in any form, known or not.
+fn is_skill(name: &str) -> bool {
+    let name = without_client_prefix(name.trim()).unwrap_or(name.trim());
+    split_given(name).is_some_and(|(category, _)| fold(category) == SKILLS)
 }
 
 /// The fault for a tool that needs the user's approval, called by an app.

@@ -13,9 +13,10 @@ use super::{
     ties::{TieBreak, Ties},
 };
 use crate::{
-    catalog::{GATEWAY, Tool},
+    catalog::{APPS, Kind, SKILLS, Tool},
     config::Risk,
     fault::{Code, Fault},
+    name::RESERVED,
     policy,
     search::{self, Boost, Boosts, Confidence, Found, Hit, Learned, Query},
     text::clip,
@@ -77,6 +78,11 @@ pub struct SearchArguments {
     pub detail: Detail,
     /// The highest risk to show.
     pub max_risk: Option<Risk>,
+    /// Limits the search to tools, skills or apps.
+    pub kind: Option<Kind>,
+    /// Limits the search to tools with one of these tags.
+    #[serde(default)]
+    pub tags: Vec<String>,
     /// Whether to explain each result's rank; for the command line, not for models.
     #[serde(skip)]
     pub explain: bool,
@@ -93,6 +99,16 @@ pub struct BrowseArguments {
     pub page_size: Option<usize>,
     /// Limits the list to tools whose own name starts with this.
     pub prefix: Option<String>,
+}
+
+impl SearchArguments {
+    /// Whether a tool passes the filters by kind, tags and risk.
+    fn wants(&self, tool: &Tool) -> bool {
+        let has = |tag: &String| tool.tags.iter().any(|own| own.eq_ignore_ascii_case(tag.trim()));
+        self.kind.is_none_or(|kind| tool.kind == kind)
+            && (self.tags.is_empty() || self.tags.iter().any(has))
+            && policy::within(tool.risk, self.max_risk)
+    }
 }
 
 /// Returns what a priority adds to a score.
@@ -118,22 +134,12 @@ impl Gateway {
     pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
         let query = arguments.query.trim();
         if query.is_empty() {
-            return match arguments.category {
-                Some(category) => {
-                    let page_size = arguments.limit;
-                    let arguments = BrowseArguments { category, page_size, ..BrowseArguments::default() };
-                    self.gate(&caller.session).browse_with_instructions(&arguments)
-                }
-                None => {
-                    let mut categories = self.gate(&caller.session).categories();
-                    self.add_work(caller, &mut categories).await;
-                    Ok(categories)
-                }
-            };
+            return self.without_query(caller, arguments).await;
         }
         let began = Instant::now();
         let span = caller.meta_span("search_tools");
         self.searchable().await;
+        self.fresh_skills().await;
         let gate = self.gate(&caller.session);
         let snapshot = &gate.snapshot;
         let members = match &arguments.category {
@@ -147,7 +153,7 @@ impl Gateway {
         let allowed = |document: usize| {
             view.seen.get(document) == Some(&true)
                 && snapshot.tool(document).is_some_and(|tool| {
-                    policy::within(tool.risk, arguments.max_risk)
+                    arguments.wants(tool)
                         && members.as_ref().is_none_or(|members| members.contains(&document))
                 })
         };
@@ -173,8 +179,9 @@ impl Gateway {
         {
             found.confidence = Confidence::Medium;
         }
-        // A search within one category always lists its hits.
-        let short = matches!(found.confidence, Confidence::Low) && members.is_none();
+        // A search within one category, kind or tag always lists its hits.
+        let is_whole = members.is_none() && arguments.kind.is_none() && arguments.tags.is_empty();
+        let short = matches!(found.confidence, Confidence::Low) && is_whole;
         let summary = if short { LOW_SUMMARY } else { SUMMARY };
         let mut results = Vec::new();
         for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, short, &mut ties) {
@@ -193,11 +200,41 @@ impl Gateway {
         if let Some(hint) = self.hint(&gate, &request, &words, &found, &arguments) {
             answer["hint"] = json!(hint);
         }
-        let see_also = self.guides.see_also(&gate, &words).await;
-        if !see_also.is_empty() {
-            answer["see_also"] = json!(see_also);
-        }
         Ok(answer)
+    }
+
+    /// A search without words: the categories, or everything that its filters let through.
+    async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
+        self.fresh_skills().await;
+        let gate = self.gate(&caller.session);
+        let of_kind = || arguments.kind.and_then(Kind::category).map(String::from);
+        let category = arguments.category.clone().or_else(of_kind);
+        let is_filtered = arguments.kind.is_some() || !arguments.tags.is_empty();
+        let page = BrowseArguments { page_size: arguments.limit, ..BrowseArguments::default() };
+        let wants = |tool: &Tool| arguments.wants(tool);
+        match category {
+            Some(category) => gate.browse_with_instructions(&BrowseArguments { category, ..page }, &wants),
+            None if is_filtered => Ok(gate.page((0..gate.snapshot.tools.len()).collect(), &page, &wants)),
+            None => {
+                let mut categories = gate.categories();
+                self.add_work(caller, &mut categories).await;
+                Ok(categories)
+            }
+        }
+    }
+
+    /// The `browse_category` meta-tool.
+    pub async fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
+        self.fresh_skills().await;
+        self.gate(&caller.session).browse_with_instructions(arguments, &|_| true)
+    }
+
+    /// The `list_categories` meta-tool.
+    pub async fn list_categories(&self, caller: &Caller) -> Value {
+        self.fresh_skills().await;
+        let mut categories = self.gate(&caller.session).categories();
+        self.add_work(caller, &mut categories).await;
+        categories
     }
 
     /// Returns hints about the search: few matches, missing vectors, servers still starting or absent.
@@ -289,13 +326,19 @@ impl Gateway {
         };
         let field = |key: &str| tool.definition.get(key).cloned().unwrap_or_default();
         put("name", json!(&*tool.full));
+        if tool.kind != Kind::Tool {
+            put("kind", json!(tool.kind));
+        }
         put("title", json!(tool.title));
         put("description", json!(tool.description));
         put("input_schema", tool.schema.raw().clone());
         put("output_schema", field("outputSchema"));
-        put("annotations", field("annotations"));
+        if tool.kind == Kind::Tool {
+            put("annotations", field("annotations"));
+        }
         put("risk", json!(tool.risk));
         put("category", json!(&*tool.server));
+        put("server", json!(tool.of));
         put("aliases", json!(tool.aliases));
         put("tags", json!(tool.tags));
         put(
@@ -313,14 +356,13 @@ impl Gateway {
         if let Some(broken) = tool.schema.broken() {
             put("warning", json!(format!("the schema cannot be used to check params: {broken}")));
         }
-        let state = match &*tool.server {
-            GATEWAY => "ready",
-            server => gate.trouble(server).unwrap_or("ready"),
-        };
-        put("state", json!(state));
-        let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
-        if let Value::Object(figures) = json!(report) {
-            figures.into_iter().for_each(|(key, value)| put(&key, value));
+        put("state", json!(gate.trouble(tool.at()).unwrap_or("ready")));
+        // A skill or an app is run by its meta-tool as well, which counts the calls of tools only.
+        if tool.kind == Kind::Tool {
+            let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
+            if let Value::Object(figures) = json!(report) {
+                figures.into_iter().for_each(|(key, value)| put(&key, value));
+            }
         }
         put("instructions", json!(gate.instructions_for(caller, &tool.server)));
         Value::Object(out)
@@ -331,6 +373,9 @@ impl Gate {
     /// One tool in a list.
     fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> Value {
         let mut line = json!({ "name": &*tool.full });
+        if tool.kind != Kind::Tool {
+            line["kind"] = json!(tool.kind);
+        }
         if detail != Detail::Name {
             let description =
                 if detail == Detail::Full { tool.description.clone() } else { tool.summary(summary) };
@@ -339,12 +384,15 @@ impl Gate {
             }
             if detail == Detail::Full {
                 line["input_schema"] = tool.schema.raw().clone();
-            } else {
+            } else if tool.kind == Kind::Tool {
                 line["signature"] = json!(tool.signature);
+            }
+            if tool.kind != Kind::Tool {
+                line["call"] = tool.call();
             }
             line["risk"] = json!(tool.risk);
         }
-        if let Some(state) = self.trouble(&tool.server) {
+        if let Some(state) = self.trouble(tool.at()) {
             line["state"] = json!(state);
         }
         if let Some(score) = score {
@@ -353,7 +401,8 @@ impl Gate {
         line
     }
 
-    /// The `list_categories` meta-tool.
+    /// Every category with its size and state. `total_tools` counts the tools of servers and of Nonet itself: skills and
+    /// apps are no tools, and a tool in a group is counted with its server.
     pub fn categories(&self) -> Value {
         let catalog = self.catalog();
         let seen = |full: &Arc<str>| catalog.get(full).is_some_and(|tool| self.allows(tool));
@@ -365,7 +414,8 @@ impl Gate {
             if !description.is_empty() {
                 category["description"] = json!(description);
             }
-            category["tool_count"] = json!(count);
+            let is_of_tools = !matches!(name, SKILLS | APPS);
+            category[if is_of_tools { "tool_count" } else { "count" }] = json!(count);
             if let Some(state) = state {
                 category["state"] = json!(state);
             }
@@ -378,10 +428,11 @@ impl Gate {
             let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
             let own = self.world.connections.get(name);
             let kept_out = entry.is_some_and(|entry| entry.tools.is_empty() && entry.kept_out > 0);
-            if kept_out || limited && count == 0 {
+            let is_of_tools = !matches!(name, SKILLS | APPS);
+            if kept_out || (limited || !is_of_tools) && count == 0 {
                 continue;
             }
-            total += count;
+            total += if is_of_tools { count } else { 0 };
             let about = own.and_then(|c| c.settings().description.clone());
             let description = entry.map(|entry| entry.description.clone()).or(about).unwrap_or_default();
             let description = match entry {
@@ -410,7 +461,7 @@ impl Gate {
     fn instructions(&self, server: &str) -> Option<String> {
         let (server, entry) = self.catalog().servers().get_key_value(server)?;
         let text = entry.listing.about.trim();
-        let are_new = &**server != GATEWAY && !text.is_empty() && self.instruct(server);
+        let are_new = !RESERVED.contains(&&**server) && !text.is_empty() && self.instruct(server);
         are_new.then(|| clip(text, INSTRUCTIONS))
     }
 
@@ -420,9 +471,13 @@ impl Gate {
         caller.lasting.then(|| self.instructions(server)).flatten()
     }
 
-    /// The `browse_category` meta-tool.
-    pub fn browse_with_instructions(&self, arguments: &BrowseArguments) -> Result<Value, Fault> {
-        let mut page = self.browse(arguments)?;
+    /// One page of a category, with the instructions of its server if they are new. `wants` filters it.
+    fn browse_with_instructions(
+        &self,
+        arguments: &BrowseArguments,
+        wants: &dyn Fn(&Tool) -> bool,
+    ) -> Result<Value, Fault> {
+        let mut page = self.browse_what(arguments, wants)?;
         if page["total"] != 0
             && let Some(instructions) = self.instructions(arguments.category.trim())
         {
@@ -433,12 +488,39 @@ impl Gate {
 
     /// One page of a category.
     pub fn browse(&self, arguments: &BrowseArguments) -> Result<Value, Fault> {
+        self.browse_what(arguments, &|_| true)
+    }
+
+    /// The same of what `wants` lets through.
+    fn browse_what(
+        &self,
+        arguments: &BrowseArguments,
+        wants: &dyn Fn(&Tool) -> bool,
+    ) -> Result<Value, Fault> {
+        let category = arguments.category.trim();
+        let page = self.page(self.members(category)?, arguments, wants);
+        let mut answer = json!({ "category": category });
+        if let (Some(fields), Value::Object(page)) = (answer.as_object_mut(), page) {
+            fields.extend(page);
+        }
+        if let Some(state) = self.trouble(category) {
+            answer["state"] = json!(state);
+        }
+        Ok(answer)
+    }
+
+    /// One page of these documents.
+    fn page(
+        &self,
+        members: BTreeSet<usize>,
+        arguments: &BrowseArguments,
+        wants: &dyn Fn(&Tool) -> bool,
+    ) -> Value {
         let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
-        let tools: Vec<Arc<Tool>> = self
-            .members(&arguments.category)?
+        let tools: Vec<Arc<Tool>> = members
             .into_iter()
             .filter_map(|document| self.snapshot.tool(document))
-            .filter(|tool| self.allows(tool))
+            .filter(|tool| self.allows(tool) && wants(tool))
             .filter(|tool| {
                 tool.name.to_lowercase().starts_with(&prefix) || tool.full.to_lowercase().starts_with(&prefix)
             })
@@ -452,17 +534,7 @@ impl Gate {
             .take(page_size)
             .map(|tool| self.line(tool, Detail::Signature, SUMMARY, None))
             .collect();
-        let mut answer = json!({
-            "category": arguments.category.trim(),
-            "page": page,
-            "page_size": page_size,
-            "total": tools.len(),
-            "tools": shown,
-        });
-        if let Some(state) = self.trouble(arguments.category.trim()) {
-            answer["state"] = json!(state);
-        }
-        Ok(answer)
+        json!({ "page": page, "page_size": page_size, "total": tools.len(), "tools": shown })
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     world::World,
 };
 use crate::{
-    catalog::{Catalog, GATEWAY, Tool},
+    catalog::{Catalog, Kind, Tool},
     config::{Category, Config, Globs, Profile, Risk},
     downstream::{Connection, State},
     fault::{Code, Fault},
@@ -72,12 +72,25 @@ impl Gate {
         self.scope().map(|scope| scope.profile)
     }
 
-    /// Checks a tool against the rules and the profile.
+    /// Checks a tool, a skill or an app against the rules and the profile. A prompt is for those who see its server.
     pub fn verdict(&self, tool: &Tool) -> Verdict {
-        match self.session.app.as_ref().and_then(|app| app.denies(tool)) {
-            Some(rule) => Verdict::Deny(rule),
-            None => policy::check(tool, self.scope()),
+        match (self.session.app.as_ref().and_then(|app| app.denies(tool)), &tool.of, self.scope()) {
+            (Some(rule), ..) => Verdict::Deny(rule),
+            (None, Some(server), Some(scope)) if !self.sees(server) => {
+                Verdict::Deny(format!("profiles.{}", scope.name))
+            }
+            (None, _, scope) => policy::check(tool, scope),
         }
+    }
+
+    /// Returns the rule that keeps the caller from a skill or an app by its name. The catalogue need not have it yet.
+    pub(super) fn kept_from(&self, kind: Kind, name: &str) -> Option<String> {
+        if let Some(app) = &self.session.app {
+            return Some(app.rule());
+        }
+        let scope = self.scope()?;
+        let full = name::full_name(kind.category()?, name);
+        scope.profile.deny.matches(&full).then(|| format!("profiles.{}.deny", scope.name))
     }
 
     /// Whether the caller may see a part of the catalogue only: it has a profile, or is an app.
@@ -95,7 +108,7 @@ impl Gate {
         self.session.instruct(server)
     }
 
-    /// Returns the visible tools that the caller may use.
+    /// Returns the visible tools, skills and apps that the caller may use.
     pub fn tools(&self) -> impl Iterator<Item = &Arc<Tool>> {
         self.snapshot.tools.iter().filter(|tool| self.allows(tool))
     }
@@ -104,13 +117,15 @@ impl Gate {
     pub fn count_tools(&self) -> usize {
         let view = self.view();
         let tools = self.snapshot.tools.iter().zip(&view.seen);
-        tools.filter(|(tool, seen)| **seen && &*tool.server != GATEWAY).count()
+        tools.filter(|(tool, seen)| **seen && tool.is_of_server()).count()
     }
 
     /// Whether the caller may know of a server. Without a profile: every server. With one: servers with an
     /// allowed tool.
     pub fn sees(&self, server: &str) -> bool {
-        !self.is_limited() || self.tools().any(|tool| *tool.server == *server)
+        let entry = self.catalog().servers().get(server);
+        let mut tools = entry.into_iter().flat_map(|entry| &entry.tools);
+        !self.is_limited() || tools.any(|full| self.catalog().get(full).is_some_and(|tool| self.allows(tool)))
     }
 
     /// Whether the profile might allow tools of a server whose tools are not known yet.
@@ -170,7 +185,7 @@ impl Gate {
         let own = name::without_client_prefix(name.trim()).unwrap_or(name.trim());
         let is_free = || match self.tool(name) {
             Err(fault) => matches!(fault.code, Code::InvalidParams | Code::UnknownTool),
-            Ok(_) => false,
+            Ok(tool) => tool.kind != Kind::Tool,
         };
         (own == meant || is_free()).then_some(meant)
     }
@@ -212,8 +227,8 @@ impl Gate {
         self.world.connections.keys().find(|known| name::fold(known) == folded).cloned()
     }
 
-    /// Returns the tools of a category (a server, `gateway`, or a group of the configuration) as documents in
-    /// order of name.
+    /// Returns the tools of a category (a server, `gateway`, `skills`, `apps`, or a group of the configuration) as
+    /// documents in order of name.
     ///
     /// # Errors
     ///
@@ -227,8 +242,8 @@ impl Gate {
         if let Some(group) = self.config().categories.get(key) {
             return Ok(in_group(snapshot, group).collect());
         }
-        // Configured, but without a list yet.
-        if self.connection(key).is_some() {
+        // Configured, but without a list yet; or no skills or apps.
+        if self.connection(key).is_some() || name::RESERVED.contains(&key) {
             return Ok(BTreeSet::new());
         }
         if let Some(fault) = self.left_out_server(key) {
@@ -276,14 +291,16 @@ fn not_by_name(meta_tool: &str) -> Fault {
 }
 
 fn forbidden(tool: &Tool, rule: &str) -> Fault {
-    Fault::new(
-        Code::Forbidden,
-        format!(
-            "`{}` may not be used: the rule `{rule}` of the configuration forbids it. Another tool may do; the user can change the rule.",
-            tool.full
-        ),
-    )
-    .next("search_tools", json!({ "query": tool.name.replace(['_', '-'], " ") }))
+    let fault = may_not_be_used(&tool.full, rule);
+    fault.next("search_tools", json!({ "query": tool.name.replace(['_', '-'], " ") }))
+}
+
+/// The fault for what a rule keeps a caller from.
+pub(super) fn may_not_be_used(name: &str, rule: &str) -> Fault {
+    let message = format!(
+        "`{name}` may not be used: the rule `{rule}` of the configuration forbids it. Another tool may do; the user can change the rule."
+    );
+    Fault::new(Code::Forbidden, message)
 }
 
 fn may_concern(scope: Option<Scope<'_>>, server: &str) -> bool {

@@ -37,7 +37,7 @@ use super::{
     session::{AsTask, Caller},
 };
 use crate::{
-    catalog::{GATEWAY, Tool},
+    catalog::Tool,
     fault::{Code, Fault},
     jobs::Progress,
     name,
@@ -396,5 +396,5 @@ fn lane(gate: &Gate, call: &PlannedCall) -> Option<Arc<str>> {
 
 /// Whether a call of this tool changes something, and its server takes one such call at a time.
 pub(super) fn goes_alone(tool: &Tool) -> bool {
-    !tool.read_only && !tool.parallel && &*tool.server != GATEWAY
+    !tool.read_only && !tool.parallel && tool.is_of_server()
 }

@@ -12,6 +12,7 @@ use super::{
     Gateway, SearchArguments, call::Request, faults::not_ready, interrupt::Interrupt, session::Caller,
 };
 use crate::{
+    catalog::Kind,
     downstream::State,
     fault::{Code, Fault},
 };
@@ -79,7 +80,10 @@ impl Gateway {
                 }
                 Ok(answer)
             }
-            Inquiry::Tools => Ok(self.all_tools(&caller)),
+            Inquiry::Tools => {
+                self.fresh_skills().await;
+                Ok(self.all_tools(&caller))
+            }
             Inquiry::Describe { name } => self.describe(&caller, &[name], false).await,
             Inquiry::Call { name, params, select } => {
                 let request = Request { name, params, select, ..Request::default() };
@@ -96,9 +100,9 @@ impl Gateway {
         }
     }
 
-    /// Returns the server of a tool, or a fault if there is none.
+    /// Returns the server of a tool or a prompt, or the category of another skill or an app; a fault if there is none.
     pub fn server_of(&self, caller: &Caller, name: &str) -> Result<Arc<str>, Fault> {
-        self.gate(&caller.session).tool(name).map(|tool| tool.server.clone())
+        self.gate(&caller.session).tool(name).map(|tool| tool.at().clone())
     }
 
     /// Returns why a server takes no calls, or `None` if it does.
@@ -109,24 +113,32 @@ impl Gateway {
         }
     }
 
-    /// Lists all tools visible to the caller.
+    /// Lists all tools visible to the caller, and the skills and apps beside them.
     fn all_tools(&self, caller: &Caller) -> Value {
         let gate = self.gate(&caller.session);
-        let tools: Vec<Value> = gate
-            .tools()
-            .map(|tool| {
+        let all = |kind: Kind| {
+            let of_kind = gate.tools().filter(move |tool| tool.kind == kind);
+            of_kind.map(|tool| {
                 json!({
                     "name": &*tool.full,
                     "wire_name": &*tool.wire,
-                    "server": &*tool.server,
+                    "server": &**tool.at(),
                     "description": tool.description,
                     "signature": tool.signature,
                     "risk": tool.risk,
                     "version": tool.version,
                 })
             })
-            .collect();
-        json!({ "total": tools.len(), "tools": tools })
+        };
+        let tools: Vec<Value> = all(Kind::Tool).collect();
+        let mut answer = json!({ "total": tools.len(), "tools": tools });
+        for kind in [Kind::Skill, Kind::App] {
+            let others: Vec<Value> = all(kind).collect();
+            if let Some(category) = kind.category().filter(|_| !others.is_empty()) {
+                answer[category] = json!(others);
+            }
+        }
+        answer
     }
 
     /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the owner of

@@ -2,7 +2,8 @@
 
 use super::{Gateway, Snapshot, session::Caller};
 use crate::{
-    catalog::{GATEWAY, Tool},
+    catalog::{Kind, Tool},
+    name::full_name,
     search::{Boosts, Found, Hit, Learned},
 };
 
@@ -31,8 +32,15 @@ impl Gateway {
 
     /// Counts a successful call for the search that it followed.
     pub(super) fn succeeded(&self, caller: &Caller, tool: &Tool) {
-        if &*tool.server != GATEWAY {
+        if tool.is_of_server() {
             self.learning.succeeded(&caller.session.searches, &tool.full);
+        }
+    }
+
+    /// Counts the same for a skill or an app.
+    pub(super) fn guided(&self, caller: &Caller, kind: Kind, name: &str) {
+        if let Some(category) = kind.category() {
+            self.learning.succeeded(&caller.session.searches, &full_name(category, name));
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{Gateway, builtin, publisher::Lists};
 use crate::{
     catalog::{GATEWAY, Listing},
     downstream::Update,
-    name::full_name,
+    name::{RESERVED, full_name},
 };
 
 /// How long updates are gathered before a new snapshot is made.
@@ -30,9 +30,19 @@ impl Gateway {
         let mut known: Lists =
             BTreeMap::from([(GATEWAY.into(), Arc::new(builtin::listing(&self.config().gateway)))]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
-        publisher.read_lists(&mut known, &self.servers.world()).await;
+        let world = self.servers.world();
+        publisher.read_lists(&mut known, &world).await;
+        self.guides.list(&mut known, &world.config);
         let mut generation = 1;
-        let mut words = publisher.publish_words(&known, self.servers.world(), generation).await;
+        // The handshake waits for the lists, and not for the folders of skills; the first search waits for both.
+        let (mut words, ()) = tokio::join!(
+            publisher.publish_words(&known, world.clone(), generation),
+            self.guides.read(&world.config.gateway.skills, Duration::MAX)
+        );
+        if self.guides.is_behind() && self.guides.list(&mut known, &world.config) {
+            generation += 1;
+            words = publisher.publish_words(&known, world, generation).await.or(words);
+        }
         publisher.is_searchable();
         let mut connected = self.servers.started();
         tokio::select! {
@@ -83,7 +93,7 @@ impl Gateway {
                     Update::Reconfigured => {
                         let world = self.servers.world();
                         known.retain(|server, _| {
-                            **server == *GATEWAY || world.connections.contains_key(server)
+                            RESERVED.contains(&&**server) || world.connections.contains_key(server)
                         });
                         fresh.retain(|server| world.connections.contains_key(server));
                         let own = builtin::listing(&world.config.gateway);
@@ -93,11 +103,15 @@ impl Gateway {
                         };
                         known.insert(GATEWAY.into(), Arc::new(own));
                         publisher.read_lists(&mut known, &world).await;
+                        self.guides.read(&world.config.gateway.skills, Duration::MAX).await;
                         changed = true;
                     }
                     Update::Barrier(waiting) => barriers.push(waiting),
                 }
                 next = updates.try_recv().ok();
+            }
+            if changed || self.guides.is_behind() {
+                changed |= self.guides.list(&mut known, &self.config());
             }
         }
     }

@@ -17,7 +17,7 @@ use super::{
     session::Caller,
 };
 use crate::{
-    catalog::Tool,
+    catalog::{Kind, Tool},
     config::{AppKind, AppModel, Config, ModelApp, StepKind},
     fault::{Code, Fault, NextStep},
     gateway::apps,
@@ -148,6 +148,14 @@ impl Gateway {
                 Some("call_app") => arguments.params.get("app_id").and_then(Value::as_str).map(String::from),
                 _ => Some(name.trim().to_string()).filter(|name| self.config().apps.contains_key(name)),
             };
+            let meant = || self.gate(&own.session).tool(name).ok().filter(|tool| tool.kind == Kind::App);
+            let is_by_name = id.is_none().then(meant).flatten();
+            if let Some(app) = &is_by_name
+                && !arguments.params.is_empty()
+            {
+                arguments.input = app.app_input(std::mem::take(&mut arguments.params));
+            }
+            let id = id.or_else(|| is_by_name.map(|app| app.name.to_string()));
             if let Some(id) = id {
                 if meta_tool(name) == Some("call_app") {
                     arguments.input = arguments.params.get("input").cloned().unwrap_or_default();
@@ -171,7 +179,10 @@ impl Gateway {
         }
         let (what, repaired) = match (&arguments.name, &arguments.app_id) {
             (Some(name), None) => self.scheduled_tool(&own, name, &arguments.params).await?,
-            (None, Some(id)) => (self.scheduled_app(&own, id.trim(), &arguments.input).await?, Vec::new()),
+            (None, Some(id)) => {
+                let id = apps::own_id(&self.config(), id);
+                (self.scheduled_app(&own, &id, &arguments.input).await?, Vec::new())
+            }
             _ => {
                 let message = "Give either `name` and `params` for a tool, or `app_id` and `input` for an app; gateway.remind leaves a message.";
                 return Err(Fault::new(Code::InvalidParams, message));
@@ -211,6 +222,13 @@ impl Gateway {
         bounded("params", &written)?;
         let (gate, tool) = self.errand_tool(own, name).await?;
         unattended(&gate, &tool)?;
+        if tool.kind == Kind::Skill {
+            let message = format!(
+                "`{}` is text for a model to follow, and no model reads it at that time. Schedule the tools that it names, or gateway.remind to use it.",
+                tool.full
+            );
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
         if &*tool.full == "gateway.background_run" {
             let message =
                 "A scheduled run is in the background anyway: schedule the tool itself, with its params.";

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{mail::Mail, mailbox::Mailbox, prompts_resources::Links};
 use crate::{
-    catalog::{GATEWAY, Tool},
+    catalog::{GATEWAY, Kind, Tool},
     config::{ClientLimits, Globs, ServerSettings},
     downstream::{ClientChannel, Connection, ELICITATION},
     jobs::JobOwner,
@@ -72,12 +72,17 @@ pub(super) fn reads_on(tool: &Tool) -> bool {
 
 impl AppScope {
     /// The rule that keeps the app from a tool. Of Nonet's own tools it may use those that only read: the others run
-    /// things of their own or outlast the app.
+    /// things of their own or outlast the app. Skills and other apps are not for it.
     pub fn denies(&self, tool: &Tool) -> Option<String> {
-        let is_harmless = &*tool.server != GATEWAY || tool.read_only;
+        let is_harmless = tool.is_of_server() || tool.kind == Kind::Tool && tool.read_only;
         let allowed =
             is_harmless && self.allowed.matches(&tool.full) || !self.allowed.is_empty() && reads_on(tool);
-        (!allowed).then(|| format!("apps.{}.allowed_tools", self.id))
+        (!allowed).then(|| self.rule())
+    }
+
+    /// The key that says what it may call.
+    pub fn rule(&self) -> String {
+        format!("apps.{}.allowed_tools", self.id)
     }
 
     /// Whether the app might call tools of a server whose tools are not known yet.
@@ -270,4 +275,6 @@ pub struct Caller {
     pub as_task: AsTask,
     /// What its spans hang under.
     pub trace: trace::Parent,
+    /// The apps that its calls are made inside of, the outermost first.
+    pub within: Vec<Arc<str>>,
 }

@@ -6,8 +6,15 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Snapshot, call::text_result, gate::Gate, interrupt::Interrupt, session::Caller};
+use super::{
+    Gateway,
+    call::text_result,
+    gate::{Gate, may_not_be_used},
+    interrupt::Interrupt,
+    session::Caller,
+};
 use crate::{
+    catalog::{Kind, SKILLS, guide::is_named},
     downstream::{CallError, Control, State},
     fault::{Code, Fault},
     name,
@@ -34,14 +41,11 @@ pub struct SkillArguments {
 
 /// A skill of the configuration or a server's prompt, as lists show it.
 #[derive(Debug, Serialize)]
-pub(super) struct ListedSkill {
-    /// The server whose prompt it is.
-    #[serde(skip)]
-    pub server: Option<Arc<str>>,
+struct ListedSkill {
     /// A prompt is `server/prompt`.
-    pub name: String,
+    name: String,
     #[serde(skip_serializing_if = "String::is_empty", serialize_with = "summary")]
-    pub description: String,
+    description: String,
     /// The arguments of a prompt; optional ones end with `?`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     arguments: Vec<String>,
@@ -98,31 +102,25 @@ impl<'a> Prompt<'a> {
 }
 
 /// All skills that a caller may see: those in folders, then the prompts of servers.
-pub(super) fn listed(
-    local: &[Skill],
-    snapshot: &Snapshot,
-    may_see: &dyn Fn(&str) -> bool,
-) -> Vec<ListedSkill> {
+fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
     let local = local.iter().map(|skill| ListedSkill {
-        server: None,
         name: skill.name.clone(),
         description: skill.description.clone(),
         arguments: Vec::new(),
     });
-    let servers = snapshot.catalog.servers().iter().filter(|(server, _)| may_see(server));
+    let servers = gate.catalog().servers().iter().filter(|(server, _)| gate.sees(server));
     let prompts =
         servers.flat_map(|(server, entry)| entry.listing.prompts.iter().map(move |prompt| (server, prompt)));
     let prompts = prompts.map(|(server, prompt)| {
         let prompt = Prompt::of(prompt);
         let shown = |(name, required): &(&str, bool)| format!("{name}{}", if *required { "" } else { "?" });
         ListedSkill {
-            server: Some(server.clone()),
             name: format!("{server}/{}", prompt.name),
             description: prompt.description.into(),
             arguments: prompt.arguments.iter().map(shown).collect(),
         }
     });
-    local.chain(prompts).collect()
+    local.chain(prompts).filter(|skill| gate.kept_from(Kind::Skill, &skill.name).is_none()).collect()
 }
 
 impl Gateway {
@@ -135,23 +133,32 @@ impl Gateway {
         let gate = self.gate(&caller.session);
         let folders = gate.config().gateway.skills.clone();
         let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
-        let all = || listed(&local, &gate.snapshot, &|server| gate.sees(server));
+        let all = || listed(&local, &gate);
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
             let query = arguments.query.as_deref().map(str::trim).filter(|query| !query.is_empty());
             let answer = query.map_or_else(|| list(&all()), |query| best(&all(), query));
             return Ok(text_result(answer.to_string()));
         };
-        let wanted = name::fold(command);
-        if let Some(skill) = local.iter().find(|skill| name::fold(&skill.name) == wanted) {
-            return Ok(local_skill(skill, &arguments)?);
+        let is_it = |skill: &&Skill| is_named(Kind::Skill, &skill.name, command);
+        let exact = local.iter().find(|skill| skill.name == command);
+        if let Some(skill) = exact.or_else(|| local.iter().find(is_it)) {
+            may_use(&gate, &skill.name)?;
+            let result = local_skill(skill, &arguments)?;
+            self.guided(caller, Kind::Skill, &skill.name);
+            return Ok(result);
         }
         for (server, entry) in gate.catalog().servers() {
-            let is_it = |own: &Prompt<'_>| name::fold(&format!("{server}/{}", own.name)) == wanted;
+            let is_it = |own: &Prompt<'_>| is_named(Kind::Skill, &format!("{server}/{}", own.name), command);
             if let Some(prompt) = entry.listing.prompts.iter().map(Prompt::of).find(is_it)
                 && gate.sees(server)
             {
-                return self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await;
+                let name = format!("{server}/{}", prompt.name);
+                may_use(&gate, &name)?;
+                let result =
+                    self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await?;
+                self.guided(caller, Kind::Skill, &name);
+                return Ok(result);
             }
         }
         Err(unknown_skill(command, &all()).into())
@@ -191,6 +198,15 @@ impl Gateway {
                 .next("use_skill", json!({ "query": name }))
         })?;
         Ok(messages_as_result(&format!("{server}/{name}"), &answer))
+    }
+}
+
+fn may_use(gate: &Gate, skill: &str) -> Result<(), Fault> {
+    match gate.kept_from(Kind::Skill, skill) {
+        Some(rule) => {
+            Err(may_not_be_used(&name::full_name(SKILLS, skill), &rule).next("use_skill", json!({})))
+        }
+        None => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use dashmap::DashMap;
 
 use crate::{
-    catalog::{Catalog, GATEWAY, Source, Tool},
+    catalog::{Catalog, Kind, Source, Tool},
     config::Config,
     results::json_len,
     search::Index,
@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub index: Arc<Index>,
     /// Increases with each catalogue.
     pub generation: u64,
-    /// The visible tools, in document order.
+    /// The visible tools, skills and apps, in document order.
     pub(super) tools: Arc<[Arc<Tool>]>,
     /// The view of each profile, computed on first use.
     pub(super) views: Arc<DashMap<Option<String>, Arc<View>>>,
@@ -63,7 +63,8 @@ impl Snapshot {
     /// The snapshot of another catalogue. A document is made only for a tool that this one does not have.
     pub(super) fn indexed(&self, catalog: Arc<Catalog>, config: &Config, generation: u64) -> Snapshot {
         let document = |tool: &Arc<Tool>| {
-            let about = catalog.servers().get(&tool.server).map_or("", |entry| &entry.description);
+            let entry = catalog.servers().get(&tool.server).filter(|_| tool.kind == Kind::Tool);
+            let about = entry.map_or("", |entry| &entry.description);
             let at = self.place(&tool.full).filter(|&at| Arc::ptr_eq(&self.tools[at], tool));
             let known = at.and_then(|at| self.index.documents().get(at));
             match known.filter(|document| document.group_description == about) {
@@ -92,9 +93,9 @@ impl Snapshot {
         self.tools.get(document)
     }
 
-    /// Returns the visible tools of servers, without Nonet's own.
+    /// Returns the visible tools of servers, without Nonet's own, skills and apps.
     pub fn of_servers(&self) -> impl Iterator<Item = &Arc<Tool>> {
-        self.tools.iter().filter(|tool| &*tool.server != GATEWAY)
+        self.tools.iter().filter(|tool| tool.is_of_server())
     }
 
     /// Returns the size of the servers' tool definitions as JSON, in bytes. Computed once per catalogue.

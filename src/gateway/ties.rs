@@ -99,7 +99,7 @@ impl<'a> Ties<'a> {
 
     fn standing(&self, tool: &Tool) -> Standing {
         let cost = self.figures.map_or(Cost::default(), |figures| figures.cost(&tool.own_full()));
-        Standing { is_up: Reverse(self.gate.trouble(&tool.server).is_none()), cost }
+        Standing { is_up: Reverse(self.gate.trouble(tool.at()).is_none()), cost }
     }
 }
 

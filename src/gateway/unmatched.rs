@@ -13,12 +13,14 @@ use serde_json::json;
 
 use super::Gateway;
 use crate::{
-    catalog::{Catalog, GATEWAY, Tool},
+    catalog::{APPS, Catalog, GATEWAY, SKILLS, Tool},
     config::{AppKind, Config, Globs, StepKind, ToolOverride, written_key},
     fault::Code,
-    name,
+    name::{self, RESERVED},
 };
 
+/// The categories of Nonet's own whose names are always known.
+const OWN: [&str; 2] = [GATEWAY, APPS];
 /// The most rules in one notice.
 const MAX_SHOWN: usize = 20;
 
@@ -99,12 +101,12 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
     let mut finder = Finder {
         config,
         catalog,
-        enabled: enabled.chain([GATEWAY]).collect(),
+        enabled: enabled.chain(OWN).collect(),
         known: HashSet::new(),
         tools: catalog.tools().collect(),
         found: Vec::new(),
     };
-    let known = finder.enabled.iter().copied().filter(|server| *server == GATEWAY || is_known(server));
+    let known = finder.enabled.iter().copied().filter(|server| OWN.contains(server) || is_known(server));
     finder.known = known.collect();
     finder.servers();
     let gateway = &config.gateway;
@@ -122,7 +124,7 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
         finder.patterns(&key("priorities"), profile.priorities.patterns());
     }
     for (name, rule) in &config.policies {
-        finder.patterns(&format!("policies.{name}.tools"), rule.tools.patterns());
+        finder.policy(&format!("policies.{name}.tools"), rule.tools.patterns());
     }
     for (id, app) in &config.apps {
         match &app.kind {
@@ -148,7 +150,7 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
 struct Finder<'a> {
     config: &'a Config,
     catalog: &'a Catalog,
-    /// The enabled servers, and Nonet itself.
+    /// The enabled servers, Nonet itself and the apps.
     enabled: Vec<&'a str>,
     /// The enabled servers whose tools are known.
     known: HashSet<&'a str>,
@@ -224,6 +226,21 @@ impl<'a> Finder<'a> {
     fn patterns(&mut self, key: &str, patterns: &[String]) {
         for pattern in patterns {
             self.pattern(key, pattern);
+        }
+    }
+
+    /// Checks the patterns of a policy, which is a rule on servers' tools.
+    fn policy(&mut self, key: &str, patterns: &[String]) {
+        for pattern in patterns {
+            match split(pattern).filter(|(category, _)| [SKILLS, APPS].contains(category)) {
+                Some((category, _)) => {
+                    let message = format!(
+                        "`{pattern}` matches no tool: policies are for tools; a profile hides {category} with `deny`"
+                    );
+                    self.found.push(Unmatched { key: key.into(), message });
+                }
+                None => self.pattern(key, pattern),
+            }
         }
     }
 
@@ -328,10 +345,11 @@ impl<'a> Finder<'a> {
         self.config.left_out.is_empty() && self.enabled.iter().all(|server| self.known.contains(server))
     }
 
-    /// Returns every server of the file, including disabled and left-out ones.
+    /// Returns every server of the file, including disabled and left-out ones, and Nonet's own categories. Names of
+    /// skills are never judged: folders and servers' prompts come and go.
     fn configured(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let servers = self.config.servers.keys().map(name::ServerName::as_str);
-        servers.chain(self.config.left_out.keys().map(String::as_str)).chain([GATEWAY])
+        servers.chain(self.config.left_out.keys().map(String::as_str)).chain(RESERVED)
     }
 
     fn is_configured(&self, server: &str) -> bool {
@@ -446,6 +464,14 @@ mod tests {
                 "categories.c.tools: `gateway.stauts` matches no tool; the nearest is `gateway.status`",
                 "policies.p.tools: `write_fiel` matches no tool; the nearest is `files.write_file`",
                 "policies.p.tools: `write_file` matches no tool; the nearest is `files.write_file`",
+            ],
+        );
+        check(
+            "[policies.p]\ntools = ['apps.one', 'skills.*']\npolicy = 'deny'\n[profiles.p]\ndeny = ['apps.on', 'skills.gone']\n",
+            &[
+                "profiles.p.deny: `apps.on` matches no tool",
+                "policies.p.tools: `apps.one` matches no tool: policies are for tools; a profile hides apps with `deny`",
+                "policies.p.tools: `skills.*` matches no tool: policies are for tools; a profile hides skills with `deny`",
             ],
         );
         check(

@@ -11,7 +11,7 @@ use super::{
     session::Caller,
 };
 use crate::{
-    catalog::{GATEWAY, Tool},
+    catalog::{GATEWAY, Kind, Tool},
     clock::millis,
     fault::{Code, Fault, NextStep},
     results::{Whole, is_error, json_len, value_of},
@@ -82,6 +82,15 @@ impl Gateway {
         let own = Caller { cancel: caller.cancel.clone(), ..self.errand_caller(&owner, "watch") };
         let (gate, tool) = self.errand_tool(&own, &name).await?;
         unattended(&gate, &tool)?;
+        if tool.kind != Kind::Tool {
+            let message = format!(
+                "`{}` cannot be watched: only a tool can. Watch a tool that it calls; gateway.schedule runs an app at a time.",
+                tool.full
+            );
+            return Err(
+                Fault::new(Code::InvalidParams, message).next("get_tool", json!({ "name": &*tool.full }))
+            );
+        }
         if &*tool.server == GATEWAY && !tool.read_only {
             let message = format!(
                 "`{}` cannot be watched: of Nonet's own tools only those that just read can.",

@@ -64,13 +64,15 @@ fn answer(value: Value) -> Value {
 fn search_tools() -> Definition {
     Definition {
         name: "search_tools",
-        description: "Find the right tool by meaning, in plain words, among all tools of the user's MCP servers: files, git and code hosts, web, databases, mail, calendars, time, memory and every product connected here. None of them is listed elsewhere, so search whenever a step needs something outside of this chat, before saying that it cannot be done. Search once per step and name the product: \"create a github issue\", not the whole task. Gives names to run with execute_tool, with signature and risk. Try other words if confidence is low.",
+        description: "Find the right tool, skill or app by meaning, in plain words, among all of the user's MCP servers: files, git and code hosts, web, databases, mail, calendars, time, memory and every product connected here. None is listed elsewhere, so search whenever a step needs something outside of this chat, before saying that it cannot be done. Search once per step and name the product: \"create a github issue\", not the whole task. Gives names to run with execute_tool, with signature and risk. Try other words if confidence is low.",
         properties: json!({
             "query": text("What the tool should do; English works best"),
             "category": text("Only this server or group"),
             "limit": { "type": "integer", "minimum": 1, "maximum": 50, "default": 5 },
             "detail": { "type": "string", "enum": ["name", "signature", "full"], "default": "signature" },
             "max_risk": { "type": "string", "enum": ["low", "medium", "high"] },
+            "kind": { "type": "string", "enum": ["tool", "skill", "app"] },
+            "tags": { "type": "array", "items": { "type": "string" } },
         }),
         required: &[],
         hints: &[Hint::ReadOnly, Hint::AlwaysLoad],
@@ -80,6 +82,8 @@ fn search_tools() -> Definition {
             ("limit", &["maxresults", "topk", "count"]),
             ("detail", &["details"]),
             ("max_risk", &["risk"]),
+            ("kind", &["type", "kinds"]),
+            ("tags", &["tag"]),
         ]),
         run: |call| async move { Ok(answer(call.gateway.search(call.caller, call.read()?).await?)) }.boxed(),
     }
@@ -94,7 +98,7 @@ struct DescribeArguments {
 fn get_tool() -> Definition {
     Definition {
         name: "get_tool",
-        description: "Read everything about a tool found by search: whole description, exact input schema, risk, and a call to copy. Needed only when the signature is not enough.",
+        description: "Read everything about what search found: whole description, exact input schema, risk, and a call to copy. Needed only when the signature is not enough.",
         properties: json!({
             "name": text("Tool name such as files.read_file"),
             "names": { "type": "array", "items": { "type": "string" }, "maxItems": 5 },
@@ -132,7 +136,7 @@ struct ExecuteArguments {
 fn execute_tool() -> Definition {
     Definition {
         name: "execute_tool",
-        description: "Run a tool of any connected server by the name that search_tools gave, with its params. Gives the server's own result. A call that takes long goes on in the background and gives a task_id; a result too large to show is kept and gives a ref. A failed call says what to do next.",
+        description: "Run a tool, skill or app by the name that search_tools gave, with its params. Gives the server's own result. A slow call goes on in the background and gives a task_id; a result too large to show is kept and gives a ref. A failed call says what to do next.",
         properties: json!({
             "name": text("Tool name"),
             "params": { "type": "object", "description": "The tool's own params", "default": {} },
@@ -169,7 +173,7 @@ fn execute_tool() -> Definition {
 fn list_categories() -> Definition {
     Definition {
         name: "list_categories",
-        description: "See what is connected: every server and group of tools with its description, size and state.",
+        description: "See what is connected: every server and group with description, size and state.",
         properties: json!({}),
         required: &[],
         hints: &[Hint::ReadOnly],
@@ -177,9 +181,7 @@ fn list_categories() -> Definition {
         run: |call| {
             async move {
                 call.rename();
-                let mut categories = call.gate().categories();
-                call.gateway.add_work(call.caller, &mut categories).await;
-                Ok(answer(categories))
+                Ok(answer(call.gateway.list_categories(call.caller).await))
             }
             .boxed()
         },
@@ -189,7 +191,7 @@ fn list_categories() -> Definition {
 fn browse_category() -> Definition {
     Definition {
         name: "browse_category",
-        description: "Page through all tools of one server or group, by name, when a search does not find what must be there.",
+        description: "Page through all tools of one server or group by name, when a search does not find what must be there.",
         properties: json!({
             "category": text("Server or group"),
             "page": { "type": "integer", "minimum": 1, "default": 1 },
@@ -202,7 +204,7 @@ fn browse_category() -> Definition {
             ("category", &["server", "servername", "group", "name"]),
             ("page_size", &["limit", "perpage", "size"]),
         ]),
-        run: |call| async move { Ok(answer(call.gate().browse_with_instructions(&call.read()?)?)) }.boxed(),
+        run: |call| async move { Ok(answer(call.gateway.browse(call.caller, &call.read()?).await?)) }.boxed(),
     }
 }
 
@@ -270,12 +272,12 @@ fn run_parallel() -> Definition {
 fn use_skill() -> Definition {
     Definition {
         name: "use_skill",
-        description: "Get step-by-step instructions for a kind of task: the user's skills and the prompts of the servers. Without command: the list, or the best matches for query. Follow the text that a skill gives.",
+        description: "Get step-by-step instructions for a kind of task: the user's skills and the servers' prompts. Without command: the list, or the best for query. Follow the text that it gives.",
         properties: json!({
-            "command": text("Skill name, such as release-notes or server/prompt"),
+            "command": text("Skill, such as release-notes or server/prompt"),
             "query": text("What you want to do"),
             "file": text("A file beside the skill"),
-            "arguments": { "description": "What the skill or prompt takes: text or an object" },
+            "arguments": { "description": "What it takes: text or an object" },
         }),
         required: &[],
         hints: &[Hint::ReadOnly],
@@ -292,10 +294,10 @@ fn use_skill() -> Definition {
 fn call_app() -> Definition {
     Definition {
         name: "call_app",
-        description: "Run an app: a workflow of tool calls that the user has set up. Without app_id: the list.",
+        description: "Run a workflow or another app that the user has set up. Without app_id: the list.",
         properties: json!({
             "app_id": text("App"),
-            "input": { "description": "What the app takes: text or an object" },
+            "input": { "description": "What it takes: text or an object" },
             "timeout": { "type": "integer", "minimum": 1, "maximum": 3600, "default": 120, "description": "Seconds" },
         }),
         required: &[],
@@ -327,7 +329,7 @@ fn ask_user() -> Definition {
             "choices": { "type": "array", "items": { "type": "string" } },
             "allow_multiple": { "type": "boolean" },
             "form": { "type": "object", "description": "Flat JSON Schema of the fields" },
-            "default": { "description": "Answer if the user gives none" },
+            "default": { "description": "Answer if none is given" },
             "timeout": { "type": "integer", "minimum": 1, "default": 300, "description": "Seconds" },
             "token": text("From needs_user"),
             "answer": { "description": "What the user said, with token" },

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::definitions;
 use crate::{
-    catalog::Tool,
+    catalog::{Kind, Tool},
     config::{ClientLimits, Expose, ToolInjection},
     gateway::Gate,
     results::json_len,
@@ -23,7 +23,7 @@ const COMPACT_TOKENS: u64 = 30;
 pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
     let gateway = &gate.config().gateway;
     let profile = gate.profile();
-    let seen: Vec<&Arc<Tool>> = gate.tools().collect();
+    let (seen, guides): (Vec<_>, Vec<_>) = gate.tools().partition(|tool| tool.kind == Kind::Tool);
     let own = profile.and_then(|profile| profile.tool_injection);
     let window = profile.and_then(|profile| profile.context_window).unwrap_or(gateway.context_window);
     let mode = match own.unwrap_or(gateway.tool_injection) {
@@ -34,21 +34,23 @@ pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
     let mut listed: Vec<Value> =
         verbatim.into_iter().map(|tool| whole(tool, gate.catalog().listed_name(tool))).collect();
     listed.extend(definitions());
+    let pinned = [Some(&gateway.pinned), profile.map(|profile| &profile.pinned)];
+    let pinned = || pinned.iter().flatten();
+    let names = pinned().flat_map(|globs| globs.patterns());
+    let named: HashSet<&Arc<str>> =
+        names.filter_map(|name| Some(&gate.catalog().resolve(name).ok()?.full)).collect();
+    let is_pinned =
+        |tool: &Tool| named.contains(&tool.full) || pinned().any(|globs| globs.matches(&tool.full));
     match mode {
         ToolInjection::Direct => listed.extend(others.into_iter().map(|tool| direct(tool, limits))),
         ToolInjection::CompactDirect => listed.extend(others.into_iter().map(|tool| compact(tool))),
         ToolInjection::Discovery | ToolInjection::Auto => {
-            let pinned = [Some(&gateway.pinned), profile.map(|profile| &profile.pinned)];
-            let pinned = || pinned.iter().flatten();
-            let names = pinned().flat_map(|globs| globs.patterns());
-            let named: HashSet<&Arc<str>> =
-                names.filter_map(|name| Some(&gate.catalog().resolve(name).ok()?.full)).collect();
-            let is_pinned =
-                |tool: &Tool| named.contains(&tool.full) || pinned().any(|globs| globs.matches(&tool.full));
             let chosen = others.into_iter().filter(|tool| is_pinned(tool));
             listed.extend(chosen.map(|tool| direct(tool, limits)));
         }
     }
+    // Skills and apps have meta-tools of their own: as tools only those are listed that the user pins.
+    listed.extend(guides.into_iter().filter(|guide| is_pinned(guide)).map(|guide| direct(guide, limits)));
     listed
 }
 
@@ -86,6 +88,10 @@ fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjec
 fn whole(tool: &Tool, name: &str) -> Value {
     let mut definition = Value::clone(&tool.listed);
     definition["name"] = json!(name);
+    if let Some(fields) = definition.as_object_mut().filter(|_| tool.of.is_some()) {
+        // Whose prompt it is.
+        fields.shift_remove("server");
+    }
     if definition.get("inputSchema").is_none() {
         definition["inputSchema"] = json!({ "type": "object" });
     }

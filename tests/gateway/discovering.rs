@@ -168,7 +168,7 @@ async fn tools_of_twin_servers_are_one_hit() {
 }
 
 #[tokio::test]
-async fn a_skill_or_an_app_that_fits_is_named() {
+async fn a_skill_or_an_app_that_fits_is_a_hit() {
     let setup = Setup::new();
     let folder = setup.path("skills/release-notes");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -188,11 +188,10 @@ async fn a_skill_or_an_app_that_fits_is_named() {
         ("send my weekly report", "call_app", json!({ "app_id": "weekly" })),
     ] {
         let found = inside.answer("search_tools", json!({ "query": query })).await;
-        assert_eq!(found["see_also"][0]["tool"], tool, "{query}: {found}");
-        assert_eq!(found["see_also"][0]["arguments"], arguments, "{query}: {found}");
+        let calls = found["results"].as_array().into_iter().flatten().map(|hit| &hit["call"]);
+        let call = json!({ "tool": tool, "arguments": arguments });
+        assert!(calls.take(2).any(|own| *own == call), "{query}: {found}");
     }
-    let found = inside.answer("search_tools", json!({ "query": "show what differs" })).await;
-    assert!(found.get("see_also").is_none(), "{found}");
 }
 
 #[tokio::test]

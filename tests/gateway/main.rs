@@ -33,6 +33,7 @@ mod exposing;
 mod figures;
 mod first_answers;
 mod flows;
+mod found;
 mod guided;
 mod handshake;
 mod hosts;

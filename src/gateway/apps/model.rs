@@ -25,7 +25,7 @@ use crate::{
         call::{Request, text_result},
         graph::{CONCURRENCY, goes_alone},
         interrupt::Interrupt,
-        run::{self, Run},
+        run::Run,
         servers::settled,
         session::{AsTask, Caller, Session, reads_on},
     },
@@ -109,6 +109,15 @@ impl Gateway {
         of: ModelApp,
     ) -> Result<Value, Interrupt> {
         let brain = Brain::new(&app.id, &of, caller)?;
+        if app.handing.background && matches!(brain, Brain::Client(_)) {
+            let message = format!(
+                "The app `{}` asks the client's model, which answers only while the call is open: call the app without `background`.",
+                app.id
+            );
+            return Err(Fault::new(Code::InvalidParams, message)
+                .next("call_app", json!({ "app_id": app.id }))
+                .into());
+        }
         // A client is asked while its own call is open, so that call is not answered with a task.
         let waits = match &brain {
             Brain::Client(_) => &Caller { limits: unhurried(caller), ..caller.clone() },
@@ -134,7 +143,8 @@ impl Gateway {
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
         let label = format!("app {}", app.id);
-        let run = Run { progress, began: app.began.into(), ..Run::new(label, cancel.clone()) };
+        let background = app.handing.background;
+        let run = Run { progress, began: app.began.into(), background, ..Run::new(label, cancel.clone()) };
         let went_on = run.went_on.clone();
         let (gateway, client) = (self.clone(), caller.clone());
         let work = async move {
@@ -172,7 +182,7 @@ impl Gateway {
                 Err(fault) => conversation.failed(fault).to_result(),
             };
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            run::handed_out(&gateway.kept, &client, answer, &went_on).await
+            gateway.hand_out(&client, answer, &app.handing, &went_on).await
         };
         run.wait(&self.jobs, waits, work).await
     }

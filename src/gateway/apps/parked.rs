@@ -24,7 +24,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub(in crate::gateway) use self::checkpoints::Checkpoints;
-use super::workflow::{Flow, definition, plan};
+use super::{
+    Handing,
+    workflow::{Flow, definition, plan},
+};
 use crate::{
     clock::{Clock, millis},
     config::{AppKind, Step},
@@ -362,6 +365,7 @@ impl Gateway {
             left: Duration::from_millis(parked.left_ms),
             before,
             checkpoints: None,
+            handing: Handing::default(),
             log: None,
         };
         self.check_steps(caller, &flow).await?;

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{AppAnswer, AppRun, parked::Checkpoints};
+use super::{AppAnswer, AppRun, Handing, inside, parked::Checkpoints};
 use crate::{
     config::{Step, StepKind},
     fault::{Code, Fault},
@@ -22,7 +22,7 @@ use crate::{
         },
         interrupt::Interrupt,
         questions,
-        run::{self, Run},
+        run::Run,
         session::Caller,
     },
     jobs::Progress,
@@ -48,6 +48,8 @@ pub(super) struct Flow {
     pub checkpoints: Option<Arc<Checkpoints>>,
     /// Where the ends of its steps are kept.
     pub log: Option<RunLog>,
+    /// How its answer is handed out.
+    pub handing: Handing,
 }
 
 impl Flow {
@@ -67,6 +69,7 @@ impl Flow {
             before: Vec::new(),
             checkpoints: None,
             log,
+            handing: app.handing,
         })
     }
 
@@ -121,7 +124,11 @@ impl Gateway {
     ) -> Result<Value, Interrupt> {
         let cancel = CancellationToken::new();
         let span = caller.meta_span("call_app");
-        let own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
+        let mut own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
+        // A workflow that goes on after a question is not run by `run_app`.
+        if own.within.last().is_none_or(|app| **app != *flow.id) {
+            own.within = inside(caller, &flow.id);
+        }
         let gateway = self.clone();
         let so_far = SoFar::new(&flow.plan);
         let seen = so_far.clone();
@@ -129,6 +136,7 @@ impl Gateway {
         let run = Run {
             progress,
             began: flow.began.into(),
+            background: flow.handing.background,
             ..Run::new(format!("app {}", flow.id), cancel.clone())
         };
         let went_on = run.went_on.clone();
@@ -175,7 +183,7 @@ impl Gateway {
                 }
             };
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            run::handed_out(&gateway.kept, &own, answer, &went_on).await
+            gateway.hand_out(&own, answer, &flow.handing, &went_on).await
         };
         run.wait(&self.jobs, caller, work).await
     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{Access, OwnTool, read};
 use crate::{
     aliases::Aliases,
+    catalog::Kind,
     config::Risk,
     fault::{Code, Fault},
     gateway::{Gate, call::text_result, discover::BrowseArguments, session::Caller},
@@ -32,7 +33,11 @@ pub(super) const TOOL: OwnTool = OwnTool {
         ("category", &["server", "servername", "group"]),
     ]),
     run: |gateway, caller, params| {
-        async move { load(&gateway.gate(&caller.session), caller, read(params)?) }.boxed()
+        async move {
+            gateway.fresh_skills().await;
+            load(&gateway.gate(&caller.session), caller, read(params)?)
+        }
+        .boxed()
     },
 };
 
@@ -46,9 +51,13 @@ struct LoadArguments {
 #[derive(Serialize)]
 struct LoadedTool<'a> {
     name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<Kind>,
     description: &'a str,
     input_schema: &'a Value,
     risk: Risk,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<String>,
 }
@@ -89,6 +98,8 @@ fn load_one(gate: &Gate, caller: &Caller, name: &str) -> Value {
             caller.session.load([tool.full.clone()]);
             json!(LoadedTool {
                 name: &tool.full,
+                kind: (tool.kind != Kind::Tool).then_some(tool.kind),
+                call: (tool.kind != Kind::Tool).then(|| tool.call()),
                 description: &tool.description,
                 input_schema: tool.schema.raw(),
                 risk: tool.risk,

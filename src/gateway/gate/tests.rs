@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    catalog::{Catalog, Listing, Source},
+    catalog::{Catalog, GATEWAY, Listing, Source, guide},
     config,
     downstream::{ConnectionContext, process_guard::ProcessGuard},
     gateway::builtin,
@@ -90,6 +90,39 @@ fn a_profile_allows_what_its_rules_name() {
         &[all[0], all[1], all[3], all[4]],
     );
     check("only = ['shop.*']\nallow = ['files.read']", &all[3..]);
+}
+
+#[test]
+fn skills_and_apps_are_for_every_profile_that_does_not_deny_them_and_for_no_model_app() {
+    let [files, shop] = lists();
+    let prompt = |server: &str| guide::prompt(server, &json!({ "name": "plan" })).expect("it has a name");
+    let skills = json!([guide::skill("notes", ""), prompt("files"), prompt("shop")]);
+    let lists = [files, shop, ("skills", skills), ("apps", json!([guide::app("weekly", "", None)]))];
+    let gate = |profile: &str| gate(&format!("{SERVERS}[profiles.p]\n{profile}\n"), &lists, Some("p"));
+    let names = |gate: &Gate| {
+        let guides = gate.tools().filter(|tool| tool.kind != Kind::Tool);
+        guides.map(|tool| tool.full.to_string()).collect::<Vec<_>>()
+    };
+    let all = ["apps.weekly", "skills.files/plan", "skills.notes", "skills.shop/plan"];
+    let check = |profile: &str, expected: &[&str]| {
+        let gate = gate(profile);
+        assert_eq!(names(&gate), expected, "{profile}");
+        for (kind, name) in [(Kind::App, "weekly"), (Kind::Skill, "notes")] {
+            let full = name::full_name(kind.category().expect("it has one"), name);
+            assert_eq!(gate.kept_from(kind, name).is_none(), expected.contains(&&*full), "{profile}: {full}");
+        }
+    };
+    check("", &all);
+    check("categories = ['files']", &all[..3]);
+    check("only = ['shop.write']\nmax_risk = 'medium'", &[all[0], all[2], all[3]]);
+    check("max_risk = 'low'\ncategories = ['mail']", &[all[0], all[2]]);
+    check("deny = ['apps.*', 'skills.shop/*']", &all[1..3]);
+    check("deny = ['shop.*']", &all[..3]);
+    let open = gate("");
+    let of_app = Session::of_app("x", Globs::new(vec!["*".into()]).expect("a pattern"), &open.session);
+    let limited = Gate { session: of_app, ..open };
+    assert_eq!(names(&limited), Vec::<String>::new());
+    assert_eq!(limited.kept_from(Kind::App, "weekly").as_deref(), Some("apps.x.allowed_tools"));
 }
 
 #[test]

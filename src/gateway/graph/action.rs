@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Common, RunLog, Values, goes_alone};
 use crate::{
-    catalog::Tool,
+    catalog::{Kind, Tool},
     clock::millis,
     config::LONGEST_TIME,
     downstream::{Connection, ProgressSink},
@@ -187,8 +187,11 @@ impl Gateway {
     ) -> ActionResult {
         let begun = Begun::new(common.caller, &call.params);
         let ended = match call.kind {
-            CallKind::Tool => Ok(self.call_repeatedly(common, call, values, &cancel).await),
-            CallKind::App => self.call_inner_app(common, call, values, cancel, log).await,
+            CallKind::Tool => match self.app_of(common.caller, call) {
+                Some(app) => self.call_inner_app(common, call, &app.name, values, cancel, log).await,
+                None => Ok(self.call_repeatedly(common, call, values, &cancel).await),
+            },
+            CallKind::App => self.call_inner_app(common, call, &call.name, values, cancel, log).await,
             CallKind::Ask => self.ask_in_plan(common, call, values).await,
         };
         ended.unwrap_or_else(|fault| self.not_made(common, call, &begun, &fault))
@@ -309,29 +312,38 @@ impl Gateway {
         filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))
     }
 
-    /// Runs an app inside of another. Its answer is waited for, whole, and its output is the value.
+    /// The app that a call of a tool means.
+    fn app_of(&self, caller: &Caller, call: &PlannedCall) -> Option<Arc<Tool>> {
+        self.gate(&caller.session).tool(&call.name).ok().filter(|tool| tool.kind == Kind::App)
+    }
+
+    /// Runs an app in a plan. Its answer is waited for, whole, and its output is the value.
     async fn call_inner_app(
         self: &Arc<Self>,
         common: &Common<'_>,
         call: &PlannedCall,
+        id: &str,
         values: &Values,
         cancel: CancellationToken,
         log: Option<RunLog>,
     ) -> Result<ActionResult, Fault> {
         let filled = self.filled(common.caller, &call.params, values).await?;
         let config = self.config();
-        let app = config.apps.get(&call.name);
+        let app = config.apps.get(id);
         let (input, notes) = match app.and_then(|app| app.input_schema.clone()) {
             Some(schema) => in_text(&Schema::new(schema), filled),
             None => (filled.value, Vec::new()),
+        };
+        let input = match (self.app_of(common.caller, call), input) {
+            (Some(tool), Value::Object(params)) if call.kind == CallKind::Tool => tool.app_input(params),
+            (_, input) => input,
         };
         let timeout = call.timeout_ms.map(Duration::from_millis).or(app.and_then(|app| app.timeout));
         let mut caller = Caller { cancel, ..common.caller.clone() };
         caller.limits.soft_deadline = LONGEST_TIME;
         caller.limits.max_result_bytes = usize::MAX;
-        let arguments = AppArguments::of_step(&call.name, input, timeout, log);
-        // An app may be inside of an app.
-        let answer = match Box::pin(self.run_app(&caller, arguments)).await {
+        let arguments = AppArguments::of_step(id, input, timeout, log);
+        let answer = match self.run_app(&caller, arguments).await {
             Ok(answer) => answer,
             Err(Interrupt::Fault(fault)) => return Err(*fault),
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
@@ -343,6 +355,10 @@ impl Gateway {
             return Ok(ActionResult::of(name, answer));
         }
         let mut told: Value = serde_json::from_str(&text_of(&answer)).unwrap_or_default();
+        if told.get("output").is_none() {
+            // A question to the user, with the way on.
+            return Ok(ActionResult::of(name, answer));
+        }
         let output = told["output"].take();
         let result = match output {
             // Text is its own JSON.

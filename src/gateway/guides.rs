@@ -1,0 +1,198 @@
+//! Skills, servers' prompts and apps in the catalogue, and how fresh they are.
+//!
+//! They are listed like the tools of two more servers, `skills` and `apps`, so the index finds them by meaning. Prompts
+//! follow the lists of their servers and apps the configuration. Nothing tells of a change in a folder of skills, so the
+//! folders are read again at a search.
+
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tokio::{sync::Mutex, time::timeout};
+
+use super::{
+    AppArguments, Gateway, SkillArguments,
+    faults::call_fault,
+    interrupt::Interrupt,
+    publisher::Lists,
+    session::{AsTask, Caller},
+};
+use crate::{
+    catalog::{APPS, Kind, Listing, SKILLS, Tool, guide},
+    config::{App, AppKind, Config, LONGEST_TIME},
+    downstream::CallError,
+    fault::{Code, Fault},
+    skills::{self, Skill},
+};
+
+/// How long a reading of the folders stays fresh.
+const FRESH: Duration = Duration::from_secs(10);
+/// How many skills and prompts are listed at most.
+const MAX_SKILLS: usize = 5_000;
+/// How many steps of a workflow stand for a description that it lacks.
+const STEPS: usize = 10;
+
+/// The skills that the folders had when they were last read.
+#[derive(Debug, Default)]
+pub(super) struct Guides {
+    last: Mutex<Option<Reading>>,
+    skills: ArcSwap<Vec<Skill>>,
+    /// Whether other skills were read than are listed.
+    is_behind: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Reading {
+    at: Instant,
+    folders: Vec<PathBuf>,
+}
+
+impl Guides {
+    /// Reads the folders, unless these were read less than `age` ago.
+    pub async fn read(&self, folders: &[PathBuf], age: Duration) {
+        if folders.is_empty() && self.skills.load().is_empty() {
+            return;
+        }
+        let mut last = self.last.lock().await;
+        if last.as_ref().is_some_and(|last| last.folders == folders && last.at.elapsed() < age) {
+            return;
+        }
+        let folders = folders.to_vec();
+        let own = folders.clone();
+        let read = tokio::task::spawn_blocking(move || skills::load(&own)).await.unwrap_or_default();
+        *last = Some(Reading { at: Instant::now(), folders });
+        if **self.skills.load() != read {
+            self.skills.store(Arc::new(read));
+            self.is_behind.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether other skills were read than are listed.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Acquire)
+    }
+
+    /// Lists what there is now, beside the lists of servers. Returns whether that is something else than before.
+    pub fn list(&self, known: &mut Lists, config: &Config) -> bool {
+        self.is_behind.store(false, Ordering::Release);
+        let skills = list_of_skills(&self.skills.load(), known);
+        let apps = config
+            .apps
+            .iter()
+            .map(|(id, app)| guide::app(id, &description_of(app), app.input_schema.as_ref()));
+        let about = "Apps to run with call_app: workflows, models and tools that the user has set up";
+        let apps = listing(apps, about);
+        put(known, SKILLS, skills) | put(known, APPS, apps)
+    }
+}
+
+/// The skills of the folders, then the prompts of servers. The first of two with the same name counts.
+fn list_of_skills(local: &[Skill], known: &Lists) -> Listing {
+    let local = local.iter().map(|skill| guide::skill(&skill.name, &skill.description));
+    let prompts = known.iter().flat_map(|(server, listing)| {
+        listing.prompts.iter().filter_map(move |prompt| guide::prompt(server, prompt))
+    });
+    let about = "Instructions to follow, read with use_skill: the user's skills and the prompts of servers";
+    let mut listed = listing(local.chain(prompts).take(MAX_SKILLS), about);
+    let mut seen = HashSet::new();
+    listed.tools.retain(|skill| seen.insert(skill["name"].as_str().unwrap_or_default().to_owned()));
+    listed
+}
+
+fn listing(entries: impl Iterator<Item = Value>, about: &str) -> Listing {
+    Listing { tools: entries.map(Arc::new).collect(), about: about.into(), ..Listing::default() }
+}
+
+fn put(known: &mut Lists, category: &str, listing: Listing) -> bool {
+    match known.get(category) {
+        _ if listing.tools.is_empty() => known.remove(category).is_some(),
+        Some(before) if **before == listing => false,
+        before => {
+            let listing = match before {
+                Some(before) => listing.sharing(before),
+                None => listing,
+            };
+            known.insert(category.into(), Arc::new(listing));
+            true
+        }
+    }
+}
+
+/// What an app does; for an app without a description, what it runs.
+fn description_of(app: &App) -> String {
+    if !app.description.trim().is_empty() {
+        return app.description.clone();
+    }
+    match &app.kind {
+        AppKind::Tool { tool } => format!("Runs {tool}"),
+        AppKind::Workflow { steps, .. } => {
+            let steps: Vec<&str> = steps.iter().take(STEPS).map(|step| step.called()).collect();
+            format!("Runs {}", steps.join(", "))
+        }
+        AppKind::Model(app) => app.system.clone(),
+    }
+}
+
+impl Gateway {
+    /// Brings the skills of the folders into the catalogue, unless that was done a moment ago.
+    pub async fn fresh_skills(&self) {
+        self.skills_younger_than(FRESH).await;
+    }
+
+    /// Brings them in as they are now.
+    pub(super) async fn skills_of_now(&self) {
+        self.skills_younger_than(Duration::ZERO).await;
+    }
+
+    async fn skills_younger_than(&self, age: Duration) {
+        self.guides.read(&self.config().gateway.skills, age).await;
+        if self.guides.is_behind() {
+            // The publisher lists them before it answers.
+            self.published().await;
+        }
+    }
+
+    /// Runs a skill or an app that was called like a tool, as its meta-tool would.
+    pub(super) async fn guide(
+        self: &Arc<Self>,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+        limit: Duration,
+    ) -> Result<Value, Fault> {
+        let (_, arguments) = tool.meta_call(params);
+        let work = async {
+            match tool.kind {
+                Kind::App => {
+                    let mut caller = Caller { as_task: AsTask::Never, ..caller.clone() };
+                    caller.limits.soft_deadline = LONGEST_TIME;
+                    self.run_app(&caller, read::<AppArguments>(arguments)?).await
+                }
+                Kind::Skill | Kind::Tool => self.use_skill(caller, read::<SkillArguments>(arguments)?).await,
+            }
+        };
+        match timeout(limit, work).await {
+            Err(_) => Err(call_fault(tool, CallError::TimedOut(limit))),
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(Interrupt::Fault(fault))) => Err(*fault),
+            // Nothing of this goes on as a task, and none of it is verbatim.
+            Ok(Err(Interrupt::Task(_) | Interrupt::Refused(_))) => {
+                Err(Fault::new(Code::Internal, "It was not run; call it with its own meta-tool."))
+            }
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, Fault> {
+    serde_json::from_value(Value::Object(arguments))
+        .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))
+}
