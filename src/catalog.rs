@@ -121,6 +121,8 @@ pub struct Tool {
     pub aliases: Vec<String>,
     /// Tags of its server and its own.
     pub tags: Vec<String>,
+    /// Words for search that a REST service's document has for it. Profiles do not choose by them.
+    pub search_tags: Vec<String>,
     /// Params of calls to copy, from the configuration; all of them fit.
     pub examples: Vec<Map<String, Value>>,
     /// Why further examples do not fit, each with its place in the list.
@@ -192,7 +194,8 @@ impl Tool {
 
     /// The tool as something to be found.
     pub fn document(&self, server_description: &str) -> Document {
-        let mut terms: Vec<String> = self.aliases.iter().chain(&self.tags).cloned().collect();
+        let mut terms: Vec<String> =
+            self.aliases.iter().chain(&self.tags).chain(&self.search_tags).cloned().collect();
         if self.is_renamed() {
             terms.push(self.own.to_string());
         }

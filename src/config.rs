@@ -9,6 +9,7 @@
 mod apps;
 mod check;
 mod clients;
+mod endpoints;
 mod expand;
 mod explain;
 mod fault;
@@ -16,6 +17,7 @@ mod groups;
 mod left_out;
 mod paths;
 mod read;
+mod rest;
 mod schema;
 mod servers;
 mod values;
@@ -34,10 +36,12 @@ pub use apps::{
 };
 pub(crate) use check::APPS_DEEP;
 pub use clients::{ClientLimits, ClientSettings};
+pub use endpoints::Endpoint;
 pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};
 pub use groups::{Category, GatewaySettings, Outlet, PolicyRule, Profile, Risk, ToolInjection};
 pub use left_out::LeftOut;
+pub use rest::{OpenApi, RestSettings};
 pub use schema::schema;
 pub use servers::{Expose, Grant, OAuth, Policy, ServerScope, ServerSettings, ToolOverride, Transport};
 pub use values::{BearerToken, Globs, Priorities, Secret};

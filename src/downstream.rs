@@ -1,10 +1,10 @@
-//! The MCP servers that Nonet calls: one supervised connection each.
+//! The servers that Nonet calls: one supervised connection each.
 //!
 //! A connection connects, lists, announces the list, watches for changes, and connects again when
 //! it is lost. It knows its own server and nothing of the other servers, of the catalogue or of the
 //! clients. Supervision (`supervise`, `requests`, `subscriptions`) knows a server only as a
-//! [`Connector`] and its [`Link`]; MCP over rmcp is the one implementation (`mcp`, `connect`). This
-//! room and `serve` are the two that speak rmcp.
+//! [`Connector`] and its [`Link`]: MCP over rmcp (`mcp`, `connect`), or requests to a REST service
+//! (`rest`). This room and `serve` are the two that speak rmcp.
 
 // Logging is deprecated in the newest revision (SEP-2577); servers of older revisions still do it.
 #![allow(deprecated)]
@@ -25,6 +25,7 @@ pub mod process_guard;
 mod program;
 mod refusal;
 mod requests;
+mod rest;
 mod server_requests;
 mod stdio;
 mod subscriptions;
@@ -62,10 +63,16 @@ use self::{
     link::{Connector, Link},
     mcp::McpServer,
     process_guard::ProcessGuard,
+    rest::RestServer,
     server_requests::OpenCalls,
     subscriptions::Subscriptions,
 };
-use crate::{catalog::Listing, config::ServerSettings, oauth::Vault, wire::rmcp::source};
+use crate::{
+    catalog::Listing,
+    config::{ServerSettings, Transport},
+    oauth::Vault,
+    wire::rmcp::source,
+};
 
 /// The era of the protocol that a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -85,10 +92,10 @@ pub enum State {
     Starting,
     /// Connected and listed.
     Ready {
-        /// The negotiated revision of the protocol.
+        /// The negotiated revision of the protocol, or `OpenAPI` with the version of a REST service's document.
         version: String,
-        /// The era of that revision.
-        era: Era,
+        /// The era of that revision; absent if the server does not speak MCP.
+        era: Option<Era>,
         /// The time from the start to the published list.
         took: Duration,
         /// When the list was published.
@@ -175,6 +182,54 @@ pub enum CallError {
     /// The server's answer is not a result.
     #[error("{0}")]
     Unreadable(String),
+    /// The arguments make no request.
+    #[error("{0}")]
+    Params(String),
+    /// The request may not be sent.
+    #[error("{0}")]
+    NotSent(String),
+    /// The server does not allow the call with the credentials that it was given.
+    #[error("{error}")]
+    NotAllowed {
+        /// What the server said.
+        error: String,
+        /// What the user has to do.
+        remedy: Remedy,
+    },
+    /// The server takes no more calls for a while.
+    #[error("{error}")]
+    RateLimited {
+        /// What the server said.
+        error: String,
+        /// How long it takes none, if it said so.
+        wait: Option<Duration>,
+    },
+    /// The server failed, or the way to it.
+    #[error("{error}")]
+    Upstream {
+        /// What went wrong.
+        error: String,
+        /// When to call again, if the server said so.
+        wait: Option<Duration>,
+        /// Whether the call may have taken effect, and a second one more.
+        is_open: bool,
+    },
+}
+
+/// The `_meta` key of what belongs beside the result of a call: the `headers` of the response that are wanted, and the
+/// `next_step` to the next page.
+pub const BESIDE: &str = "nonet/beside";
+
+/// What became of a REST service's document.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct DocumentReport {
+    /// Where it is; none if every endpoint is written by hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub document: Option<String>,
+    /// The number of operations that became tools.
+    pub operations: usize,
+    /// The operations that no tool was made of, each with the reason.
+    pub left_out: Vec<String>,
 }
 
 /// The conditions of one call.
@@ -283,8 +338,13 @@ impl Connection {
         dial: Option<Box<Dial>>,
     ) -> Self {
         let (calls, subscriptions) = (Arc::default(), Arc::default());
-        let server = McpServer::new(&name, &settings, context, dial, &calls, &subscriptions);
-        Self::over(Box::new(server), name, settings, calls, subscriptions)
+        let connector: Box<dyn Connector> = match &settings.transport {
+            Transport::Rest(rest) if dial.is_none() => {
+                Box::new(RestServer::new(&name, rest.clone(), &settings, &context))
+            }
+            _ => Box::new(McpServer::new(&name, &settings, context, dial, &calls, &subscriptions)),
+        };
+        Self::over(connector, name, settings, calls, subscriptions)
     }
 
     /// Returns a connection that goes over a connector.
@@ -350,6 +410,11 @@ impl Connection {
     /// Returns the last lines of the server's stderr, without secrets.
     pub fn stderr_tail(&self) -> Vec<String> {
         self.connector.stderr_tail()
+    }
+
+    /// Returns what became of the document that describes the server, if one does.
+    pub fn document(&self) -> Option<DocumentReport> {
+        self.connector.document()
     }
 
     /// Ends the current link, if any, and connects again at once.

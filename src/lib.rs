@@ -29,6 +29,7 @@ pub mod outward;
 pub mod policy;
 pub mod prompts_resources;
 pub mod prose;
+pub mod rest;
 mod results;
 mod secrets;
 pub mod secrets_file;

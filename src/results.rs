@@ -13,7 +13,7 @@ use std::{io, sync::Arc};
 use serde_json::{Map, Value, json};
 
 pub use read::{bad_query, read};
-pub use value::{Body, Whole, source_of, value_of};
+pub use value::{Body, WRAPPER, Whole, source_of, value_of};
 
 use crate::fault::NextStep;
 

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Keys, Kind, Listing, Tool, folded, risk};
 use crate::{
-    config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride},
+    config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride, Transport},
     name::{self, Wire},
     prose,
     schema::Schema,
@@ -59,6 +59,18 @@ pub(super) fn renames<'a>(
     wanted.into_values().flatten().collect()
 }
 
+/// The `_meta` key of words for search, in the definitions of REST services.
+const TAGS: &str = "nonet/tags";
+/// How many of these words count, and the length of the longest, in characters.
+const MOST_TAGS: (usize, usize) = (20, 50);
+
+/// The words for search in a REST service's definition.
+fn search_tags(definition: &Value) -> Vec<String> {
+    let tags = definition.get("_meta").and_then(|meta| meta.get(TAGS)?.as_array()).into_iter().flatten();
+    let tags = tags.filter_map(Value::as_str).filter(|tag| (1..=MOST_TAGS.1).contains(&tag.chars().count()));
+    tags.take(MOST_TAGS.0).map(String::from).collect()
+}
+
 /// The definition with the title and the description from the configuration.
 fn corrected(definition: &Arc<Value>, own: Option<&ToolOverride>) -> Arc<Value> {
     let texts = own.map(|own| [("title", &own.title), ("description", &own.description)]);
@@ -67,6 +79,16 @@ fn corrected(definition: &Arc<Value>, own: Option<&ToolOverride>) -> Arc<Value> 
         if let Some(text) = text {
             Arc::make_mut(&mut listed)[key] = json!(text);
         }
+    }
+    listed
+}
+
+/// A REST service's definition as clients see it: without words for search, and without an output schema, which clients take
+/// for a promise. What a document says of responses is none, and a client would refuse an answer that differs.
+fn without_promises(mut listed: Arc<Value>) -> Arc<Value> {
+    if let Some(definition) = Arc::make_mut(&mut listed).as_object_mut() {
+        definition.shift_remove("outputSchema");
+        definition.shift_remove("_meta");
     }
     listed
 }
@@ -87,7 +109,12 @@ pub(super) fn build(
     let definition = old.map_or(definition, |old| &old.definition).clone();
     let annotations = definition.get("annotations");
     let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
-    let listed = corrected(&definition, own);
+    let is_rest = settings.is_some_and(|settings| matches!(settings.transport, Transport::Rest(_)));
+    let search_tags = if is_rest { search_tags(&definition) } else { Vec::new() };
+    let listed = match corrected(&definition, own) {
+        listed if is_rest => without_promises(listed),
+        listed => listed,
+    };
     let text = |key: &str| listed.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
     let title = match text("title") {
         title if title.is_empty() => {
@@ -154,6 +181,7 @@ pub(super) fn build(
         blocked,
         aliases: own.map(|o| o.aliases.clone()).unwrap_or_default(),
         tags,
+        search_tags,
         examples,
         misfits,
         version: version(&listed),
@@ -210,4 +238,40 @@ fn policy(
 fn version(definition: &Value) -> String {
     let digest = Sha256::digest(definition.to_string().as_bytes());
     hex(&digest[..6])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_search_are_short_and_few() {
+        let check = |tags: Value, expected: &[&str]| {
+            assert_eq!(search_tags(&json!({ "_meta": { TAGS: tags } })), expected);
+        };
+        check(json!(["orders", "", 5, "x".repeat(51), "money"]), &["orders", "money"]);
+        check(json!("orders"), &[]);
+        check(json!(vec!["a"; 30]), &["a"; 20]);
+        assert!(search_tags(&json!({ "name": "a" })).is_empty());
+    }
+
+    #[test]
+    fn only_a_rest_service_has_words_for_search() {
+        let definition = Arc::new(json!({ "name": "look", "_meta": { TAGS: ["zinc"] }, "outputSchema": {} }));
+        let check = |keys: &str, expected: (&[&str], bool)| {
+            let text = format!("[servers.a]\n{keys}\n");
+            let file = std::path::Path::new("f");
+            let config =
+                crate::config::parse(&text, file, crate::config::Sources::NONE).expect("usable").config;
+            let settings = config.servers.values().next().expect("a server");
+            let names = Names { own: "look", shown: "look" };
+            let tool = build(&"a".into(), names, &definition, None, Some(settings), &BTreeMap::new());
+            assert_eq!(tool.search_tags, expected.0, "{keys}");
+            assert!(tool.tags.is_empty(), "profiles do not choose by them");
+            let is_whole = ["_meta", "outputSchema"].map(|key| tool.listed.get(key).is_some());
+            assert_eq!(is_whole, [expected.1; 2], "{keys}");
+        };
+        check("command = 'x'", (&[], true));
+        check("openapi = 'x.json'", (&["zinc"], false));
+    }
 }

@@ -180,7 +180,7 @@ pub(super) enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Show the full stderr of servers that failed
+        /// Show the full stderr of servers that failed, and every operation that a document has and no tool
         #[arg(long, short)]
         verbose: bool,
     },

@@ -9,7 +9,7 @@ use super::{FAILED, OK, UNUSABLE, gateway, launchers, show, signal::stopped, sta
 use crate::{
     catalog::Tool,
     config::{ConfigFault, Loaded, Unusable},
-    downstream::State,
+    downstream::{DocumentReport, State},
     gateway::{Gateway, Unmatched, session::Caller},
     meta,
     name::RESERVED,
@@ -85,6 +85,7 @@ pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow:
         tools: gateway.snapshot().of_servers().count(),
         definitions: meta::saving(&gateway),
         warnings: warnings(&gateway),
+        documents: documents(&gateway),
         unmatched: gateway.unmatched(),
     };
     gateway.stop().await;
@@ -113,6 +114,8 @@ struct Report {
     /// The bytes of all definitions, and of the nine.
     definitions: (usize, usize),
     warnings: Vec<Warning>,
+    /// What became of the documents of REST services, by server.
+    documents: BTreeMap<Arc<str>, DocumentReport>,
     unmatched: Vec<Unmatched>,
 }
 
@@ -137,6 +140,9 @@ impl Report {
         status["faults"] = faults(&self.faults);
         status["disabled"] = json!(self.disabled);
         status["warnings"] = warnings.chain(exposed).chain(rules).collect();
+        if !self.documents.is_empty() {
+            status["documents"] = json!(self.documents);
+        }
         status["embedder"] = match &self.embedder {
             Ok(backend) => json!({ "backend": backend }),
             Err(error) => json!({ "error": error }),
@@ -158,6 +164,9 @@ impl Report {
             say!("  {fault}{}", left_out.unwrap_or_default());
         }
         self.print_servers(verbose);
+        for (server, report) in &self.documents {
+            say!("{server}: {}", of_document(report, verbose));
+        }
         self.warnings.iter().for_each(|warning| say!("{}: {}", warning.server, warning.message));
         self.unmatched.iter().for_each(|rule| say!("warning: {rule}"));
         self.exposed.iter().for_each(|fault| say!("{fault}"));
@@ -199,6 +208,32 @@ impl Report {
             status::say_trouble(server, verbose);
         }
     }
+}
+
+/// Returns what became of the documents of REST services.
+fn documents(gateway: &Gateway) -> BTreeMap<Arc<str>, DocumentReport> {
+    let connections = gateway.connections();
+    let reports =
+        connections.iter().map(|(server, connection)| Some((server.clone(), connection.document()?)));
+    reports.flatten().collect()
+}
+
+/// Returns what became of a document, in a line.
+fn of_document(report: &DocumentReport, verbose: bool) -> String {
+    let operations = show::count(report.operations as u64, "operation");
+    let mut said = match &report.document {
+        Some(document) => format!("{operations} of {document}"),
+        None => format!("{operations} written by hand"),
+    };
+    let shown = if verbose { usize::MAX } else { NAMED };
+    let left_out = report.left_out.iter();
+    if !report.left_out.is_empty() {
+        let reasons: Vec<&str> = left_out.take(shown).map(String::as_str).collect();
+        let more = report.left_out.len().saturating_sub(shown);
+        let more = if more > 0 { format!("; and {more} more, with --verbose") } else { String::new() };
+        said = format!("{said}; left out: {}{more}", reasons.join("; "));
+    }
+    said
 }
 
 /// Something about a server's tools that its user may want to know.

@@ -30,7 +30,7 @@ pub(super) async fn versions(config: &Config) -> BTreeMap<&'static str, Option<S
         .filter(|server| server.enabled)
         .filter_map(|server| match &server.transport {
             Transport::Stdio { command, .. } => program(command),
-            Transport::Http { .. } => None,
+            Transport::Http { .. } | Transport::Rest(_) => None,
         })
         .map(|program| (program, ()))
         .collect();

@@ -190,7 +190,7 @@ fn settings<'a>(config: &'a Config, server: &str) -> Option<&'a ServerSettings> 
 /// Returns what is needed to sign in to a server of the configuration.
 fn remote<'a>(config: &'a Config, server: &str) -> anyhow::Result<Remote<'a>> {
     let Some(settings) = settings(config, server) else {
-        let known = config.servers.iter().filter(|(_, settings)| settings.transport.is_signed_in_to());
+        let known = config.servers.iter().filter(|(_, settings)| settings.transport.sign_in().is_some());
         let known: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
         anyhow::bail!(
             "there is no [servers.{server}] in {}; servers with a sign-in: {}",
@@ -198,15 +198,20 @@ fn remote<'a>(config: &'a Config, server: &str) -> anyhow::Result<Remote<'a>> {
             super::or_none(&known)
         );
     };
-    let Transport::Http { url, headers, oauth, .. } = &settings.transport else {
-        anyhow::bail!(
-            "`{server}` is a program and takes its credentials from `env`; only servers with a `url` have a sign-in"
-        );
+    let Some((url, headers, oauth)) = settings.transport.sign_in() else {
+        anyhow::bail!(match &settings.transport {
+            Transport::Stdio { .. } => format!(
+                "`{server}` is a program and takes its credentials from `env`; only servers with a `url` have a sign-in"
+            ),
+            Transport::Rest(rest) if rest.base_url.is_none() => format!(
+                "`{server}` has no `base_url`; a REST service needs one for a sign-in, so that no document decides where \
+                 tokens go"
+            ),
+            _ => format!(
+                "`{server}` sends the `Authorization` of its `headers`; remove that header to sign in"
+            ),
+        });
     };
-    anyhow::ensure!(
-        settings.transport.is_signed_in_to(),
-        "`{server}` sends the `Authorization` of its `headers`; remove that header to sign in"
-    );
     let state =
         store::folder().context("there is no home folder to store the sign-in in; set XDG_STATE_HOME")?;
     let headers = headers.iter().filter_map(|(name, value)| {

@@ -11,6 +11,7 @@ use super::{
     apps::default_id,
     explain::{UNKNOWN_KEY, choose, quoted},
     read::{Side, Written, join},
+    schema::path_params,
 };
 use crate::{
     name::{RESERVED, ServerName},
@@ -20,6 +21,10 @@ use crate::{
 
 /// How many apps may be at work inside of each other.
 pub(crate) const APPS_DEEP: usize = 5;
+/// The keys of a program, and those of a REST service.
+const OF_PROGRAMS: [&str; 4] = ["args", "env", "inherit_env", "cwd"];
+const OF_REST: [&str; 5] =
+    ["base_url", "operations", "headers_out", "max_response_bytes", "private_addresses"];
 /// The keys of a step that have templates.
 const WITH_TEMPLATES: [&str; 3] = ["params", "input", "ask"];
 
@@ -52,37 +57,142 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// A server is a program or an address, and has the keys of that one only.
+    /// A server is a program, an address or a REST service, and has the keys of that one only.
     fn server(&mut self, pointer: &str, server: &Map<String, Value>) {
         self.renames(pointer, server);
+        let has = |key: &str| server.contains_key(key);
+        let kinds: Vec<&str> =
+            ["command", "url", "openapi", "endpoints"].into_iter().filter(|key| has(key)).collect();
+        let kind = match kinds[..] {
+            [] => {
+                return self.missing(
+                    pointer,
+                    "a server needs `command`, `url` or `openapi`",
+                    "Set `command = \"npx\"` and `args` for a local program, `url` for a remote server, or `openapi` for a \
+                     REST service.",
+                );
+            }
+            [kind] => kind,
+            ["openapi", "endpoints"] => "openapi",
+            [first, second, ..] => {
+                let message = format!("a server cannot have both `{first}` and `{second}`");
+                let remedy = match second {
+                    "url" => "Keep `command` for a local program, or `url` for a remote server.",
+                    _ => "Keep the one that the server is reached by, or make two servers.",
+                };
+                return self.fault(&join(pointer, second), Side::Key, &message, remedy);
+            }
+        };
+        if kind != "command" {
+            self.only_with(pointer, server, &OF_PROGRAMS, "command", kind);
+        }
+        if !matches!(kind, "openapi" | "endpoints") {
+            self.only_with(pointer, server, &OF_REST, "openapi", kind);
+        }
+        if kind == "command" {
+            self.only_with(pointer, server, &["headers", "oauth"], "url", kind);
+        }
         let transport = server.get("transport").and_then(Value::as_str);
-        match (server.contains_key("command"), server.contains_key("url")) {
-            (true, true) => {
-                let message = "a server cannot have both `command` and `url`";
-                let remedy = "Keep `command` for a local program, or `url` for a remote server.";
-                self.fault(&join(pointer, "url"), Side::Key, message, remedy);
+        let needed = match transport {
+            Some("stdio") => Some("command"),
+            Some("http" | "sse") => Some("url"),
+            _ => None,
+        };
+        if let (Some(needed), Some(transport)) = (needed.filter(|needed| *needed != kind), transport) {
+            let message = format!("`{transport}` needs `{needed}`, but this server has `{kind}`");
+            let remedy = format!("Set `{needed}` instead, or remove `transport`.");
+            self.fault(&join(pointer, "transport"), Side::Value, &message, &remedy);
+        }
+        match kind {
+            "url" => self.oauth(pointer, server),
+            "openapi" | "endpoints" => self.rest(pointer, server),
+            _ => {}
+        }
+    }
+
+    /// A REST service has an address, signs in only where the file says so, and its endpoints are requests.
+    fn rest(&mut self, pointer: &str, server: &Map<String, Value>) {
+        let has = |key: &str| server.contains_key(key);
+        if has("oauth") && !has("base_url") {
+            let remedy = "Set `base_url`, so that no document decides where tokens go.";
+            self.fault(
+                &join(pointer, "oauth"),
+                Side::Key,
+                "`oauth` of a REST service needs `base_url`",
+                remedy,
+            );
+        }
+        self.oauth(pointer, server);
+        if !has("openapi") {
+            self.only_with(pointer, server, &["operations"], "openapi", "endpoints");
+            if !has("base_url") {
+                let remedy = "Set `base_url = \"https://api.example.com\"`, which the paths are appended to.";
+                self.fault(&join(pointer, "endpoints"), Side::Key, "`endpoints` need `base_url`", remedy);
             }
-            (false, false) => self.missing(
-                pointer,
-                "a server needs `command` or `url`",
-                "Set `command = \"npx\"` and `args` for a local program, or `url` for a remote server.",
-            ),
-            (true, false) => {
-                self.only_with(pointer, server, &["headers", "oauth"], "url", "command");
-                if let Some(transport @ ("http" | "sse")) = transport {
-                    let remedy = "Set `url` instead, or remove `transport`.";
-                    let message = format!("`{transport}` needs `url`, but this server has `command`");
-                    self.fault(&join(pointer, "transport"), Side::Value, &message, remedy);
+        }
+        let pointer = join(pointer, "endpoints");
+        let endpoints = server.get("endpoints").and_then(Value::as_object);
+        if endpoints.is_some_and(Map::is_empty) && !has("openapi") {
+            let remedy = "Add a `[servers.NAME.endpoints.TOOL]` for each request.";
+            self.fault(&pointer, Side::Key, "must have at least one endpoint", remedy);
+        }
+        for (name, endpoint) in endpoints.into_iter().flatten() {
+            if let Some(endpoint) = endpoint.as_object() {
+                self.endpoint(&join(&pointer, name), endpoint);
+            }
+        }
+    }
+
+    /// Every param of an endpoint has one place, and a place that the method has.
+    fn endpoint(&mut self, pointer: &str, endpoint: &Map<String, Value>) {
+        let mut places: BTreeMap<&str, &str> = BTreeMap::new();
+        let path = endpoint.get("path").and_then(Value::as_str).unwrap_or_default();
+        for name in path_params(path).unwrap_or_default() {
+            places.insert(name, "path");
+        }
+        for place in ["query", "header", "body"] {
+            let names = endpoint.get(place).and_then(Value::as_array).into_iter().flatten();
+            for (at, name) in names.enumerate().filter_map(|(at, name)| Some((at, name.as_str()?))) {
+                if let Some(other) = places.insert(name, place) {
+                    let message = format!("{} is already a param of the {other}", quoted(name));
+                    let item = join(&join(pointer, place), &at.to_string());
+                    self.fault(
+                        &item,
+                        Side::Value,
+                        &message,
+                        "A param has one place: remove it from one of them.",
+                    );
                 }
             }
-            (false, true) => {
-                self.only_with(pointer, server, &["args", "env", "inherit_env", "cwd"], "command", "url");
-                if transport == Some("stdio") {
-                    let remedy = "Set `command` instead, or remove `transport`.";
-                    let message = "`stdio` needs `command`, but this server has `url`";
-                    self.fault(&join(pointer, "transport"), Side::Value, message, remedy);
-                }
-                self.oauth(pointer, server);
+        }
+        let method = endpoint.get("method").and_then(Value::as_str).unwrap_or("GET").to_uppercase();
+        let has_body = !matches!(method.as_str(), "GET" | "HEAD");
+        if !has_body && endpoint.get("body").and_then(Value::as_array).is_some_and(|body| !body.is_empty()) {
+            let message = format!("a {method} request has no body");
+            let remedy = "Set `method`, or move the params to `query`.";
+            self.fault(&join(pointer, "body"), Side::Key, &message, remedy);
+        }
+        let Some(schema) = endpoint.get("input_schema") else { return };
+        let place = join(pointer, "input_schema");
+        if schema.get("type").is_some_and(|kind| kind != "object") {
+            let message = "the input of a tool is an object";
+            let remedy = "Set `type = \"object\"` and describe the params in `properties`.";
+            self.fault(&place, Side::Value, message, remedy);
+        } else if let Err(error) = jsonschema::meta::validate(schema) {
+            let message = format!("is not a JSON Schema ({})", error.masked());
+            self.fault(
+                &place,
+                Side::Value,
+                &message,
+                "Describe each param in `properties`, as in JSON Schema.",
+            );
+        }
+        let described = schema.get("properties").and_then(Value::as_object);
+        for (name, place) in &places {
+            if !described.is_some_and(|described| described.contains_key(*name)) {
+                let message = format!("the param {} of the {place} is not described", quoted(name));
+                let remedy = "Add it to `properties`, or remove `input_schema`.";
+                self.fault(&join(pointer, "input_schema"), Side::Key, &message, remedy);
             }
         }
     }

@@ -135,7 +135,9 @@ impl Written {
         let mut parts = pointer.split('/').skip(1);
         let secret = match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("servers"), _, Some("oauth"), key) => key == Some("client_secret"),
-            (Some("servers"), _, key, _) => matches!(key, Some("env" | "headers" | "args" | "url")),
+            (Some("servers"), _, key, _) => {
+                matches!(key, Some("env" | "headers" | "args" | "url" | "openapi" | "base_url"))
+            }
             (Some("profiles"), _, Some("tokens"), _) | (Some("gateway"), Some("tokens" | "notify"), ..) => {
                 true
             }

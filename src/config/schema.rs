@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     Category, ClientSettings, GatewaySettings, Globs, PolicyRule, Profile,
     apps::{AppTable, model_word},
+    rest,
     servers::ServerTable,
     values::{BearerToken, time},
 };
@@ -23,16 +24,28 @@ use crate::{
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 14] = [
+pub(super) const FORMATS: [(&str, Check); 20] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
     }),
     ("http-url", http_url),
+    ("base-url", base_url),
+    ("openapi", openapi),
+    ("http-method", http_method),
+    ("endpoint-path", |text| path_params(text).map(drop)),
     ("app-model", model_word),
     ("redirect-uri", redirect_uri),
     ("header-name", header_name),
     ("header-value", header_value),
+    ("param-header", |text| match UNSETTABLE.iter().any(|name| name.eq_ignore_ascii_case(text)) {
+        true => Err("is not for models to set; put it into `headers` of the server".into()),
+        false => header_name(text),
+    }),
+    ("response-header", |text| match http::HeaderName::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(_) => Err("is not a valid header name".into()),
+    }),
     ("env-name", |text| match text.is_empty() || text.contains(['=', '\0']) {
         true => Err("is not a valid name for an environment variable".into()),
         false => Ok(()),
@@ -71,6 +84,17 @@ const OWN_HEADERS: [&str; 7] = [
     "last-event-id",
     "mcp-protocol-version",
     "mcp-session-id",
+];
+
+/// Headers that no param of an endpoint sets: who calls, and what the connection is.
+const UNSETTABLE: [&str; 7] = [
+    "authorization",
+    "connection",
+    "cookie",
+    "keep-alive",
+    "proxy-authorization",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// The JSON Schema of a config file.
@@ -187,6 +211,62 @@ pub(crate) fn http_url(text: &str) -> Result<(), String> {
         Some(host) if !host.is_empty() => Ok(()),
         _ => Err("has no host".into()),
     }
+}
+
+/// Whether paths can be appended to an address.
+fn base_url(text: &str) -> Result<(), String> {
+    http_url(text)?;
+    match text.contains('#') {
+        true => Err("has a fragment, which is never sent".into()),
+        false => Ok(()),
+    }
+}
+
+/// Whether a text names a document: an address, or a file.
+fn openapi(text: &str) -> Result<(), String> {
+    match () {
+        () if rest::is_url(text) => http_url(text),
+        () if text.trim().is_empty() => Err("must not be empty".into()),
+        () if text.contains("://") => Err("is neither a file nor an http:// or https:// address".into()),
+        () => Ok(()),
+    }
+}
+
+/// The methods that an endpoint can have.
+const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+
+fn http_method(text: &str) -> Result<(), String> {
+    match METHODS.iter().any(|method| method.eq_ignore_ascii_case(text)) {
+        true => Ok(()),
+        false => Err(format!("is not one of {}", METHODS.join(", "))),
+    }
+}
+
+/// Returns the params in braces of an endpoint's path.
+pub(super) fn path_params(path: &str) -> Result<Vec<&str>, String> {
+    if !path.starts_with('/') {
+        return Err("must begin with `/`".into());
+    }
+    if path.contains('#') || path.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err("has white space or `#`; percent-encode it".into());
+    }
+    let mut params: Vec<&str> = Vec::new();
+    let mut rest = path;
+    while let Some(at) = rest.find(['{', '}']) {
+        let inside = rest[at..].strip_prefix('{').and_then(|inside| inside.split_once('}'));
+        // With `+` or `*`, the value may have slashes.
+        let name = inside.map(|(name, _)| name.strip_prefix('+').or(name.strip_suffix('*')).unwrap_or(name));
+        let (Some(name), Some((_, after))) =
+            (name.filter(|name| !name.is_empty() && !name.contains('{')), inside)
+        else {
+            return Err("has braces that do not enclose a name".into());
+        };
+        if !params.contains(&name) {
+            params.push(name);
+        }
+        rest = after;
+    }
+    Ok(params)
 }
 
 /// The browser must come back to this machine (RFC 8252, section 7.3), and Nonet must know where to listen.

@@ -3,20 +3,24 @@
 //! [`ServerTable`] is the table as written and the source of its JSON Schema. The other rooms use [`ServerSettings`], where
 //! a server is either a program or an address.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Globs, Risk, Secret,
+    Endpoint, Globs, RestSettings, Risk, Secret,
     paths::Paths,
+    rest,
     schema::{named, with_keys},
     values::time,
 };
 
-/// One MCP server behind the gateway.
+/// The hard limit of one call: of an MCP server, which may work for long, and of a REST service.
+const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(30));
+
+/// One MCP server or REST service behind the gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// The program to start or the address to reach.
@@ -87,17 +91,21 @@ pub enum Transport {
         /// How Nonet signs in, if the server requests it.
         oauth: OAuth,
     },
+    /// A REST service.
+    Rest(Arc<RestSettings>),
 }
 
 impl Transport {
-    /// Whether Nonet signs in on request: not if `headers` have an `Authorization`.
-    pub fn is_signed_in_to(&self) -> bool {
-        match self {
-            Self::Stdio { .. } => false,
-            Self::Http { headers, .. } => {
-                !headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"))
-            }
-        }
+    /// Returns where Nonet signs in on request, with which headers, and how: not if `headers` have an `Authorization`, and
+    /// at a REST service only with a `base_url`, so that no document decides where tokens go.
+    pub fn sign_in(&self) -> Option<(&str, &BTreeMap<String, Secret>, &OAuth)> {
+        let (url, headers, oauth) = match self {
+            Self::Stdio { .. } => return None,
+            Self::Http { url, headers, oauth, .. } => (url, headers, oauth),
+            Self::Rest(rest) => (rest.base_url.as_ref()?, &rest.headers, &rest.oauth),
+        };
+        let is_authorized = headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"));
+        (!is_authorized).then_some((url.as_str(), headers, oauth))
     }
 }
 
@@ -218,7 +226,7 @@ pub(super) enum TransportName {
     Sse,
 }
 
-/// A server as written: a program (`command`) or an address (`url`).
+/// A server as written: a program (`command`), an address (`url`), or a REST service (`openapi`, `endpoints`).
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServerTable {
@@ -244,10 +252,32 @@ pub(super) struct ServerTable {
     /// The server's address, for streamable HTTP or legacy SSE.
     #[schemars(extend("format" = "http-url"), example = &"https://example.com/mcp")]
     pub url: Option<String>,
-    /// Headers sent with each request to `url`.
+    /// The OpenAPI document (3.0 or 3.1) of a REST service, whose operations become tools: a file (absolute, with `~/`, or
+    /// relative to this file) or an address.
+    #[schemars(extend("format" = "openapi"), example = &"https://api.example.com/openapi.json")]
+    pub openapi: Option<String>,
+    /// Requests of a REST service, written by hand, by the names of their tools.
+    #[schemars(schema_with = "endpoints_schema")]
+    pub endpoints: BTreeMap<String, Endpoint>,
+    /// The address of a REST service, which paths are appended to. Its query, if it has one, is part of each request. Default:
+    /// the address in the document.
+    #[schemars(extend("format" = "base-url"), example = &"https://api.example.com/v1")]
+    pub base_url: Option<String>,
+    /// Only operations with these names become tools.
+    #[schemars(example = json!(["get_*", "list_*"]))]
+    pub operations: Option<Globs>,
+    /// Headers of a REST service's responses that are shown with its answers.
+    #[schemars(schema_with = "headers_out_schema")]
+    pub headers_out: Vec<String>,
+    /// The longest answer of a REST service, in bytes. Default: 10,000,000.
+    #[schemars(range(min = 1_000, max = 256_000_000), example = 50_000_000)]
+    pub max_response_bytes: Option<usize>,
+    /// `true`: a REST service may be at a private address, such as 10.0.0.9, even if the address is that of a host in public.
+    pub private_addresses: bool,
+    /// Headers sent with each request to `url`, or to the REST service.
     #[schemars(schema_with = "headers_schema")]
     pub headers: BTreeMap<String, Secret>,
-    /// How Nonet signs in to `url` with OAuth (`nonet login`), if the defaults do not suffice.
+    /// How Nonet signs in to `url` or `base_url` with OAuth (`nonet login`), if the defaults do not suffice.
     pub oauth: Option<OAuth>,
     /// `false` keeps the entry but never starts the server.
     pub enabled: bool,
@@ -257,10 +287,10 @@ pub(super) struct ServerTable {
     /// Words for search and for profiles.
     #[schemars(example = json!(["files"]))]
     pub tags: Vec<String>,
-    /// The hard limit of one call.
-    #[serde(with = "time")]
+    /// The hard limit of one call. Default: 5m, at a REST service 30s.
+    #[serde(deserialize_with = "time::option::deserialize")]
     #[schemars(schema_with = "time::schema")]
-    pub timeout: Duration,
+    pub timeout: Option<Duration>,
     /// The time limit of a start. The first run of `npx` or `uvx` downloads the server.
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
@@ -298,12 +328,19 @@ impl Default for ServerTable {
             inherit_env: Globs::default(),
             cwd: None,
             url: None,
+            openapi: None,
+            endpoints: BTreeMap::new(),
+            base_url: None,
+            operations: None,
+            headers_out: Vec::new(),
+            max_response_bytes: None,
+            private_addresses: false,
             headers: BTreeMap::new(),
             oauth: None,
             enabled: true,
             description: None,
             tags: Vec::new(),
-            timeout: Duration::from_secs(300),
+            timeout: None,
             start_timeout: Duration::from_secs(60),
             allowed_tools: None,
             blocked_tools: Globs::default(),
@@ -319,10 +356,30 @@ impl Default for ServerTable {
 }
 
 impl ServerTable {
-    /// The checked form. `shape` has already seen to it that `command` and `url` exclude each other.
-    pub fn into_server(self, paths: &Paths, secrets: Vec<Secret>) -> ServerSettings {
+    /// The checked form. `check` has already seen to it that `command`, `url` and the keys of a REST service exclude each
+    /// other.
+    pub fn into_server(mut self, paths: &Paths, secrets: Vec<Secret>) -> ServerSettings {
         let sse = self.transport == Some(TransportName::Sse);
+        let is_rest = self.openapi.is_some() || !self.endpoints.is_empty();
+        let timeout = self.timeout.unwrap_or(if is_rest { TIMEOUTS.1 } else { TIMEOUTS.0 });
+        for (name, endpoint) in &self.endpoints {
+            let tool = self.tools.entry(name.clone()).or_default();
+            tool.risk = tool.risk.or(endpoint.risk);
+            tool.tags.extend(endpoint.tags.iter().cloned());
+        }
         let transport = match self.url {
+            _ if is_rest => Transport::Rest(Arc::new(RestSettings {
+                openapi: self.openapi.map(|document| rest::OpenApi::new(&document, paths)),
+                endpoints: self.endpoints,
+                base_url: self.base_url,
+                operations: self.operations,
+                headers: self.headers,
+                headers_out: self.headers_out,
+                max_response_bytes: self.max_response_bytes.unwrap_or(rest::MAX_RESPONSE_BYTES),
+                private_addresses: self.private_addresses,
+                has_oauth: self.oauth.is_some(),
+                oauth: self.oauth.unwrap_or_default(),
+            })),
             Some(url) => {
                 Transport::Http { url, headers: self.headers, sse, oauth: self.oauth.unwrap_or_default() }
             }
@@ -339,7 +396,7 @@ impl ServerTable {
             enabled: self.enabled,
             description: self.description,
             tags: self.tags,
-            timeout: self.timeout,
+            timeout,
             start_timeout: self.start_timeout,
             allowed_tools: self.allowed_tools,
             blocked_tools: self.blocked_tools,
@@ -371,4 +428,17 @@ pub(super) fn inherit_env_schema(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn headers_schema(_: &mut SchemaGenerator) -> Schema {
     let text = named("header-value", "Bearer ${TOKEN}");
     with_keys("header-name", text, json!({ "Authorization": "Bearer ${TOKEN}" }))
+}
+
+fn headers_out_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": { "type": "string", "format": "response-header", "examples": ["X-Total-Count"] },
+        "examples": [["X-Total-Count"]],
+    })
+}
+
+fn endpoints_schema(generator: &mut SchemaGenerator) -> Schema {
+    let endpoint = generator.subschema_for::<Endpoint>();
+    with_keys("plain-name", endpoint, json!({ "get_user": { "path": "/users/{id}" } }))
 }

@@ -71,6 +71,7 @@ impl McpServer {
                 return self.greet(Box::new(stdout), Box::new(stdin), Some(child), silence).await;
             }
             Transport::Http { url, headers, sse, .. } => (url, headers, *sse),
+            Transport::Rest(_) => return Err("a REST service does not speak MCP".into()),
         };
         let headers = headers
             .iter()

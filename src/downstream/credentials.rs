@@ -33,16 +33,14 @@ impl Credentials {
         let (hidden, inherited) = match &settings.transport {
             Transport::Stdio { env, inherit_env, .. } => (env, Some(environment::named(inherit_env))),
             Transport::Http { headers, .. } => (headers, None),
+            Transport::Rest(rest) => (&rest.headers, None),
         };
         let configured = hidden.values().chain(&settings.secrets);
-        let configured = configured.map(|value| value.expose().trim_start_matches("Bearer ").to_string());
-        let secrets = configured.chain(inherited.into_iter().flatten());
-        let account = match &settings.transport {
-            Transport::Http { url, oauth, .. } if settings.transport.is_signed_in_to() => {
-                Some(Arc::new(Account::new(server, url, oauth.clone(), context.vault.as_ref())))
-            }
-            _ => None,
-        };
+        let configured = configured.map(|value| without_scheme(value.expose()).to_string());
+        let secrets = configured.chain(inherited.into_iter().flatten()).chain(in_query(&settings.transport));
+        let account = settings.transport.sign_in().map(|(url, _, oauth)| {
+            Arc::new(Account::new(server, url, oauth.clone(), context.vault.as_ref()))
+        });
         Self {
             server: server.clone(),
             login: context.login.clone(),
@@ -91,6 +89,24 @@ impl Credentials {
             None => std::future::pending().await,
         }
     }
+}
+
+/// The values in the query of a REST service's address, which are keys, as they are and as they are written there.
+fn in_query(transport: &Transport) -> Vec<String> {
+    let Transport::Rest(rest) = transport else { return Vec::new() };
+    let query = rest.base_url.as_ref().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
+    let written =
+        query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value.to_string());
+    let read = reqwest::Url::parse(&format!("http://a/?{query}")).ok();
+    let read = read.iter().flat_map(|url| url.query_pairs()).map(|(_, value)| value.into_owned());
+    read.chain(written).collect()
+}
+
+/// The secret of an `Authorization`, which servers repeat without its scheme.
+fn without_scheme(value: &str) -> &str {
+    let (scheme, secret) = value.split_once(' ').unwrap_or_default();
+    let is_scheme = ["bearer", "basic", "token"].iter().any(|known| known.eq_ignore_ascii_case(scheme));
+    if is_scheme { secret.trim_start() } else { value }
 }
 
 /// Replaces each of `secrets` in a text.

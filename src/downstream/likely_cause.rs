@@ -63,7 +63,7 @@ const CAUSES: &[(&[&str], &str)] = &[
     ),
     (
         &["no such file or directory", "enoent"],
-        "A file or folder that the server wants is not there: look at `args` and `cwd`.",
+        "A file or folder that the server wants is not there: look at `args`, `cwd` and `openapi`.",
     ),
     (&["modulenotfounderror", "importerror"], "A Python package is missing or of another version."),
     (

@@ -1,8 +1,8 @@
 //! The seam between supervision and the kinds of servers: a [`Connector`] reaches one server, a [`Link`] is one live
 //! connection to it.
 //!
-//! MCP over rmcp (`mcp`) is the one implementation; tests script another one in memory. Texts that come out of here hold no
-//! secrets.
+//! MCP over rmcp (`mcp`) and REST (`rest`) are the implementations; tests script another one in memory. Texts that come out of
+//! here hold no secrets.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use rmcp::model::CompleteRequestParams;
 use serde_json::{Map, Value};
 
-use super::{CallError, Control, Era, LogLevel, Remedy};
+use super::{CallError, Control, DocumentReport, Era, LogLevel, Remedy};
 use crate::catalog::Listing;
 
 /// The way to one server. Remembers what earlier attempts learned about the server.
@@ -23,6 +23,11 @@ pub(super) trait Connector: Send + Sync {
 
     /// Returns the last lines that the server wrote on stderr.
     fn stderr_tail(&self) -> Vec<String>;
+
+    /// Returns what became of the document that describes the server, if one does.
+    fn document(&self) -> Option<DocumentReport> {
+        None
+    }
 }
 
 /// One live connection.
@@ -70,7 +75,8 @@ pub(super) trait Link: Send + Sync {
 #[derive(Clone, Debug)]
 pub(super) struct Revision {
     pub version: String,
-    pub era: Era,
+    /// Absent if the server speaks another protocol than MCP.
+    pub era: Option<Era>,
 }
 
 /// Why a server was not reached, or is no longer connected.

@@ -25,7 +25,7 @@ use crate::{
 
 /// The most pages and entries of a list that are read; the rest is not shown.
 const MAX_PAGES: usize = 200;
-const MAX_ENTRIES: usize = 10_000;
+pub(super) const MAX_ENTRIES: usize = 10_000;
 /// The longest time for one page of a list.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause before a change stream that ended is opened again, and before one that was refused.

@@ -1,4 +1,4 @@
-//! MCP over rmcp: the one kind of server that there is behind a connection.
+//! MCP over rmcp: a server behind a command or an address.
 
 use std::{sync::Arc, time::Duration};
 
@@ -165,7 +165,7 @@ struct McpLink {
 
 impl Link for McpLink {
     fn revision(&self) -> Revision {
-        Revision { version: self.info.protocol_version.to_string(), era: self.era }
+        Revision { version: self.info.protocol_version.to_string(), era: Some(self.era) }
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {

@@ -114,7 +114,7 @@ impl Connection {
         wait: Duration,
         mut until: Instant,
     ) -> Result<Value, CallError> {
-        let may_ask = self.link().is_some_and(|link| link.revision().era == Era::Stateless);
+        let may_ask = self.link().is_some_and(|link| link.revision().era == Some(Era::Stateless));
         let again = may_ask.then(|| request.clone());
         let mut result = self.request(request, Input::default(), control, wait, until).await?;
         let Some(request) = again else { return Ok(result) };

@@ -89,7 +89,7 @@ impl Connection {
     /// Restores the log level and the subscriptions of a server of the session era that has just become ready. A change
     /// stream of the stateless era has them from the start.
     pub(super) fn restore(&self, link: Arc<dyn Link>, closed: &CancellationToken) {
-        if link.revision().era == Era::Stateless {
+        if link.revision().era != Some(Era::Session) {
             return;
         }
         let level = *self.log_level.lock();

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     catalog::{GATEWAY, Kind, SKILLS, Tool},
     clock::unix_ms,
-    downstream::{CallError, Control, ProgressSink},
+    downstream::{BESIDE, CallError, Control, ProgressSink},
     fault::{Code, Fault, NextStep},
     figures::{CallFailure, EndedCall},
     jobs::Progress,
@@ -177,7 +177,10 @@ impl Gateway {
         let refused = Arc::new(OnceLock::new());
         let refusal = refused.clone();
         let work = async move {
-            let made = gateway.invoke(&own, prepared, timeout, token, sink, &begun.span).await;
+            let mut made = gateway.invoke(&own, prepared, timeout, token, sink, &begun.span).await;
+            if !request.verbatim {
+                notes.extend(beside(&tool, &mut made.result));
+            }
             let bytes_out = json_len(&made.result);
             gateway.record(&own, &tool, &begun, bytes_out, &made);
             if let Some(error) = made.refusal {
@@ -646,6 +649,20 @@ fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
             "message": "The server asked for this during the call, and the client could not answer it.",
         })
     })
+}
+
+/// Takes what belongs beside a result out of its `_meta`: headers, and the way to the next page.
+fn beside(tool: &Tool, result: &mut Value) -> Option<Value> {
+    let meta = result.get_mut("_meta")?.as_object_mut()?;
+    let beside = meta.shift_remove(BESIDE)?;
+    if meta.is_empty()
+        && let Some(members) = result.as_object_mut()
+    {
+        members.shift_remove("_meta");
+    }
+    let mut note = json!({ "kind": "response", "tool": &*tool.full });
+    note.as_object_mut()?.extend(beside.as_object()?.clone());
+    Some(note)
 }
 
 fn repair_note(prepared: &Prepared) -> Option<Value> {

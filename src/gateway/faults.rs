@@ -16,6 +16,8 @@ use crate::{
 
 /// How many unknown params a note lists.
 const MAX_NAMES: usize = 20;
+/// When to call a server again that does not say how long it takes no calls.
+const UNSAID: Duration = Duration::from_secs(30);
 
 fn status() -> Value {
     json!({ "name": "gateway.status", "params": {} })
@@ -91,11 +93,55 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
             Fault::new(Code::Cancelled, format!("The call of `{}` was cancelled.", tool.full))
         }
         CallError::Rpc(error) => rpc_fault(tool, &error),
+        CallError::Params(why) => {
+            let message = format!("The params do not fit `{}`: {why}.", tool.full);
+            Fault::new(Code::InvalidParams, message).next("get_tool", json!({ "name": &*tool.full }))
+        }
+        CallError::NotSent(why) => {
+            Fault::new(Code::UpstreamError, format!("`{}` was not called: {why}.", tool.full))
+                .next("execute_tool", status())
+        }
+        CallError::NotAllowed { error, remedy } => not_allowed(tool, &error, remedy),
+        CallError::RateLimited { error, wait } => {
+            let message = format!("`{server}` takes no more calls for now ({error}). Wait before the next call of any of its tools.");
+            Fault::new(Code::RateLimited, message).retry_after(wait.unwrap_or(UNSAID))
+        }
+        CallError::Upstream { error, wait, is_open } => {
+            let effect = if is_open { " The call may or may not have taken effect: look before you call again." } else { "" };
+            let message = format!("`{}` failed: {error}.{effect}", tool.full);
+            let fault = Fault::new(Code::UpstreamError, message).next("execute_tool", status());
+            match wait {
+                Some(wait) => fault.retry_after(wait),
+                None => Fault { retryable: true, ..fault },
+            }
+        }
         CallError::Unreadable(why) => {
             Fault::new(Code::UpstreamError, format!("`{server}` sent an unusable answer: {why}"))
                 .next("execute_tool", status())
         }
     }
+}
+
+/// The fault for a call that the given credentials do not allow. Other calls go on.
+fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
+    let Tool { server, full, .. } = tool;
+    let task = match remedy {
+        Remedy::Login(login) => format!("run `{login}` in a terminal, which opens a browser"),
+        Remedy::Client => {
+            format!("check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]")
+        }
+        Remedy::Headers => {
+            let variable = format!("{}_TOKEN", server.replace('-', "_").to_uppercase());
+            format!(
+                "put credentials that allow it into `headers` of [servers.{server}], such as \
+                 `Authorization = \"Bearer ${{keyring:{variable}}}\"` after `nonet secret set {variable}`"
+            )
+        }
+    };
+    let message = format!(
+        "`{server}` does not allow the call of `{full}`: {error}. The user has to {task}; other tools of `{server}` may work."
+    );
+    Fault::new(Code::AuthRequired, message).next("execute_tool", status())
 }
 
 /// Extracts the error of a call for a larger answer: the fault's own object, or the server's text.

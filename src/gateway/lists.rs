@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     catalog::Listing,
-    config::{ServerSettings, Transport},
+    config::{RestSettings, ServerSettings, Transport},
     files,
     text::hex,
 };
@@ -30,6 +30,10 @@ pub(super) fn path(folder: &Path, name: &str, settings: &ServerSettings) -> Path
             hash.update(format!("{command}\0{args:?}\0{cwd:?}"));
         }
         Transport::Http { url, .. } => hash.update(url),
+        Transport::Rest(rest) => {
+            let RestSettings { openapi, base_url, operations, endpoints, .. } = &**rest;
+            hash.update(format!("{openapi:?}\0{base_url:?}\0{operations:?}\0{endpoints:?}"));
+        }
     }
     let digest = hex(&hash.finalize()[..6]);
     folder.join("lists").join(format!("{name}-{digest}.json"))

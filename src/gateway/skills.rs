@@ -237,9 +237,13 @@ fn prompt_code(error: &CallError) -> Code {
         CallError::NotReady(State::AuthRequired { .. }) => Code::AuthRequired,
         CallError::NotReady(_) | CallError::Closed(_) => Code::ServerDown,
         CallError::TimedOut(_) => Code::Timeout,
-        CallError::Busy(_) => Code::RateLimited,
+        CallError::Busy(_) | CallError::RateLimited { .. } => Code::RateLimited,
         CallError::Cancelled => Code::Cancelled,
-        CallError::Rpc(_) | CallError::Unreadable(_) => Code::UpstreamError,
+        CallError::NotAllowed { .. } => Code::AuthRequired,
+        CallError::Params(_) => Code::InvalidParams,
+        CallError::Rpc(_) | CallError::Unreadable(_) | CallError::NotSent(_) | CallError::Upstream { .. } => {
+            Code::UpstreamError
+        }
     }
 }
 

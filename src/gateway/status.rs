@@ -64,10 +64,10 @@ pub struct ServerStatus {
     /// The number of calls in flight.
     #[serde(skip_serializing_if = "is_zero")]
     pub calls_running: u64,
-    /// The negotiated revision of the protocol.
+    /// The negotiated revision of the protocol, or `OpenAPI` with the version of the document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The era of that revision.
+    /// The era of that revision; absent if the server does not speak MCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub era: Option<Era>,
     /// The time from the start to the published list.
@@ -120,7 +120,7 @@ impl ServerStatus {
         };
         match state {
             State::Ready { version, era, took, .. } => {
-                Self { version: Some(version), era: Some(era), started_ms: Some(millis(took)), ..status }
+                Self { version: Some(version), era, started_ms: Some(millis(took)), ..status }
             }
             State::AuthRequired { error, remedy } => {
                 Self { login: remedy.command().map(String::from), last_error: Some(error), ..status }

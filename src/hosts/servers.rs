@@ -24,6 +24,17 @@ const TABLE: &str = "servers";
 const MAX_LINE: usize = 110;
 /// The keys that say how a server is reached. They are compared, and replaced together.
 const CONNECTION: [&str; 6] = ["command", "args", "env", "cwd", "url", "headers"];
+/// Further keys that belong to one way of reaching a server, and go with it.
+const OF_ONE_WAY: [&str; 8] = [
+    "transport",
+    "openapi",
+    "endpoints",
+    "base_url",
+    "operations",
+    "headers_out",
+    "max_response_bytes",
+    "private_addresses",
+];
 
 /// A servers.toml while it is being edited.
 pub(super) struct ServersToml {
@@ -122,7 +133,7 @@ impl ServersToml {
         let Some(there) = servers.and_then(|servers| servers.get_mut(newcomer.name)) else { return };
         let inline = there.is_inline_table();
         let Some(there) = there.as_table_like_mut() else { return };
-        for key in CONNECTION.into_iter().chain(["transport"]) {
+        for key in CONNECTION.into_iter().chain(OF_ONE_WAY) {
             if !new.iter().any(|(kept, _)| *kept == key) {
                 there.remove(key);
             }

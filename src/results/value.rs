@@ -1,8 +1,8 @@
 //! The value of a result, as templates, filters, previews and reads see it.
 //!
 //! It is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the text blocks say as
-//! well. Then, and without `structuredContent`, it is the text, read as JSON if it is JSON. Where there is no text either, it
-//! is the array of the blocks.
+//! well, or one that `_meta` names. Then, and without `structuredContent`, it is the text, read as JSON if it is JSON. Where
+//! there is no text either, it is the array of the blocks.
 
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
@@ -67,11 +67,16 @@ pub fn source_of(result: &Value) -> Source {
     Whole::of(result).into_source().unwrap_or_else(|_| value_of(result).into())
 }
 
+/// The `_meta` key that names the member of `structuredContent` that wraps the text: JSON that is not an object.
+pub const WRAPPER: &str = "nonet/wrapper";
+
 /// The member of `structuredContent` that only wraps the result's text.
 pub fn wrapper(result: &Value) -> Option<&str> {
     let members = result.get("structuredContent")?.as_object().filter(|members| members.len() == 1)?;
     let (name, inside) = members.iter().next()?;
-    (inside.as_str()?.trim() == text_of(result).trim()).then_some(name)
+    let named = result.get("_meta").and_then(|meta| meta.get(WRAPPER)?.as_str());
+    let repeats = || inside.as_str().is_some_and(|inside| inside.trim() == text_of(result).trim());
+    (named == Some(name) || repeats()).then_some(name)
 }
 
 impl Whole {
@@ -98,6 +103,8 @@ impl Whole {
             structured: Option<&'a RawValue>,
             #[serde(default, borrow)]
             content: Vec<Block<'a>>,
+            #[serde(default, rename = "_meta", borrow)]
+            meta: Option<&'a RawValue>,
         }
         #[derive(Deserialize)]
         struct Block<'a> {
@@ -135,7 +142,7 @@ impl Whole {
                 _ => Whole::from_text(text, None),
             },
             None => Whole::from_text(text, None),
-            Some(raw) => match wrapped(raw, &text) {
+            Some(raw) => match wrapped(raw, &text, parts.meta) {
                 Some(name) => Whole::from_text(text, Some(name)),
                 None => Whole::structured(raw.get().into(), text),
             },
@@ -198,9 +205,13 @@ impl Body {
 }
 
 /// [`wrapper`], of JSON text.
-fn wrapped(structured: &RawValue, text: &str) -> Option<String> {
+fn wrapped(structured: &RawValue, text: &str, meta: Option<&RawValue>) -> Option<String> {
     let RawParts::Members(members) = RawParts::of(structured) else { return None };
     let [(name, inside)] = &members[..] else { return None };
+    let meta = meta.and_then(|meta| serde_json::from_str::<Value>(meta.get()).ok());
+    if meta.is_some_and(|meta| meta.get(WRAPPER).is_some_and(|named| *named == **name)) {
+        return Some(name.to_string());
+    }
     let inside = serde_json::from_str::<String>(inside.get()).ok()?;
     (inside.trim() == text.trim()).then(|| name.to_string())
 }
@@ -251,6 +262,12 @@ mod tests {
         check(result("a", json!({ "a": "a", "b": "b" })), json!({ "a": "a", "b": "b" }), None);
         check(result("a", json!("a")), json!("a"), None);
         check(result("[1]", Value::Null), json!([1]), None);
+        let named = |mut result: Value, name: &str| {
+            result["_meta"] = json!({ WRAPPER: name });
+            result
+        };
+        check(named(result("[1]", json!({ "result": [1] })), "result"), json!([1]), Some("result"));
+        check(named(result("[1]", json!({ "result": [1] })), "rows"), json!({ "result": [1] }), None);
     }
 
     #[test]

@@ -140,7 +140,12 @@ pub struct Endpoint {
 impl Endpoint {
     /// Nothing is sent yet.
     pub fn new(signer: Option<Arc<dyn Signer>>) -> Result<Self, HttpFault> {
-        Ok(Self { client: web::client()?, signer })
+        Ok(Self::over(web::client()?, signer))
+    }
+
+    /// The same with a client of the caller's.
+    pub fn over(client: Client, signer: Option<Arc<dyn Signer>>) -> Self {
+        Self { client, signer }
     }
 
     /// Posts one message. `headers` go with it, those of the session among them.
@@ -182,7 +187,7 @@ impl Endpoint {
     }
 
     /// Sends a request with the account's token, and once more where the token was refused and there is another.
-    async fn send(&self, request: RequestBuilder) -> Result<HttpReply, HttpFault> {
+    pub async fn send(&self, request: RequestBuilder) -> Result<HttpReply, HttpFault> {
         let Some(signer) = &self.signer else { return Ok(HttpReply::new(request.send().await?)) };
         let mut token = signer.clone().current().await?;
         let mut renewed = false;
@@ -218,6 +223,11 @@ impl HttpReply {
 
     fn header(&self, name: &HeaderName) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// All of its headers.
+    pub fn headers(&self) -> &HeaderMap {
+        self.response.headers()
     }
 
     /// What the server calls the session that it has opened.

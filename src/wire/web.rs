@@ -8,13 +8,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client that follows no redirect: headers hold secrets, and would go along to wherever it leads.
 pub fn client() -> Result<reqwest::Client, reqwest::Error> {
+    builder().build()
+}
+
+/// Such a client, not built yet.
+pub fn builder() -> reqwest::ClientBuilder {
     crypto();
     reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
         .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
-        .build()
 }
 
 /// Gives the process what TLS needs. Before any client is made.

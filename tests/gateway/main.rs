@@ -59,6 +59,7 @@ mod policies;
 mod profiles;
 mod reloading;
 mod remembering;
+mod rest_servers;
 mod rules;
 mod scheduling;
 mod secrets;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Client, command},
-    setup::{Setup, eventually, json_of},
+    setup::{Setup, eventually, json_of, text_of},
     sign_in_service::{Manner, Mood, Service},
 };
 
@@ -452,4 +452,30 @@ fn servers_without_a_sign_in_are_told_apart() {
     assert!(
         output.status.success() && String::from_utf8_lossy(&output.stdout).contains("There was no sign-in")
     );
+}
+
+#[test]
+fn a_rest_service_is_signed_in_to_as_well() {
+    let service = Service::start(Manner::default());
+    let endpoint = "[servers.web.endpoints.look]\npath = '/look'";
+    let keys = format!("base_url = '{}'\n{endpoint}", service.url());
+    let mut client = Setup::new().server_of("web", &keys).start();
+    client.until_ready("web");
+    // What is open to all goes on, so the server stays ready.
+    let refusal = fault(&mut client, "web.look");
+    assert_eq!(refusal["code"], "auth_required", "{refusal}");
+    assert!(refusal["message"].as_str().expect("a message").contains("login web"), "{refusal}");
+    assert_eq!(client.server("web")["state"], "ready");
+    signed_in(client.folder.path(), &[]);
+    let through = |client: &mut Client| client.execute("web.look", json!({}));
+    // The service behind the sign-in knows no such path.
+    assert!(text_of(&through(&mut client)).starts_with("HTTP 404"));
+    service.revoke(false);
+    assert!(text_of(&through(&mut client)).starts_with("HTTP 404"), "the token was renewed");
+    assert_eq!(service.count("refresh"), 1);
+    service.revoke(true);
+    let refusal = fault(&mut client, "web.look");
+    assert_eq!(refusal["code"], "auth_required", "{refusal}");
+    assert!(refusal["message"].as_str().expect("a message").contains("login web"), "{refusal}");
+    service.assert_hidden("stderr", &client.stderr());
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 mod clients;
+mod documents;
 mod page;
 
 use std::{

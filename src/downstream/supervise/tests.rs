@@ -113,7 +113,7 @@ impl Drop for Pending<'_> {
 impl Link for ScriptedLink {
     fn revision(&self) -> Revision {
         let era = if self.script.stateless.load(Ordering::Relaxed) { Era::Stateless } else { Era::Session };
-        Revision { version: "2025-11-25".into(), era }
+        Revision { version: "2025-11-25".into(), era: Some(era) }
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {

@@ -1,0 +1,361 @@
+//! A REST service as a server: its document or endpoints give the tools, and a call of a tool is a request over HTTP.
+//!
+//! The link is up as soon as the document is read; nothing is sent to the service before the first call. A file that
+//! changes is read again. What becomes a tool, and of which params a request is made, is `crate::rest`'s.
+
+mod answer;
+mod document;
+mod paging;
+mod reach;
+mod send;
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use backon::{BackoffBuilder, ExponentialBuilder};
+use futures::{FutureExt, future::BoxFuture};
+use parking_lot::Mutex;
+use rmcp::model::{ErrorCode, ErrorData};
+use serde_json::{Map, Value};
+
+use self::{
+    answer::Answer,
+    document::Stamp,
+    reach::Reach,
+    send::{Sender, Unanswered},
+};
+use super::{
+    CallError, ConnectionContext, Control, DocumentReport, LogLevel,
+    credentials::Credentials,
+    link::{Connector, Input, Link, LinkRequest, Lost, RequestError, Revision},
+    listing::MAX_ENTRIES,
+};
+use crate::{
+    catalog::Listing,
+    config::{OpenApi, RestSettings, ServerSettings},
+    rest::{Operation, Service},
+    wire::{self, MAX_LIST, web},
+};
+
+/// How often the file of a document is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// The longest wait of the one repetition, if the service asks for a wait.
+const SHORT: Duration = Duration::from_secs(3);
+
+/// One REST service.
+#[derive(Clone)]
+pub(super) struct RestServer {
+    name: Arc<str>,
+    settings: Arc<RestSettings>,
+    credentials: Arc<Credentials>,
+    report: Arc<Mutex<Option<DocumentReport>>>,
+}
+
+impl RestServer {
+    /// Returns the way to a service. Nothing is read yet.
+    pub fn new(
+        name: &Arc<str>,
+        settings: Arc<RestSettings>,
+        all: &ServerSettings,
+        context: &ConnectionContext,
+    ) -> Self {
+        let credentials = Arc::new(Credentials::new(name, all, context));
+        Self { name: name.clone(), settings, credentials, report: Arc::default() }
+    }
+
+    async fn connected(&self) -> Result<Arc<dyn Link>, Lost> {
+        let (described, stamp) = self.described().await?;
+        Ok(Arc::new(RestLink {
+            server: self.clone(),
+            described: ArcSwap::from_pointee(described),
+            seen: Mutex::new(stamp),
+        }))
+    }
+
+    /// Reads the document, and makes what sends requests to the service that it describes.
+    async fn described(&self) -> Result<(Described, Option<Stamp>), Lost> {
+        let settings = &self.settings;
+        let mut by_hand = Service::by_hand(&settings.endpoints);
+        let (mut service, stamp) = match &settings.openapi {
+            None => (Service::default(), None),
+            Some(OpenApi::File(path)) => {
+                let (service, stamp) = document::read_file(path, settings.operations.clone()).await?;
+                (service, Some(stamp))
+            }
+            Some(OpenApi::Url(url)) => {
+                let sender = self.sender()?;
+                let base_url = settings.base_url.as_deref();
+                let service = document::fetch(&sender, url, base_url, settings.operations.clone()).await;
+                let service = service.map_err(|unanswered| self.lost(unanswered))?;
+                (service, None)
+            }
+        };
+        // What the user wrote counts.
+        service.operations.extend(by_hand.operations);
+        service.left_out.append(&mut by_hand.left_out);
+        let base_url = settings.base_url.clone().or_else(|| service.base_url.clone());
+        if base_url.is_none() && !service.operations.values().any(Operation::has_address) {
+            let why = "its document names no address of the service: set `base_url` in";
+            return Err(format!("{why} [servers.{}]", self.name).into());
+        }
+        let sender = self.sender()?;
+        *self.report.lock() = Some(DocumentReport {
+            document: settings.openapi.as_ref().map(shown),
+            operations: service.operations.len(),
+            left_out: service.left_out.clone(),
+        });
+        Ok((Described { service, base_url, sender }, stamp))
+    }
+
+    /// Makes what sends requests.
+    fn sender(&self) -> Result<Sender, Lost> {
+        let settings = &self.settings;
+        let reach =
+            Reach::of(settings.base_url.as_deref(), settings.openapi.as_ref(), settings.private_addresses);
+        Sender::new(reach, &self.settings.headers, self.credentials.clone(), self.settings.has_oauth)
+            .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))
+    }
+
+    /// Returns why the document was not fetched.
+    fn lost(&self, unanswered: Unanswered) -> Lost {
+        match unanswered {
+            Unanswered::SignIn(needed) => Lost::SignIn(needed),
+            other => Lost::Failed(self.credentials.mask(&format!("its document cannot be read: {other}"))),
+        }
+    }
+}
+
+impl Connector for RestServer {
+    fn connect(&self, _: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>> {
+        async { self.connected().await.map_err(|lost| self.credentials.mask_lost(lost)) }.boxed()
+    }
+
+    fn sign_in_changed(&self) -> BoxFuture<'_, ()> {
+        self.credentials.changed().boxed()
+    }
+
+    fn stderr_tail(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn document(&self) -> Option<DocumentReport> {
+        self.report.lock().clone()
+    }
+}
+
+/// The place of a document as it may be shown.
+fn shown(document: &OpenApi) -> String {
+    match document {
+        OpenApi::File(path) => path.display().to_string(),
+        OpenApi::Url(url) => web::place(url),
+    }
+}
+
+/// A service, and what sends requests to it.
+struct Described {
+    service: Service,
+    /// The address in the configuration, or else that of the whole document.
+    base_url: Option<String>,
+    sender: Sender,
+}
+
+impl Described {
+    /// Returns the address of an operation, unless its document names one.
+    fn base_of(&self, settings: &RestSettings, operation: &Operation) -> Option<&str> {
+        let is_by_hand =
+            operation.definition["name"].as_str().is_some_and(|name| settings.endpoints.contains_key(name));
+        self.base_url.as_deref().filter(|_| settings.base_url.is_some() || is_by_hand)
+    }
+}
+
+/// A service whose document was read.
+struct RestLink {
+    server: RestServer,
+    described: ArcSwap<Described>,
+    /// The file of the document when it was last read, if it is a file.
+    seen: Mutex<Option<Stamp>>,
+}
+
+impl RestLink {
+    /// Returns the path of the document, if it is a file.
+    fn file(&self) -> Option<&std::path::Path> {
+        match &self.server.settings.openapi {
+            Some(OpenApi::File(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Reads the document again if its file has changed.
+    async fn refreshed(&self) -> Result<(), Lost> {
+        let Some(path) = self.file() else { return Ok(()) };
+        let stamp = Stamp::of(path);
+        if *self.seen.lock() == stamp {
+            return Ok(());
+        }
+        // A document that cannot be used is looked at again only when it has changed again.
+        *self.seen.lock() = stamp;
+        let (described, stamp) = self.server.described().await?;
+        *self.seen.lock() = stamp;
+        self.described.store(Arc::new(described));
+        Ok(())
+    }
+
+    async fn listed(&self) -> Result<Listing, Lost> {
+        self.refreshed().await.map_err(|lost| self.server.credentials.mask_lost(lost))?;
+        let described = self.described.load();
+        let service = &described.service;
+        let mut bytes = 0;
+        let tools: Vec<Arc<Value>> = service
+            .operations
+            .values()
+            .take(MAX_ENTRIES)
+            .map(|operation| operation.definition.clone())
+            .take_while(|definition| {
+                bytes += wire::size(definition);
+                bytes <= MAX_LIST
+            })
+            .collect();
+        if tools.len() < service.operations.len() {
+            let (server, listed, all) = (&self.server.name, tools.len(), service.operations.len());
+            tracing::warn!(%server, listed, all, "the list is longer than the limit and was cut; choose `operations`");
+        }
+        Ok(Listing { tools, about: service.about.clone(), ..Listing::default() })
+    }
+
+    async fn call(
+        &self,
+        tool: &str,
+        arguments: &Map<String, Value>,
+        control: &Control,
+    ) -> Result<Value, RequestError> {
+        let described = self.described.load_full();
+        let Some(operation) = described.service.operations.get(tool) else {
+            let why = format!("the service has no operation `{tool}` any more");
+            return Err(RequestError::Call(CallError::NotSent(why)));
+        };
+        let params = |why| RequestError::Call(CallError::Params(why));
+        let base = described.base_of(&self.server.settings, operation);
+        let request = operation.request(base, arguments).map_err(params)?;
+        // Params are no part of the host.
+        described.sender.reach.found(&request.url);
+        let mut again = operation.method.is_idempotent();
+        loop {
+            let failed = match self.attempt(&described, operation, &request, arguments, control).await {
+                Ok(result) => return Ok(result),
+                Err(failed) => failed,
+            };
+            let wait = match &failed {
+                RequestError::Call(CallError::Upstream { wait, .. }) => wait.unwrap_or_else(jittered),
+                _ => return Err(failed),
+            };
+            if !std::mem::take(&mut again) || wait > SHORT {
+                return Err(failed);
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Sends the request once.
+    async fn attempt(
+        &self,
+        described: &Described,
+        operation: &Operation,
+        request: &crate::rest::RestRequest,
+        arguments: &Map<String, Value>,
+        control: &Control,
+    ) -> Result<Value, RequestError> {
+        let reply = described.sender.send(request, true, &control.meta).await;
+        let reply = reply.map_err(|unanswered| unanswered.of_call(&operation.method))?;
+        let answer = Answer {
+            server: &self.server,
+            described,
+            operation,
+            arguments,
+            url: reply.url.clone(),
+            status: reply.status(),
+            headers: reply.headers().clone(),
+        };
+        answer.read(reply).await
+    }
+}
+
+/// The answer to every request that is not a call of a tool.
+fn tools_only() -> CallError {
+    CallError::Rpc(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "a REST service has tools only", None))
+}
+
+/// A short wait before a request is repeated, so that many do not come at once.
+fn jittered() -> Duration {
+    let waits = ExponentialBuilder::default().with_min_delay(Duration::from_millis(200)).with_jitter();
+    waits.build().next().unwrap_or_default()
+}
+
+impl Link for RestLink {
+    fn revision(&self) -> Revision {
+        let version = match &self.server.settings.openapi {
+            Some(_) => format!("OpenAPI {}", self.described.load().service.version),
+            None => "REST".into(),
+        };
+        Revision { version, era: None }
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {
+        self.listed().boxed()
+    }
+
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        async {
+            let Some(path) = self.file() else { return std::future::pending().await };
+            while Stamp::of(path) == *self.seen.lock() {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+        .boxed()
+    }
+
+    fn lost(&self) -> BoxFuture<'_, Lost> {
+        std::future::pending().boxed()
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    fn request<'a>(
+        &'a self,
+        request: LinkRequest,
+        _: Input,
+        control: &'a Control,
+    ) -> BoxFuture<'a, Result<Value, RequestError>> {
+        async move {
+            match request {
+                LinkRequest::CallTool { tool, arguments, .. } => self.call(&tool, &arguments, control).await,
+                LinkRequest::GetPrompt { .. }
+                | LinkRequest::ReadResource { .. }
+                | LinkRequest::Complete(_)
+                | LinkRequest::Task { .. } => Err(RequestError::Call(tools_only())),
+            }
+        }
+        .boxed()
+    }
+
+    fn follows_resources(&self) -> bool {
+        false
+    }
+
+    fn subscribe(&self, _: String) -> BoxFuture<'_, Result<(), CallError>> {
+        async { Err(tools_only()) }.boxed()
+    }
+
+    fn unsubscribe(&self, _: String) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
+    fn set_log_level(&self, _: LogLevel) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
+    fn close(&self, reason: String) -> BoxFuture<'_, String> {
+        async { reason }.boxed()
+    }
+}

@@ -1,0 +1,99 @@
+//! Reading the document of a REST service: a file, or an address.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+use reqwest::Url;
+use serde_json::Map;
+
+use super::{
+    super::link::Lost,
+    send::{Sender, Unanswered, is_same_host},
+};
+use crate::{
+    config::Globs,
+    rest::{MAX_DOCUMENT, RestRequest, Service},
+    wire::http::HttpFault,
+};
+
+/// The formats of documents.
+const FORMATS: HeaderValue =
+    HeaderValue::from_static("application/json, application/yaml, text/yaml, text/plain;q=0.9, */*;q=0.5");
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp(Option<SystemTime>, u64);
+
+impl Stamp {
+    /// The state of a file; none if it is not there.
+    pub fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Self(metadata.modified().ok(), metadata.len()))
+    }
+}
+
+/// Reads a document from a file.
+pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Service, Stamp), Lost> {
+    let path: PathBuf = path.into();
+    let read = tokio::task::spawn_blocking(move || {
+        let unread = |why: String| format!("its document {} cannot be read: {why}", path.display());
+        // The stamp is older than the text: a change in between is noticed.
+        let stamp = Stamp::of(&path);
+        let file = fs::File::open(&path).map_err(|error| unread(error.to_string()))?;
+        let stamp = stamp.ok_or_else(|| unread("it has just gone".into()))?;
+        let mut text = Vec::new();
+        let most = u64::try_from(MAX_DOCUMENT).unwrap_or(u64::MAX);
+        file.take(most + 1).read_to_end(&mut text).map_err(|error| unread(error.to_string()))?;
+        if text.len() > MAX_DOCUMENT {
+            return Err(unread(format!("it is longer than the limit of {MAX_DOCUMENT} bytes")));
+        }
+        let service = Service::read(&text, None, wanted.as_ref());
+        let unusable = |why| format!("its document {} cannot be used: {why}", path.display());
+        Ok((service.map_err(unusable)?, stamp))
+    });
+    let read = read.await.unwrap_or_else(|_| Err("its document could not be read: an internal error".into()));
+    read.map_err(Lost::Failed)
+}
+
+/// Reads a document from an address. Credentials go along only to the host of the service, as the configuration names it.
+pub(super) async fn fetch(
+    sender: &Sender,
+    url: &str,
+    base_url: Option<&str>,
+    wanted: Option<Globs>,
+) -> Result<Service, Unanswered> {
+    let headers = HeaderMap::from_iter([(header::ACCEPT, FORMATS)]);
+    let request = RestRequest { method: Method::GET, url: url.into(), headers, body: None };
+    let url = |text: &str| Url::parse(text).ok();
+    let is_home =
+        base_url.and_then(url).zip(url(&request.url)).is_some_and(|(home, to)| is_same_host(&home, &to));
+    let reply = sender.send(&request, is_home, &Map::new()).await?;
+    let from = reply.url.to_string();
+    if !reply.status().is_success() {
+        return Err(match reply.refused().await {
+            HttpFault::AuthRequired(challenge) if is_home => sender.refused(challenge, None).await,
+            HttpFault::AuthRequired(_) => unread(
+                "it is not open to all (HTTP 401), and credentials go only to the host of `base_url`: set `base_url` at \
+                 that host, or save the document as a file",
+            ),
+            fault => unread(fault.to_string()),
+        });
+    }
+    let text: Bytes = reply.body(MAX_DOCUMENT).await.map_err(|fault| unread(fault.to_string()))?;
+    let read = tokio::task::spawn_blocking(move || Service::read(&text, Some(&from), wanted.as_ref()));
+    match read.await {
+        Ok(Ok(service)) => Ok(service),
+        Ok(Err(why)) => Err(unread(why)),
+        Err(_) => Err(unread("an internal error")),
+    }
+}
+
+fn unread(why: impl Into<String>) -> Unanswered {
+    Unanswered::Failed { why: why.into(), is_sent: true }
+}

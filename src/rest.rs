@@ -1,0 +1,106 @@
+//! REST services as tools: the operations of an OpenAPI document, or endpoints written by hand, each with one input schema,
+//! and the request that a call makes. Without IO.
+
+mod document;
+mod endpoints;
+mod names;
+mod operations;
+mod plan;
+mod prose;
+mod request;
+mod schema;
+mod servers;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use document::Document;
+use plan::Plan;
+use serde_json::{Map, Value};
+
+use crate::config::{Endpoint, Globs};
+
+/// The largest document, in bytes.
+pub const MAX_DOCUMENT: usize = 32 << 20;
+/// The most operations of a service.
+pub const MAX_OPERATIONS: usize = 10_000;
+
+/// A REST service, as its document or the configuration describes it.
+#[derive(Debug, Default)]
+pub struct Service {
+    /// The version of OpenAPI that the document is written in.
+    pub version: String,
+    /// What the service is, in its own words.
+    pub about: String,
+    /// The address that paths are appended to, if the document names one: absolute, `http` or `https`.
+    pub base_url: Option<String>,
+    /// The ways to sign in that the document names, in words: `a key in the header "X-Api-Key"`.
+    pub sign_in: Vec<String>,
+    /// The operations, by name.
+    pub operations: BTreeMap<String, Operation>,
+    /// Operations that no tool was made of, each with the reason: `GET /files: ...`.
+    pub left_out: Vec<String>,
+}
+
+/// One operation of a service.
+#[derive(Debug)]
+pub struct Operation {
+    /// The tool definition: name, title, description, inputSchema, outputSchema, annotations, `_meta`.
+    pub definition: Arc<Value>,
+    /// The HTTP method.
+    pub method: http::Method,
+    plan: Plan,
+}
+
+/// A request to send.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RestRequest {
+    /// The HTTP method.
+    pub method: http::Method,
+    /// The whole address, with its query.
+    pub url: String,
+    /// Headers besides those of the configuration; checked. `Accept` is among them.
+    pub headers: http::HeaderMap,
+    /// The body with its `Content-Type`.
+    pub body: Option<(String, Vec<u8>)>,
+}
+
+impl Service {
+    /// Reads an OpenAPI document, 3.0 or 3.1, as JSON or YAML. `came_from` is the address it was read from, which relative
+    /// servers refer to. Only operations whose name matches `wanted` become tools; `None`: all.
+    ///
+    /// # Errors
+    ///
+    /// Why the document cannot be used, and what to do.
+    pub fn read(document: &[u8], came_from: Option<&str>, wanted: Option<&Globs>) -> Result<Self, String> {
+        operations::service(&Document::read(document)?, came_from, wanted)
+    }
+
+    /// A service of endpoints written by hand. One that cannot be used is left out, with the reason; the configuration refuses it
+    /// before, with its line.
+    pub fn by_hand(endpoints: &BTreeMap<String, Endpoint>) -> Self {
+        endpoints::service(endpoints)
+    }
+}
+
+impl Operation {
+    /// Whether the document names an address of the service for it.
+    pub fn has_address(&self) -> bool {
+        self.plan.base.is_some()
+    }
+
+    /// Makes the request of a call. `base_url` is absolute and goes before the addresses that the document names: for the
+    /// service, or for this operation. A query that it has is part of every request.
+    ///
+    /// # Errors
+    ///
+    /// Which param cannot be sent, and why.
+    pub fn request(
+        &self,
+        base_url: Option<&str>,
+        params: &Map<String, Value>,
+    ) -> Result<RestRequest, String> {
+        request::make(&self.plan, &self.method, base_url, params)
+    }
+}

@@ -1,0 +1,111 @@
+//! Names of tools and of their params.
+
+use std::collections::{HashMap, HashSet};
+
+use sha2::{Digest, Sha256};
+
+/// The longest name of a tool, in characters.
+const MAX_NAME: usize = 128;
+/// The longest name of a param. Models' interfaces take no longer one.
+const MAX_PARAM: usize = 64;
+
+/// An operation, as its name depends on it.
+pub(super) struct Called<'a> {
+    pub method: &'a str,
+    pub path: &'a str,
+    pub id: Option<&'a str>,
+}
+
+/// Returns a name for each operation, in order. Which name it is depends on neither the order nor on what else is wanted of
+/// the document: all operations that share a name get the same kind of suffix.
+pub(super) fn of_operations(all: &[Called]) -> Vec<String> {
+    let first = |called: &Called| own_id(called).map_or_else(|| of_path(called), str::to_string);
+    let mut names: Vec<String> = all.iter().map(first).collect();
+    separate(&mut names, all, |called| own_id(called).map(|_| of_path(called)));
+    separate(&mut names, all, |called| Some(digest(called)));
+    for (name, called) in names.iter_mut().zip(all) {
+        if name.chars().count() > MAX_NAME {
+            let kept: String = name.chars().take(MAX_NAME - 9).collect();
+            *name = format!("{kept}_{}", digest(called));
+        }
+    }
+    names
+}
+
+/// Adds a suffix to every name that several operations have.
+fn separate(names: &mut [String], all: &[Called], suffix: impl Fn(&Called) -> Option<String>) {
+    let mut count: HashMap<String, usize> = HashMap::new();
+    for name in names.iter() {
+        *count.entry(name.clone()).or_default() += 1;
+    }
+    for (name, called) in names.iter_mut().zip(all) {
+        if count[name.as_str()] > 1
+            && let Some(suffix) = suffix(called)
+        {
+            *name = format!("{name}_{suffix}");
+        }
+    }
+}
+
+fn own_id<'a>(called: &Called<'a>) -> Option<&'a str> {
+    called.id.map(str::trim).filter(|id| !id.is_empty() && !id.chars().any(char::is_control))
+}
+
+/// `get_users_id_posts`.
+fn of_path(called: &Called) -> String {
+    let mut name = called.method.to_lowercase();
+    for word in called.path.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
+        name.push('_');
+        name.push_str(word);
+    }
+    name
+}
+
+fn digest(called: &Called) -> String {
+    let digest = Sha256::digest(format!("{} {}", called.method, called.path));
+    nonet_base::text::hex(&digest[..4])
+}
+
+/// Returns the param of each name, in order: of characters that models' interfaces take, and unique. `places` are the prefixes
+/// of names that several have, such as `query`; none for what keeps its name.
+pub(super) fn of_params(all: &[(&str, Option<&str>)]) -> Vec<String> {
+    let plain: Vec<String> = all.iter().map(|(name, _)| param(name)).collect();
+    let mut count: HashMap<&str, usize> = HashMap::new();
+    for name in &plain {
+        *count.entry(name).or_default() += 1;
+    }
+    let mut taken: HashSet<String> = plain.iter().filter(|name| count[name.as_str()] == 1).cloned().collect();
+    let mut names = Vec::with_capacity(all.len());
+    for (name, (_, place)) in plain.iter().zip(all) {
+        if count[name.as_str()] == 1 {
+            names.push(name.clone());
+            continue;
+        }
+        let mut unique = place.map_or_else(|| name.clone(), |place| format!("{place}_{name}"));
+        while !taken.insert(unique.clone()) {
+            unique.push('_');
+        }
+        names.push(unique);
+    }
+    names
+}
+
+/// `filter[name]` is `filter_name`, and `$top` is `top`.
+fn param(name: &str) -> String {
+    let mut out = String::new();
+    for char in name.chars() {
+        match char {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '.' | '-' => out.push(char),
+            _ if out.is_empty() || out.ends_with('_') => {}
+            _ => out.push('_'),
+        }
+    }
+    if out != name {
+        out.truncate(out.trim_end_matches('_').len());
+    }
+    if out.is_empty() {
+        out.push_str("param");
+    }
+    out.truncate(MAX_PARAM);
+    out
+}
