@@ -5,12 +5,14 @@ macro_rules! say {
     ($($text:tt)*) => { $crate::cli::show::line(&format!($($text)*)) };
 }
 
+mod add;
 mod answers;
 mod args;
 mod ask;
 mod check;
 mod complete;
 mod connect;
+mod edit;
 mod eval;
 mod failure;
 mod forget;
@@ -28,6 +30,7 @@ mod show;
 mod signal;
 mod status;
 mod table;
+mod take_up;
 
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
@@ -150,6 +153,16 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             };
             hosts::import(source.as_deref(), config, replace, secrets, dry_run, json)
         }
+        Command::Add(args) => add::run(&args, config).await,
+        Command::Remove { server, dry_run, json } => {
+            edit::remove(&server, config, edit::EditStyle { dry_run, json }).await
+        }
+        Command::Enable { server, dry_run, json } => {
+            edit::enable(&server, true, config, edit::EditStyle { dry_run, json }).await
+        }
+        Command::Disable { server, dry_run, json } => {
+            edit::enable(&server, false, config, edit::EditStyle { dry_run, json }).await
+        }
         Command::Secret { action } => secret::run(&action, config),
         Command::Install { client, project, replace, dry_run } => {
             hosts::install(&client, config, profile.as_deref(), project, replace, dry_run)
@@ -245,9 +258,13 @@ fn has_profile(loaded: &Loaded, profile: Option<&str>) -> anyhow::Result<()> {
 
 /// Reads a configuration with this process's environment and this system's keyring.
 fn load(file: &Path) -> Result<Loaded, config::Unusable> {
+    load_sources(|sources| config::load(file, sources))
+}
+
+/// Reads with this process's environment and this system's keyring.
+fn load_sources<T>(read: impl FnOnce(Sources<'_>) -> T) -> T {
     let keyring = Keyring::system(keyring::UNATTENDED);
-    let sources = Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) };
-    config::load(file, sources)
+    read(Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) })
 }
 
 fn or_none(names: &[&str]) -> String {

@@ -158,7 +158,13 @@ pub fn parse(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Unusab
     parse_with(text, file, sources, &SecretsFile::default())
 }
 
-fn parse_with(text: &str, file: &Path, sources: Sources, secrets: &SecretsFile) -> Result<Loaded, Unusable> {
+/// The same with the variables of a `secrets.env`.
+pub fn parse_with(
+    text: &str,
+    file: &Path,
+    sources: Sources,
+    secrets: &SecretsFile,
+) -> Result<Loaded, Unusable> {
     let mut written = read::read(text, file, sources, secrets)?;
     let mut faults = std::mem::take(&mut written.faults);
     faults.extend(explain::check(&written));

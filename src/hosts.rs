@@ -1,8 +1,8 @@
 //! Hosts: the applications that MCP clients run in, and the files in which they keep their servers.
 //!
 //! [`import`] brings servers from such a file into servers.toml; [`install`] puts Nonet into a
-//! host's file, [`uninstall`] takes it out again. Each works out a [`Change`] first, to be shown
-//! or applied. This room knows files and text, the keyring that it is given, and `secrets.env`: it touches no
+//! host's file, [`uninstall`] takes it out again. [`add_server`], [`remove_server`] and [`enable_server`] edit single servers of
+//! servers.toml. Each works out a [`Change`] first, to be shown or applied. This room knows files and text, the keyring that it is given, and `secrets.env`: it touches no
 //! network, starts no process, and asks a [`Machine`] for everything that differs from one computer
 //! to the next.
 
@@ -19,6 +19,8 @@ mod parts;
 mod read;
 mod receipt;
 mod secrets;
+mod server_edits;
+mod server_text;
 mod servers;
 mod text;
 
@@ -33,6 +35,7 @@ pub use change::{Applied, Change};
 pub use import::{ImportOptions, ImportSource, import, usable};
 pub use imported::{Carried, Imported, SecretStore, Variable};
 pub use install::{Launch, Present, install, present, uninstall};
+pub use server_edits::{Removal, UnusedSecret, add_server, enable_server, remove_server};
 
 use crate::name;
 

@@ -8,7 +8,7 @@ use clap::{
     error::ErrorKind,
 };
 
-use super::{login, secret, setup};
+use super::{add, login, secret, setup};
 use crate::{
     downstream::process_guard,
     search::Rule,
@@ -21,6 +21,8 @@ Examples:
   nonet                                     serve MCP on stdin and stdout (clients run this)
   nonet serve --http 127.0.0.1:8931         serve MCP over HTTP at /mcp
   nonet check                               check the configuration and every server
+  nonet add memory -- npx -y @modelcontextprotocol/server-memory
+                                            add a server
   nonet setup                               move your clients' servers behind Nonet, step by step
   nonet import && nonet install claude-desktop --replace
                                             the same for one client
@@ -252,6 +254,42 @@ pub(super) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Add a server to servers.toml, once it has started
+    Add(add::AddArgs),
+    /// Remove a server from servers.toml
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// Name of the server in servers.toml
+        server: String,
+        /// Show the changes without writing them
+        #[arg(long)]
+        dry_run: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Enable a server of servers.toml
+    Enable {
+        /// Name of the server in servers.toml
+        server: String,
+        /// Show the changes without writing them
+        #[arg(long)]
+        dry_run: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Disable a server of servers.toml: its entry stays, and the server is not started
+    Disable {
+        /// Name of the server in servers.toml
+        server: String,
+        /// Show the changes without writing them
+        #[arg(long)]
+        dry_run: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Sign in to a server in a browser (OAuth)
     Login(login::LoginArgs),
     /// Sign out of a server: delete its tokens
@@ -322,6 +360,10 @@ impl Cli {
                     | Command::Status { json: true, .. }
                     | Command::Logs { json: true, .. }
                     | Command::Check { json: true, .. }
+                    | Command::Add(add::AddArgs { json: true, .. })
+                    | Command::Remove { json: true, .. }
+                    | Command::Enable { json: true, .. }
+                    | Command::Disable { json: true, .. }
             )
         )
     }
@@ -334,6 +376,10 @@ impl Cli {
             Some(
                 Command::Import { .. }
                     | Command::Uninstall { .. }
+                    | Command::Add(_)
+                    | Command::Remove { .. }
+                    | Command::Enable { .. }
+                    | Command::Disable { .. }
                     | Command::Login(_)
                     | Command::Logout { .. }
                     | Command::Secret { .. }

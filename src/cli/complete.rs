@@ -87,7 +87,9 @@ fn clients() -> Vec<CompletionCandidate> {
 
 fn servers() -> Vec<CompletionCandidate> {
     let Some(config) = known() else { return Vec::new() };
-    config.servers.keys().map(|name| CompletionCandidate::new(name.as_str())).collect()
+    // One with a fault can be removed or disabled.
+    let left_out = config.left_out.keys().map(CompletionCandidate::new);
+    config.servers.keys().map(|name| CompletionCandidate::new(name.as_str())).chain(left_out).collect()
 }
 
 fn categories() -> Vec<CompletionCandidate> {
@@ -159,6 +161,9 @@ mod tests {
         with(&["search"], "category");
         with(&["logs"], "server");
         with(&["login"], "server");
+        with(&["remove"], "server");
+        with(&["enable"], "server");
+        with(&["disable"], "server");
         with(&["call"], "profile");
     }
 

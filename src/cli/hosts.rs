@@ -66,6 +66,17 @@ pub(super) fn take_over(
     secrets: Secrets,
     machine: &Machine,
 ) -> anyhow::Result<(Imported, Option<Keyring>)> {
+    let work = |options: ImportOptions<'_>| hosts::import(source, target, options, machine);
+    with_secrets(secrets, replace, work, Imported::has_secrets)
+}
+
+/// Works out new servers, and the place of their secrets. A keyring is only asked where it is needed.
+pub(super) fn with_secrets(
+    secrets: Secrets,
+    replace: bool,
+    work: impl Fn(ImportOptions<'_>) -> Result<Imported, hosts::HostFault>,
+    has_secrets: fn(&Imported) -> bool,
+) -> anyhow::Result<(Imported, Option<Keyring>)> {
     let limit = if stdin().is_terminal() { keyring::ATTENDED } else { keyring::UNATTENDED };
     let keyring = Keyring::system(limit);
     let manner = match secrets {
@@ -73,12 +84,12 @@ pub(super) fn take_over(
         Secrets::Keyring => ImportOptions { replace, keyring: Some(&keyring), file: false },
         Secrets::Kept => ImportOptions { replace, keyring: None, file: true },
     };
-    let mut imported = hosts::import(source, target, manner, machine)?;
-    if secrets == Secrets::Kept && imported.has_secrets() {
+    let mut imported = work(manner)?;
+    if secrets == Secrets::Kept && has_secrets(&imported) {
         match hosts::usable(&keyring) {
             Ok(()) => {
                 let manner = ImportOptions { keyring: Some(&keyring), ..manner };
-                imported = hosts::import(source, target, manner, machine)?;
+                imported = work(manner)?;
                 return Ok((imported, Some(keyring)));
             }
             Err(keyring::Error::Missing(_)) => {}
@@ -170,6 +181,12 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
             say!("  {set}  ({}; for {})", variable.what, variable.servers.join(", "));
         }
     }
+    tell_secrets(imported, dry_run);
+    say!("");
+}
+
+/// Prints where the secrets of servers are.
+pub(super) fn tell_secrets(imported: &Imported, dry_run: bool) {
     let file = format!("In {}, readable only by you:", imported.secrets_file().display());
     for (store, title) in [(SecretStore::Keyring, "In the keyring:"), (SecretStore::File, &file)] {
         let kept: Vec<_> = imported.secrets.iter().filter(|kept| kept.store == store).collect();
@@ -183,7 +200,6 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
             say!("  {}  (for {}{there})", secret.name, secret.servers.join(", "));
         }
     }
-    say!("");
 }
 
 /// How hosts start Nonet with a configuration.

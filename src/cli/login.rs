@@ -127,6 +127,18 @@ async fn sign_in(
 
 /// Deletes the tokens of a server.
 pub(super) async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> {
+    let left_over = match (settings(config, server), store::folder()) {
+        (None, Some(state)) => Vault::in_state(&state).entries_of(server),
+        _ => Vec::new(),
+    };
+    if !left_over.is_empty() {
+        for entry in left_over {
+            let _lock = entry.lock().await?;
+            entry.remove()?;
+        }
+        say!("The sign-in of `{server}`, which is no longer in {}, is deleted here.", config.file.display());
+        return Ok(OK);
+    }
     let entry = remote(config, server)?.entry;
     // A gateway that is renewing the tokens must not restore them.
     let _lock = entry.lock().await?;

@@ -285,7 +285,7 @@ fn input(value: &Value) -> CstInputValue {
     }
 }
 
-fn toml_input(value: &Value) -> Toml {
+pub(super) fn toml_input(value: &Value) -> Toml {
     match value {
         // TOML has no null; nothing that is written here is one.
         Value::Null => Toml::from(""),

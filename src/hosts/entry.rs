@@ -1,5 +1,6 @@
 //! Reads one server from a host's entry. Settings without an equivalent in servers.toml are reported.
 
+mod own;
 mod reach;
 
 use std::{path::Path, time::Duration};
@@ -8,10 +9,11 @@ use serde_json::{Map, Value};
 
 use super::{
     Host, Machine, OWN_NAME, Os, Unit, listed,
-    parts::{TextPart, TextParts, TextReader},
+    parts::{TextPart, TextParts, TextReader, as_plain},
     shortened,
 };
 use crate::config::LONGEST_TIME;
+pub(super) use own::of_servers_toml;
 
 /// A server, with its texts taken apart.
 pub(super) struct HostServer {
@@ -24,6 +26,8 @@ pub(super) struct HostServer {
     pub start_timeout: Option<Duration>,
     /// A setting that Nonet cannot provide, as the reason to leave the server with the host.
     pub lost: Option<String>,
+    /// Other keys of servers.toml, as they are to be written.
+    pub more: Map<String, Value>,
 }
 
 pub(super) enum Reach {
@@ -35,6 +39,10 @@ pub(super) enum Reach {
     },
     /// `sse` says that the host speaks the old HTTP+SSE with it.
     Address { url: TextParts, headers: Vec<(String, TextParts)>, sse: bool },
+    /// A REST service, by its OpenAPI document.
+    Document { openapi: TextParts, base_url: Option<TextParts>, headers: Vec<(String, TextParts)> },
+    /// As the other keys say.
+    Other,
 }
 
 impl HostServer {
@@ -49,6 +57,19 @@ impl HostServer {
             Reach::Address { url, headers, .. } => std::iter::once(("url".into(), url))
                 .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
                 .collect(),
+            Reach::Document { openapi, base_url, headers } => std::iter::once(("openapi".into(), openapi))
+                .chain(base_url.iter().map(|text| ("base_url".into(), text)))
+                .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
+                .collect(),
+            Reach::Other => Vec::new(),
+        }
+    }
+
+    /// The program that is started, if it is known.
+    pub fn command(&self) -> Option<&str> {
+        match &self.transport {
+            Reach::Program { command, .. } => as_plain(command),
+            _ => None,
         }
     }
 }
@@ -203,6 +224,7 @@ impl<'a> EntryReader<'a> {
             timeout: self.timeout(),
             start_timeout: self.start_timeout(),
             lost: None,
+            more: Map::new(),
         };
         server.lost = self.tell_the_rest();
         HostEntry::Server(Box::new(server), self.notes)

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{
     Change, Host, HostFault, Machine, Os,
     find::find,
-    imported::{Done, ImportRow, Imported, SecretStore},
+    imported::{Done, ImportRow, Imported, KeptSecret, SecretStore, Variable},
     join::Joining,
     servers::ServersToml,
     text::{self, Text},
@@ -63,19 +63,13 @@ pub fn import(
     let before = text::bytes(servers_toml)?;
     let text = Text::new(before.as_deref(), servers_toml)?;
     let doc = ServersToml::new(text.plain(), servers_toml)?;
-    let path = secrets_file::beside(servers_toml);
-    let file = SecretsFile::read(&path).map_err(|source| {
-        let message = format!("cannot read the file: {source}");
-        HostFault::new(message, "Fix the file or move it away.".into()).within(&path).because(source)
-    })?;
+    let file = secrets_beside(servers_toml)?;
     let mut joining = Joining::new(doc, &found.entries, manner, &file, machine);
     let rows: Vec<_> = found.entries.iter().map(|found| joining.join(found)).collect();
     if let Some(error) = joining.names.trouble() {
         return Err(unusable(&error));
     }
-    let Joining { doc, mine, mut variables, mut secrets, .. } = joining;
-    secrets.sort_by(|a, b| a.name.cmp(&b.name));
-    variables.sort_by(|a, b| a.name.cmp(&b.name));
+    let Joining { doc, mine, variables, secrets, .. } = joining;
     let is_new = |row: &ImportRow| {
         matches!(row.done, Done::Added { .. } | Done::AddedAs { .. } | Done::Replaced { .. })
     };
@@ -96,11 +90,35 @@ pub fn import(
                 .into(),
         );
     }
+    Ok(assembled(variables, secrets, rows, notes, change, manner, file.clone()))
+}
+
+/// Puts a result together.
+pub(super) fn assembled(
+    mut variables: Vec<Variable>,
+    mut secrets: Vec<KeptSecret>,
+    rows: Vec<ImportRow>,
+    mut notes: Vec<String>,
+    change: Change,
+    options: ImportOptions,
+    file: SecretsFile,
+) -> Imported {
+    secrets.sort_by(|a, b| a.name.cmp(&b.name));
+    variables.sort_by(|a, b| a.name.cmp(&b.name));
     if secrets.iter().any(|kept| kept.store == SecretStore::File && !kept.there) && is_tracked(file.path()) {
         let note = "this folder is in a git repository: add `secrets.env` to its .gitignore";
         notes.push(format!("{}: {note}", file.path().display()));
     }
-    Ok(Imported { rows, variables, secrets, notes, change, keyring: manner.keyring.cloned(), file })
+    Imported { rows, variables, secrets, notes, change, keyring: options.keyring.cloned(), file }
+}
+
+/// The `secrets.env` of a servers.toml.
+pub(super) fn secrets_beside(servers_toml: &Path) -> Result<SecretsFile, HostFault> {
+    let path = secrets_file::beside(servers_toml);
+    SecretsFile::read(&path).map_err(|source| {
+        let message = format!("cannot read the file: {source}");
+        HostFault::new(message, "Fix the file or move it away.".into()).within(&path).because(source)
+    })
 }
 
 /// Whether a file in a git repository may be committed: no `.gitignore` above it names it.

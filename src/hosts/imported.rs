@@ -1,6 +1,7 @@
 //! The result of an import, before and after it is applied.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
 };
@@ -9,7 +10,7 @@ use serde::Serialize;
 
 use super::{Applied, Change, FileScope, Host, HostFault, Machine, import::unusable};
 use crate::{
-    config::Secret,
+    config::{self, Loaded, Secret, Sources, Unusable},
     keyring::{self, Keyring},
     secrets_file::SecretsFile,
 };
@@ -201,6 +202,24 @@ impl Imported {
             drop(self.file.restore());
         }
         kept.and(applied)
+    }
+
+    /// Reads the new servers.toml as it will be once this is applied.
+    pub fn preview(&self, sources: Sources) -> Result<Loaded, Unusable> {
+        let mut file = self.file.clone();
+        let mut stored = BTreeMap::new();
+        for KeptSecret { name, value, store, .. } in self.secrets.iter().filter(|kept| !kept.there) {
+            match store {
+                SecretStore::File => file.set(name, value.expose()),
+                SecretStore::Keyring => drop(stored.insert(name.as_str(), value.expose())),
+            }
+        }
+        let keyring = |name: &str| match stored.get(name) {
+            Some(value) => Ok((*value).to_string()),
+            None => (sources.keyring)(name),
+        };
+        let text = String::from_utf8_lossy(self.change.after.as_deref().unwrap_or_default());
+        config::parse_with(&text, &self.change.file, Sources { env: sources.env, keyring: &keyring }, &file)
     }
 
     /// Whether nothing would be written or stored.

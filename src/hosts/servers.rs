@@ -6,14 +6,14 @@ use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use super::{
     FileFormat, HostFault,
-    edit::{HostTable, add_toml},
+    edit::{HostTable, add_toml, toml_input},
     entry::{HostServer, Reach},
     names::{Meaning, Names, Reference},
     parts::{TextPart, TextParts, escaped, own},
     read,
 };
 
-const HEADER: &str = "\
+pub(super) const HEADER: &str = "\
 # The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` are environment variables or lines of `secrets.env` in
 # this folder; `${keyring:NAME}` is a secret in the keyring (`nonet secret set NAME`). `nonet check` reports every fault
 # with its line; `nonet schema` prints every key with its meaning.
@@ -82,9 +82,27 @@ impl ServersToml {
 
     /// Every variable and every secret that some text of the file names.
     pub fn references(&self) -> Vec<Reference> {
-        let mut found = Vec::new();
-        texts(&read::toml_value(self.document.as_item()), &mut |text| references(&own(text), &mut found));
-        found
+        every_reference(&read::toml_value(self.document.as_item()))
+    }
+
+    /// A server as a text: its tables, and the same as a value on one line.
+    pub fn block(&self, name: &str) -> Option<(String, String)> {
+        let server = self.servers()?.get(name)?.clone();
+        let mut table = server.clone().into_table().ok()?;
+        table.decor_mut().clear();
+        let mut inline = server.into_value().ok()?;
+        inline.decor_mut().clear();
+        let mut document = DocumentMut::new();
+        let mut servers = Table::new();
+        servers.set_implicit(true);
+        servers.insert(name, Item::Table(table));
+        document.insert(TABLE, Item::Table(servers));
+        Some((document.to_string(), inline.to_string()))
+    }
+
+    /// What the file says of a server.
+    pub fn value(&self, name: &str) -> Option<serde_json::Value> {
+        self.servers()?.get(name).map(read::toml_value)
     }
 
     /// Whether there is a server of that name.
@@ -156,7 +174,7 @@ impl ServersToml {
 }
 
 /// The keys of a server in the order of the repository's own servers.toml.
-fn items(newcomer: &Newcomer, names: &mut Names) -> Vec<(&'static str, Item)> {
+fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)> {
     let server = newcomer.server;
     let mut items = Vec::new();
     let mut text = |parts: &TextParts| written(parts, newcomer, names);
@@ -192,6 +210,17 @@ fn items(newcomer: &Newcomer, names: &mut Names) -> Vec<(&'static str, Item)> {
                 ));
             }
         }
+        Reach::Document { openapi, base_url, headers } => {
+            items.push(("openapi", value(text(openapi))));
+            if let Some(base_url) = base_url {
+                items.push(("base_url", value(text(base_url))));
+            }
+            if !headers.is_empty() {
+                let headers = headers.iter().map(|(name, value)| (name, text(value)));
+                items.push(("headers", table("headers", headers)));
+            }
+        }
+        Reach::Other => {}
     }
     if let Some(tools) = &server.allowed_tools {
         items.push(("allowed_tools", array("allowed_tools", tools.iter().map(|tool| glob(tool)))));
@@ -205,6 +234,7 @@ fn items(newcomer: &Newcomer, names: &mut Names) -> Vec<(&'static str, Item)> {
             items.push((key, value(humantime::format_duration(time).to_string())));
         }
     }
+    items.extend(server.more.iter().map(|(key, value)| (key.as_str(), item(key, value))));
     // Tables of their own come last, or what follows them would be theirs.
     items.sort_by_key(|(_, item)| item.is_table());
     items
@@ -234,6 +264,22 @@ fn table<'n>(key: &str, texts: impl Iterator<Item = (&'n String, String)>) -> It
     }
 }
 
+/// Any other value: a table of its own if it is too long for a line.
+fn item(key: &str, json: &serde_json::Value) -> Item {
+    let value = toml_input(json);
+    match json {
+        serde_json::Value::Object(members) if key.len() + 3 + value.to_string().len() > MAX_LINE => {
+            let mut items: Vec<_> =
+                members.iter().map(|(key, member)| (key.as_str(), item(key, member))).collect();
+            items.sort_by_key(|(_, item)| item.is_table());
+            let mut table: Table = items.into_iter().collect();
+            table.decor_mut().set_prefix("\n");
+            Item::Table(table)
+        }
+        _ => Item::Value(value),
+    }
+}
+
 /// Returns a pattern that matches only this tool's name.
 fn glob(tool: &str) -> String {
     let mut pattern = String::new();
@@ -255,6 +301,7 @@ fn written(parts: &TextParts, newcomer: &Newcomer, names: &mut Names) -> String 
             TextPart::Variable { name, default: Some(default) } => {
                 text.extend(["${", name, ":-", default, "}"])
             }
+            TextPart::Keyring(name) => text.push_str(&Reference::Keyring(name.clone()).to_string()),
             part => {
                 if let Some(held) = held(part, newcomer.file) {
                     text.push_str(&names.name(newcomer.name, held).to_string());
@@ -287,6 +334,13 @@ pub(super) fn references(parts: &[TextPart], found: &mut Vec<Reference>) {
             _ => {}
         }
     }
+}
+
+/// Every variable and every secret that some text of a value names.
+pub(super) fn every_reference(value: &serde_json::Value) -> Vec<Reference> {
+    let mut found = Vec::new();
+    texts(value, &mut |text| references(&own(text), &mut found));
+    found
 }
 
 fn texts(value: &serde_json::Value, found: &mut dyn FnMut(&str)) {
@@ -324,6 +378,12 @@ impl Comparison<'_> {
                     && self.table(there, "headers", headers)
                     && !there.contains_key("command")
             }
+            Reach::Document { openapi, base_url, headers } => {
+                self.text(there, "openapi", Some(openapi))
+                    && self.text(there, "base_url", base_url.as_ref())
+                    && self.table(there, "headers", headers)
+            }
+            Reach::Other => false,
         }
     }
 

@@ -45,6 +45,17 @@ impl Text {
         &self.plain
     }
 
+    /// The text with the line ends of the file.
+    pub fn written(&self) -> &str {
+        &self.written
+    }
+
+    /// The bytes to write when `written` has become `edited`.
+    pub fn spliced(&self, edited: &str) -> Vec<u8> {
+        let bom = if self.bom { BOM } else { "" };
+        [bom.as_bytes(), edited.as_bytes()].concat()
+    }
+
     /// The bytes to write when `plain` has become `edited`: lines that are still there keep their
     /// line ends, new ones get the usual one of the file.
     pub fn with(&self, edited: &str) -> Vec<u8> {
@@ -57,8 +68,7 @@ impl Text {
         } else {
             self.mixed(edited, if crlf > lf { "\r\n" } else { "\n" })
         };
-        let bom = if self.bom { BOM } else { "" };
-        [bom.as_bytes(), body.as_bytes()].concat()
+        self.spliced(&body)
     }
 
     fn mixed(&self, edited: &str, usual: &str) -> String {

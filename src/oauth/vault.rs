@@ -144,11 +144,26 @@ impl Vault {
 
     /// Returns the entry of a server. Another address is another server: no token goes there.
     pub fn entry(&self, server: &str, url: &str) -> VaultEntry {
-        let digest = hex(&Sha256::digest(url)[..8]);
+        self.entry_at(server, &hex(&Sha256::digest(url)[..8]))
+    }
+
+    fn entry_at(&self, server: &str, digest: &str) -> VaultEntry {
         VaultEntry {
             file: self.folder.join(format!("{server}-{digest}.json")),
             secret: format!("OAUTH_{}_{digest}", server.replace('-', "_")).to_uppercase(),
         }
+    }
+
+    /// Returns the stored sign-ins of every server that had this name.
+    pub fn entries_of(&self, server: &str) -> Vec<VaultEntry> {
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let entries = files.filter_map(|file| {
+            let name = file.file_name().into_string().ok()?;
+            let digest = name.strip_prefix(server)?.strip_prefix('-')?.strip_suffix(".json")?;
+            let is_digest = digest.len() == 16 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+            is_digest.then(|| self.entry_at(server, digest))
+        });
+        entries.collect()
     }
 }
 
@@ -332,6 +347,8 @@ mod tests {
         assert_eq!(read(&vault.entry("docs", "https://a/mcp")).as_deref(), Some("t0k3n"));
         assert_eq!(read(&vault.entry("docs", "https://b/mcp")), None);
         assert_eq!(read(&vault.entry("other", "https://a/mcp")), None);
+        let of = |server: &str| vault.entries_of(server).iter().map(read).collect::<Vec<_>>();
+        assert_eq!((of("docs"), of("doc")), (vec![Some("t0k3n".into())], vec![]));
         assert_eq!((entry.remove().ok(), entry.remove().ok(), read(&entry)), (Some(true), Some(false), None));
     }
 

@@ -16,6 +16,7 @@ mod setup;
 mod sign_in_service;
 mod web;
 
+mod adding;
 mod approving;
 mod apps;
 mod asking;

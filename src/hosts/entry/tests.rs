@@ -15,6 +15,7 @@ fn brief(server: &HostServer) -> String {
         Reach::Address { url, sse, .. } => {
             format!("{}{}", as_plain(url).unwrap_or("?"), if *sse { " sse" } else { "" })
         }
+        Reach::Document { .. } | Reach::Other => "not of a host".into(),
     }
 }
 

@@ -1,0 +1,446 @@
+//! `nonet add`: one more server in servers.toml, once it has started.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use clap::{ArgGroup, Args, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use super::{
+    FAILED, OK, UNUSABLE,
+    hosts::{self as commands},
+    load_sources,
+    local::LocalGateway,
+    show,
+    signal::stopped,
+    take_up::{self, TakenUp},
+};
+use crate::{
+    config::{self, Loaded},
+    downstream::{Remedy, State},
+    hosts::{self, Imported, Machine, SecretStore},
+    shell,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  nonet add memory -- npx -y @modelcontextprotocol/server-memory
+  nonet add docs https://example.com/mcp --header 'Authorization: Bearer ${DOCS_TOKEN}'
+  nonet add petstore --openapi https://petstore.example/openapi.json
+
+Values that look like secrets go into the keyring or secrets.env, not into servers.toml.";
+
+/// The server to add.
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("server").required(true).args(["url", "openapi", "command"]),
+    override_usage = "nonet add [OPTIONS] <NAME> <URL>\n       nonet add [OPTIONS] <NAME> --openapi <FILE>\n       \
+                      nonet add [OPTIONS] <NAME> -- <COMMAND>...",
+    after_help = EXAMPLES,
+)]
+pub(super) struct AddArgs {
+    /// Name for the server: a-z, 0-9 and single `-` or `_` between them
+    pub name: String,
+    /// Address of a server that is reached over HTTP
+    pub url: Option<String>,
+    /// Program to start and its arguments, after `--`
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+    /// OpenAPI document of a REST service: a file or an address
+    #[arg(long, value_name = "FILE")]
+    pub openapi: Option<String>,
+    /// Address of the REST service (default: the address in its document)
+    #[arg(long, value_name = "URL", requires = "openapi")]
+    pub base_url: Option<String>,
+    /// Variable for the program, as `NAME=value`; `${VAR}` stays a variable (repeatable)
+    #[arg(long, value_name = "NAME=VALUE", conflicts_with_all = ["url", "openapi"])]
+    pub env: Vec<String>,
+    /// Header for each request, as `Name: value`; `${VAR}` stays a variable (repeatable)
+    #[arg(long, value_name = "HEADER", conflicts_with = "command")]
+    pub header: Vec<String>,
+    /// Transport of the address: `sse` is the legacy transport, which `http` also detects
+    #[arg(long, conflicts_with_all = ["openapi", "command"])]
+    pub transport: Option<TransportKind>,
+    /// Word for search and for profiles (repeatable)
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// Purpose of the server in a few words; helps search
+    #[arg(long, value_name = "TEXT")]
+    pub description: Option<String>,
+    /// Add the server without starting it first
+    #[arg(long)]
+    pub no_check: bool,
+    /// Start the server and show the changes, without writing them
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How an address is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum TransportKind {
+    Http,
+    Sse,
+}
+
+/// How a server did when it was started.
+#[derive(Debug, PartialEq, Eq)]
+enum Started {
+    /// It has listed this many tools.
+    Ready(usize),
+    /// It answers, and wants a sign-in.
+    SignIn(Option<String>),
+    /// It does not work: what it said.
+    Failed(String),
+    /// The configuration would leave it out: why, and what to do.
+    LeftOut(String),
+}
+
+/// Adds a server. Exit code 1: the server does not start, and nothing was written.
+pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result<u8> {
+    let machine = Machine::this()?;
+    let file = match config::find(config) {
+        Ok(file) => std::path::absolute(&file).unwrap_or(file),
+        // Where `import` creates it too.
+        Err(_) => commands::target(config)?,
+    };
+    let mut notes = Vec::new();
+    let entry = entry(args, &machine.current, &mut notes)?;
+    let work =
+        |options: hosts::ImportOptions<'_>| hosts::add_server(&file, &args.name, &entry, options, &machine);
+    let (added, _) =
+        commands::with_secrets(commands::Secrets::Kept, false, work, |added| !added.secrets.is_empty())?;
+    let started = match args.no_check {
+        true => None,
+        false => {
+            let loaded = match load_sources(|sources| added.preview(sources)) {
+                Ok(loaded) => loaded,
+                Err(unusable) => {
+                    show::refuse(
+                        crate::fault::Code::InvalidParams,
+                        show::causes(&unusable.into()),
+                        args.json,
+                    );
+                    return Ok(UNUSABLE);
+                }
+            };
+            match start(loaded, &args.name).await {
+                Ok(started) => Some(started),
+                Err(code) => return Ok(code),
+            }
+        }
+    };
+    let failed = matches!(started, Some(Started::Failed(_) | Started::LeftOut(_)));
+    let applied = if args.dry_run || failed { None } else { Some(added.apply()?) };
+    let report = Report { args, file: &file, added: &added, started, notes };
+    let Some(applied) = applied else {
+        report.tell_unwritten()?;
+        return Ok(if failed { FAILED } else { OK });
+    };
+    if !args.json {
+        report.tell_start();
+        commands::finish(&added.change, Some(applied));
+        report.tell_needs();
+    }
+    let taken_up = take_up::wait(&file, &args.name, take_up::Wanted::Present).await;
+    match args.json {
+        true => say!("{}", serde_json::to_string_pretty(&report.json(Some(&taken_up)))?),
+        false => taken_up.tell(&args.name, &file),
+    }
+    Ok(taken_up.code())
+}
+
+/// The entry for servers.toml, with relative paths of this folder made absolute.
+fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Result<Map<String, Value>> {
+    let mut entry = Map::new();
+    let mut set = |key: &str, value: Value| drop(entry.insert(key.into(), value));
+    if let Some(description) = &args.description {
+        set("description", json!(description));
+    }
+    if let Some(url) = &args.url {
+        // A password may be in the address, so no more of it is shown than a word.
+        let is_address = url.starts_with("http://") || url.starts_with("https://") || url.starts_with("${");
+        anyhow::ensure!(
+            is_address || url.contains("://"),
+            "`{}` is not an address. Write a command after `--`: `nonet add {} -- {} ...`",
+            crate::text::clip(url, 60),
+            shell::word(&args.name),
+            shell::word(&crate::text::clip(url, 60))
+        );
+        set("url", json!(url));
+    }
+    if let Some(kind) = args.transport {
+        set("transport", json!(if kind == TransportKind::Sse { "sse" } else { "http" }));
+    }
+    if let Some(document) = &args.openapi {
+        set("openapi", json!(absolute(document, folder)));
+    }
+    if let Some(base_url) = &args.base_url {
+        set("base_url", json!(base_url));
+    }
+    if let Some((command, arguments)) = args.command.split_first() {
+        let is_path = command.contains(['/', '\\']);
+        set("command", json!(if is_path { absolute(command, folder) } else { command.clone() }));
+        if !arguments.is_empty() {
+            set("args", json!(arguments));
+        }
+        // The gateway that starts the server may run in another folder.
+        if let Some(path) = arguments.iter().find(|argument| is_relative_path(argument, folder)) {
+            set("cwd", json!(literal(&folder.display().to_string())));
+            notes.push(format!("`cwd` is this folder, because `{path}` is a path in it."));
+        }
+    }
+    let env = pairs("--env", "NAME=value", '=', &args.env, str::eq)?;
+    if !env.is_empty() {
+        set("env", Value::Object(env));
+    }
+    let headers = pairs("--header", "Name: value", ':', &args.header, str::eq_ignore_ascii_case)?;
+    if !headers.is_empty() {
+        set("headers", Value::Object(headers));
+    }
+    if !args.tags.is_empty() {
+        set("tags", json!(args.tags));
+    }
+    Ok(entry)
+}
+
+/// Reads names and values. The values may be secrets, so no message contains them.
+fn pairs(
+    option: &str,
+    form: &str,
+    separator: char,
+    given: &[String],
+    same: fn(&str, &str) -> bool,
+) -> anyhow::Result<Map<String, Value>> {
+    let mut pairs = Map::new();
+    for given in given {
+        let (name, value) = given
+            .split_once(separator)
+            .filter(|(name, _)| !name.trim().is_empty())
+            .ok_or_else(|| anyhow::anyhow!("`{option}` needs `{form}`"))?;
+        let (name, value) = match separator {
+            ':' => (name.trim(), value.trim()),
+            _ => (name, value),
+        };
+        anyhow::ensure!(!pairs.keys().any(|known| same(known, name)), "`{option} {name}` is given twice");
+        pairs.insert(name.into(), value.into());
+    }
+    Ok(pairs)
+}
+
+/// A path as it is found from every folder. Addresses, `~` and variables stay.
+fn absolute(path: &str, folder: &Path) -> String {
+    if path.contains("://") || path.starts_with(['~', '$']) || Path::new(path).is_absolute() {
+        return path.into();
+    }
+    let joined = folder.join(path.strip_prefix("./").unwrap_or(path));
+    literal(&joined.display().to_string())
+}
+
+fn is_relative_path(argument: &str, folder: &Path) -> bool {
+    !argument.is_empty()
+        && !argument.starts_with(['-', '$', '~'])
+        && Path::new(argument).is_relative()
+        && folder.join(argument).exists()
+}
+
+/// A text in which servers.toml finds no variable.
+fn literal(text: &str) -> String {
+    text.replace("${", "$${")
+}
+
+/// Starts one server of a configuration. The exit code if the user interrupts it.
+async fn start(loaded: Loaded, name: &str) -> Result<Started, u8> {
+    if let Some(left_out) = loaded.config.left_out.get(name) {
+        let faults = left_out.faults.iter().map(|fault| format!("{}. {}", fault.message, fault.remedy));
+        return Ok(Started::LeftOut(faults.collect::<Vec<_>>().join(" ")));
+    }
+    let gateway = super::gateway(loaded, false);
+    gateway.ends_with_client();
+    let here = LocalGateway { gateway: &gateway, seen: gateway.last_seen() };
+    let server: Arc<str> = name.into();
+    let started = tokio::select! {
+        () = here.connect(std::slice::from_ref(&server)) => Ok(()),
+        code = stopped() => Err(code),
+    };
+    let state = gateway.connections().get(name).map(|connection| connection.state());
+    let started = started.map(|()| match state {
+        Some(State::Ready { .. }) => {
+            let snapshot = gateway.snapshot();
+            Started::Ready(snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len()))
+        }
+        Some(State::AuthRequired { remedy: Remedy::Login(login), .. }) => Started::SignIn(Some(login)),
+        Some(State::AuthRequired { error, .. } | State::Down { error, .. }) => Started::Failed(error),
+        Some(State::Starting) => Started::Failed("it did not start in time".into()),
+        Some(State::Stopped) | None => Started::Failed("it was not started".into()),
+    });
+    tokio::select! {
+        () = gateway.stop() => started,
+        code = stopped() => Err(code),
+    }
+}
+
+/// What is told of an addition.
+struct Report<'a> {
+    args: &'a AddArgs,
+    file: &'a PathBuf,
+    added: &'a Imported,
+    /// None if the server was not started.
+    started: Option<Started>,
+    notes: Vec<String>,
+}
+
+impl Report<'_> {
+    fn tell_start(&self) {
+        let name = &self.args.name;
+        match &self.started {
+            Some(Started::Ready(tools)) => {
+                say!("`{name}` starts and has {}.", show::count(*tools as u64, "tool"))
+            }
+            Some(Started::SignIn(login)) => {
+                let run = login.as_ref().map(|login| format!(": run `{login}`")).unwrap_or_default();
+                say!("`{name}` answers and needs a sign-in{run}");
+            }
+            Some(Started::Failed(error)) => {
+                show::complain(format_args!("`{name}` does not start: {}", show::failure(error, true)));
+            }
+            Some(Started::LeftOut(why)) => {
+                show::complain(format_args!("`{name}` cannot start: {why}"));
+            }
+            None => say!("`{name}` was not started (--no-check)."),
+        }
+    }
+
+    /// Tells of an addition that was not written.
+    fn tell_unwritten(&self) -> anyhow::Result<()> {
+        if self.args.json {
+            say!("{}", serde_json::to_string_pretty(&self.json(None))?);
+            return Ok(());
+        }
+        self.tell_start();
+        if self.args.dry_run {
+            commands::finish(&self.added.change, None);
+            self.tell_needs();
+        } else {
+            eprintln!("Nothing was written; `--no-check` adds the server without starting it.");
+        }
+        Ok(())
+    }
+
+    fn tell_needs(&self) {
+        commands::tell_secrets(self.added, self.args.dry_run);
+        let of_row = self.added.rows.iter().flat_map(|row| &row.notes);
+        self.notes.iter().chain(of_row).chain(&self.added.notes).for_each(|note| say!("{note}"));
+        for variable in self.added.variables.iter().filter(|variable| !variable.set) {
+            let set = shell::nonet(&format!("secret set {} --file", variable.name), self.file);
+            say!("`{}` is left out until `{}` is set: `{set}`", self.args.name, variable.name);
+        }
+    }
+
+    fn json(&self, taken_up: Option<&TakenUp>) -> Value {
+        let variables = self.added.variables.iter();
+        let variables: Vec<Value> =
+            variables.map(|variable| json!({ "name": variable.name, "set": variable.set })).collect();
+        let mut answer = json!({
+            "server": self.args.name,
+            "file": self.file,
+            "written": taken_up.is_some(),
+            "secrets": self.added.secrets,
+            "variables": variables,
+        });
+        match &self.started {
+            Some(Started::Ready(tools)) => {
+                answer["state"] = json!("ready");
+                answer["tools"] = json!(tools);
+            }
+            Some(Started::SignIn(login)) => {
+                answer["state"] = json!("auth_required");
+                answer["login"] = json!(login);
+            }
+            Some(Started::Failed(error)) => {
+                answer["state"] = json!("down");
+                answer["last_error"] = json!(error);
+            }
+            Some(Started::LeftOut(why)) => {
+                answer["state"] = json!("needs_config");
+                answer["last_error"] = json!(why);
+            }
+            None => {}
+        }
+        if self.added.secrets.iter().any(|kept| kept.store == SecretStore::File) {
+            answer["secrets_file"] = json!(self.added.secrets_file());
+        }
+        if self.args.dry_run {
+            answer["dry_run"] = json!(true);
+            answer["diff"] = json!(self.added.change.diff());
+        }
+        if let Some(taken_up) = taken_up {
+            answer["gateway"] = taken_up.json();
+        }
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(words: &[&str]) -> AddArgs {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: AddArgs,
+        }
+        Line::parse_from([&["add"], words].concat()).args
+    }
+
+    #[test]
+    fn what_is_typed_is_an_entry_of_servers_toml() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("server.js"), "").unwrap();
+        let here = folder.path().display().to_string();
+        let check = |words: &[&str], expected: Value| {
+            let entry = entry(&args(words), folder.path(), &mut Vec::new()).unwrap();
+            assert_eq!(json!(entry), expected, "{words:?}");
+        };
+        check(&["a", "--", "npx", "-y", "a"], json!({ "command": "npx", "args": ["-y", "a"] }));
+        check(&["a", "--", "./run"], json!({ "command": format!("{here}/run") }));
+        check(
+            &["a", "--env", "A=b=c", "--env", "E=", "--", "node", "server.js"],
+            json!({ "command": "node", "args": ["server.js"], "cwd": here, "env": { "A": "b=c", "E": "" } }),
+        );
+        check(
+            &["a", "https://a.example/mcp", "--header", "A:  b: c ", "--tag", "t", "--transport", "sse"],
+            json!({ "url": "https://a.example/mcp", "transport": "sse", "headers": { "A": "b: c" }, "tags": ["t"] }),
+        );
+        check(
+            &["a", "--openapi", "api.json", "--base-url", "https://a.example", "--description", "A"],
+            json!({ "description": "A", "openapi": format!("{here}/api.json"), "base_url": "https://a.example" }),
+        );
+        check(
+            &["a", "--openapi", "https://a.example/api.json"],
+            json!({ "openapi": "https://a.example/api.json" }),
+        );
+    }
+
+    #[test]
+    fn no_message_holds_a_value() {
+        let check = |words: &[&str], expected: &str| {
+            let error = entry(&args(words), Path::new("/"), &mut Vec::new()).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        };
+        check(&["a", "--env", "s3cret", "--", "x"], "`--env` needs `NAME=value`");
+        check(&["a", "--env", "A=s3cret", "--env", "A=b", "--", "x"], "`--env A` is given twice");
+        check(&["a", "--header", "s3cret", "https://a"], "`--header` needs `Name: value`");
+        check(
+            &["a", "--header", "A: s3cret", "--header", "a: b", "https://a"],
+            "`--header a` is given twice",
+        );
+        check(&["a", "npx"], "`npx` is not an address. Write a command after `--`: `nonet add a -- npx ...`");
+    }
+}

@@ -1,0 +1,138 @@
+//! What the running gateway makes of a changed servers.toml: it reads the file by itself, and is asked here whether it has.
+
+use std::{path::Path, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    FAILED, OK,
+    ask::{self, Other},
+    show,
+    signal::stopped,
+};
+use crate::{gateway::inquiry::Inquiry, shell};
+
+/// How long the gateway may take to read the file.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+/// How long a new server may take to start, beyond that.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// The interval between questions.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// What the gateway is to show of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// It is there, and its start is over.
+    Present,
+    /// It is gone.
+    Absent,
+}
+
+/// What was seen of the running gateway.
+#[derive(Debug)]
+pub(super) enum TakenUp {
+    /// No gateway answers for this file.
+    NotRunning,
+    /// It runs, and does not show the change.
+    Unseen,
+    /// The user has interrupted the wait.
+    Stopped(u8),
+    /// It has the server, in this state.
+    Present(Value),
+    /// It no longer has the server.
+    Absent,
+}
+
+/// Waits until the running gateway has taken up a change of a server.
+pub(super) async fn wait(file: &Path, server: &str, wanted: Wanted) -> TakenUp {
+    tokio::select! {
+        taken_up = watch(file, server, wanted) => taken_up,
+        code = stopped() => TakenUp::Stopped(code),
+    }
+}
+
+async fn watch(file: &Path, server: &str, wanted: Wanted) -> TakenUp {
+    let began = Instant::now();
+    loop {
+        let Some(running) = ask::running(file, None).await else { return TakenUp::NotRunning };
+        let status = match ask::inquire(running, &Inquiry::Status).await {
+            Ok(Ok(status)) => status,
+            Ok(Err(_)) | Err(Other::Unanswered(_)) => return TakenUp::Unseen,
+            Err(Other::Stopped(code)) => return TakenUp::Stopped(code),
+        };
+        let servers = status["servers"].as_array().into_iter().flatten();
+        let seen = servers.into_iter().find(|known| known["name"] == server).cloned();
+        let elapsed = began.elapsed();
+        match (wanted, seen) {
+            (Wanted::Absent, None) => return TakenUp::Absent,
+            (Wanted::Present, Some(seen)) => {
+                let is_starting = seen["state"] == "starting" || seen["state"] == "stopped";
+                if !is_starting || elapsed > READ_LIMIT + START_LIMIT {
+                    return TakenUp::Present(seen);
+                }
+            }
+            _ if elapsed > READ_LIMIT => return TakenUp::Unseen,
+            _ => {}
+        }
+        sleep(EVERY).await;
+    }
+}
+
+impl TakenUp {
+    /// The exit code: a server that fails in the gateway is a failure.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Stopped(code) => *code,
+            Self::Present(server)
+                if ["down", "needs_config"].iter().any(|state| server["state"] == *state) =>
+            {
+                FAILED
+            }
+            _ => OK,
+        }
+    }
+
+    pub fn tell(&self, server: &str, file: &Path) {
+        match self {
+            Self::NotRunning => say!(
+                "No shared gateway is running. A gateway that a client started applies the change by itself."
+            ),
+            Self::Unseen => show::complain(format_args!(
+                "the running gateway does not show the change yet; `{}` reports why",
+                shell::nonet("logs", file)
+            )),
+            Self::Stopped(_) => {}
+            Self::Absent => say!("The running gateway no longer has `{server}`."),
+            Self::Present(status) => {
+                let (state, error) = (show::field(status, "state"), show::field(status, "last_error"));
+                match state {
+                    "ready" => {
+                        let tools = show::count(status["tools"].as_u64().unwrap_or(0), "tool");
+                        say!("The running gateway has `{server}`: ready, {tools}.");
+                    }
+                    "auth_required" => {
+                        say!("The running gateway has `{server}`, which waits for the sign-in.")
+                    }
+                    "starting" => say!("The running gateway has `{server}` and is still starting it."),
+                    "needs_config" => {
+                        show::complain(format_args!("the running gateway leaves `{server}` out: {error}"));
+                    }
+                    _ => show::complain(format_args!(
+                        "`{server}` does not start in the running gateway: {}",
+                        show::failure(error, false)
+                    )),
+                }
+            }
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        match self {
+            Self::NotRunning => json!({ "running": false }),
+            Self::Unseen | Self::Stopped(_) => json!({ "running": true, "taken_up": false }),
+            Self::Absent => json!({ "running": true, "taken_up": true }),
+            Self::Present(server) => json!({ "running": true, "taken_up": true, "server": server }),
+        }
+    }
+}
