@@ -121,7 +121,10 @@ pub struct Tool {
     pub aliases: Vec<String>,
     /// Tags of its server and its own.
     pub tags: Vec<String>,
-    /// Words for search that a REST service's document has for it. Profiles do not choose by them.
+    /// The session that its server belongs to, if it does.
+    pub session: Option<u64>,
+    /// Words for search that a REST service's document has for it, and the tags of a session's server. Profiles do not choose
+    /// by them.
     pub search_tags: Vec<String>,
     /// Params of calls to copy, from the configuration; all of them fit.
     pub examples: Vec<Map<String, Value>>,
@@ -279,6 +282,8 @@ pub struct ServerEntry {
     pub tools: Vec<Arc<str>>,
     /// How many of its tools the configuration keeps out.
     pub kept_out: usize,
+    /// The session that it belongs to, if it does.
+    pub session: Option<u64>,
     /// Its prompts, resources and the rest, verbatim.
     pub listing: Arc<Listing>,
 }
@@ -357,6 +362,7 @@ impl Part {
             description: about.unwrap_or_else(|| prose::plain(&source.listing.about, ABOUT)),
             verbatim: settings.is_some_and(|s| s.expose == Expose::Verbatim),
             listing: source.listing.clone(),
+            session: settings.and_then(|s| s.session),
             ..ServerEntry::default()
         };
         let entry = Arc::new(entry.with_tools(&tools));
@@ -475,6 +481,7 @@ impl Catalog {
             parts.iter().map(|(server, Part { source: Source { listing, .. }, entry, .. })| ServerOffer {
                 server,
                 verbatim: entry.verbatim,
+                is_private: entry.session.is_some(),
                 prompts: &listing.prompts,
                 resources: &listing.resources,
                 templates: &listing.templates,
@@ -484,6 +491,7 @@ impl Catalog {
             let (a, b) = (&one.source, &other.source);
             a.server == b.server
                 && one.entry.verbatim == other.entry.verbatim
+                && one.entry.session.is_some() == other.entry.session.is_some()
                 && (Arc::ptr_eq(&a.listing, &b.listing) || a.listing.offers_the_same(&b.listing))
         };
         let is_same = self.parts.len() == parts.len() && self.parts.values().zip(parts.values()).all(same);
@@ -631,7 +639,8 @@ impl Catalog {
         fault.next("get_tool", json!({ "names": names })).suggest(candidates)
     }
 
-    fn unknown(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Fault {
+    /// The fault of a name that no tool has which is `seen`, with the nearest names.
+    pub fn unknown(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Fault {
         let given = given.trim();
         let given = name::without_client_prefix(given).unwrap_or(given);
         let tools = self.tools.values().filter(|tool| seen(tool));

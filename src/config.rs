@@ -15,6 +15,7 @@ mod explain;
 mod fault;
 mod groups;
 mod left_out;
+mod one_server;
 mod paths;
 mod read;
 mod rest;
@@ -41,9 +42,12 @@ pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};
 pub use groups::{Category, GatewaySettings, Outlet, PolicyRule, Profile, Risk, ToolInjection};
 pub use left_out::LeftOut;
+pub use one_server::{OneServer, server_of};
 pub use rest::{OpenApi, RestSettings};
 pub use schema::schema;
-pub use servers::{Expose, Grant, OAuth, Policy, ServerScope, ServerSettings, ToolOverride, Transport};
+pub use servers::{
+    Expose, Grant, OAuth, Policy, ServerScope, ServerSettings, SetupCall, ToolOverride, Transport,
+};
 pub use values::{BearerToken, Globs, Priorities, Secret};
 
 use crate::{

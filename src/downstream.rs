@@ -27,6 +27,7 @@ mod refusal;
 mod requests;
 mod rest;
 mod server_requests;
+mod setup;
 mod stdio;
 mod subscriptions;
 mod supervise;
@@ -34,7 +35,10 @@ mod tap;
 mod tasks;
 
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -254,6 +258,10 @@ pub enum Update {
     Listed {
         /// The server.
         server: Arc<str>,
+        /// The number of the connection.
+        connection: u64,
+        /// The session that the server belongs to, if it does.
+        session: Option<u64>,
         /// The new list; absent if it could not be read again.
         listing: Option<Listing>,
         /// Receives a signal once the list is in the catalogue.
@@ -296,6 +304,8 @@ pub struct ConnectionContext {
 pub struct Connection {
     /// The server's name.
     pub name: Arc<str>,
+    /// Its number in this process, from 1.
+    pub id: u64,
     /// The server's settings. Those that decide how the server is reached never change.
     settings: ArcSwap<ServerSettings>,
     /// Held by one call at a time, where calls must not overlap.
@@ -355,8 +365,10 @@ impl Connection {
         calls: Arc<OpenCalls>,
         subscriptions: Arc<Subscriptions>,
     ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             name,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             one_at_a_time: tokio::sync::Mutex::default(),
             slots: Semaphore::new(settings.concurrency()),
             settings: ArcSwap::from_pointee(settings),
@@ -383,7 +395,9 @@ impl Connection {
     /// Returns whether a server with these settings is reached in the same way, so that it needs no new connection.
     pub fn is_reached_by(&self, other: &ServerSettings) -> bool {
         let own = self.settings();
-        own.transport == other.transport && own.concurrency() == other.concurrency()
+        own.transport == other.transport
+            && own.concurrency() == other.concurrency()
+            && own.setup == other.setup
     }
 
     /// Returns the token that is cancelled when the server is no longer wanted.

@@ -31,6 +31,7 @@ mod publisher;
 mod questions;
 mod reload;
 pub mod run;
+mod runtime_servers;
 mod scheduling;
 mod servers;
 pub mod session;

@@ -56,9 +56,12 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     if profile.deny.matches(&tool.full) {
         return Some("deny");
     }
-    // Nonet's own tools, skills and apps are open to every profile; the tools they reach are checked at the call.
+    // Nonet's own tools, skills and apps are open to every profile; the tools they reach are checked at the call. Own tools
+    // that can do harm by themselves obey `max_risk`.
     if !tool.is_of_server() {
-        return None;
+        let is_harmful = tool.risk == Risk::High && &*tool.server == crate::catalog::GATEWAY;
+        let is_beyond = is_harmful && profile.max_risk.is_some_and(|most| most < Risk::High);
+        return is_beyond.then_some("max_risk");
     }
     if profile.only.as_ref().is_some_and(|only| !only.matches(&tool.full)) {
         return Some("only");

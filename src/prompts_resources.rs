@@ -38,6 +38,8 @@ pub struct ServerOffer<'a> {
     pub server: &'a Arc<str>,
     /// Whether the server is exposed under its own names.
     pub verbatim: bool,
+    /// Whether one session alone has it. Its URIs then name it, so that they do not change those of others.
+    pub is_private: bool,
     /// Its prompts.
     pub prompts: &'a [Value],
     /// Its resources.
@@ -83,7 +85,7 @@ impl PromptsResources {
             Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
         passed.name_prompts(offers.clone());
         let mut uses: HashMap<&str, usize> = HashMap::new();
-        for offer in offers.clone() {
+        for offer in offers.clone().filter(|offer| !offer.is_private) {
             for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
                 *uses.entry(uri).or_default() += 1;
             }
@@ -92,7 +94,7 @@ impl PromptsResources {
         verbatim.sort_by_key(|offer| offer.server);
         for offer in verbatim {
             for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
-                if uses[uri] > 1 {
+                if uses.get(uri).is_some_and(|uses| *uses > 1) {
                     passed.keepers.entry(uri.into()).or_insert_with(|| offer.server.clone());
                 }
             }
@@ -109,7 +111,8 @@ impl PromptsResources {
                         continue;
                     }
                     let mut shown = definition.clone();
-                    if uses[own] > 1 && passed.keepers.get(own) != Some(offer.server) {
+                    let is_shared = uses.get(own).is_some_and(|uses| *uses > 1);
+                    if offer.is_private || is_shared && passed.keepers.get(own) != Some(offer.server) {
                         shown[key] = json!(named_uri(offer.server, own));
                     }
                     of.push(OfferedItem { server: offer.server.clone(), own: own.into(), shown });
@@ -298,6 +301,7 @@ mod tests {
                 ServerOffer {
                     server: &docs,
                     verbatim: false,
+                    is_private: false,
                     prompts: &prompts,
                     resources: &own,
                     templates: &[],
@@ -305,6 +309,7 @@ mod tests {
                 ServerOffer {
                     server: &web,
                     verbatim: false,
+                    is_private: false,
                     prompts: &[],
                     resources: &other,
                     templates: &templates,
@@ -312,6 +317,28 @@ mod tests {
             ]
             .into_iter(),
         )
+    }
+
+    #[test]
+    fn a_private_server_changes_no_uri_of_another() {
+        let (docs, own): (Arc<str>, Arc<str>) = ("docs".into(), "own".into());
+        let shared = [json!({ "uri": "shared://x" })];
+        let offer = |server, is_private| ServerOffer {
+            server,
+            verbatim: false,
+            is_private,
+            prompts: &[],
+            resources: &shared,
+            templates: &[],
+        };
+        let passed = PromptsResources::new([offer(&docs, false), offer(&own, true)].into_iter());
+        let uris: Vec<&Value> = passed.resources().iter().map(|entry| &entry.shown["uri"]).collect();
+        assert_eq!(uris, ["shared://x", "nonet://own/shared://x"]);
+        let others = |server: &str| server != "own";
+        let to = |server: &str| UriTarget::Server(server.into(), "shared://x".into());
+        assert_eq!(passed.resolve_uri("shared://x", &others, None), to("docs"));
+        assert_eq!(passed.resolve_uri("nonet://own/shared://x", &others, None), UriTarget::Unknown);
+        assert_eq!(passed.resolve_uri("nonet://own/shared://x", ALL, None), to("own"));
     }
 
     #[test]
@@ -324,6 +351,7 @@ mod tests {
         let offer = |server, verbatim, prompts| ServerOffer {
             server,
             verbatim,
+            is_private: false,
             prompts,
             resources: &shared,
             templates: &templates,

@@ -110,7 +110,7 @@ pub(super) fn build(
     let annotations = definition.get("annotations");
     let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
     let is_rest = settings.is_some_and(|settings| matches!(settings.transport, Transport::Rest(_)));
-    let search_tags = if is_rest { search_tags(&definition) } else { Vec::new() };
+    let mut search_tags = if is_rest { search_tags(&definition) } else { Vec::new() };
     let listed = match corrected(&definition, own) {
         listed if is_rest => without_promises(listed),
         listed => listed,
@@ -153,6 +153,11 @@ pub(super) fn build(
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
     tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
+    let session = settings.and_then(|s| s.session);
+    if session.is_some() {
+        // A client does not choose what its profile lets through.
+        search_tags.append(&mut tags);
+    }
     let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
     let (mut examples, mut misfits) = (Vec::new(), Vec::new());
     for (at, example) in own.iter().flat_map(|own| &own.examples).enumerate() {
@@ -181,6 +186,7 @@ pub(super) fn build(
         blocked,
         aliases: own.map(|o| o.aliases.clone()).unwrap_or_default(),
         tags,
+        session,
         search_tags,
         examples,
         misfits,
@@ -216,8 +222,11 @@ fn policy(
     settings: Option<&ServerSettings>,
     policies: &BTreeMap<String, PolicyRule>,
 ) -> (Policy, String) {
-    let Some(settings) = settings else { return (Policy::Allow, String::new()) };
-    if let Some(policy) = settings.tools.get(name).and_then(|own| own.policy) {
+    // Of Nonet's own tools, those that can do harm obey the policies.
+    if settings.is_none() && risk < Risk::High {
+        return (Policy::Allow, String::new());
+    }
+    if let Some(policy) = settings.and_then(|s| s.tools.get(name)).and_then(|own| own.policy) {
         return (policy, format!("servers.{server}.tools.{name}.policy"));
     }
     let strictest = |by_name: bool| {
@@ -230,7 +239,7 @@ fn policy(
             .map(|(name, rule)| (rule.policy, format!("policies.{name}")))
     };
     strictest(true)
-        .or_else(|| settings.policy.map(|policy| (policy, format!("servers.{server}.policy"))))
+        .or_else(|| Some((settings?.policy?, format!("servers.{server}.policy"))))
         .or_else(|| strictest(false))
         .unwrap_or((Policy::Allow, String::new()))
 }

@@ -53,6 +53,8 @@ pub struct GatewaySettings {
     pub learn: bool,
     /// Whether clients can ask Nonet to remember facts, a goal and tasks. They stay in the store on this machine.
     pub memory: bool,
+    /// Whether clients can add servers while Nonet runs, with `gateway.add_server`. The user approves each one.
+    pub allow_runtime_servers: bool,
     /// Whether all clients on this machine share one gateway with one set of servers. The first client starts the gateway in
     /// this file's folder, with that client's environment.
     pub shared: bool,
@@ -105,6 +107,7 @@ impl Default for GatewaySettings {
             keep_results_bytes: 256_000_000,
             learn: true,
             memory: true,
+            allow_runtime_servers: false,
             shared: false,
             shared_grace: Duration::from_secs(30),
             page: true,

@@ -136,7 +136,7 @@ impl Written {
         let secret = match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("servers"), _, Some("oauth"), key) => key == Some("client_secret"),
             (Some("servers"), _, key, _) => {
-                matches!(key, Some("env" | "headers" | "args" | "url" | "openapi" | "base_url"))
+                matches!(key, Some("env" | "headers" | "args" | "url" | "openapi" | "base_url" | "setup"))
             }
             (Some("profiles"), _, Some("tokens"), _) | (Some("gateway"), Some("tokens" | "notify"), ..) => {
                 true

@@ -51,10 +51,14 @@ pub struct ServerSettings {
     pub scope: ServerScope,
     /// The names of its tools and prompts.
     pub expose: Expose,
+    /// Calls after each connect, before the server is ready.
+    pub setup: Vec<SetupCall>,
     /// Settings of single tools, by the server's own names.
     pub tools: BTreeMap<String, ToolOverride>,
     /// Values from the keyring or `secrets.env`; masked wherever they appear.
     pub secrets: Vec<Secret>,
+    /// The session that the server belongs to; `None` for a server of the file.
+    pub session: Option<u64>,
 }
 
 impl ServerSettings {
@@ -146,6 +150,23 @@ pub enum Grant {
     AuthorizationCode,
     /// As itself (SEP-1046).
     ClientCredentials,
+}
+
+/// A call that Nonet makes after each connect, before the server counts as ready.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetupCall {
+    /// The tool, by the server's own name.
+    #[schemars(length(min = 1), example = &"select_project")]
+    pub tool: String,
+    /// Its params.
+    #[serde(default)]
+    #[schemars(example = json!({ "path": "~/projects/shop" }))]
+    pub params: Map<String, Value>,
+    /// `true`: if the call fails, the server is ready all the same, and the log has a warning. Default: the connection fails
+    /// and is tried again.
+    #[serde(default)]
+    pub optional: bool,
 }
 
 /// Settings of a single tool.
@@ -314,6 +335,10 @@ pub(super) struct ServerTable {
     pub scope: ServerScope,
     /// `verbatim`: the server's tools are listed before the nine, and tools and prompts keep the server's names.
     pub expose: Expose,
+    /// Calls of the server's tools after each connect, in this order, before the server counts as ready. Their time counts
+    /// within `start_timeout`.
+    #[schemars(length(max = 32))]
+    pub setup: Vec<SetupCall>,
     /// Settings of single tools, by the server's own names.
     pub tools: BTreeMap<String, ToolOverride>,
 }
@@ -350,6 +375,7 @@ impl Default for ServerTable {
             max_concurrency: 64,
             scope: ServerScope::default(),
             expose: Expose::default(),
+            setup: Vec::new(),
             tools: BTreeMap::new(),
         }
     }
@@ -406,8 +432,10 @@ impl ServerTable {
             max_concurrency: self.max_concurrency,
             scope: self.scope,
             expose: self.expose,
+            setup: self.setup,
             tools: self.tools,
             secrets,
+            session: None,
         }
     }
 }

@@ -24,6 +24,9 @@ pub(super) trait Connector: Send + Sync {
     /// Returns the last lines that the server wrote on stderr.
     fn stderr_tail(&self) -> Vec<String>;
 
+    /// Returns a text without the server's secrets.
+    fn mask(&self, text: &str) -> String;
+
     /// Returns what became of the document that describes the server, if one does.
     fn document(&self) -> Option<DocumentReport> {
         None

@@ -129,6 +129,10 @@ impl Connector for McpServer {
         let text = self.tail.lock().as_ref().map(Tail::text).unwrap_or_default();
         self.credentials.mask(&text).lines().map(String::from).collect()
     }
+
+    fn mask(&self, text: &str) -> String {
+        self.credentials.mask(text)
+    }
 }
 
 /// A server after its handshake.

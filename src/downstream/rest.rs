@@ -138,6 +138,10 @@ impl Connector for RestServer {
         Vec::new()
     }
 
+    fn mask(&self, text: &str) -> String {
+        self.credentials.mask(text)
+    }
+
     fn document(&self) -> Option<DocumentReport> {
         self.report.lock().clone()
     }

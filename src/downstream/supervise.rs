@@ -116,7 +116,10 @@ impl Connection {
         };
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
-        let lost = self.serve(&link, updates, started, stop, &over).await;
+        let lost = match self.set_up(&link, started + limit, stop).await {
+            Ok(()) => self.serve(&link, updates, started, stop, &over).await,
+            Err(lost) => lost,
+        };
         self.link.store(None);
         match lost {
             Lost::Failed(reason) => {
@@ -162,7 +165,9 @@ impl Connection {
             };
             let tools = listing.as_ref().map_or(0, |listing| listing.tools.len());
             let (published, in_catalogue) = oneshot::channel();
-            let _ = updates.send(Update::Listed { server: self.name.clone(), listing, published }).await;
+            let (server, session) = (self.name.clone(), self.settings().session);
+            let listed = Update::Listed { server, connection: self.id, session, listing, published };
+            let _ = updates.send(listed).await;
             if std::mem::take(&mut first) {
                 // Tools that were known before can be called while the list is being published.
                 self.link.store(Some(Arc::new(link.clone())));

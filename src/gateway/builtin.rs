@@ -9,6 +9,7 @@ mod load_tools;
 mod memory_facts;
 mod memory_work;
 mod read_resource;
+mod runtime_server;
 mod schedule;
 mod status;
 mod watch;
@@ -24,7 +25,7 @@ pub use memory_work::AtWork;
 use super::{Gateway, session::Caller};
 use crate::{
     aliases::Aliases,
-    catalog::Listing,
+    catalog::{GATEWAY, Listing, Tool},
     config::{Config, GatewaySettings},
     fault::{Code, Fault},
     schema::bare,
@@ -56,10 +57,16 @@ enum Access {
     ReadOnly,
     /// It changes things and destroys nothing: medium risk.
     Reversible,
+    /// It can do harm: high risk. The user approves every call, and is asked the question that this gives.
+    Destructive(Question),
 }
 
+/// Words the question for the user, or refuses a call that would fail anyway.
+type Question = fn(&Gateway, &Caller, &Map<String, Value>) -> Result<String, Fault>;
+
 /// All of them, by name.
-static TOOLS: [OwnTool; 23] = [
+static TOOLS: [OwnTool; 25] = [
+    runtime_server::ADD,
     background_run::TOOL,
     schedule::CANCEL,
     fetch_result::TOOL,
@@ -69,6 +76,7 @@ static TOOLS: [OwnTool; 23] = [
     memory_facts::RECALL,
     memory_facts::REMEMBER,
     schedule::REMIND,
+    runtime_server::REMOVE,
     schedule::SCHEDULE,
     schedule::LIST,
     memory_work::SET_GOAL,
@@ -88,7 +96,16 @@ static TOOLS: [OwnTool; 23] = [
 const OF_MEMORY: [&str; 7] =
     ["forget", "recall", "remember", "set_goal", "task_create", "task_list", "task_update"];
 
+/// Those that `allow_runtime_servers` gives.
+const OF_RUNTIME: [&str; 2] = ["add_server", "remove_server"];
+
 impl OwnTool {
+    /// Whether the configuration has it.
+    fn is_given(&self, settings: &GatewaySettings) -> bool {
+        (settings.memory || !OF_MEMORY.contains(&self.name))
+            && (settings.allow_runtime_servers || !OF_RUNTIME.contains(&self.name))
+    }
+
     fn find(name: &str) -> Option<&'static Self> {
         TOOLS.iter().find(|tool| tool.name == name)
     }
@@ -108,6 +125,7 @@ impl OwnTool {
             "annotations": match self.access {
                 Access::ReadOnly => json!({ "readOnlyHint": true }),
                 Access::Reversible => json!({ "readOnlyHint": false, "destructiveHint": false }),
+                Access::Destructive(_) => json!({ "readOnlyHint": false, "destructiveHint": true }),
             },
         })
     }
@@ -115,7 +133,7 @@ impl OwnTool {
 
 /// Nonet's own tools as a listing.
 pub(super) fn listing(settings: &GatewaySettings) -> Listing {
-    let tools = TOOLS.iter().filter(|tool| settings.memory || !OF_MEMORY.contains(&tool.name));
+    let tools = TOOLS.iter().filter(|tool| tool.is_given(settings));
     let about = match settings.memory {
         true => {
             "Nonet itself: facts to remember, goal and tasks, calls in the background, watches, schedules and reminders, kept results, state of the servers"
@@ -134,11 +152,35 @@ pub(super) fn listing(settings: &GatewaySettings) -> Listing {
 /// Explains a folded name of an own tool that the configuration takes away.
 pub(super) fn taken_away(folded: &str, config: &Config) -> Option<Fault> {
     let name = folded.strip_prefix("gateway_").unwrap_or(folded);
-    let tool = OF_MEMORY.iter().find(|tool| **tool == name && !config.gateway.memory)?;
+    let settings = &config.gateway;
+    if let Some(tool) = OF_RUNTIME.iter().find(|tool| **tool == name && !settings.allow_runtime_servers) {
+        return Some(runtime_server::not_allowed(tool, config));
+    }
+    let tool = OF_MEMORY.iter().find(|tool| **tool == name && !settings.memory)?;
     let message = format!(
         "`gateway.{tool}` is switched off: `[gateway]` in the user's configuration has `memory = false`. Nonet remembers nothing until the user changes that."
     );
     Some(Fault::new(Code::Forbidden, message))
+}
+
+/// Whether the user approves every call of a tool, whatever the policies are.
+pub(super) fn always_asks(tool: &Tool) -> bool {
+    &*tool.server == GATEWAY
+        && OwnTool::find(&tool.name).is_some_and(|own| matches!(own.access, Access::Destructive(_)))
+}
+
+/// The question for the user before a call of a tool that always asks, or why the call would fail.
+pub(super) fn question(
+    gateway: &Gateway,
+    caller: &Caller,
+    tool: &Tool,
+    params: &Map<String, Value>,
+) -> Option<Result<String, Fault>> {
+    let own = OwnTool::find(&tool.name).filter(|_| &*tool.server == GATEWAY)?;
+    match own.access {
+        Access::Destructive(question) => Some(question(gateway, caller, params)),
+        Access::ReadOnly | Access::Reversible => None,
+    }
 }
 
 /// Renames params of an own tool that have other names to their own; returns what was renamed.
@@ -188,7 +230,7 @@ impl Gateway {
 mod tests {
     use super::*;
     use crate::{
-        catalog::{Catalog, GATEWAY, Source},
+        catalog::{Catalog, Source},
         config::Risk,
     };
 
@@ -197,7 +239,10 @@ mod tests {
         assert!(TOOLS.is_sorted_by_key(|tool| tool.name));
         let own = Source {
             server: GATEWAY.into(),
-            listing: Arc::new(listing(&GatewaySettings::default())),
+            listing: Arc::new(listing(&GatewaySettings {
+                allow_runtime_servers: true,
+                ..GatewaySettings::default()
+            })),
             settings: None,
         };
         insta::assert_json_snapshot!(own.listing.tools);
@@ -207,6 +252,7 @@ mod tests {
             let (risk, read_only) = match own.access {
                 Access::ReadOnly => (Risk::Low, true),
                 Access::Reversible => (Risk::Medium, false),
+                Access::Destructive(_) => (Risk::High, false),
             };
             assert_eq!((tool.risk, tool.read_only), (risk, read_only), "{}", tool.full);
             for (name, _) in own.aliases.0 {

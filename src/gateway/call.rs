@@ -2,7 +2,7 @@
 //! params, ask the user if a rule says so, call the server, count, fit the result.
 
 use std::{
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, LazyLock, OnceLock, atomic::Ordering},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -43,6 +43,9 @@ use crate::{
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long a call with an unknown name waits while servers start for the first time.
 const LIST_WAIT: Duration = Duration::from_secs(3);
+
+/// The name under which calls of all sessions' own servers are counted.
+static OF_SESSIONS: LazyLock<Arc<str>> = LazyLock::new(|| "(of sessions)".into());
 
 /// A call as requested.
 #[derive(Clone, Debug, Default)]
@@ -278,7 +281,8 @@ impl Gateway {
         let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
         reading.repaired.splice(0..0, notes);
         if let Some((rule, written)) = asked {
-            self.questions.approve(caller, &tool, &reading.params, written, &rule).await?;
+            let own = builtin::question(self, caller, &tool, &reading.params).transpose()?;
+            self.questions.approve(caller, &tool, &reading.params, written, &rule, own).await?;
             // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = self.gate(&caller.session);
             if gate.tool(&tool.full)?.version != tool.version {
@@ -405,8 +409,15 @@ impl Gateway {
             in_gateway,
             in_server: made.in_server,
         };
-        self.metrics.record(&tool.full, &call);
-        if made.counts && tool.is_of_server() {
+        match tool.session {
+            None => self.metrics.record(&tool.full, &call),
+            // The names of sessions' servers are without end.
+            Some(_) => {
+                let call = CallRecord { server: &OF_SESSIONS, tool: &OF_SESSIONS, ..call };
+                self.metrics.record(&OF_SESSIONS, &call);
+            }
+        }
+        if made.counts && tool.is_of_server() && tool.session.is_none() {
             let error = made.error();
             let (owner, version) = (caller.session.owner(), &*tool.version);
             let ended = EndedCall { owner, version, in_server: made.in_server, error };

@@ -17,7 +17,7 @@ use crate::{
     config::Risk,
     fault::{Code, Fault},
     name::RESERVED,
-    policy,
+    policy::{self, Verdict},
     search::{self, Boost, Boosts, Confidence, Found, Hit, Learned, Query},
     text::clip,
 };
@@ -350,7 +350,7 @@ impl Gateway {
         );
         put("version", json!(tool.version));
         put("call", tool.call());
-        if tool.policy == crate::config::Policy::Approve {
+        if matches!(gate.verdict(tool), Verdict::Approve(_)) {
             put("policy", json!("approve: the user is asked before each call"));
         }
         if let Some(broken) = tool.schema.broken() {
@@ -358,7 +358,8 @@ impl Gateway {
         }
         put("state", json!(gate.trouble(tool.at()).unwrap_or("ready")));
         // A skill or an app is run by its meta-tool as well, which counts the calls of tools only.
-        if tool.kind == Kind::Tool {
+        // Of a session's own server nothing is kept; a name may have been another server's.
+        if tool.kind == Kind::Tool && tool.session.is_none() {
             let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
             if let Value::Object(figures) = json!(report) {
                 figures.into_iter().for_each(|(key, value)| put(&key, value));
@@ -421,10 +422,10 @@ impl Gate {
             }
             categories.push(category);
         };
-        let mut names: BTreeSet<&str> = catalog.servers().keys().map(|name| &**name).collect();
+        let mut names: BTreeSet<&str> = self.servers().map(|(name, _)| &**name).collect();
         names.extend(self.world.connections.keys().map(|name| &**name));
         for name in names {
-            let entry = catalog.servers().get(name);
+            let entry = self.server(name);
             let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
             let own = self.world.connections.get(name);
             let kept_out = entry.is_some_and(|entry| entry.tools.is_empty() && entry.kept_out > 0);

@@ -10,12 +10,13 @@ use std::{
 use serde_json::json;
 
 use super::{
+    builtin,
     session::Session,
     snapshot::{Snapshot, View},
     world::World,
 };
 use crate::{
-    catalog::{Catalog, Kind, Tool},
+    catalog::{Catalog, Kind, ServerEntry, Tool},
     config::{Category, Config, Globs, Profile, Risk},
     downstream::{Connection, State},
     fault::{Code, Fault},
@@ -31,6 +32,9 @@ pub struct Gate {
     session: Arc<Session>,
 }
 
+/// The rule of tools that nothing exempts from approval.
+const ALWAYS: &str = "always, whatever the policies are";
+
 /// The profile of a session whose profile the configuration no longer has: it allows nothing.
 static NOTHING: LazyLock<Profile> = LazyLock::new(|| Profile {
     deny: Globs::new(vec!["*".into()]).unwrap_or_default(),
@@ -41,6 +45,7 @@ static NOTHING: LazyLock<Profile> = LazyLock::new(|| Profile {
 
 impl Gate {
     pub(super) fn new(world: Arc<World>, snapshot: Arc<Snapshot>, session: Arc<Session>) -> Self {
+        let world = world.seen_by(session.id).map_or(world, Arc::new);
         Self { world, snapshot, session }
     }
 
@@ -59,6 +64,12 @@ impl Gate {
         self.world.connections.get(server)
     }
 
+    /// Returns the connection to a server in another world, unless it belongs to another session there.
+    pub(super) fn of_session(&self, world: &World, server: &str) -> Option<Arc<Connection>> {
+        let is_open = !self.is_of_another(world.owners.get(server).copied());
+        world.connections.get(server).filter(|_| is_open).cloned()
+    }
+
     /// Returns the profile with its name and the named groups; `None` for a session without a profile.
     pub fn scope(&self) -> Option<Scope<'_>> {
         let name = self.session.profile.as_deref()?;
@@ -72,8 +83,44 @@ impl Gate {
         self.scope().map(|scope| scope.profile)
     }
 
+    /// Whether something of this owner belongs to another session.
+    fn is_of_another(&self, session: Option<u64>) -> bool {
+        session.is_some_and(|session| session != self.session.id)
+    }
+
+    /// Whether a server belongs to another session: for this one, it does not exist.
+    pub(super) fn is_foreign(&self, server: &str) -> bool {
+        let listed = self.catalog().servers().get(server).and_then(|entry| entry.session);
+        self.is_of_another(listed) || self.is_of_another(self.world.owners.get(server).copied())
+    }
+
+    /// Returns the servers of the catalogue, without those of other sessions.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<ServerEntry>)> {
+        self.catalog().servers().iter().filter(|(_, entry)| !self.is_of_another(entry.session))
+    }
+
+    /// Returns a server of the catalogue, unless it belongs to another session.
+    pub(super) fn server(&self, name: &str) -> Option<&Arc<ServerEntry>> {
+        self.catalog().servers().get(name).filter(|entry| !self.is_of_another(entry.session))
+    }
+
+    /// Whether a tool, or the prompt behind a skill, belongs to another session.
+    pub(super) fn hides(&self, tool: &Tool) -> bool {
+        self.is_of_another(tool.session) || tool.of.as_ref().is_some_and(|server| self.is_foreign(server))
+    }
+
     /// Checks a tool, a skill or an app against the rules and the profile. A prompt is for those who see its server.
     pub fn verdict(&self, tool: &Tool) -> Verdict {
+        if self.hides(tool) {
+            return Verdict::Deny("it belongs to another session".into());
+        }
+        match self.verdict_of_rules(tool) {
+            Verdict::Allow if builtin::always_asks(tool) => Verdict::Approve(ALWAYS.into()),
+            verdict => verdict,
+        }
+    }
+
+    fn verdict_of_rules(&self, tool: &Tool) -> Verdict {
         match (self.session.app.as_ref().and_then(|app| app.denies(tool)), &tool.of, self.scope()) {
             (Some(rule), ..) => Verdict::Deny(rule),
             (None, Some(server), Some(scope)) if !self.sees(server) => {
@@ -123,6 +170,9 @@ impl Gate {
     /// Whether the caller may know of a server. Without a profile: every server. With one: servers with an
     /// allowed tool.
     pub fn sees(&self, server: &str) -> bool {
+        if self.is_foreign(server) {
+            return false;
+        }
         let entry = self.catalog().servers().get(server);
         let mut tools = entry.into_iter().flat_map(|entry| &entry.tools);
         !self.is_limited() || tools.any(|full| self.catalog().get(full).is_some_and(|tool| self.allows(tool)))
@@ -139,10 +189,14 @@ impl Gate {
         let (snapshot, profile) = (&self.snapshot, &self.session.profile);
         // The views of apps are not kept: an app needs few, and there may be many apps.
         let is_app = self.session.app.is_some();
-        if let Some(view) =
-            snapshot.views.get(profile).filter(|view| !is_app && Arc::ptr_eq(&view.config, self.config()))
-        {
-            return view.clone();
+        let is_current = |view: &View| !is_app && Arc::ptr_eq(&view.config, self.config());
+        let owner = Some(self.session.id).filter(|id| snapshot.owners.contains(id));
+        let known = match owner {
+            Some(id) => snapshot.own_views.get(&id).filter(|view| is_current(view)).map(|view| view.clone()),
+            None => snapshot.views.get(profile).filter(|view| is_current(view)).map(|view| view.clone()),
+        };
+        if let Some(view) = known {
+            return view;
         }
         let (own, of_all) =
             (self.profile().map(|profile| &profile.priorities), &self.config().gateway.priorities);
@@ -153,8 +207,10 @@ impl Gate {
         let ranked = ranked.map(|tool| (tool.name.clone(), tool.version.clone())).collect();
         let seen = snapshot.tools.iter().map(|tool| self.allows(tool)).collect();
         let view = Arc::new(View { config: self.config().clone(), seen, priorities, ranked });
-        if !is_app {
-            snapshot.views.insert(profile.clone(), view.clone());
+        match owner {
+            _ if is_app => {}
+            Some(id) => drop(snapshot.own_views.insert(id, view.clone())),
+            None => drop(snapshot.views.insert(profile.clone(), view.clone())),
         }
         view
     }
@@ -173,6 +229,9 @@ impl Gate {
             Some(meant) if fault.code == Code::UnknownTool => not_by_name(meant),
             _ => fault,
         })?;
+        if self.hides(tool) {
+            return Err(self.catalog().unknown(name, &allows));
+        }
         match self.verdict(tool) {
             Verdict::Deny(rule) => Err(forbidden(tool, &rule)),
             _ => Ok(tool.clone()),
@@ -201,7 +260,8 @@ impl Gate {
     }
 
     pub(crate) fn verbatim_tool(&self, name: &str) -> Option<&Arc<Tool>> {
-        self.catalog().by_own_name(name).or_else(|| self.catalog().by_wire(name))
+        let tool = self.catalog().by_own_name(name).or_else(|| self.catalog().by_wire(name));
+        tool.filter(|tool| !self.hides(tool))
     }
 
     /// Returns the servers that are starting for the first time and have no known list.
@@ -236,7 +296,7 @@ impl Gate {
     pub(super) fn members(&self, category: &str) -> Result<BTreeSet<usize>, Fault> {
         let key = category.trim();
         let snapshot = &self.snapshot;
-        if let Some(entry) = self.catalog().servers().get(key) {
+        if let Some(entry) = self.server(key) {
             return Ok(entry.tools.iter().filter_map(|full| snapshot.place(full)).collect());
         }
         if let Some(group) = self.config().categories.get(key) {
@@ -249,7 +309,7 @@ impl Gate {
         if let Some(fault) = self.left_out_server(key) {
             return Err(fault);
         }
-        let known = self.catalog().servers().keys().map(|name| &**name);
+        let known = self.servers().map(|(name, _)| &**name);
         let known: Vec<&str> = known.chain(self.config().categories.keys().map(String::as_str)).collect();
         let near = name::nearest(key, known.iter().copied(), 3);
         let fault = match near.first() {

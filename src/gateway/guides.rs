@@ -23,7 +23,7 @@ use super::{
     AppArguments, Gateway, SkillArguments,
     faults::call_fault,
     interrupt::Interrupt,
-    publisher::Lists,
+    publisher::{Known, Lists},
     session::{AsTask, Caller},
 };
 use crate::{
@@ -98,8 +98,8 @@ impl Guides {
 /// The skills of the folders, then the prompts of servers. The first of two with the same name counts.
 fn list_of_skills(local: &[Skill], known: &Lists) -> Listing {
     let local = local.iter().map(|skill| guide::skill(&skill.name, &skill.description));
-    let prompts = known.iter().flat_map(|(server, listing)| {
-        listing.prompts.iter().filter_map(move |prompt| guide::prompt(server, prompt))
+    let prompts = known.iter().flat_map(|(server, known)| {
+        known.listing.prompts.iter().filter_map(move |prompt| guide::prompt(server, prompt))
     });
     let about = "Instructions to follow, read with use_skill: the user's skills and the prompts of servers";
     let mut listed = listing(local.chain(prompts).take(MAX_SKILLS), about);
@@ -115,13 +115,13 @@ fn listing(entries: impl Iterator<Item = Value>, about: &str) -> Listing {
 fn put(known: &mut Lists, category: &str, listing: Listing) -> bool {
     match known.get(category) {
         _ if listing.tools.is_empty() => known.remove(category).is_some(),
-        Some(before) if **before == listing => false,
+        Some(before) if *before.listing == listing => false,
         before => {
             let listing = match before {
-                Some(before) => listing.sharing(before),
+                Some(before) => listing.sharing(&before.listing),
                 None => listing,
             };
-            known.insert(category.into(), Arc::new(listing));
+            known.insert(category.into(), Known::of_all(listing));
             true
         }
     }

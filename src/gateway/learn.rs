@@ -32,7 +32,8 @@ impl Gateway {
 
     /// Counts a successful call for the search that it followed.
     pub(super) fn succeeded(&self, caller: &Caller, tool: &Tool) {
-        if tool.is_of_server() {
+        // What a session added may be something else under the same name tomorrow.
+        if tool.is_of_server() && tool.session.is_none() {
             self.learning.succeeded(&caller.session.searches, &tool.full);
         }
     }

@@ -14,7 +14,10 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Gateway, builtin, publisher::Lists};
+use super::{
+    Gateway, builtin,
+    publisher::{Known, Lists},
+};
 use crate::{
     catalog::{GATEWAY, Listing},
     downstream::Update,
@@ -28,7 +31,7 @@ impl Gateway {
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
         let publisher = &self.publisher;
         let mut known: Lists =
-            BTreeMap::from([(GATEWAY.into(), Arc::new(builtin::listing(&self.config().gateway)))]);
+            BTreeMap::from([(GATEWAY.into(), Known::of_all(builtin::listing(&self.config().gateway)))]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         let world = self.servers.world();
         publisher.read_lists(&mut known, &world).await;
@@ -41,8 +44,9 @@ impl Gateway {
         );
         if self.guides.is_behind() && self.guides.list(&mut known, &world.config) {
             generation += 1;
-            words = publisher.publish_words(&known, world, generation).await.or(words);
+            words = publisher.publish_words(&known, world.clone(), generation).await.or(words);
         }
+        let mut world = world;
         publisher.is_searchable();
         let mut connected = self.servers.started();
         tokio::select! {
@@ -56,7 +60,7 @@ impl Gateway {
         loop {
             if changed {
                 generation += 1;
-                words = publisher.publish_words(&known, self.servers.world(), generation).await.or(words);
+                words = publisher.publish_words(&known, world.clone(), generation).await.or(words);
             }
             // Told only now: whoever reads of a new tool can call it.
             for notice in news.drain(..) {
@@ -80,7 +84,9 @@ impl Gateway {
             while let Some(update) = next {
                 relisted |= matches!(update, Update::Listed { .. } | Update::Reconfigured);
                 match update {
-                    Update::Listed { server, listing, published } => {
+                    Update::Listed { server, connection, session, listing, published } => {
+                        let listing =
+                            listing.map(|listing| Known { listing: Arc::new(listing), connection, session });
                         if let Some(listing) = listing {
                             let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
                             changed |= differs;
@@ -88,7 +94,12 @@ impl Gateway {
                         }
                         barriers.push(published);
                     }
-                    Update::Reconnected { server } => self.metrics.restarted(&server),
+                    // The names of sessions' servers are without end.
+                    Update::Reconnected { server } => {
+                        if !self.servers.world().owners.contains_key(&server) {
+                            self.metrics.restarted(&server);
+                        }
+                    }
                     Update::SignInNeeded { server, login } => self.tell_of_sign_in(&server, login.as_deref()),
                     Update::Reconfigured => {
                         let world = self.servers.world();
@@ -98,10 +109,10 @@ impl Gateway {
                         fresh.retain(|server| world.connections.contains_key(server));
                         let own = builtin::listing(&world.config.gateway);
                         let own = match known.get(GATEWAY) {
-                            Some(before) => own.sharing(before),
+                            Some(before) => own.sharing(&before.listing),
                             None => own,
                         };
-                        known.insert(GATEWAY.into(), Arc::new(own));
+                        known.insert(GATEWAY.into(), Known::of_all(own));
                         publisher.read_lists(&mut known, &world).await;
                         self.guides.read(&world.config.gateway.skills, Duration::MAX).await;
                         changed = true;
@@ -111,7 +122,13 @@ impl Gateway {
                 next = updates.try_recv().ok();
             }
             if changed || self.guides.is_behind() {
-                changed |= self.guides.list(&mut known, &self.config());
+                // The same world for all lists: the prompts of a server that has ended are not among the skills.
+                world = self.servers.world();
+                known.retain(|server, known| {
+                    known.session.is_none()
+                        || world.connections.get(server).is_some_and(|one| known.is_of(one))
+                });
+                changed |= self.guides.list(&mut known, &world.config);
             }
         }
     }
@@ -183,12 +200,18 @@ impl Gateway {
         known: &mut Lists,
         fresh: &mut HashSet<Arc<str>>,
         server: Arc<str>,
-        listing: Listing,
+        mut new: Known,
     ) -> (bool, Option<Value>) {
-        let old = known.get(&server);
-        if old.is_some_and(|old| **old == listing) {
+        let connection = self.connections().get(&server).cloned();
+        // A session's server that has ended, or whose name another one has now.
+        if new.session.is_some() && connection.as_ref().is_none_or(|one| one.id != new.connection) {
+            return (false, None);
+        }
+        let old = known.get(&server).filter(|old| old.session.is_none() || old.connection == new.connection);
+        if old.is_some_and(|old| old.listing == new.listing) {
             self.note_listed(&server);
-            fresh.insert(server);
+            fresh.insert(server.clone());
+            known.insert(server, new);
             return (false, None);
         }
         let mut notice = None;
@@ -196,16 +219,15 @@ impl Gateway {
         if !fresh.insert(server.clone())
             && let Some(old) = old
         {
-            notice = changes(&server, old, &listing);
+            notice = changes(&server, &old.listing, &new.listing);
         }
-        if let Some(connection) = self.connections().get(&server) {
-            self.publisher.keep_list(&server, &connection.settings(), &listing);
+        if let Some(connection) = connection {
+            self.publisher.keep_list(&server, &connection.settings(), &new.listing);
         }
-        let listing = match old {
-            Some(old) => listing.sharing(old),
-            None => listing,
-        };
-        known.insert(server, Arc::new(listing));
+        if let Some(old) = old {
+            new.listing = Arc::new(Listing::clone(&new.listing).sharing(&old.listing));
+        }
+        known.insert(server, new);
         (true, notice)
     }
 }

@@ -22,7 +22,8 @@ use crate::{
     allocator,
     catalog::{GATEWAY, Listing, Source},
     config::{Config, ServerSettings},
-    downstream::Update,
+    downstream::{Connection, Update},
+    name::RESERVED,
     search::{EmbedError, Embedder, Graph, Index, Settings},
 };
 
@@ -32,7 +33,30 @@ const PARTLY_EVERY: Duration = Duration::from_secs(1);
 const QUEUE: usize = 256;
 
 /// What is listed, by server.
-pub(super) type Lists = BTreeMap<Arc<str>, Arc<Listing>>;
+pub(super) type Lists = BTreeMap<Arc<str>, Known>;
+
+/// A known list.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub listing: Arc<Listing>,
+    /// The connection that listed it; 0 for a list of the last run.
+    pub connection: u64,
+    /// The session that its server belonged to, if it did.
+    pub session: Option<u64>,
+}
+
+impl Known {
+    /// A list that may be published under any connection to its server.
+    pub fn of_all(listing: Listing) -> Known {
+        Known { listing: Arc::new(listing), connection: 0, session: None }
+    }
+
+    /// Whether the list is published as that of a connection. What the server of a session had listed is nobody else's, even
+    /// if another server has its name now.
+    pub fn is_of(&self, connection: &Connection) -> bool {
+        self.session.is_none() || self.connection == connection.id
+    }
+}
 
 /// How much of the last known lists is in the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,11 +207,12 @@ impl Publisher {
             .iter()
             .filter(|(name, _)| !known.contains_key(*name))
             .map(|(name, connection)| (name.clone(), connection.settings()))
+            .filter(|(_, settings)| settings.session.is_none())
             .collect();
         let read = tokio::task::spawn_blocking(move || {
             let kept = |(name, settings): (Arc<str>, Arc<ServerSettings>)| {
                 let listing = lists::read(&folder, &name, &settings)?;
-                Some((name, Arc::new(listing)))
+                Some((name, Known::of_all(listing)))
             };
             wanted.into_iter().filter_map(kept).collect::<Vec<_>>()
         });
@@ -197,9 +222,10 @@ impl Publisher {
         }
     }
 
-    /// Keeps a server's list on disk.
+    /// Keeps a server's list on disk, unless it is a session's.
     pub fn keep_list(&self, server: &str, settings: &ServerSettings, listing: &Listing) {
         if let Some(folder) = &self.folder
+            && settings.session.is_none()
             && let Err(error) = lists::write(folder, server, settings, listing)
         {
             tracing::warn!(%server, %error, "the list could not be kept on disk");
@@ -217,9 +243,12 @@ impl Publisher {
         let publisher = self.clone();
         let sources: Vec<Source> = lists
             .iter()
-            .map(|(server, listing)| {
-                let settings = world.connections.get(server).map(|connection| connection.settings());
-                Source { server: server.clone(), listing: listing.clone(), settings }
+            .filter_map(|(server, known)| {
+                let connection = world.connections.get(server);
+                let is_own = RESERVED.contains(&&**server);
+                let is_there = is_own || connection.is_some_and(|one| known.is_of(one));
+                let settings = connection.map(|connection| connection.settings());
+                is_there.then(|| Source { server: server.clone(), listing: known.listing.clone(), settings })
             })
             .collect();
         let made = tokio::task::spawn_blocking(move || {

@@ -217,7 +217,8 @@ impl Questions {
         Ok(QuestionOutcome::InChat(arguments.in_chat()))
     }
 
-    /// Asks before a call if its policy requires approval, unless the user has just approved this very call.
+    /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool with a
+    /// question of its `own` is asked about each time: no answer holds for the rest of the session.
     pub(super) async fn approve(
         &self,
         caller: &Caller,
@@ -225,6 +226,7 @@ impl Questions {
         params: &Map<String, Value>,
         written: Value,
         rule: &str,
+        own: Option<String>,
     ) -> Result<(), Interrupt> {
         let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
         let approval = Approval {
@@ -233,7 +235,9 @@ impl Questions {
             owner: caller.owner(),
             params: hex(&digest),
         };
-        if caller.session.approves(&tool.full, &tool.version) {
+        // Only a lasting session can remember the choice.
+        let lasting = caller.lasting && own.is_none();
+        if lasting && caller.session.approves(&tool.full, &tool.version) {
             return Ok(());
         }
         if let Some((_, at)) = self.approvals.remove(&approval)
@@ -241,16 +245,15 @@ impl Questions {
         {
             return Ok(());
         }
-        let message = approval_message(tool, params);
-        // Only a lasting session can remember the choice.
-        let choices = if caller.lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
+        let message = own.unwrap_or_else(|| approval_message(tool, params));
+        let choices = if lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
         let schema = json!({
             "type": "object",
             "properties": { "decision": { "type": "string", "title": "Decision", "enum": choices } },
             "required": ["decision"],
         });
         let written = if written.is_null() { json!({}) } else { written };
-        let about = About::Call { approval, params: written.clone(), lasting: caller.lasting };
+        let about = About::Call { approval, params: written.clone(), lasting };
         match self.put(caller, &message, &schema, patience(caller)).await {
             FormOutcome::Reply(Reply::Cancel) => {
                 let message = format!("The form for `{}` was closed without an answer.", tool.full);
@@ -259,7 +262,7 @@ impl Questions {
             FormOutcome::Reply(reply) => match reply.decision() {
                 Decision::Yes => Ok(()),
                 Decision::Always => {
-                    if caller.lasting {
+                    if lasting {
                         caller.session.approve(&tool.full, &tool.version);
                     }
                     Ok(())
@@ -281,7 +284,7 @@ impl Questions {
             }
             FormOutcome::NoForm => {
                 let token = self.add(about, &message)?;
-                let always = if caller.lasting { ", `allow_for_session`" } else { "" };
+                let always = if lasting { ", `allow_for_session`" } else { "" };
                 Err(Fault::new(
                     Code::NeedsApproval,
                     format!("`{}` runs only if the user agrees ({rule}). Ask the user: {message}\nThen call ask_user with the token and, as `answer`, what the user said: `allow`{always} or `deny`. Then make this call again.", tool.full),
@@ -377,10 +380,10 @@ impl Questions {
         };
         // A token works once, even if two answers arrive at the same time.
         self.open.remove(token).ok_or_else(|| no_question(token))?;
-        if let About::Call { approval, params, .. } = question.about
+        if let About::Call { approval, params, lasting } = question.about
             && answer["status"] == "approved"
         {
-            if answers::decision(said).decision == Decision::Always && caller.lasting {
+            if answers::decision(said).decision == Decision::Always && lasting {
                 caller.session.approve(&approval.tool, &approval.version);
             }
             let name = approval.tool.clone();
@@ -533,7 +536,7 @@ mod tests {
         let approve_as = async |tool: &Tool, caller: &Caller, path: &str| {
             let params = json!({ "path": path });
             let params = params.as_object().expect("an object");
-            match questions.approve(caller, tool, params, json!(params), "a rule").await {
+            match questions.approve(caller, tool, params, json!(params), "a rule", None).await {
                 Ok(()) => Ok(()),
                 Err(Interrupt::Fault(fault)) => Err(fault),
                 Err(wrong) => panic!("{wrong:?}"),

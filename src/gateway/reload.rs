@@ -31,7 +31,8 @@ impl Gateway {
     pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
         let updates = self.publisher.updates();
         self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
-        let changes = self.servers.reload(config, updates.as_ref());
+        let (changes, taken_over) = self.servers.reload(config, updates.as_ref());
+        self.tell_of_taken_over(&taken_over);
         if let Some(updates) = updates {
             let _ = updates.send(Update::Reconfigured).await;
         }

@@ -178,7 +178,10 @@ impl Gateway {
             changes.push("`input` was taken as `params`".into());
         }
         let (what, repaired) = match (&arguments.name, &arguments.app_id) {
-            (Some(name), None) => self.scheduled_tool(&own, name, &arguments.params).await?,
+            (Some(name), None) => {
+                self.not_of_session(caller, name)?;
+                self.scheduled_tool(&own, name, &arguments.params).await?
+            }
             (None, Some(id)) => {
                 let id = apps::own_id(&self.config(), id);
                 (self.scheduled_app(&own, &id, &arguments.input).await?, Vec::new())

@@ -7,6 +7,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use dashmap::DashSet;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -15,7 +16,7 @@ use super::{
     gate::Gate,
     session::Caller,
     unmatched::Reported,
-    world::{Changes, Transition, World},
+    world::{Changes, Connections, Transition, World},
 };
 use crate::{
     config::{Config, ServerScope, ServerSettings},
@@ -68,6 +69,10 @@ pub(super) struct Servers {
     started: watch::Sender<bool>,
     /// Changes with each configuration.
     reloads: watch::Sender<()>,
+    /// Held while the world is replaced.
+    replacing: Mutex<()>,
+    /// Servers of sessions that are on their way into the file.
+    pub persisting: DashSet<Arc<str>>,
     /// The log level that each session wants from servers.
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
     /// Rules without a match that were already reported.
@@ -95,6 +100,8 @@ impl Servers {
             around,
             started: watch::Sender::new(false),
             reloads: watch::Sender::new(()),
+            replacing: Mutex::default(),
+            persisting: DashSet::default(),
             log_levels: Mutex::default(),
             unmatched: Reported::default(),
             life,
@@ -149,12 +156,20 @@ impl Servers {
         Arc::new(connection)
     }
 
-    /// Applies a configuration, touching only the servers that it changes.
-    pub fn reload(&self, config: Config, updates: Option<&mpsc::Sender<Update>>) -> Changes {
+    /// Applies a configuration, touching only the servers that it changes. Returns the changes, and the servers of sessions
+    /// whose names the configuration has now, with their sessions.
+    pub fn reload(
+        &self,
+        config: Config,
+        updates: Option<&mpsc::Sender<Update>>,
+    ) -> (Changes, Vec<(Arc<str>, u64)>) {
+        let replacing = self.replacing.lock();
         let before = self.world();
-        let Transition { world, changes, fresh, retired } =
+        let Transition { world, changes, fresh, retired, mut taken_over } =
             World::new(config, Some(&before), |name, settings| self.connection(name, settings));
+        taken_over.retain(|(name, _)| !self.persisting.contains(name));
         self.world.store(Arc::new(world));
+        drop(replacing);
         self.reloads.send_replace(());
         self.unmatched.changed();
         if let Some(updates) = updates {
@@ -171,7 +186,42 @@ impl Servers {
                 }
             });
         }
-        changes
+        (changes, taken_over)
+    }
+
+    /// Adds a server of a session, if `may` says that there is room for it, and starts it.
+    pub fn add<E>(
+        &self,
+        name: &Arc<str>,
+        settings: &ServerSettings,
+        updates: &mpsc::Sender<Update>,
+        may: impl FnOnce(&World) -> Result<(), E>,
+    ) -> Result<Arc<Connection>, E> {
+        let _replacing = self.replacing.lock();
+        let before = self.world();
+        may(&before)?;
+        let connection = self.connection(name.clone(), settings);
+        let mut connections = Connections::clone(&before.connections);
+        connections.insert(name.clone(), connection.clone());
+        self.world.store(Arc::new(World::of(before.config.clone(), connections)));
+        self.supervise(&connection, updates);
+        Ok(connection)
+    }
+
+    /// Takes the servers of a session out of the world, or the one of that name. They still have to be retired.
+    pub fn remove(&self, session: u64, name: Option<&str>) -> Vec<Arc<Connection>> {
+        let _replacing = self.replacing.lock();
+        let before = self.world();
+        let goes = |server: &str| {
+            before.owners.get(server) == Some(&session) && name.is_none_or(|name| name == server)
+        };
+        let mut connections = Connections::clone(&before.connections);
+        let gone: Vec<_> =
+            connections.extract_if(.., |server, _| goes(server)).map(|(_, gone)| gone).collect();
+        if !gone.is_empty() {
+            self.world.store(Arc::new(World::of(before.config.clone(), connections)));
+        }
+        gone
     }
 
     /// Returns the connection for a caller's requests: the shared one, or the session's own where the server
@@ -180,7 +230,7 @@ impl Servers {
         let known =
             gate.connection(server).filter(|connection| !connection.retired().is_cancelled()).cloned();
         // The operation's configuration may have been replaced since.
-        let shared = known.or_else(|| self.world().connections.get(server).cloned())?;
+        let shared = known.or_else(|| gate.of_session(&self.world(), server))?;
         let settings = shared.settings();
         if settings.scope == ServerScope::Shared || !caller.lasting || shared.is_held() {
             return Some(shared);

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{mail::Mail, mailbox::Mailbox, prompts_resources::Links};
 use crate::{
@@ -46,6 +46,8 @@ pub struct Session {
     pub(super) work: Worklist,
     /// Servers that were started for it alone; they end with it.
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
+    /// Ends the servers that it has added, when it ends.
+    added: OnceLock<DropGuard>,
     /// Whose the links in its results are.
     pub(super) links: Links,
     /// Whether nobody is there to be asked: its calls run by themselves.
@@ -169,6 +171,11 @@ impl Session {
         let connection = begin();
         own.insert(server.clone(), OwnConnection(connection.clone()));
         connection
+    }
+
+    /// Has a guard dropped when the session ends. The first one counts.
+    pub(super) fn until_end(&self, guard: impl FnOnce() -> DropGuard) {
+        self.of_client().added.get_or_init(guard);
     }
 
     /// Notes which client it is, by the name that it gives of itself.

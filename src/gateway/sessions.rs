@@ -37,6 +37,10 @@ impl Sessions {
         if caller.lasting { &caller.session.of_client().links } else { &self.links }
     }
 
+    pub fn get(&self, id: u64) -> Option<Arc<Session>> {
+        self.open.get(&id)?.upgrade()
+    }
+
     pub fn has(&self, id: u64) -> bool {
         self.open.get(&id).is_some_and(|session| session.strong_count() > 0)
     }

@@ -26,6 +26,9 @@ pub struct Snapshot {
     pub(super) tools: Arc<[Arc<Tool>]>,
     /// The view of each profile, computed on first use.
     pub(super) views: Arc<DashMap<Option<String>, Arc<View>>>,
+    /// The sessions that have servers of their own, and the view of each.
+    pub(super) owners: Arc<[u64]>,
+    pub(super) own_views: Arc<DashMap<u64, Arc<View>>>,
     /// The size of all definitions, computed on first use.
     bytes: Arc<OnceLock<usize>>,
 }
@@ -79,14 +82,17 @@ impl Snapshot {
 
     pub(super) fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
         let tools = catalog.visible().cloned().collect();
-        Snapshot { catalog, index, generation, tools, views: Arc::default(), bytes: Arc::default() }
+        let owners = catalog.servers().values().filter_map(|entry| entry.session).collect();
+        let (views, own_views) = (Arc::default(), Arc::default());
+        Snapshot { catalog, index, generation, tools, views, owners, own_views, bytes: Arc::default() }
     }
 
     /// Returns the same catalogue with another index.
     pub(super) fn with_index(&self, index: Arc<Index>) -> Snapshot {
         let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
         let (views, bytes) = (self.views.clone(), self.bytes.clone());
-        Snapshot { catalog, index, generation: self.generation, tools, views, bytes }
+        let (owners, own_views) = (self.owners.clone(), self.own_views.clone());
+        Snapshot { catalog, index, generation: self.generation, tools, views, owners, own_views, bytes }
     }
 
     pub(super) fn tool(&self, document: usize) -> Option<&Arc<Tool>> {

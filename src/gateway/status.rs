@@ -73,6 +73,9 @@ pub struct ServerStatus {
     /// The time from the start to the published list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_ms: Option<u64>,
+    /// `session` for a server that a session has added.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<&'static str>,
     /// Why the server is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
@@ -116,6 +119,7 @@ impl ServerStatus {
             name: connection.name.clone(),
             state: state.as_str(),
             calls_running: connection.in_flight() as u64,
+            of: connection.settings().session.map(|_| "session"),
             ..Self::default()
         };
         match state {
@@ -159,10 +163,18 @@ impl Gateway {
         self.gateway_status(&gate, servers.collect())
     }
 
-    /// Returns what the live page shows.
+    /// Returns what the live page shows: all servers, those of sessions included.
     pub fn live_status(&self) -> Value {
         let gate = self.gate(&Caller::default().session);
-        let servers = self.server_statuses(&gate).into_iter().map(|(mut status, connection)| {
+        let world = self.servers.world();
+        let of_sessions = world.owners.keys().filter_map(|name| world.connections.get(name));
+        let of_sessions = of_sessions.map(|connection| {
+            let entry = gate.catalog().servers().get(&connection.name);
+            let tools = Some(entry.map_or(0, |entry| entry.tools.len()));
+            (ServerStatus { tools, ..ServerStatus::of(connection) }, connection.clone())
+        });
+        let servers = self.server_statuses(&gate).into_iter().chain(of_sessions);
+        let servers = servers.map(|(mut status, connection)| {
             let entry = gate.catalog().servers().get(&status.name);
             let counts = entry.into_iter().flat_map(|entry| &entry.tools).map(|tool| self.metrics.of(tool));
             let (calls, failures) = counts.fold((0, 0), |sum, tool| (sum.0 + tool.0, sum.1 + tool.1));
@@ -186,7 +198,7 @@ impl Gateway {
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: self.uptime().as_secs(),
             servers,
-            tools: snapshot.of_servers().count(),
+            tools: snapshot.of_servers().filter(|tool| !gate.hides(tool)).count(),
             search: SearchStatus {
                 by_meaning: snapshot.index.has_vectors(),
                 indexed: indexing.done,

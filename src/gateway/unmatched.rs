@@ -103,7 +103,7 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
         catalog,
         enabled: enabled.chain(OWN).collect(),
         known: HashSet::new(),
-        tools: catalog.tools().collect(),
+        tools: catalog.tools().filter(|tool| tool.session.is_none()).collect(),
         found: Vec::new(),
     };
     let known = finder.enabled.iter().copied().filter(|server| OWN.contains(server) || is_known(server));

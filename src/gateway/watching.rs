@@ -80,6 +80,7 @@ impl Gateway {
         let owner = caller.owner().key().to_string();
         self.room_for_watch(&owner).await?;
         let own = Caller { cancel: caller.cancel.clone(), ..self.errand_caller(&owner, "watch") };
+        self.not_of_session(caller, &name)?;
         let (gate, tool) = self.errand_tool(&own, &name).await?;
         unattended(&gate, &tool)?;
         if tool.kind != Kind::Tool {

@@ -14,8 +14,10 @@ pub type Connections = BTreeMap<Arc<str>, Arc<Connection>>;
 #[derive(Clone)]
 pub(super) struct World {
     pub config: Arc<Config>,
-    /// A connection for each enabled server.
+    /// A connection for each enabled server of the file, and for each that a session has added.
     pub connections: Arc<Connections>,
+    /// The sessions of the servers that sessions have added.
+    pub owners: Arc<BTreeMap<Arc<str>, u64>>,
 }
 
 /// What a new configuration changed, by server.
@@ -46,11 +48,34 @@ pub(super) struct Transition {
     pub fresh: Vec<Arc<Connection>>,
     /// Connections to retire.
     pub retired: Vec<Arc<Connection>>,
+    /// Servers of sessions whose names the file has now, with their sessions.
+    pub taken_over: Vec<(Arc<str>, u64)>,
 }
 
 impl World {
+    /// The world of these connections.
+    pub fn of(config: Arc<Config>, connections: Connections) -> World {
+        let owner = |(name, connection): (&Arc<str>, &Arc<Connection>)| {
+            Some((name.clone(), connection.settings().session?))
+        };
+        let owners = Arc::new(connections.iter().filter_map(owner).collect());
+        World { config, connections: Arc::new(connections), owners }
+    }
+
+    /// Returns the world without the servers of other sessions; `None` if there are none.
+    pub fn seen_by(&self, session: u64) -> Option<World> {
+        if self.owners.values().all(|owner| *owner == session) {
+            return None;
+        }
+        let is_open = |name: &Arc<str>| self.owners.get(name).is_none_or(|owner| *owner == session);
+        let seen = self.connections.iter().filter(|(name, _)| is_open(name));
+        let seen = seen.map(|(name, connection)| (name.clone(), connection.clone())).collect();
+        Some(World { connections: Arc::new(seen), ..self.clone() })
+    }
+
     /// Builds the world of a configuration. A connection of the old world with the same command, address and
-    /// concurrency is kept and gets its new settings; `connect` makes the others.
+    /// concurrency is kept and gets its new settings; `connect` makes the others. Servers of sessions stay, unless the
+    /// configuration has their names.
     #[allow(clippy::new_ret_no_self)] // The world, with the way to it.
     pub fn new(
         config: Config,
@@ -64,7 +89,16 @@ impl World {
         let none = Connections::new();
         let old = before.map_or(&none, |before| &before.connections);
         let mut connections = Connections::new();
-        let (mut fresh, mut retired) = (Vec::new(), Vec::new());
+        let (mut fresh, mut retired, mut taken_over) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, session) in before.into_iter().flat_map(|before| before.owners.iter()) {
+            let is_named = config.servers.keys().any(|server| server.as_str() == &**name)
+                || config.left_out.contains_key(&**name);
+            match old.get(name) {
+                Some(_) if is_named => taken_over.push((name.clone(), *session)),
+                Some(own) => drop(connections.insert(name.clone(), own.clone())),
+                None => {}
+            }
+        }
         for (name, settings) in config.servers.iter().filter(|(_, settings)| settings.enabled) {
             let name: Arc<str> = name.as_str().into();
             let before = old.get(&name);
@@ -93,8 +127,8 @@ impl World {
                 retired.push(connection.clone());
             }
         }
-        let world = World { config: Arc::new(config), connections: Arc::new(connections) };
-        Transition { world, changes, fresh, retired }
+        let world = World::of(Arc::new(config), connections);
+        Transition { world, changes, fresh, retired, taken_over }
     }
 }
 

@@ -116,7 +116,7 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     let starting: Vec<String> = gateway
         .connections()
         .iter()
-        .filter(|(_, connection)| !connection.state().settled())
+        .filter(|(_, connection)| connection.settings().session.is_none() && !connection.state().settled())
         .map(|(name, _)| name.to_string())
         .collect();
     let status = if starting.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

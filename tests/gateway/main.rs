@@ -62,6 +62,7 @@ mod reloading;
 mod remembering;
 mod rest_servers;
 mod rules;
+mod runtime_servers;
 mod scheduling;
 mod secrets;
 mod server_changes;

@@ -97,6 +97,10 @@ impl Connector for Arc<Script> {
     fn stderr_tail(&self) -> Vec<String> {
         Vec::new()
     }
+
+    fn mask(&self, text: &str) -> String {
+        text.replace("s3cret", "***")
+    }
 }
 
 /// Counts a request that is dropped before its reply.
@@ -557,4 +561,62 @@ async fn a_server_gets_one_subscription_for_many_clients_and_again_after_a_recon
     bench.connection.retire(Duration::ZERO).await;
     assert_eq!(last.updated().await, None);
     advance(Duration::from_secs(1)).await;
+}
+
+/// What a tool says by itself.
+fn said(text: &str, is_error: bool) -> Reply {
+    Reply::Result(json!({ "content": [{ "type": "text", "text": text }], "isError": is_error }))
+}
+
+const SETUP: &str = "[[servers.shop.setup]]\ntool = 'tool_1'\nparams = { key = 's3cret' }\n\
+                     [[servers.shop.setup]]\ntool = 'tool_1'\n";
+
+#[tokio::test(start_paused = true)]
+async fn the_setup_is_made_after_each_connect_and_before_the_list() {
+    let bench = Bench::ready(SETUP, Script::default()).await;
+    assert_eq!(bench.log(), ["tool_1", "tool_1"]);
+    // The list that was read for the names is not the one that counts.
+    assert_eq!(bench.updates(), ["tool_2"]);
+    bench.script.listed.store(0, Ordering::Relaxed);
+    bench.script.link().closed.cancel();
+    bench.until("down").await;
+    bench.until("ready").await;
+    assert_eq!(bench.log(), ["tool_1", "tool_1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_setup_call_fails_the_attempt_unless_it_is_optional() {
+    let check = async |setup: &str, reply: Option<Reply>, expected: Option<&str>| {
+        let script = Script::default();
+        script.replies.lock().extend(reply);
+        let bench = Bench::new(setup, script).start();
+        match expected {
+            Some(expected) => {
+                let State::Down { error, .. } = bench.until("down").await else { panic!("it is down") };
+                assert_eq!(error, expected, "{setup}");
+                assert_eq!(bench.updates(), Vec::<String>::new(), "{setup}");
+                // The next attempt makes all of it again.
+                if !setup.contains("tool_9") {
+                    bench.script.listed.store(0, Ordering::Relaxed);
+                    bench.until("ready").await;
+                }
+            }
+            None => drop(bench.until("ready").await),
+        }
+    };
+    let one = "[[servers.shop.setup]]\ntool = 'tool_1'\n";
+    let optional = "[[servers.shop.setup]]\ntool = 'tool_1'\noptional = true\n";
+    let fails = || Some(said("no project s3cret", true));
+    check(one, fails(), Some("its setup call `tool_1` failed: no project ***")).await;
+    check(optional, fails(), None).await;
+    let unfinished = || Some(Reply::Result(json!({ "resultType": "input_required" })));
+    let nobody = "its setup call `tool_1` has no result at once, and nobody can be asked for it";
+    check(one, unfinished(), Some(nobody)).await;
+    let unknown =
+        "its setup call `tool_9` names a tool that the server does not have; the nearest are `tool_1`";
+    check("[[servers.shop.setup]]\ntool = 'tool_9'\n", None, Some(unknown)).await;
+    check("[[servers.shop.setup]]\ntool = 'tool_9'\noptional = true\n", None, None).await;
+    let late = "its setup call `tool_1` did not end within the `start_timeout` of [servers.shop], 4s";
+    check(&format!("start_timeout = '4s'\n{one}"), Some(Reply::Never), Some(late)).await;
+    check(&format!("start_timeout = '4s'\n{optional}"), Some(Reply::Never), None).await;
 }

@@ -224,3 +224,52 @@ fn a_profile_knows_of_the_servers_that_it_is_for() {
     check("only = ['docs.read']", true);
     check("only = ['mail.*']\ncategories = ['docs']", false);
 }
+
+#[test]
+fn a_server_of_a_session_is_there_for_it_and_its_apps_only() {
+    let whole = gate(SERVERS, &lists(), None);
+    let (own, other) = (Session::new(None), Session::new(None));
+    let app = Session::of_app("a", Globs::new(vec!["*".into()]).expect("patterns"), &own);
+    let mut sources = Vec::new();
+    for (server, tools) in lists() {
+        let tools = tools.as_array().into_iter().flatten().cloned().map(Arc::new).collect();
+        let listing = Arc::new(Listing { tools, ..Listing::default() });
+        let settings = whole.world.connections[server].settings();
+        let session = (server == "shop").then_some(own.id);
+        let settings = Some(Arc::new(config::ServerSettings { session, ..(*settings).clone() }));
+        sources.push(Source { server: server.into(), listing, settings });
+    }
+    let shop = &whole.world.connections["shop"];
+    shop.set(config::ServerSettings { session: Some(own.id), ..(*shop.settings()).clone() });
+    let world = World::of(whole.world.config.clone(), (*whole.world.connections).clone());
+    let snapshot = whole.snapshot.updated(sources, whole.config(), 2);
+    let (world, snapshot) = (Arc::new(world), Arc::new(snapshot));
+    let check = |session: &Arc<Session>, is_there: bool| {
+        let gate = Gate::new(world.clone(), snapshot.clone(), session.clone());
+        assert_eq!(gate.count_tools(), if is_there { 5 } else { 3 });
+        assert_eq!(gate.sees("shop"), is_there);
+        assert_eq!(gate.connection("shop").is_some(), is_there);
+        assert_eq!(gate.of_session(&world, "shop").is_some(), is_there);
+        assert_eq!(gate.named_server("shop.list_orders").is_some(), is_there);
+        assert_eq!(gate.members("shop").is_ok(), is_there);
+        for name in ["shop.list_orders", "shop__list_orders", "list_orders", "Shop.List-Orders"] {
+            match gate.tool(name) {
+                Ok(_) => assert!(is_there, "{name}"),
+                Err(fault) => {
+                    assert!(!is_there && fault.code == Code::UnknownTool, "{name}: {fault}");
+                    assert!(fault.did_you_mean.iter().all(|near| !near.starts_with("shop")), "{fault}");
+                }
+            }
+        }
+        // Another's `write` does not make the name ambiguous.
+        let code = gate.tool("write").map_or_else(|fault| Some(fault.code), |_| None);
+        assert_eq!(code, is_there.then_some(Code::AmbiguousTool));
+    };
+    // The views are kept: each of them twice.
+    for _ in 0..2 {
+        check(&own, true);
+        check(&other, false);
+        check(&app, true);
+        check(&Session::new(None), false);
+    }
+}

@@ -1,0 +1,590 @@
+//! Servers that clients add while the gateway runs.
+//!
+//! A server belongs to the session that added it: only that session and its apps see it, and it ends with the session. A
+//! server that is to stay starts as the session's, so that nothing is written of one that does not work, and is then taken
+//! over by servers.toml.
+
+mod file;
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{Gateway, session::Caller, world::World};
+use crate::{
+    catalog::Tool,
+    config::{self, ConfigFault, OneServer, ServerSettings, Transport},
+    downstream::{Connection, Remedy, State, Update, likely_cause},
+    fault::{Code, Fault, NextStep},
+    name::{self, ServerName},
+    shell,
+    text::clip,
+};
+
+/// How long an answer waits for a new server.
+const WAIT: Duration = Duration::from_secs(20);
+/// How long calls in flight to a removed server may continue, and how long it may take to stop.
+const RETIRE_LIMIT: Duration = Duration::from_secs(5);
+const STOP_LIMIT: Duration = Duration::from_secs(8);
+/// How long the gateway may take to take up a changed file.
+const RELOAD_LIMIT: Duration = Duration::from_secs(10);
+/// How many servers one session and all sessions may have.
+const PER_SESSION: usize = 8;
+const PER_GATEWAY: usize = 32;
+/// The longest text of a server, and all of its texts together: the user has to read them. In bytes.
+pub(super) const MAX_TEXT: usize = 4_000;
+const MAX_TEXTS: usize = 16_000;
+/// How many lines of stderr an answer has, and how long they may be.
+const STDERR_LINES: usize = 12;
+const STDERR_LINE: usize = 300;
+
+/// A server that could be added.
+struct Plan {
+    name: Arc<str>,
+    server: OneServer,
+    persist: bool,
+}
+
+/// A server that is being tried out. Dropped before it is kept, it ends.
+struct Trial {
+    gateway: Arc<Gateway>,
+    session: u64,
+    name: Arc<str>,
+    is_kept: bool,
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.gateway.end_servers(self.session, Some(&self.name));
+        }
+    }
+}
+
+impl Gateway {
+    /// Words the question for the user whether a server may be added.
+    pub(super) fn question_of_adding(
+        &self,
+        caller: &Caller,
+        params: &Map<String, Value>,
+    ) -> Result<String, Fault> {
+        Ok(question(&self.plan(caller, params)?, params, &self.config().file.display().to_string()))
+    }
+
+    /// Adds a server, and waits until its tools can be found.
+    pub(super) async fn add_server(
+        self: &Arc<Self>,
+        caller: &Caller,
+        params: &Map<String, Value>,
+    ) -> Result<Value, Fault> {
+        let Plan { name, server: OneServer { settings, keys }, persist } = self.plan(caller, params)?;
+        let Some(updates) = self.publisher.updates() else {
+            return Err(Fault::new(
+                Code::Internal,
+                "The gateway has not started its servers yet; try again.",
+            ));
+        };
+        let session = caller.session.of_client();
+        let settings = ServerSettings { session: Some(session.id), ..settings };
+        let connection =
+            self.servers.add(&name, &settings, &updates, |world| has_room(world, &name, session.id))?;
+        let mut trial =
+            Trial { gateway: self.clone(), session: session.id, name: name.clone(), is_kept: false };
+        let mut states = connection.watch();
+        let settled = tokio::select! {
+            settled = tokio::time::timeout(WAIT, states.wait_for(State::settled)) => settled.is_ok(),
+            () = caller.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "The server was not added.")),
+        };
+        let state = if settled { connection.state() } else { State::Starting };
+        match &state {
+            State::Ready { .. } | State::Starting => {}
+            State::AuthRequired { remedy: Remedy::Login(_), .. } if persist => {}
+            State::AuthRequired { error, .. } => return Err(wants_sign_in(&name, error)),
+            State::Down { error, .. } => return Err(does_not_start(&connection, error, persist)),
+            State::Stopped => {
+                return Err(Fault::new(Code::Internal, format!("`{name}` was removed meanwhile.")));
+            }
+        }
+        let mut taken_up = true;
+        if persist {
+            taken_up = self.keep_in_file(&name, keys, &state).await?;
+        } else {
+            let gateway = self.clone();
+            session.until_end(|| gateway.guard_of(session.id));
+        }
+        trial.is_kept = !persist || taken_up;
+        drop(trial);
+        Ok(self.added(caller, &name, &state, persist, taken_up))
+    }
+
+    /// The answer for an added server.
+    fn added(&self, caller: &Caller, name: &str, state: &State, persist: bool, taken_up: bool) -> Value {
+        let gate = self.gate(&caller.session);
+        let all = gate.server(name).map_or(0, |entry| entry.tools.len());
+        let visible = gate.tools().filter(|tool| *tool.server == *name).count();
+        let mut answer = json!({ "name": name, "state": state.as_str(), "tools": visible });
+        if persist {
+            answer["file"] = json!(self.config().file);
+        }
+        let status = NextStep::own("status", json!({}));
+        let hint = match state {
+            _ if !taken_up => Some(
+                "servers.toml has the server, but the gateway has not taken it up yet: the user may have to restart Nonet.".into(),
+            ),
+            State::Starting => Some(format!(
+                "It has not started within {} s and goes on starting; its tools can be found as soon as it is ready.",
+                WAIT.as_secs()
+            )),
+            State::AuthRequired { remedy, .. } => {
+                remedy.command().map(|login| format!("It wants a sign-in: the user has to run `{login}`."))
+            }
+            _ if visible == 0 && all > 0 => Some(format!(
+                "None of its {all} tools is visible: the profile of this client does not let it. The user can change the profile."
+            )),
+            _ if all == 0 => Some("It has no tools.".into()),
+            _ => None,
+        };
+        let next = match hint.is_some() {
+            true => status,
+            false => NextStep::new("browse_category", json!({ "category": name })),
+        };
+        if let Some(hint) = hint {
+            answer["hint"] = json!(hint);
+        }
+        answer["next_step"] = json!(next);
+        answer
+    }
+
+    /// Words the question for the user whether a server may be removed.
+    pub(super) fn question_of_removing(&self, caller: &Caller, name: &str) -> Result<String, Fault> {
+        match self.removable(caller, name)? {
+            Removable::OfSession => Ok(format!("Remove the server `{name}`, which this session has added?")),
+            Removable::OfFile => Ok(format!(
+                "Remove the server `{name}` from {}, for all clients? It was added with gateway.add_server.",
+                self.config().file.display()
+            )),
+        }
+    }
+
+    /// Removes a server that was added here, and waits until it has stopped.
+    pub(super) async fn remove_server(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<Value, Fault> {
+        let mut answer = json!({ "name": name, "state": "removed" });
+        match self.removable(caller, name)? {
+            Removable::OfSession => {
+                for connection in self.servers.remove(caller.session.of_client().id, Some(name)) {
+                    let mut states = connection.watch();
+                    connection.retire(RETIRE_LIMIT).await;
+                    let stopped = states.wait_for(|state| matches!(state, State::Stopped));
+                    let _ = tokio::time::timeout(STOP_LIMIT, stopped).await;
+                }
+                if let Some(updates) = self.publisher.updates() {
+                    let _ = updates.send(Update::Reconfigured).await;
+                }
+                self.published().await;
+            }
+            Removable::OfFile => {
+                if let Some(hint) = self.take_from_file(name).await? {
+                    answer["hint"] = json!(hint);
+                }
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Writes a server into the file, and waits until it has taken the place of the session's. Returns whether it has.
+    async fn keep_in_file(
+        &self,
+        name: &Arc<str>,
+        keys: Map<String, Value>,
+        state: &State,
+    ) -> Result<bool, Fault> {
+        self.servers.persisting.insert(name.clone());
+        let (file, server) = (self.config().file.clone(), name.clone());
+        let written = tokio::task::spawn_blocking(move || file::add(&file, &server, &keys)).await;
+        let taken_up = match written {
+            Ok(Ok(())) => Ok(self
+                .until_published(
+                    |world, published| {
+                        let is_published = published.is_some_and(|session| session.is_none());
+                        let is_there =
+                            world.connections.contains_key(name) && !world.owners.contains_key(name);
+                        is_there && (is_published || !matches!(state, State::Ready { .. }))
+                    },
+                    name,
+                )
+                .await),
+            Ok(Err(why)) => {
+                Err(Fault::new(Code::Internal, format!("`{name}` works, but could not be written: {why}")))
+            }
+            Err(_) => Err(Fault::new(Code::Internal, format!("`{name}` works, but could not be written."))),
+        };
+        self.servers.persisting.remove(name);
+        taken_up
+    }
+
+    /// Takes a server out of the file, and waits until it is gone. Returns what the user should know.
+    async fn take_from_file(&self, name: &str) -> Result<Option<String>, Fault> {
+        let (file, server) = (self.config().file.clone(), name.to_string());
+        let unused = match tokio::task::spawn_blocking(move || file::remove(&file, &server)).await {
+            Ok(Ok(unused)) => unused,
+            Ok(Err(why)) => {
+                return Err(Fault::new(Code::Internal, format!("`{name}` was not removed: {why}")));
+            }
+            Err(_) => return Err(Fault::new(Code::Internal, format!("`{name}` was not removed."))),
+        };
+        let is_gone = |world: &World, published: Option<Option<u64>>| {
+            !world.connections.contains_key(name) && published.is_none()
+        };
+        if !self.until_published(is_gone, name).await {
+            return Ok(Some(
+                "The gateway has not taken the change up yet: the user may have to restart Nonet.".into(),
+            ));
+        }
+        let unused = unused.join(", ");
+        Ok((!unused.is_empty())
+            .then(|| format!("Secrets that nothing names any more are still kept: {unused}.")))
+    }
+
+    /// Waits until the world is as wanted, and what is published of a server: nothing, or the session that it belongs to.
+    /// Returns whether it is.
+    async fn until_published(
+        &self,
+        is_wanted: impl Fn(&World, Option<Option<u64>>) -> bool,
+        server: &str,
+    ) -> bool {
+        let (mut reloads, mut indexing) = (self.reloads(), self.indexing());
+        let wanted = async {
+            loop {
+                let published = self.snapshot().catalog.servers().get(server).map(|entry| entry.session);
+                if is_wanted(&self.servers.world(), published) {
+                    return true;
+                }
+                let changed = tokio::select! {
+                    changed = reloads.changed() => changed,
+                    changed = indexing.changed() => changed,
+                };
+                if changed.is_err() {
+                    return false;
+                }
+            }
+        };
+        tokio::time::timeout(RELOAD_LIMIT, wanted).await.unwrap_or(false)
+    }
+
+    /// Whether a caller may remove a server, and from where.
+    fn removable(&self, caller: &Caller, name: &str) -> Result<Removable, Fault> {
+        let gate = self.gate(&caller.session);
+        if gate.world.owners.get(name) == Some(&caller.session.of_client().id) {
+            return Ok(Removable::OfSession);
+        }
+        let config = gate.config();
+        let is_of_file =
+            config.servers.keys().any(|server| server.as_str() == name) || config.left_out.contains_key(name);
+        if is_of_file && gate.may_concern(name) {
+            if file::was_added(&config.file, name) && !gate.is_limited() {
+                return Ok(Removable::OfFile);
+            }
+            let message = format!(
+                "`{name}` is a server of {}, and was not added by this client. The user can run `{} {name}`.",
+                config.file.display(),
+                shell::nonet("remove", &config.file)
+            );
+            return Err(Fault::new(Code::Forbidden, message));
+        }
+        let own = gate.world.owners.keys().filter(|server| !gate.is_foreign(server)).map(|server| &**server);
+        let near = name::nearest(name, own, 3);
+        let message = format!("There is no server `{}` that this session has added.", clip(name, 80));
+        let fault = Fault::new(Code::NotFound, message).suggest(&near);
+        Err(match near.first() {
+            Some(near) => fault.then(NextStep::own("remove_server", json!({ "name": near }))),
+            None => fault.then(NextStep::own("status", json!({}))),
+        })
+    }
+
+    /// Checks whether a server may be added, as far as that can be known before it is started.
+    fn plan(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Plan, Fault> {
+        let given = params.get("name").and_then(Value::as_str).unwrap_or_default().trim();
+        let again = |key: &str, value: Value| {
+            let mut params = params.clone();
+            params.insert(key.into(), value);
+            NextStep::own("add_server", Value::Object(params))
+        };
+        let invalid = |message: String| Fault::new(Code::InvalidParams, message);
+        let name: Arc<str> = match ServerName::new(given) {
+            Ok(name) => name.as_str().into(),
+            Err(bad) => {
+                let message = format!("`{}` is not a server name: {}.", clip(given, 80), bad.why);
+                return Err(invalid(message).then(again("name", json!(bad.nearest))));
+            }
+        };
+        let persist = params.get("persist") == Some(&Value::Bool(true));
+        if persist && caller.session.profile.is_some() {
+            let message = "A client with a profile cannot add servers for all clients. Leave `persist` out: the server is there for this session.";
+            return Err(Fault::new(Code::Forbidden, message).then(again("persist", json!(false))));
+        }
+        if !persist && !caller.lasting {
+            let message = "This client has no session that lasts, so a server of the session would end with this call. With `persist`, the server goes into servers.toml and stays.";
+            return Err(Fault::new(Code::Forbidden, message).then(again("persist", json!(true))));
+        }
+        let keys = params.iter().filter(|(key, _)| !["name", "persist"].contains(&key.as_str()));
+        let keys: Map<String, Value> = keys.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let size: usize = keys.values().map(bytes).sum();
+        if size > MAX_TEXTS {
+            return Err(invalid(format!(
+                "The server's texts have {size} bytes; the user can be asked about {MAX_TEXTS} at most. Put long texts into a file."
+            )));
+        }
+        let world = self.servers.world();
+        if let Err(refusal) = has_room(&world, &name, caller.session.of_client().id) {
+            return Err(match refusal {
+                Refusal::Taken => {
+                    let free = free_name(&world, &name);
+                    Fault::from(refusal).then(again("name", json!(free)))
+                }
+                _ => refusal.into(),
+            });
+        }
+        let env = |name: &str| std::env::var(name).ok();
+        let mut server = config::server_of(&name, &keys, &world.config.file, &env)
+            .map_err(|faults| invalid(told(&name, &faults)))?;
+        // As every server of the file.
+        if let Transport::Stdio { inherit_env, .. } = &mut server.settings.transport {
+            *inherit_env = inherit_env.with(&world.config.gateway.inherit_env);
+        }
+        Ok(Plan { name, server, persist })
+    }
+
+    /// Refuses a tool for what runs later if it ends with the session.
+    pub(super) fn not_of_session(&self, caller: &Caller, name: &str) -> Result<(), Fault> {
+        let gate = self.gate(&caller.session);
+        match gate.tool(name) {
+            Ok(tool) if tool.session.is_some() => Err(ends_with_session(&tool)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what ends the servers of a session when it is dropped.
+    fn guard_of(self: Arc<Self>, session: u64) -> tokio_util::sync::DropGuard {
+        let end = CancellationToken::new();
+        let (ended, stop) = (end.clone(), self.stopping().clone());
+        self.servers.life.tasks.clone().spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => self.end_servers(session, None),
+                () = stop.cancelled() => {}
+            }
+        });
+        end.drop_guard()
+    }
+
+    /// Ends the servers of a session, or the one of that name.
+    fn end_servers(self: &Arc<Self>, session: u64, name: Option<&str>) {
+        let gone = self.servers.remove(session, name);
+        if gone.is_empty() {
+            return;
+        }
+        for connection in &gone {
+            tracing::info!(server = %connection.name, session, "a server of a session has ended");
+            connection.retired().cancel();
+        }
+        let Some(updates) = self.publisher.updates() else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            self.servers
+                .life
+                .tasks
+                .spawn_on(async move { drop(updates.send(Update::Reconfigured).await) }, &runtime);
+        }
+    }
+
+    /// Tells sessions that the file has the names of their servers now.
+    pub(super) fn tell_of_taken_over(&self, servers: &[(Arc<str>, u64)]) {
+        for (server, session) in servers {
+            if let Some(session) = self.sessions.get(*session) {
+                session.notify(json!({
+                    "kind": "server_replaced",
+                    "server": &**server,
+                    "message": format!("servers.toml has a server `{server}` now, which takes the place of the one that this session added."),
+                }));
+            }
+        }
+    }
+}
+
+/// Where a server can be removed from.
+enum Removable {
+    OfSession,
+    OfFile,
+}
+
+/// Why there is no room for a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Taken,
+    SessionFull,
+    GatewayFull,
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Fault {
+        match refusal {
+            Refusal::Taken => Fault::new(
+                Code::InvalidParams,
+                "The name is taken by another server or category; choose another one.",
+            ),
+            Refusal::SessionFull => Fault::new(
+                Code::Forbidden,
+                format!(
+                    "This session has {PER_SESSION} servers, the most that it may add. Remove one with gateway.remove_server."
+                ),
+            ),
+            Refusal::GatewayFull => Fault::new(
+                Code::Forbidden,
+                format!(
+                    "The sessions of this gateway have {PER_GATEWAY} servers together, the most that they may add. The user can add servers to servers.toml."
+                ),
+            ),
+        }
+    }
+}
+
+/// Whether another server of a session has room under this name.
+fn has_room(world: &World, name: &str, session: u64) -> Result<(), Refusal> {
+    if is_taken(world, name) {
+        return Err(Refusal::Taken);
+    }
+    if world.owners.values().filter(|owner| **owner == session).count() >= PER_SESSION {
+        return Err(Refusal::SessionFull);
+    }
+    if world.owners.len() >= PER_GATEWAY { Err(Refusal::GatewayFull) } else { Ok(()) }
+}
+
+/// Whether a name is that of a server or category, in any spelling.
+fn is_taken(world: &World, wanted: &str) -> bool {
+    let config = &world.config;
+    let servers = config.servers.keys().map(ServerName::as_str);
+    let servers = servers.chain(config.left_out.keys().map(String::as_str));
+    let mut known = servers
+        .chain(config.categories.keys().map(String::as_str))
+        .chain(world.connections.keys().map(|name| &**name));
+    let wanted = name::fold(wanted);
+    known.any(|known| name::fold(known) == wanted)
+}
+
+/// A name like the wanted one that is free.
+fn free_name(world: &World, wanted: &str) -> String {
+    let stem = wanted.get(..name::MAX_SERVER - 4).unwrap_or(wanted).trim_end_matches(['-', '_']);
+    let mut names = (2..1_000).map(|number| format!("{stem}-{number}"));
+    names.find(|name| !is_taken(world, name)).unwrap_or_default()
+}
+
+/// How many bytes of text a value has.
+fn bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + bytes(value)).sum(),
+        _ => 0,
+    }
+}
+
+/// The question for the user: everything that will run or be reached, and no secret.
+fn question(plan: &Plan, params: &Map<String, Value>, file: &str) -> String {
+    let Plan { name, server, persist } = plan;
+    let mut text = match persist {
+        true => format!("Add the server `{name}` to {file}, for all clients?"),
+        false => format!("Add the server `{name}` to this session?"),
+    };
+    if let Transport::Stdio { command, args, .. } = &server.settings.transport {
+        let words: Vec<String> = std::iter::once(command).chain(args).map(|word| shown(word)).collect();
+        text.push_str(&format!(" It runs this command on this machine:\n\n{}\n", words.join(" ")));
+    }
+    for (key, what) in
+        [("url", "It connects to"), ("openapi", "It calls the service of the OpenAPI document")]
+    {
+        if let Some(place) = params.get(key).and_then(Value::as_str) {
+            text.push_str(&format!(" {what}:\n\n{}\n", shown(place)));
+        }
+    }
+    for (key, what) in [("env", "Variables"), ("headers", "Headers")] {
+        let names = params.get(key).and_then(Value::as_object).into_iter().flatten();
+        let names: Vec<String> = names.map(|(name, _)| format!("{}=***", shown(name))).collect();
+        if !names.is_empty() {
+            text.push_str(&format!("\n{what}: {}", names.join(", ")));
+        }
+    }
+    let tags: Vec<String> = server.settings.tags.iter().map(|tag| shown(tag)).collect();
+    if !tags.is_empty() {
+        text.push_str(&format!("\nTags: {}", tags.join(", ")));
+    }
+    text
+}
+
+/// A word of a command as a shell takes it. What could hide a part of it from its reader is escaped.
+fn shown(word: &str) -> String {
+    let hides = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    if !word.contains(hides) {
+        return shell::word(word);
+    }
+    let mut out = String::from("$'");
+    for c in word.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\\' | '\'' => out.extend(['\\', c]),
+            c if hides(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out + "'"
+}
+
+/// The faults of a server's keys.
+fn told(name: &str, faults: &[ConfigFault]) -> String {
+    let prefix = format!("servers.{name}");
+    let lines = faults.iter().map(|fault| {
+        let key = fault.key.strip_prefix(&prefix).unwrap_or(&fault.key).trim_start_matches('.');
+        let key = if key.is_empty() { String::new() } else { format!("`{key}`: ") };
+        format!("{key}{}. {}", fault.message, fault.remedy)
+    });
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+fn does_not_start(connection: &Connection, error: &str, persist: bool) -> Fault {
+    let stderr = connection.stderr_tail();
+    let tail: Vec<String> =
+        stderr.iter().rev().take(STDERR_LINES).rev().map(|line| clip(line, STDERR_LINE)).collect();
+    let mut details = json!({ "state": "down" });
+    if !tail.is_empty() {
+        details["stderr"] = json!(tail);
+    }
+    if let Some(cause) = likely_cause(error) {
+        details["likely_cause"] = json!(cause);
+    }
+    let nowhere = if persist { "servers.toml was not changed" } else { "nothing is left of it" };
+    let error = error.trim_end_matches('.');
+    let message = format!(
+        "`{}` was not added: {error}. Correct the params and call again, which asks the user again; {nowhere}.",
+        connection.name
+    );
+    let fault = Fault::new(Code::ServerDown, message).details(details);
+    Fault { retryable: false, ..fault }
+}
+
+fn wants_sign_in(name: &str, error: &str) -> Fault {
+    let message = format!(
+        "`{name}` was not added, because it wants a sign-in: {error}. Ask the user for `headers` that sign in, or call again with `persist`: then the user can sign in with `nonet login {name}`."
+    );
+    Fault::new(Code::AuthRequired, message)
+}
+
+fn ends_with_session(tool: &Tool) -> Fault {
+    let message = format!(
+        "`{}` belongs to this session and ends with it, so it cannot run later by itself. The server has to be in servers.toml: remove it and add it again with `persist`.",
+        tool.full
+    );
+    let step = NextStep::own("remove_server", json!({ "name": &*tool.server }));
+    Fault::new(Code::Forbidden, message).then(step)
+}
