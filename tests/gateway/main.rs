@@ -17,6 +17,7 @@ mod sign_in_service;
 mod web;
 
 mod adding;
+mod any_tool;
 mod approving;
 mod apps;
 mod asking;

@@ -23,10 +23,10 @@ use crate::{
 
 /// A request as the service saw it.
 #[derive(Clone, Debug)]
-struct Seen {
+pub struct Seen {
     method: Method,
     /// The path with its query.
-    target: String,
+    pub target: String,
     headers: HeaderMap,
     body: String,
     /// How many requests of this target came before.
@@ -41,8 +41,8 @@ impl Seen {
 
 /// A service over HTTP.
 #[derive(Clone)]
-struct Service {
-    base: String,
+pub struct Service {
+    pub base: String,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
@@ -57,7 +57,7 @@ impl Service {
 type Answers = dyn Fn(&Seen) -> Response + Send + Sync;
 
 /// Serves answers. A request of `/slow` has none.
-async fn serve(answers: impl Fn(&Seen) -> Response + Send + Sync + 'static) -> Service {
+pub async fn serve(answers: impl Fn(&Seen) -> Response + Send + Sync + 'static) -> Service {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let base = format!("http://{}", listener.local_addr().expect("it is bound"));
     let service = Service { base, seen: Arc::default() };
@@ -90,7 +90,7 @@ fn typed(kind: &'static str, body: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, kind)], body.into()).into_response()
 }
 
-fn json_answer(value: Value) -> Response {
+pub fn json_answer(value: Value) -> Response {
     typed("application/json; charset=utf-8", value.to_string())
 }
 

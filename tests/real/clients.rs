@@ -16,7 +16,7 @@ const DOCUMENT: &str = "demo://resource/static/document/features.md";
 const PROMPT: &str = "everything__args-prompt";
 
 /// What a client prints, as JSON; it has to succeed.
-fn printed(client: &mut Command) -> Value {
+pub fn printed(client: &mut Command) -> Value {
     let output = client.output().unwrap();
     assert!(output.status.success(), "{client:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()

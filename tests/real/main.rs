@@ -8,6 +8,7 @@
 mod clients;
 mod documents;
 mod page;
+mod session;
 
 use std::{
     ffi::OsStr,
