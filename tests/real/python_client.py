@@ -36,7 +36,7 @@ async def fill_in(context, params):
     return ElicitResult(action="accept", content={"name": "Ada"})
 
 
-async def call(client, tool, **arguments):
+async def result(client, tool, **arguments):
     # What can be tried again is: on a busy machine a server takes longer to start than a call waits for it.
     for _ in range(120):
         result = await client.call_tool(tool, arguments)
@@ -45,7 +45,11 @@ async def call(client, tool, **arguments):
         await asyncio.sleep(0.5)
     if result.is_error:
         raise RuntimeError(f"{tool} answered with an error: {result.model_dump_json(by_alias=True)}")
-    return "\n".join(block.text for block in result.content)
+    return result
+
+
+async def call(client, tool, **arguments):
+    return "\n".join(block.text for block in (await result(client, tool, **arguments)).content)
 
 
 async def tour(mode, way, command):

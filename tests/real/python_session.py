@@ -18,6 +18,8 @@ import sys
 from mcp import Client, StdioServerParameters
 from mcp.types import ElicitResult
 
+from python_client import result
+
 asked = []
 
 
@@ -27,15 +29,8 @@ async def allow(context, params):
 
 
 async def call(client, tool, **arguments):
-    # What can be tried again is: on a busy machine a server takes longer to start than a call waits for it.
-    for _ in range(120):
-        result = await client.call_tool(tool, arguments)
-        if not (result.is_error and '"retryable":true' in result.content[0].text):
-            break
-        await asyncio.sleep(0.5)
-    if result.is_error:
-        raise RuntimeError(f"{tool} answered with an error: {result.model_dump_json(by_alias=True)}")
-    return result.content[0].text
+    # Notices may come in a block of their own.
+    return (await result(client, tool, **arguments)).content[0].text
 
 
 async def session(server, command):
