@@ -180,6 +180,11 @@ impl Tool {
         self.kind == Kind::Tool && &*self.server != GATEWAY
     }
 
+    /// Whether `[policies]` hold for it. Of what is no server's tool, they hold for what can do harm by itself.
+    pub fn obeys_policies(&self) -> bool {
+        self.is_of_server() || self.risk == Risk::High
+    }
+
     /// The server that a call of it reaches: of a prompt the one that has it.
     pub fn at(&self) -> &Arc<str> {
         self.of.as_ref().unwrap_or(&self.server)
@@ -481,7 +486,7 @@ impl Catalog {
             parts.iter().map(|(server, Part { source: Source { listing, .. }, entry, .. })| ServerOffer {
                 server,
                 verbatim: entry.verbatim,
-                is_private: entry.session.is_some(),
+                session: entry.session,
                 prompts: &listing.prompts,
                 resources: &listing.resources,
                 templates: &listing.templates,
@@ -491,7 +496,7 @@ impl Catalog {
             let (a, b) = (&one.source, &other.source);
             a.server == b.server
                 && one.entry.verbatim == other.entry.verbatim
-                && one.entry.session.is_some() == other.entry.session.is_some()
+                && one.entry.session == other.entry.session
                 && (Arc::ptr_eq(&a.listing, &b.listing) || a.listing.offers_the_same(&b.listing))
         };
         let is_same = self.parts.len() == parts.len() && self.parts.values().zip(parts.values()).all(same);

@@ -25,10 +25,18 @@ const MAX_TEMPLATE: usize = 1_000;
 pub struct OfferedItem {
     /// The server.
     pub server: Arc<str>,
+    /// The session that has it for itself, if one does.
+    pub session: Option<u64>,
     /// The name or URI at the server.
     pub own: String,
     /// The definition as clients see it.
     pub shown: Value,
+}
+
+impl OfferedItem {
+    fn is_for(&self, session: u64) -> bool {
+        self.session.is_none_or(|owner| owner == session)
+    }
 }
 
 /// The definitions of one server besides its tools, verbatim.
@@ -38,8 +46,8 @@ pub struct ServerOffer<'a> {
     pub server: &'a Arc<str>,
     /// Whether the server is exposed under its own names.
     pub verbatim: bool,
-    /// Whether one session alone has it. Its URIs then name it, so that they do not change those of others.
-    pub is_private: bool,
+    /// The session that has it for itself, if one does. Its URIs then name it, so that they do not change those of others.
+    pub session: Option<u64>,
     /// Its prompts.
     pub prompts: &'a [Value],
     /// Its resources.
@@ -85,7 +93,7 @@ impl PromptsResources {
             Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
         passed.name_prompts(offers.clone());
         let mut uses: HashMap<&str, usize> = HashMap::new();
-        for offer in offers.clone().filter(|offer| !offer.is_private) {
+        for offer in offers.clone().filter(|offer| offer.session.is_none()) {
             for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
                 *uses.entry(uri).or_default() += 1;
             }
@@ -112,10 +120,11 @@ impl PromptsResources {
                     }
                     let mut shown = definition.clone();
                     let is_shared = uses.get(own).is_some_and(|uses| *uses > 1);
-                    if offer.is_private || is_shared && passed.keepers.get(own) != Some(offer.server) {
+                    if offer.session.is_some() || is_shared && passed.keepers.get(own) != Some(offer.server) {
                         shown[key] = json!(named_uri(offer.server, own));
                     }
-                    of.push(OfferedItem { server: offer.server.clone(), own: own.into(), shown });
+                    let (server, session) = (offer.server.clone(), offer.session);
+                    of.push(OfferedItem { server, session, own: own.into(), shown });
                 }
             }
         }
@@ -140,6 +149,7 @@ impl PromptsResources {
                 if seen.insert(own) {
                     let entry = OfferedItem {
                         server: offer.server.clone(),
+                        session: offer.session,
                         own: own.into(),
                         shown: definition.clone(),
                     };
@@ -237,17 +247,22 @@ impl PromptsResources {
         UriTarget::Unknown
     }
 
-    /// Returns whether both have the same prompts under the same names.
-    pub fn same_prompts(&self, other: &Self) -> bool {
-        self.prompts.len() == other.prompts.len()
-            && self.prompts.iter().zip(&other.prompts).all(|(a, b)| a.0 == b.0 && a.1.shown == b.1.shown)
+    /// Returns whether both have the same prompts under the same names for a session.
+    pub fn same_prompts(&self, other: &Self, session: u64) -> bool {
+        fn of(offered: &PromptsResources, session: u64) -> impl Iterator<Item = (&String, &Value)> {
+            let prompts = offered.prompts.iter().filter(move |(_, prompt)| prompt.is_for(session));
+            prompts.map(|(name, prompt)| (name, &prompt.shown))
+        }
+        of(self, session).eq(of(other, session))
     }
 
-    /// Returns whether both have the same resources and templates.
-    pub fn same_resources(&self, other: &Self) -> bool {
-        let same = |a: &[OfferedItem], b: &[OfferedItem]| {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.server == b.server && a.shown == b.shown)
-        };
+    /// Returns whether both have the same resources and templates for a session.
+    pub fn same_resources(&self, other: &Self, session: u64) -> bool {
+        fn of(items: &[OfferedItem], session: u64) -> impl Iterator<Item = (&Arc<str>, &Value)> {
+            let items = items.iter().filter(move |item| item.is_for(session));
+            items.map(|item| (&item.server, &item.shown))
+        }
+        let same = |a: &[OfferedItem], b: &[OfferedItem]| of(a, session).eq(of(b, session));
         same(&self.resources, &other.resources) && same(&self.templates, &other.templates)
     }
 }
@@ -301,7 +316,7 @@ mod tests {
                 ServerOffer {
                     server: &docs,
                     verbatim: false,
-                    is_private: false,
+                    session: None,
                     prompts: &prompts,
                     resources: &own,
                     templates: &[],
@@ -309,7 +324,7 @@ mod tests {
                 ServerOffer {
                     server: &web,
                     verbatim: false,
-                    is_private: false,
+                    session: None,
                     prompts: &[],
                     resources: &other,
                     templates: &templates,
@@ -323,15 +338,15 @@ mod tests {
     fn a_private_server_changes_no_uri_of_another() {
         let (docs, own): (Arc<str>, Arc<str>) = ("docs".into(), "own".into());
         let shared = [json!({ "uri": "shared://x" })];
-        let offer = |server, is_private| ServerOffer {
+        let offer = |server, session| ServerOffer {
             server,
             verbatim: false,
-            is_private,
+            session,
             prompts: &[],
             resources: &shared,
             templates: &[],
         };
-        let passed = PromptsResources::new([offer(&docs, false), offer(&own, true)].into_iter());
+        let passed = PromptsResources::new([offer(&docs, None), offer(&own, Some(7))].into_iter());
         let uris: Vec<&Value> = passed.resources().iter().map(|entry| &entry.shown["uri"]).collect();
         assert_eq!(uris, ["shared://x", "nonet://own/shared://x"]);
         let others = |server: &str| server != "own";
@@ -339,6 +354,10 @@ mod tests {
         assert_eq!(passed.resolve_uri("shared://x", &others, None), to("docs"));
         assert_eq!(passed.resolve_uri("nonet://own/shared://x", &others, None), UriTarget::Unknown);
         assert_eq!(passed.resolve_uri("nonet://own/shared://x", ALL, None), to("own"));
+        // What others are offered is the same as without it.
+        let without = PromptsResources::new([offer(&docs, None)].into_iter());
+        assert!(passed.same_resources(&without, 8) && !passed.same_resources(&without, 7));
+        assert!(passed.same_prompts(&without, 7));
     }
 
     #[test]
@@ -351,7 +370,7 @@ mod tests {
         let offer = |server, verbatim, prompts| ServerOffer {
             server,
             verbatim,
-            is_private: false,
+            session: None,
             prompts,
             resources: &shared,
             templates: &templates,

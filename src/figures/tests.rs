@@ -223,3 +223,9 @@ impl Store for Counting {
         unreachable!("figures only")
     }
 }
+
+#[test]
+fn an_absurd_time_in_the_store_has_a_date() {
+    let shown = humantime::format_rfc3339_seconds(at_unix_ms(u64::MAX)).to_string();
+    assert_eq!(shown, "9999-12-31T23:59:59Z");
+}

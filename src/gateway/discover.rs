@@ -104,7 +104,8 @@ pub struct BrowseArguments {
 impl SearchArguments {
     /// Whether a tool passes the filters by kind, tags and risk.
     fn wants(&self, tool: &Tool) -> bool {
-        let has = |tag: &String| tool.tags.iter().any(|own| own.eq_ignore_ascii_case(tag.trim()));
+        let own = || tool.tags.iter().chain(&tool.search_tags);
+        let has = |tag: &String| own().any(|own| own.eq_ignore_ascii_case(tag.trim()));
         self.kind.is_none_or(|kind| tool.kind == kind)
             && (self.tags.is_empty() || self.tags.iter().any(has))
             && policy::within(tool.risk, self.max_risk)
@@ -461,6 +462,10 @@ impl Gate {
     /// Returns the instructions of a server, the first time in a session.
     fn instructions(&self, server: &str) -> Option<String> {
         let (server, entry) = self.catalog().servers().get_key_value(server)?;
+        // A group may have the name of another session's server.
+        if self.is_foreign(server) {
+            return None;
+        }
         let text = entry.listing.about.trim();
         let are_new = !RESERVED.contains(&&**server) && !text.is_empty() && self.instruct(server);
         are_new.then(|| clip(text, INSTRUCTIONS))

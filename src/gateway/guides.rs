@@ -98,7 +98,10 @@ impl Guides {
 /// The skills of the folders, then the prompts of servers. The first of two with the same name counts.
 fn list_of_skills(local: &[Skill], known: &Lists) -> Listing {
     let local = local.iter().map(|skill| guide::skill(&skill.name, &skill.description));
-    let prompts = known.iter().flat_map(|(server, known)| {
+    // The prompts of sessions' servers come last, so that they do not take the place of those that everybody sees.
+    let (of_sessions, of_all): (Vec<_>, Vec<_>) =
+        known.iter().partition(|(_, known)| known.session.is_some());
+    let prompts = of_all.into_iter().chain(of_sessions).flat_map(|(server, known)| {
         known.listing.prompts.iter().filter_map(move |prompt| guide::prompt(server, prompt))
     });
     let about = "Instructions to follow, read with use_skill: the user's skills and the prompts of servers";
@@ -195,4 +198,27 @@ impl Gateway {
 fn read<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, Fault> {
     serde_json::from_value(Value::Object(arguments))
         .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_prompts_of_a_sessions_server_take_no_place_from_others() {
+        let prompts = |count: usize| (0..count).map(|n| json!({ "name": format!("p{n}") })).collect();
+        let of = |session: Option<u64>, count: usize| Known {
+            listing: Arc::new(Listing { prompts: prompts(count), ..Listing::default() }),
+            connection: 1,
+            session,
+        };
+        let known = Lists::from([("a".into(), of(Some(1), MAX_SKILLS)), ("z".into(), of(None, 2))]);
+        let listed = list_of_skills(&[], &known).tools;
+        assert_eq!(listed.len(), MAX_SKILLS);
+        for name in ["z/p0", "z/p1", "a/p0"] {
+            assert!(listed.iter().any(|one| one["name"] == name), "{name}");
+        }
+    }
 }

@@ -246,7 +246,8 @@ impl Gateway {
         let unknown = |what: &str| ErrorData::invalid_params(format!("there is no {what}"), None);
         let server = match &mut params.r#ref {
             Reference::Prompt(prompt) => {
-                let entry = passed.prompt(&prompt.name).ok_or_else(|| unknown("such prompt"))?;
+                let entry = passed.prompt(&prompt.name).filter(|entry| gate.sees(&entry.server));
+                let entry = entry.ok_or_else(|| unknown("such prompt"))?;
                 prompt.name.clone_from(&entry.own);
                 entry.server.clone()
             }

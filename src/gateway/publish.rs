@@ -135,6 +135,10 @@ impl Gateway {
 
     /// Tells every session that sees a server that it wants a sign-in.
     fn tell_of_sign_in(&self, server: &str, login: Option<&str>) {
+        // No command signs in for a session's server; `gateway.add_server` and its calls say what helps.
+        if self.servers.world().owners.contains_key(server) {
+            return;
+        }
         let mut notice = json!({ "kind": "sign_in_needed", "server": server });
         if let Some(login) = login {
             notice["command"] = json!(login);
@@ -155,7 +159,8 @@ impl Gateway {
             let gate = self.gate(&session);
             let server = notice["server"].as_str().unwrap_or_default();
             // Of a tool that is gone nobody can say who saw it; then its server's other tools decide.
-            let sees_server = gate.sees(server);
+            // A server that has ended may have been another session's.
+            let sees_server = gate.server(server).is_some() && gate.sees(server);
             let seen = |name: &mut Value| match gate.catalog().get_renamed(name.as_str().unwrap_or_default())
             {
                 Some(tool) => {

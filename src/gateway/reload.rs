@@ -31,8 +31,8 @@ impl Gateway {
     pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
         let updates = self.publisher.updates();
         self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
-        let (changes, taken_over) = self.servers.reload(config, updates.as_ref());
-        self.tell_of_taken_over(&taken_over);
+        let (changes, ended) = self.servers.reload(config, updates.as_ref());
+        self.tell_of_ended(&ended);
         if let Some(updates) = updates {
             let _ = updates.send(Update::Reconfigured).await;
         }

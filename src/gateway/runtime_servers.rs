@@ -18,7 +18,7 @@ use crate::{
     downstream::{Connection, Remedy, State, Update, likely_cause},
     fault::{Code, Fault, NextStep},
     name::{self, ServerName},
-    shell,
+    secrets, shell,
     text::clip,
 };
 
@@ -38,6 +38,9 @@ const MAX_TEXTS: usize = 16_000;
 /// How many lines of stderr an answer has, and how long they may be.
 const STDERR_LINES: usize = 12;
 const STDERR_LINE: usize = 300;
+
+/// What stands for a secret in a question.
+const MASK: &str = "***";
 
 /// A server that could be added.
 struct Plan {
@@ -172,16 +175,11 @@ impl Gateway {
         let mut answer = json!({ "name": name, "state": "removed" });
         match self.removable(caller, name)? {
             Removable::OfSession => {
-                for connection in self.servers.remove(caller.session.of_client().id, Some(name)) {
-                    let mut states = connection.watch();
-                    connection.retire(RETIRE_LIMIT).await;
-                    let stopped = states.wait_for(|state| matches!(state, State::Stopped));
-                    let _ = tokio::time::timeout(STOP_LIMIT, stopped).await;
-                }
-                if let Some(updates) = self.publisher.updates() {
-                    let _ = updates.send(Update::Reconfigured).await;
-                }
-                self.published().await;
+                let (gateway, session) = (self.clone(), caller.session.of_client().id);
+                let name = name.to_string();
+                // To its end, even if the call is cut off: nobody else would stop the process.
+                let removal = async move { gateway.retire_servers(session, &name).await };
+                let _ = self.servers.life.tasks.spawn(removal).await;
             }
             Removable::OfFile => {
                 if let Some(hint) = self.take_from_file(name).await? {
@@ -190,6 +188,20 @@ impl Gateway {
             }
         }
         Ok(answer)
+    }
+
+    /// Takes a session's server of that name out of the world, and waits until it has stopped and nobody finds it any more.
+    async fn retire_servers(&self, session: u64, name: &str) {
+        for connection in self.servers.remove(session, Some(name)) {
+            let mut states = connection.watch();
+            connection.retire(RETIRE_LIMIT).await;
+            let stopped = states.wait_for(|state| matches!(state, State::Stopped));
+            let _ = tokio::time::timeout(STOP_LIMIT, stopped).await;
+        }
+        if let Some(updates) = self.publisher.updates() {
+            let _ = updates.send(Update::Reconfigured).await;
+        }
+        self.published().await;
     }
 
     /// Writes a server into the file, and waits until it has taken the place of the session's. Returns whether it has.
@@ -396,16 +408,26 @@ impl Gateway {
         }
     }
 
-    /// Tells sessions that the file has the names of their servers now.
-    pub(super) fn tell_of_taken_over(&self, servers: &[(Arc<str>, u64)]) {
+    /// Tells sessions that a changed file has ended their servers.
+    pub(super) fn tell_of_ended(&self, servers: &[(Arc<str>, u64)]) {
+        let config = self.config();
         for (server, session) in servers {
-            if let Some(session) = self.sessions.get(*session) {
-                session.notify(json!({
-                    "kind": "server_replaced",
-                    "server": &**server,
-                    "message": format!("servers.toml has a server `{server}` now, which takes the place of the one that this session added."),
-                }));
-            }
+            let Some(session) = self.sessions.get(*session) else { continue };
+            let (kind, message) = match config.gateway.allow_runtime_servers {
+                true => (
+                    "server_replaced",
+                    format!(
+                        "servers.toml has a server `{server}` now, which takes the place of the one that this session added."
+                    ),
+                ),
+                false => (
+                    "server_removed",
+                    format!(
+                        "servers.toml no longer has `allow_runtime_servers = true`, so the server `{server}` that this session added has ended."
+                    ),
+                ),
+            };
+            session.notify(json!({ "kind": kind, "server": &**server, "message": message }));
         }
     }
 }
@@ -505,11 +527,17 @@ fn question(plan: &Plan, params: &Map<String, Value>, file: &str) -> String {
             text.push_str(&format!(" {what}:\n\n{}\n", shown(place)));
         }
     }
-    for (key, what) in [("env", "Variables"), ("headers", "Headers")] {
-        let names = params.get(key).and_then(Value::as_object).into_iter().flatten();
-        let names: Vec<String> = names.map(|(name, _)| format!("{}=***", shown(name))).collect();
-        if !names.is_empty() {
-            text.push_str(&format!("\n{what}: {}", names.join(", ")));
+    let pairs = |key: &str, value: fn(&str, &str) -> String| {
+        let pairs = params.get(key).and_then(Value::as_object).into_iter().flatten();
+        let pair = |(name, given): (&String, &Value)| {
+            format!("{}={}", shown(name), value(name, given.as_str().unwrap_or_default()))
+        };
+        pairs.map(pair).collect::<Vec<_>>().join(", ")
+    };
+    let (env, headers) = (pairs("env", variable), pairs("headers", |_, _| MASK.into()));
+    for (what, pairs) in [("Variables", env), ("Headers", headers)] {
+        if !pairs.is_empty() {
+            text.push_str(&format!("\n{what}: {pairs}"));
         }
     }
     let tags: Vec<String> = server.settings.tags.iter().map(|tag| shown(tag)).collect();
@@ -519,12 +547,26 @@ fn question(plan: &Plan, params: &Map<String, Value>, file: &str) -> String {
     text
 }
 
+/// The value of a variable, unless it is a secret. `NODE_OPTIONS` and its like decide what runs.
+fn variable(name: &str, value: &str) -> String {
+    match secrets::is_secret_name(name) && !secrets::is_harmless(value, name) {
+        true => MASK.into(),
+        false => shown(&secrets::without_secrets(value).0),
+    }
+}
+
+/// Whether a character could hide itself or others from a reader: it is not drawn, turns the writing, or looks like a space.
+fn hides(c: char) -> bool {
+    c.is_control()
+        || c.is_whitespace() && c != ' '
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}')
+}
+
 /// A word of a command as a shell takes it. What could hide a part of it from its reader is escaped.
 fn shown(word: &str) -> String {
-    let hides = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
     if !word.contains(hides) {
         return shell::word(word);
     }
@@ -534,6 +576,7 @@ fn shown(word: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             '\\' | '\'' => out.extend(['\\', c]),
+            c if hides(c) && c > '\u{ffff}' => out.push_str(&format!("\\U{:08x}", u32::from(c))),
             c if hides(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => out.push(c),
         }
@@ -587,4 +630,35 @@ fn ends_with_session(tool: &Tool) -> Fault {
     );
     let step = NextStep::own("remove_server", json!({ "name": &*tool.server }));
     Fault::new(Code::Forbidden, message).then(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_question_hides_itself() {
+        let check = |word: &str, expected: &str| assert_eq!(shown(word), expected, "{word:?}");
+        check("plain-word", "plain-word");
+        check("two words", "'two words'");
+        check("caf\u{e9}", "'caf\u{e9}'");
+        check("a\nb\\'", "$'a\\nb\\\\\\''");
+        check("a\u{1b}[2K", "$'a\\u001b[2K'");
+        check("a\u{202e}b", "$'a\\u202eb'");
+        check("a\u{a0}b", "$'a\\u00a0b'");
+        check("a\u{3164}", "$'a\\u3164'");
+        check("a\u{e0041}b", "$'a\\U000e0041b'");
+    }
+
+    #[test]
+    fn the_value_of_a_variable_is_shown_unless_it_is_a_secret() {
+        let check = |name: &str, value: &str, expected: &str| {
+            assert_eq!(variable(name, value), expected, "{name}={value}");
+        };
+        check("LD_PRELOAD", "/tmp/x.so", "/tmp/x.so");
+        check("GIT_ASKPASS", "/tmp/x.sh", "/tmp/x.sh");
+        check("BASH_ENV", "a b", "'a b'");
+        check("API_TOKEN", "s3cret-value", "***");
+        check("DATABASE", "postgres://ann:s3cret@host/x", "'postgres://ann:***@host/x'");
+    }
 }

@@ -157,7 +157,7 @@ impl Servers {
     }
 
     /// Applies a configuration, touching only the servers that it changes. Returns the changes, and the servers of sessions
-    /// whose names the configuration has now, with their sessions.
+    /// that have ended by them, with their sessions.
     pub fn reload(
         &self,
         config: Config,
@@ -165,9 +165,10 @@ impl Servers {
     ) -> (Changes, Vec<(Arc<str>, u64)>) {
         let replacing = self.replacing.lock();
         let before = self.world();
-        let Transition { world, changes, fresh, retired, mut taken_over } =
+        let Transition { world, changes, fresh, retired, mut ended } =
             World::new(config, Some(&before), |name, settings| self.connection(name, settings));
-        taken_over.retain(|(name, _)| !self.persisting.contains(name));
+        // What is on its way is taken note of once: the call that wrote it may have been cut off.
+        ended.retain(|(name, _)| self.persisting.remove(name).is_none());
         self.world.store(Arc::new(world));
         drop(replacing);
         self.reloads.send_replace(());
@@ -186,7 +187,7 @@ impl Servers {
                 }
             });
         }
-        (changes, taken_over)
+        (changes, ended)
     }
 
     /// Adds a server of a session, if `may` says that there is room for it, and starts it.

@@ -140,25 +140,30 @@ impl Gateway {
             let answer = query.map_or_else(|| list(&all()), |query| best(&all(), query));
             return Ok(text_result(answer.to_string()));
         };
-        let is_it = |skill: &&Skill| is_named(Kind::Skill, &skill.name, command);
-        let exact = local.iter().find(|skill| skill.name == command);
-        if let Some(skill) = exact.or_else(|| local.iter().find(is_it)) {
-            may_use(&gate, &skill.name)?;
-            let result = local_skill(skill, &arguments)?;
-            self.guided(caller, Kind::Skill, &skill.name);
-            return Ok(result);
-        }
-        for (server, entry) in gate.catalog().servers() {
-            let is_it = |own: &Prompt<'_>| is_named(Kind::Skill, &format!("{server}/{}", own.name), command);
-            if let Some(prompt) = entry.listing.prompts.iter().map(Prompt::of).find(is_it)
-                && gate.sees(server)
-            {
-                let name = format!("{server}/{}", prompt.name);
-                may_use(&gate, &name)?;
-                let result =
-                    self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await?;
-                self.guided(caller, Kind::Skill, &name);
+        // One that has this very name goes before those with a name like it.
+        for exactly in [true, false] {
+            let is_meant = |name: &str| match exactly {
+                true => name == command || name::full_name(SKILLS, name) == command,
+                false => is_named(Kind::Skill, name, command),
+            };
+            if let Some(skill) = local.iter().find(|skill| is_meant(&skill.name)) {
+                may_use(&gate, &skill.name)?;
+                let result = local_skill(skill, &arguments)?;
+                self.guided(caller, Kind::Skill, &skill.name);
                 return Ok(result);
+            }
+            for (server, entry) in gate.catalog().servers() {
+                let is_it = |own: &Prompt<'_>| is_meant(&format!("{server}/{}", own.name));
+                if let Some(prompt) = entry.listing.prompts.iter().map(Prompt::of).find(is_it)
+                    && gate.sees(server)
+                {
+                    let name = format!("{server}/{}", prompt.name);
+                    may_use(&gate, &name)?;
+                    let result =
+                        self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await?;
+                    self.guided(caller, Kind::Skill, &name);
+                    return Ok(result);
+                }
             }
         }
         Err(unknown_skill(command, &all()).into())

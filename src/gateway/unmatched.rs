@@ -239,8 +239,28 @@ impl<'a> Finder<'a> {
                     );
                     self.found.push(Unmatched { key: key.into(), message });
                 }
-                None => self.pattern(key, pattern),
+                None => {
+                    self.pattern(key, pattern);
+                    self.obeyed(key, pattern);
+                }
             }
+        }
+    }
+
+    /// Checks that a policy for Nonet's own tools reaches one that obeys policies: those that can do harm.
+    fn obeyed(&mut self, key: &str, pattern: &str) {
+        let Some((GATEWAY, _)) = split(pattern) else { return };
+        let matched: Vec<&Arc<Tool>> = self
+            .tools
+            .iter()
+            .copied()
+            .filter(|tool| matches_any(pattern, [&*tool.full].into_iter()))
+            .collect();
+        if !matched.is_empty() && matched.iter().all(|tool| !tool.obeys_policies()) {
+            let message = format!(
+                "`{pattern}` matches only tools of Nonet that can do no harm, and policies do not hold for them; a profile hides them with `deny`"
+            );
+            self.found.push(Unmatched { key: key.into(), message });
         }
     }
 
@@ -413,8 +433,10 @@ mod tests {
             tools: tools.iter().map(|name| Arc::new(json!({ "name": name }))).collect(),
             ..Listing::default()
         };
+        let status = json!({ "name": "status", "annotations": { "readOnlyHint": true } });
+        let own = Listing { tools: vec![Arc::new(status)], ..Listing::default() };
         let lists = BTreeMap::from([
-            (GATEWAY, listing(&["status"])),
+            (GATEWAY, own),
             ("files", listing(&["read_file", "write_file"])),
             ("gamma", listing(&["look", "ray"])),
             ("docs", listing(&["look"])),
@@ -472,6 +494,12 @@ mod tests {
                 "profiles.p.deny: `apps.on` matches no tool",
                 "policies.p.tools: `apps.one` matches no tool: policies are for tools; a profile hides apps with `deny`",
                 "policies.p.tools: `skills.*` matches no tool: policies are for tools; a profile hides skills with `deny`",
+            ],
+        );
+        check(
+            "[policies.p]\ntools = ['gateway.st*']\npolicy = 'approve'\n[profiles.p]\ndeny = ['gateway.status']\n",
+            &[
+                "policies.p.tools: `gateway.st*` matches only tools of Nonet that can do no harm, and policies do not hold for them; a profile hides them with `deny`",
             ],
         );
         check(

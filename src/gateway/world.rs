@@ -48,8 +48,8 @@ pub(super) struct Transition {
     pub fresh: Vec<Arc<Connection>>,
     /// Connections to retire.
     pub retired: Vec<Arc<Connection>>,
-    /// Servers of sessions whose names the file has now, with their sessions.
-    pub taken_over: Vec<(Arc<str>, u64)>,
+    /// Servers of sessions that end, with their sessions: the file has their names now, or no longer allows them.
+    pub ended: Vec<(Arc<str>, u64)>,
 }
 
 impl World {
@@ -75,7 +75,7 @@ impl World {
 
     /// Builds the world of a configuration. A connection of the old world with the same command, address and
     /// concurrency is kept and gets its new settings; `connect` makes the others. Servers of sessions stay, unless the
-    /// configuration has their names.
+    /// configuration has their names or no longer allows them.
     #[allow(clippy::new_ret_no_self)] // The world, with the way to it.
     pub fn new(
         config: Config,
@@ -88,13 +88,17 @@ impl World {
         }
         let none = Connections::new();
         let old = before.map_or(&none, |before| &before.connections);
+        // The changes are for all sessions: for them, there was no server of a session.
+        let is_private = |before: &Connection| before.settings().session.is_some();
         let mut connections = Connections::new();
-        let (mut fresh, mut retired, mut taken_over) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut fresh, mut retired, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         for (name, session) in before.into_iter().flat_map(|before| before.owners.iter()) {
             let is_named = config.servers.keys().any(|server| server.as_str() == &**name)
                 || config.left_out.contains_key(&**name);
             match old.get(name) {
-                Some(_) if is_named => taken_over.push((name.clone(), *session)),
+                Some(_) if is_named || !config.gateway.allow_runtime_servers => {
+                    ended.push((name.clone(), *session));
+                }
                 Some(own) => drop(connections.insert(name.clone(), own.clone())),
                 None => {}
             }
@@ -104,7 +108,8 @@ impl World {
             let before = old.get(&name);
             if let Some(kept) = before.filter(|before| before.is_reached_by(settings)) {
                 if *kept.settings() != *settings {
-                    changes.changed.push(name.to_string());
+                    let told = if is_private(kept) { &mut changes.started } else { &mut changes.changed };
+                    told.push(name.to_string());
                     kept.set(settings.clone());
                 }
                 connections.insert(name, kept.clone());
@@ -112,7 +117,8 @@ impl World {
             }
             match before {
                 Some(before) => {
-                    changes.restarted.push(name.to_string());
+                    let told = if is_private(before) { &mut changes.started } else { &mut changes.restarted };
+                    told.push(name.to_string());
                     retired.push(before.clone());
                 }
                 None => changes.started.push(name.to_string()),
@@ -123,12 +129,14 @@ impl World {
         }
         for (name, connection) in old {
             if !connections.contains_key(name) {
-                changes.stopped.push(name.to_string());
+                if !is_private(connection) {
+                    changes.stopped.push(name.to_string());
+                }
                 retired.push(connection.clone());
             }
         }
         let world = World::of(Arc::new(config), connections);
-        Transition { world, changes, fresh, retired, taken_over }
+        Transition { world, changes, fresh, retired, ended }
     }
 }
 

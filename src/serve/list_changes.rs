@@ -62,10 +62,11 @@ impl AnnouncedLists {
                 continue;
             }
             let passed = snapshot.catalog.passed().clone();
+            let session = self.session.upgrade()?;
             let changed = Changed {
-                tools: meta::list_can_change(&self.gateway.gate(&self.session.upgrade()?)),
-                prompts: !passed.same_prompts(&self.passed),
-                resources: !passed.same_resources(&self.passed),
+                tools: meta::list_can_change(&self.gateway.gate(&session)),
+                prompts: !passed.same_prompts(&self.passed, session.id),
+                resources: !passed.same_resources(&self.passed, session.id),
             };
             self.passed = passed;
             return Some(changed);

@@ -147,6 +147,27 @@ async fn a_skill_is_run_like_a_tool() {
 }
 
 #[tokio::test]
+async fn a_skill_is_not_taken_for_one_with_a_name_like_its_own() {
+    let setup = setup();
+    let skills = setup.path("skills");
+    write_skill(&skills, "folk farewell", "Something else");
+    write_skill(&skills, "v1.2 (new)", "Has an odd name");
+    let inside = setup.open().await;
+    let arguments = json!({ "who": "Ada" });
+    for name in ["skills.folk/farewell", "skills.folk farewell"] {
+        let by_prompt = text_of(&inside.execute(name, arguments.clone()).await).contains("Wish Ada well.");
+        assert_eq!(by_prompt, name.contains('/'), "{name}");
+        let named = json!({ "command": name, "arguments": arguments });
+        let by_prompt = text_of(&inside.call("use_skill", named).await).contains("Wish Ada well.");
+        assert_eq!(by_prompt, name.contains('/'), "{name}");
+    }
+    let odd = inside.execute("skills.v1.2 (new)", json!({ "arguments": "oak" })).await;
+    assert!(text_of(&odd).contains("Cut oak with care."), "{odd}");
+    let direct = inside.call("skills__v1_2__new_", json!({ "arguments": "oak" })).await;
+    assert_eq!(direct, odd);
+}
+
+#[tokio::test]
 async fn an_app_is_run_like_a_tool() {
     let inside = workshop().await;
     let call = json!({ "app_id": "double", "input": { "word": "hey" } });

@@ -12,6 +12,7 @@ use crate::{
     client::Client,
     inside::{Inside, eventually},
     setup::{self, Setup, fake_server, json_of},
+    sign_in_service::{Manner, Service},
     web::{WebClient, modern},
 };
 
@@ -184,6 +185,31 @@ async fn what_a_session_has_added_can_be_removed_by_it() {
 }
 
 #[tokio::test]
+async fn a_removal_that_is_cut_off_still_ends_the_server() {
+    let setup = Setup::new().gateway(ALLOWED).server("shop", shop());
+    let pid = setup.path("pid");
+    let script = json!({ "tools": [{ "name": "wait", "on": { "hang": true } }], "pid_file": pid });
+    let params = server(setup.folder.path(), "music", &script);
+    let inside = setup.open().await;
+    added(&inside, &inside.caller, &params).await;
+    let process = fs::read_to_string(&pid).expect("it has started");
+    let wait = json!({ "name": "music.wait", "params": {}, "background": true });
+    inside.call("execute_tool", wait).await;
+    let named = json!({ "name": "music" });
+    let asked = fault(&inside, &inside.caller, "remove_server", &named).await;
+    let mut answer = asked["next_step"]["arguments"].clone();
+    answer["answer"] = json!("yes");
+    assert_eq!(inside.answer("ask_user", answer).await["status"], "approved");
+    // The call in flight keeps the server for longer than this.
+    let mut removal = own("remove_server", &named);
+    removal["timeout_ms"] = json!(200);
+    let result = inside.call("execute_tool", removal).await;
+    assert_eq!(json_of(&result)["error"]["code"], "timeout", "{result}");
+    until_gone(&process).await;
+    until_forgotten(&inside, "music").await;
+}
+
+#[tokio::test]
 async fn without_the_key_there_is_no_such_tool() {
     let setup = Setup::new().server("shop", shop());
     let params = server(setup.folder.path(), "music", &music(&setup.path("pid")));
@@ -234,6 +260,16 @@ async fn what_cannot_be_added_is_refused_before_the_user_is_asked() {
     check(me, json!({ "command": null, "args": null }), "invalid_params", "needs").await;
     check(me, json!({ "command": null, "args": null, "url": "ftp://x" }), "invalid_params", "`url`").await;
     check(me, json!({ "env": { "A=B": "x" } }), "invalid_params", "env").await;
+    // What the question does not show is not taken.
+    for hidden in [
+        json!({ "cwd": "/" }),
+        json!({ "inherit_env": ["*"] }),
+        json!({ "setup": [{ "tool": "who" }] }),
+        json!({ "policy": "allow" }),
+    ] {
+        let key = hidden.as_object().and_then(|keys| keys.keys().next()).expect("a key").clone();
+        check(me, hidden, "invalid_params", &key).await;
+    }
     check(me, json!({ "args": vec!["x".repeat(3_000); 6] }), "invalid_params", "bytes").await;
     check(&lasting(&inside, Some("guest")), json!({}), "forbidden", "profiles.guest.max_risk").await;
     let home = lasting(&inside, Some("home"));
@@ -341,7 +377,7 @@ async fn a_rest_service_is_added_by_its_document() {
     let text = json!({ "openapi": "3.0.0", "info": info, "servers": servers, "paths": { "/forecast": get } });
     fs::write(&document, text.to_string()).expect("the document can be written");
     let inside = setup.open().await;
-    let params = json!({ "name": "weather", "openapi": document, "headers": { "X-Key": "s3cret-value" } });
+    let params = json!({ "name": "weather", "openapi": document, "headers": { "X-Key": "s3cret-value" }, "tags": ["outdoors"] });
     let asked = fault(&inside, &inside.caller, "add_server", &params).await;
     let question = asked["message"].as_str().expect("a message");
     assert!(question.contains("weather.json") && question.contains("X-Key=***"), "{question}");
@@ -349,6 +385,8 @@ async fn a_rest_service_is_added_by_its_document() {
     assert_eq!((&answer["state"], &answer["tools"]), (&json!("ready"), &json!(1)), "{answer}");
     let found = inside.answer("search_tools", json!({ "query": "the weather of tomorrow" })).await;
     assert_eq!(found["results"][0]["name"], "weather.forecast", "{found}");
+    let found = inside.answer("search_tools", json!({ "tags": ["outdoors"] })).await;
+    assert_eq!(found["tools"][0]["name"], "weather.forecast", "{found}");
 }
 
 #[tokio::test]
@@ -392,7 +430,7 @@ fn the_user_reads_the_whole_command_and_no_secret() {
     params["args"] = json!(["-c", script]);
     let args = params["args"].as_array_mut().expect("a list");
     args.extend([json!("it's here"), json!("${HOME}"), json!(long), json!("a\nb"), json!("end")]);
-    params["env"] = json!({ "API_TOKEN": "s3cret-value" });
+    params["env"] = json!({ "API_TOKEN": "s3cret-value", "NODE_OPTIONS": "--require /tmp/x.js" });
     params["tags"] = json!(["tunes"]);
     let result = client.execute("gateway.add_server", params.clone());
     assert_eq!(json_of(&result)["state"], "ready", "{result}");
@@ -400,6 +438,8 @@ fn the_user_reads_the_whole_command_and_no_secret() {
     let command = format!("sh -c '{script}' 'it'\\''s here' '${{HOME}}' {long} $'a\\nb' end\n");
     assert!(question.contains(&command), "{question}");
     assert!(question.contains("API_TOKEN=***") && question.contains("tunes"), "{question}");
+    // A variable may decide what runs.
+    assert!(question.contains("NODE_OPTIONS='--require /tmp/x.js'"), "{question}");
     assert!(!question.contains("s3cret"), "{question}");
     let choices = &client.asked[0]["requestedSchema"]["properties"]["decision"]["enum"];
     assert_eq!(choices, &json!(["allow", "deny"]));
@@ -441,6 +481,44 @@ fn a_reload_keeps_a_session_server_unless_the_file_has_its_name() {
         is_gone(&fs::read_to_string(&pid).expect("it has started")).then_some(())
     });
     assert_eq!(client.fault("music.who", json!({}))["code"], "unknown_tool");
+}
+
+#[test]
+fn a_server_that_wants_a_sign_in_can_only_be_persisted() {
+    let service = Service::start(Manner::default());
+    let mut client = trusting(Setup::new().gateway(ALLOWED).server("shop", shop()));
+    client.until_ready("shop");
+    let mut params = json!({ "name": "far", "url": service.url() });
+    let fault = client.fault("gateway.add_server", params.clone());
+    assert_eq!(fault["code"], "auth_required", "{fault}");
+    assert!(fault["message"].as_str().is_some_and(|text| text.contains("`persist`")), "{fault}");
+    // `nonet login` does not know a session's server.
+    assert!(client.notices.iter().all(|notice| notice["kind"] != "sign_in_needed"), "{:?}", client.notices);
+    params["persist"] = json!(true);
+    let answer = json_of(&client.execute("gateway.add_server", params));
+    assert_eq!(answer["state"], "auth_required", "{answer}");
+    assert!(answer["hint"].as_str().is_some_and(|hint| hint.contains("login far")), "{answer}");
+}
+
+#[test]
+fn servers_of_sessions_end_when_the_file_no_longer_allows_them() {
+    let mut client = trusting(Setup::new().gateway(ALLOWED).server("shop", shop()));
+    client.until_ready("shop");
+    let pid = client.folder.path().join("pid");
+    client.execute("gateway.add_server", server(client.folder.path(), "music", &music(&pid)));
+    let process = fs::read_to_string(&pid).expect("it has started");
+    let file = toml_of(&client);
+    let text = fs::read_to_string(&file).expect("it is there");
+    let text = text.replace(ALLOWED, "allow_runtime_servers = false");
+    fs::write(&file, format!("{text}\n[servers.other]\ncommand = 'x'\n")).expect("it can be written");
+    let notice = client.until_notice("server_removed");
+    assert_eq!(notice["server"], "music", "{notice}");
+    let changed = client.until_notice("config_changed");
+    assert!(!changed.to_string().contains("music"), "{changed}");
+    setup::eventually("its process has ended", || is_gone(&process).then_some(()));
+    setup::eventually("its tools are gone", || {
+        (client.fault("music.who", json!({}))["code"] == "unknown_tool").then_some(())
+    });
 }
 
 #[test]

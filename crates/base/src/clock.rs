@@ -49,9 +49,12 @@ pub fn unix_ms(time: SystemTime) -> u64 {
     millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The time at these milliseconds since 1970.
+/// The end of the year 9999 in milliseconds since 1970: a later time has no date to show.
+const END: u64 = 253_402_300_799_999;
+
+/// The time at these milliseconds since 1970, at most the end of the year 9999.
 pub fn at_unix_ms(ms: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(ms)
+    UNIX_EPOCH + Duration::from_millis(ms.min(END))
 }
 
 fn signed(by: Duration) -> i64 {
@@ -83,5 +86,6 @@ mod tests {
     fn times_before_1970_are_its_beginning() {
         assert_eq!(unix_ms(UNIX_EPOCH - Duration::from_secs(1)), 0);
         assert_eq!(unix_ms(at_unix_ms(1_234)), 1_234);
+        assert_eq!(unix_ms(at_unix_ms(u64::MAX)), END);
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     catalog::{Catalog, GATEWAY, Listing, Source, guide},
     config,
     downstream::{ConnectionContext, process_guard::ProcessGuard},
-    gateway::builtin,
+    gateway::{builtin, session::Caller},
     search::Index,
 };
 
@@ -233,7 +233,7 @@ fn a_server_of_a_session_is_there_for_it_and_its_apps_only() {
     let mut sources = Vec::new();
     for (server, tools) in lists() {
         let tools = tools.as_array().into_iter().flatten().cloned().map(Arc::new).collect();
-        let listing = Arc::new(Listing { tools, ..Listing::default() });
+        let listing = Arc::new(Listing { tools, about: "How to use it".into(), ..Listing::default() });
         let settings = whole.world.connections[server].settings();
         let session = (server == "shop").then_some(own.id);
         let settings = Some(Arc::new(config::ServerSettings { session, ..(*settings).clone() }));
@@ -252,6 +252,8 @@ fn a_server_of_a_session_is_there_for_it_and_its_apps_only() {
         assert_eq!(gate.of_session(&world, "shop").is_some(), is_there);
         assert_eq!(gate.named_server("shop.list_orders").is_some(), is_there);
         assert_eq!(gate.members("shop").is_ok(), is_there);
+        let caller = Caller { session: session.clone(), lasting: true, ..Caller::default() };
+        assert!(is_there || gate.instructions_for(&caller, "shop").is_none());
         for name in ["shop.list_orders", "shop__list_orders", "list_orders", "Shop.List-Orders"] {
             match gate.tool(name) {
                 Ok(_) => assert!(is_there, "{name}"),
