@@ -132,6 +132,8 @@ pub enum Remedy {
     Client,
     /// By valid credentials in `headers`.
     Headers,
+    /// By a server of its own for this host, to which the credentials of the service do not go.
+    OtherHost(String),
 }
 
 impl Remedy {
@@ -139,7 +141,7 @@ impl Remedy {
     pub fn command(&self) -> Option<&str> {
         match self {
             Self::Login(command) => Some(command),
-            Self::Client | Self::Headers => None,
+            Self::Client | Self::Headers | Self::OtherHost(_) => None,
         }
     }
 }
@@ -234,6 +236,9 @@ pub struct DocumentReport {
     pub operations: usize,
     /// The operations that no tool was made of, each with the reason.
     pub left_out: Vec<String>,
+    /// The patterns in `operations` that match none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
 }
 
 /// The conditions of one call.

@@ -41,6 +41,8 @@ pub struct Service {
     pub operations: BTreeMap<String, Operation>,
     /// Operations that no tool was made of, each with the reason: `GET /files: ...`.
     pub left_out: Vec<String>,
+    /// The patterns of wanted operations that match none, each with what there is instead.
+    pub unmatched: Vec<String>,
 }
 
 /// One operation of a service.
@@ -85,9 +87,14 @@ impl Service {
 }
 
 impl Operation {
-    /// Whether the document names an address of the service for it.
-    pub fn has_address(&self) -> bool {
-        self.plan.base.is_some()
+    /// The name of its tool.
+    pub fn name(&self) -> &str {
+        self.definition["name"].as_str().unwrap_or_default()
+    }
+
+    /// Returns the address of the service that the document names for it.
+    pub fn address(&self) -> Option<&str> {
+        self.plan.base.as_deref()
     }
 
     /// Makes the request of a call. `base_url` is absolute and goes before the addresses that the document names: for the

@@ -15,6 +15,7 @@ use arc_swap::ArcSwap;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
+use reqwest::Url;
 use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value};
 
@@ -22,7 +23,7 @@ use self::{
     answer::Answer,
     document::Stamp,
     reach::Reach,
-    send::{Sender, Unanswered},
+    send::{Sender, Unanswered, is_same_host},
 };
 use super::{
     CallError, ConnectionContext, Control, DocumentReport, LogLevel,
@@ -94,17 +95,30 @@ impl RestServer {
         service.operations.extend(by_hand.operations);
         service.left_out.append(&mut by_hand.left_out);
         let base_url = settings.base_url.clone().or_else(|| service.base_url.clone());
-        if base_url.is_none() && !service.operations.values().any(Operation::has_address) {
-            let why = "its document names no address of the service: set `base_url` in";
-            return Err(format!("{why} [servers.{}]", self.name).into());
+        if base_url.is_none() {
+            let set = format!("set `base_url` in [servers.{}]", self.name);
+            let homeless = service.operations.values().filter(|operation| operation.address().is_none());
+            let homeless: Vec<String> = homeless.map(Operation::name).map(String::from).collect();
+            if homeless.len() == service.operations.len() && service.unmatched.is_empty() {
+                return Err(format!("its document names no address of the service: {set}").into());
+            }
+            for name in homeless {
+                service.operations.remove(&name);
+                service.left_out.push(format!("{name}: the document names no address for it; {set}"));
+            }
         }
+        for unmatched in &service.unmatched {
+            tracing::warn!("servers.{}.operations: {unmatched}", self.name);
+        }
+        let home = base_url.as_deref().or_else(|| only_host(&service)).and_then(|home| Url::parse(home).ok());
         let sender = self.sender()?;
         *self.report.lock() = Some(DocumentReport {
             document: settings.openapi.as_ref().map(shown),
             operations: service.operations.len(),
             left_out: service.left_out.clone(),
+            unmatched: service.unmatched.clone(),
         });
-        Ok((Described { service, base_url, sender }, stamp))
+        Ok((Described { service, base_url, home, sender }, stamp))
     }
 
     /// Makes what sends requests.
@@ -147,6 +161,14 @@ impl Connector for RestServer {
     }
 }
 
+/// The address of the operations, if all of them are on one host.
+fn only_host(service: &Service) -> Option<&str> {
+    let mut all = service.operations.values().filter_map(Operation::address);
+    let first = all.next()?;
+    let home = Url::parse(first).ok()?;
+    all.all(|other| Url::parse(other).is_ok_and(|other| is_same_host(&home, &other))).then_some(first)
+}
+
 /// The place of a document as it may be shown.
 fn shown(document: &OpenApi) -> String {
     match document {
@@ -160,10 +182,18 @@ struct Described {
     service: Service,
     /// The address in the configuration, or else that of the whole document.
     base_url: Option<String>,
+    /// The host that credentials go to.
+    home: Option<Url>,
     sender: Sender,
 }
 
 impl Described {
+    /// Whether credentials go along to this address: an operation may have an address on another host.
+    fn is_home(&self, url: &str) -> bool {
+        let url = Url::parse(url).ok();
+        self.home.as_ref().zip(url).is_some_and(|(home, url)| is_same_host(home, &url))
+    }
+
     /// Returns the address of an operation, unless its document names one.
     fn base_of(&self, settings: &RestSettings, operation: &Operation) -> Option<&str> {
         let is_by_hand =
@@ -268,13 +298,15 @@ impl RestLink {
         arguments: &Map<String, Value>,
         control: &Control,
     ) -> Result<Value, RequestError> {
-        let reply = described.sender.send(request, true, &control.meta).await;
+        let is_home = described.is_home(&request.url);
+        let reply = described.sender.send(request, is_home, &control.meta).await;
         let reply = reply.map_err(|unanswered| unanswered.of_call(&operation.method))?;
         let answer = Answer {
             server: &self.server,
             described,
             operation,
             arguments,
+            is_home,
             url: reply.url.clone(),
             status: reply.status(),
             headers: reply.headers().clone(),

@@ -48,7 +48,7 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
                 Remedy::Client => format!(
                     "`{server}` rejects Nonet's OAuth client ({error}). The user has to check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
-                Remedy::Headers => format!(
+                Remedy::Headers | Remedy::OtherHost(_) => format!(
                     "`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
             };
@@ -62,6 +62,9 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
         ),
     }
 }
+
+/// What is said of a call that a second one would do again.
+const OPEN: &str = " The call may or may not have taken effect: look before you call again.";
 
 /// Turns a failed call into a fault.
 pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
@@ -84,11 +87,18 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
         )
         .retry_after(Duration::from_secs(1))
         .next("execute_tool", status()),
-        CallError::TimedOut(limit) => Fault::new(
-            Code::Timeout,
-            format!("`{}` did not answer within {}, so the call was cancelled. Set a longer `timeout_ms`, or use `background`.", tool.full, humantime::format_duration(limit)),
-        )
-        .next("get_tool", json!({ "name": &*tool.full })),
+        CallError::TimedOut(limit) => {
+            // The tool says of itself that a second call does more.
+            let is_open = !tool.is_repeatable() && tool.definition["annotations"]["idempotentHint"] == false;
+            let effect = if is_open { OPEN } else { "" };
+            let message = format!(
+                "`{}` did not answer within {}, so the call was cancelled. Set a longer `timeout_ms`, or use `background`.{effect}",
+                tool.full,
+                humantime::format_duration(limit)
+            );
+            let fault = Fault::new(Code::Timeout, message).next("get_tool", json!({ "name": &*tool.full }));
+            Fault { retryable: !is_open, ..fault }
+        }
         CallError::Cancelled => {
             Fault::new(Code::Cancelled, format!("The call of `{}` was cancelled.", tool.full))
         }
@@ -107,13 +117,11 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
             Fault::new(Code::RateLimited, message).retry_after(wait.unwrap_or(UNSAID))
         }
         CallError::Upstream { error, wait, is_open } => {
-            let effect = if is_open { " The call may or may not have taken effect: look before you call again." } else { "" };
+            let effect = if is_open { OPEN } else { "" };
             let message = format!("`{}` failed: {error}.{effect}", tool.full);
             let fault = Fault::new(Code::UpstreamError, message).next("execute_tool", status());
-            match wait {
-                Some(wait) => fault.retry_after(wait),
-                None => Fault { retryable: true, ..fault },
-            }
+            let fault = wait.into_iter().fold(fault, Fault::retry_after);
+            Fault { retryable: !is_open, ..fault }
         }
         CallError::Unreadable(why) => {
             Fault::new(Code::UpstreamError, format!("`{server}` sent an unusable answer: {why}"))
@@ -130,6 +138,11 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
         Remedy::Client => {
             format!("check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]")
         }
+        Remedy::OtherHost(base_url) => format!(
+            "add a server with the same `openapi`, `base_url = \"{base_url}\"`, `operations = [\"{}\"]` and `headers`, \
+             because those of [servers.{server}] go only to the host of the service",
+            tool.own
+        ),
         Remedy::Headers => {
             let variable = format!("{}_TOKEN", server.replace('-', "_").to_uppercase());
             format!(

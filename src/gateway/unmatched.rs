@@ -64,7 +64,13 @@ impl Gateway {
         let settled = |server: &str| connections.get(server).is_some_and(|one| one.state().settled());
         let snapshot = self.snapshot();
         let is_known = |server: &str| settled(server) && snapshot.catalog.servers().contains_key(server);
-        find(&self.config(), &snapshot.catalog, &is_known)
+        let mut found = find(&self.config(), &snapshot.catalog, &is_known);
+        for (server, connection) in connections.iter() {
+            let patterns = connection.document().map_or_else(Vec::new, |report| report.unmatched);
+            let key = format!("servers.{server}.operations");
+            found.extend(patterns.into_iter().map(|message| Unmatched { key: key.clone(), message }));
+        }
+        found
     }
 
     /// Logs the rules that newly match nothing, now that the tools of these servers are known. After a

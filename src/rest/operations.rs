@@ -20,6 +20,8 @@ use crate::config::Globs;
 const MAX_LISTED: usize = 100_000;
 /// The most reasons that are kept for operations that are left out.
 const MAX_REASONS: usize = 1_000;
+/// How many names are shown where a pattern matches none.
+const SHOWN_NAMES: usize = 3;
 /// The most params of an operation outside of its body.
 const MAX_PARAMS: usize = 200;
 /// The most members of a body that become params.
@@ -80,6 +82,7 @@ pub(super) fn service(
         })
         .collect();
     let names = names::of_operations(&called);
+    let unmatched = wanted.map_or_else(Vec::new, |wanted| unmatched(wanted, &names));
     let wanted: Vec<(String, &Found)> = names
         .into_iter()
         .zip(&found)
@@ -120,7 +123,23 @@ pub(super) fn service(
         sign_in: reader.security.ways,
         operations,
         left_out,
+        unmatched,
     })
+}
+
+/// Returns the patterns that match no operation, each with a few names that there are.
+fn unmatched(wanted: &Globs, names: &[String]) -> Vec<String> {
+    let matches = |pattern: &String| {
+        Globs::new(vec![pattern.clone()]).is_ok_and(|glob| names.iter().any(|name| glob.matches(name)))
+    };
+    let few: Vec<String> = names.iter().take(SHOWN_NAMES).map(|name| format!("`{name}`")).collect();
+    let there_are = match names.len() {
+        0 => String::new(),
+        all if all <= SHOWN_NAMES => format!("; there are {}", few.join(", ")),
+        all => format!("; there are {all}, such as {}", few.join(", ")),
+    };
+    let patterns = wanted.patterns().iter().filter(|pattern| !matches(pattern));
+    patterns.map(|pattern| format!("`{pattern}` matches no operation{there_are}")).collect()
 }
 
 /// Reasons why operations are left out; the last says how many are not told.
@@ -735,8 +754,9 @@ fn tags(operation: &Map<String, Value>) -> Vec<String> {
 
 /// Headers that the connection or the configuration sets.
 pub(super) fn is_managed(name: &str) -> bool {
-    const MANAGED: [&str; 11] = [
+    const MANAGED: [&str; 12] = [
         "accept",
+        "accept-encoding",
         "authorization",
         "connection",
         "content-length",

@@ -80,6 +80,10 @@ pub(super) fn make(
         query.extend((!own.is_empty()).then(|| own.to_string()));
         path = before.to_string();
     }
+    // Values may be dots only together, as an empty list with the dots of its style.
+    if path.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return Err("the params of the path would lead out of it".into());
+    }
     let mut headers = HeaderMap::new();
     headers.insert(header::ACCEPT, plan.accept.clone());
     let mut cookies = Vec::new();

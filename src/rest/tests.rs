@@ -188,6 +188,11 @@ fn only_wanted_operations_become_tools() {
         service.left_out,
         ["OPTIONS /a: it is for clients, not for models", "TRACE /a: it is for clients, not for models"]
     );
+    assert!(service.unmatched.is_empty());
+    let typo = Globs::new(vec!["list*".into(), "ad".into()]).expect("globs");
+    let service = Service::read(document.to_string().as_bytes(), None, Some(&typo)).expect("a document");
+    let there_are = "there are `list_get_a`, `add`, `list_get_b`";
+    assert_eq!(service.unmatched, [format!("`ad` matches no operation; {there_are}")]);
 }
 
 #[test]
@@ -555,6 +560,8 @@ fn params_of_the_path_stay_in_their_segment() {
         check(plain(), json!(out), &expected);
         check(json!({ "allowReserved": true }), json!(out), &expected);
     }
+    let dots = json!({ "style": "label", "explode": true });
+    check(dots, json!(["", ""]), "! the params of the path would lead out of it");
     check(plain(), json!(""), "! `p` is part of the path and cannot be empty");
     check(plain(), json!([]), "! `p` is part of the path and cannot be empty");
     check(plain(), json!(null), "! `p` is part of the path, and is missing");

@@ -332,13 +332,14 @@ async fn a_failure_is_repeated_once_where_that_changes_nothing() {
         assert_eq!(text_of(&inside.execute(&format!("shop.{tool}"), json!({})).await), "fine");
         assert_eq!(service.seen(&format!("/{tool}")).len(), 2);
     }
-    for (tool, times, said) in
-        [("always", 2, "HTTP 502 Bad Gateway: down"), ("post", 1, "may or may not have taken effect")]
-    {
+    for (tool, times, retryable, said) in [
+        ("always", 2, true, "HTTP 502 Bad Gateway: down"),
+        ("post", 1, false, "may or may not have taken effect"),
+    ] {
         let fault = fault(&inside, tool, json!({})).await;
         assert_eq!(
             (&fault["code"], &fault["retryable"]),
-            (&json!("upstream_error"), &json!(true)),
+            (&json!("upstream_error"), &json!(retryable)),
             "{fault}"
         );
         assert!(fault["message"].as_str().expect("a message").contains(said), "{fault}");
@@ -356,10 +357,19 @@ async fn a_service_that_is_gone_slow_or_long_winded_is_told() {
     let inside = open(
         &service,
         "timeout = '1s'\nmax_response_bytes = 4_000",
-        &[("slow", "path = '/slow'"), ("long", "path = '/long'")],
+        &[
+            ("slow", "path = '/slow'"),
+            ("change", "method = 'POST'\npath = '/slow'"),
+            ("long", "path = '/long'"),
+        ],
     )
     .await;
-    assert_eq!(fault(&inside, "slow", json!({})).await["code"], "timeout");
+    for (tool, retryable) in [("slow", true), ("change", false)] {
+        let fault = fault(&inside, tool, json!({})).await;
+        assert_eq!((&fault["code"], &fault["retryable"]), (&json!("timeout"), &json!(retryable)), "{fault}");
+        let message = fault["message"].as_str().expect("a message");
+        assert_eq!(message.contains("may or may not have taken effect"), !retryable, "{message}");
+    }
     let long = fault(&inside, "long", json!({})).await;
     assert_eq!(long["code"], "upstream_error");
     assert!(long["message"].as_str().expect("a message").contains("max_response_bytes"), "{long}");
@@ -406,6 +416,8 @@ async fn credentials_never_leave_the_host_of_the_service() {
             "/see" => redirect(StatusCode::SEE_OTHER, "/here".into()),
             "/keep" => redirect(StatusCode::PERMANENT_REDIRECT, "/kept".into()),
             "/round" => redirect(StatusCode::FOUND, "/round".into()),
+            "/into" => redirect(StatusCode::SEE_OTHER, "http://10.9.8.7/".into()),
+            "/dead" => redirect(StatusCode::SEE_OTHER, "http://127.0.0.1:1/".into()),
             "/inward" => redirect(StatusCode::FOUND, "http://169.254.169.254/latest".into()),
             "/local" => redirect(StatusCode::FOUND, "http://localhost:1/x".into()),
             _ => json_answer(json!({ "method": seen.method.as_str(), "body": seen.body })),
@@ -421,6 +433,8 @@ async fn credentials_never_leave_the_host_of_the_service() {
             ("see", "method = 'POST'\npath = '/see'\nbody = ['a']"),
             ("keep", "method = 'POST'\npath = '/keep'\nbody = ['a']"),
             ("round", "path = '/round'"),
+            ("into", "method = 'POST'\npath = '/into'"),
+            ("dead", "method = 'POST'\npath = '/dead'"),
             ("inward", "path = '/inward'"),
             ("local", "path = '/local'"),
         ],
@@ -452,6 +466,74 @@ async fn credentials_never_leave_the_host_of_the_service() {
         let message = fault["message"].as_str().expect("a message");
         assert!(message.contains("private address") && message.contains("private_addresses"), "{message}");
     }
+    // The first request was sent, whatever comes of the redirect.
+    for tool in ["into", "dead"] {
+        let fault = fault(&inside, tool, json!({})).await;
+        assert_eq!(
+            (&fault["code"], &fault["retryable"]),
+            (&json!("upstream_error"), &json!(false)),
+            "{fault}"
+        );
+        let message = fault["message"].as_str().expect("a message");
+        assert!(message.contains("may or may not have taken effect"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn an_operation_on_another_host_gets_no_credentials() {
+    let other = serve(|_| (StatusCode::UNAUTHORIZED, "who are you").into_response()).await;
+    let service = serve({
+        let to = other.base.clone();
+        move |seen| match seen.target.as_str() {
+            "/away" => {
+                (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, format!("{to}/there"))]).into_response()
+            }
+            _ => "here".into_response(),
+        }
+    })
+    .await;
+    let setup = Setup::new();
+    let upload = json!({ "operationId": "upload", "servers": [{ "url": other.base }] });
+    let body = json!({ "content": { "application/json": { "schema": {
+        "type": "object", "properties": { "q": { "type": "string" } },
+    } } } });
+    let paths = json!({
+        "/upload": { "post": upload },
+        "/look": { "get": { "operationId": "look", "servers": [{ "url": service.base }] } },
+        "/away": { "get": { "operationId": "away", "requestBody": body } },
+    });
+    let write = |name: &str, servers: Value| {
+        let document = json!({ "openapi": "3.0.3", "info": {}, "servers": servers, "paths": paths });
+        fs::write(setup.path(name), document.to_string()).expect("written");
+    };
+    write("shop.json", json!([{ "url": service.base }]));
+    write("torn.json", json!([]));
+    let keys = "headers = { Authorization = 'Bearer s3cr3t-t0ken' }\nopenapi =";
+    let inside = setup
+        .server_of("shop", &format!("{keys} 'shop.json'"))
+        .server_of("torn", &format!("{keys} 'torn.json'"))
+        .server_of("one", &format!("{keys} 'torn.json'\noperations = ['look']"))
+        .open()
+        .await;
+    let refused = fault(&inside, "upload", json!({})).await;
+    let message = refused["message"].as_str().expect("a message");
+    assert_eq!(refused["code"], "auth_required", "{refused}");
+    assert!(message.contains(&format!("`base_url = \"{}\"", other.base)), "{message}");
+    assert_eq!(other.seen("/upload")[0].header("authorization"), None);
+    // No body either, wherever a redirect leads.
+    inside.execute("shop.away", json!({ "q": "x" })).await;
+    assert_eq!((&*other.seen("/there")[0].body, service.seen("/away")[0].body.is_empty()), ("", false));
+    // Without an address of the whole service, its host is that of all operations, if they have one.
+    for (tool, expected) in [("torn.look", None), ("one.look", Some("Bearer s3cr3t-t0ken"))] {
+        assert_eq!(text_of(&inside.execute(tool, json!({})).await), "here");
+        assert_eq!(
+            service.seen("/look").last().expect("it was sent").header("authorization"),
+            expected,
+            "{tool}"
+        );
+    }
+    let unknown = json_of(&inside.execute("torn.away", json!({})).await);
+    assert_eq!(unknown["error"]["code"], "unknown_tool", "it has no address: {unknown}");
 }
 
 #[tokio::test]
@@ -730,12 +812,15 @@ fn check_says_what_became_of_a_document() {
         "responses": { "200": { "description": "ok" } },
     } });
     fs::write(setup.path("shop.json"), shop.to_string()).expect("written");
-    let setup = setup.server_of("shop", "openapi = 'shop.json'");
+    let setup = setup
+        .server_of("shop", "openapi = 'shop.json'")
+        .server_of("part", "openapi = 'shop.json'\noperations = ['getOrder', 'lst*']");
     setup.write();
     let output = command(setup.folder.path()).arg("check").output().expect("nonet runs");
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}");
     assert!(told.contains("OpenAPI 3.0.3"), "{told}");
+    assert!(told.contains("servers.part.operations: `lst*` matches no operation; there are "), "{told}");
     assert!(told.contains(&format!("operations of {}", setup.path("shop.json").display())), "{told}");
     let output = command(setup.folder.path()).args(["check", "--json"]).output().expect("nonet runs");
     let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");

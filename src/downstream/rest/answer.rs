@@ -67,6 +67,8 @@ pub(super) struct Answer<'a> {
     pub described: &'a Described,
     pub operation: &'a Operation,
     pub arguments: &'a Map<String, Value>,
+    /// Whether credentials went along.
+    pub is_home: bool,
     /// Where it came from.
     pub url: Url,
     pub status: StatusCode,
@@ -138,6 +140,9 @@ impl Answer<'_> {
             _ => sender.refused(String::new(), Some(String::new())).await,
         };
         let remedy = match unanswered {
+            _ if !self.is_home => Remedy::OtherHost(
+                web::place(self.operation.address().unwrap_or_default()).trim_end_matches('/').into(),
+            ),
             Unanswered::SignIn(SignInNeeded { remedy, .. }) => remedy,
             _ => Remedy::Headers,
         };

@@ -63,12 +63,15 @@ impl Reply {
     /// Reads the body, of at most `limit` bytes.
     pub async fn body(self, limit: usize) -> Result<Bytes, HttpFault> {
         let coding = self.reply.headers().get(header::CONTENT_ENCODING);
-        match coding.map(|coding| String::from_utf8_lossy(coding.as_bytes()).into_owned()) {
-            Some(coding) if !coding.eq_ignore_ascii_case("identity") => Err(HttpFault::Wrong(format!(
-                "it is compressed (`{}`), which was not asked for",
-                clip(&coding, 40)
-            ))),
-            _ => self.reply.body(limit).await,
+        let coding = coding.map(|coding| String::from_utf8_lossy(coding.as_bytes()).into_owned());
+        let body = self.reply.body(limit).await?;
+        match coding {
+            // An answer to HEAD tells the coding of a body that it does not have.
+            Some(coding) if !body.is_empty() && !coding.eq_ignore_ascii_case("identity") => {
+                let coding = clip(&coding, 40);
+                Err(HttpFault::Wrong(format!("it is compressed (`{coding}`), which was not asked for")))
+            }
+            _ => Ok(body),
         }
     }
 
@@ -111,6 +114,23 @@ impl fmt::Display for Unanswered {
 }
 
 impl Unanswered {
+    /// The same after an earlier request was answered with a redirect: that one was sent.
+    fn after_redirect(self, first: &Method) -> Self {
+        match self {
+            Self::Forbidden(why) => {
+                let why = format!("the service redirects the request, and {why}");
+                match first.is_safe() {
+                    true => Self::Forbidden(why),
+                    false => Self::Failed { why, is_sent: true },
+                }
+            }
+            Self::Unsent(why) | Self::Failed { why, .. } if !first.is_safe() => {
+                Self::Failed { why, is_sent: true }
+            }
+            other => other,
+        }
+    }
+
     /// The same as the end of a call.
     pub fn of_call(self, method: &Method) -> RequestError {
         RequestError::Call(match self {
@@ -165,11 +185,18 @@ impl Sender {
         let (mut method, mut headers) = (first.method.clone(), first.headers.clone());
         let mut body = first.body.clone();
         for redirects in 0.. {
+            let failed = |unanswered: Unanswered| match redirects {
+                0 => unanswered,
+                _ => unanswered.after_redirect(&first.method),
+            };
             if !matches!(url.scheme(), "http" | "https") {
-                return Err(Unanswered::Forbidden(format!("`{}` is not an address over HTTP", url.scheme())));
+                let why = format!("`{}` is not an address over HTTP", url.scheme());
+                return Err(failed(Unanswered::Forbidden(why)));
             }
-            self.reach.check(&url).map_err(|private| Unanswered::Forbidden(private.to_string()))?;
-            let mut request = self.client.request(method.clone(), url.clone()).headers(headers.clone());
+            self.reach.check(&url).map_err(|private| failed(Unanswered::Forbidden(private.to_string())))?;
+            let mut request = self.client.request(method.clone(), url.clone());
+            // Without this header a service may choose any coding.
+            request = request.header(header::ACCEPT_ENCODING, "identity").headers(headers.clone());
             if is_home {
                 request = request.headers(trace(meta)).headers(self.headers.clone());
             }
@@ -177,14 +204,14 @@ impl Sender {
                 request = request.header(header::CONTENT_TYPE, kind).body(body.clone());
             }
             let endpoint = if is_home { &self.signed } else { &self.unsigned };
-            let reply = endpoint.send(request).await.map_err(|fault| self.unanswered(fault, &url))?;
+            let reply = endpoint.send(request).await.map_err(|fault| failed(self.unanswered(fault, &url)))?;
             let Some(next) = target(&reply, &url) else { return Ok(Reply { url, reply }) };
             let then = method_after(reply.status, &method);
             let stays = is_same_host(&url, &next);
             if !stays && !then.is_safe() || redirects == MOST_REDIRECTS {
                 return Ok(Reply { url, reply });
             }
-            if then != method {
+            if then != method || !stays {
                 body = None;
             }
             if !stays {
