@@ -326,7 +326,16 @@ impl Report<'_> {
             commands::finish(&self.added.change, None);
             self.tell_needs();
         } else {
-            eprintln!("Nothing was written; `--no-check` adds the server without starting it.");
+            // The reason speaks of servers.toml, which does not have the server.
+            let lacks_address =
+                matches!(&self.started, Some(Started::Failed(why)) if why.contains("set `base_url`"));
+            eprintln!(
+                "Nothing was written; {}.",
+                match lacks_address {
+                    true => "`--base-url URL` gives the address",
+                    false => "`--no-check` adds the server without starting it",
+                }
+            );
         }
         Ok(())
     }

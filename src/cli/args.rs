@@ -1,11 +1,11 @@
 //! The arguments of the command line, and the texts of `--help`.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{
     Args, CommandFactory, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
-    error::ErrorKind,
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 
 use super::{add, login, secret, setup};
@@ -339,12 +339,30 @@ pub(super) enum Command {
 
 /// Returns the command line of this process. An unusable command line ends the process with a message and exit code 2.
 pub(super) fn read() -> Cli {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| advised(error, std::env::args_os()).exit());
     if let Some(option) = cli.idle() {
         let message = format!("{option} has no effect on this command");
         Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
     }
     cli
+}
+
+/// Adds advice to the error of `nonet add NAME COMMAND -y`, where `--` is missing before the command.
+fn advised(mut error: clap::Error, words: impl Iterator<Item = OsString>) -> clap::Error {
+    let words: Vec<OsString> = words.skip(1).collect();
+    let commands = Cli::command();
+    let adds =
+        words.iter().find(|word| commands.find_subcommand(word).is_some()).is_some_and(|word| word == "add");
+    let mistyped = error.get(ContextKind::SuggestedArg).is_some();
+    if adds
+        && !mistyped
+        && error.kind() == ErrorKind::UnknownArgument
+        && words.iter().all(|word| word != "--")
+    {
+        let advice = "write `--` before the command: `nonet add NAME -- COMMAND ARGS`";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+    }
+    error
 }
 
 impl Cli {
@@ -404,4 +422,24 @@ impl Cli {
 /// Reads a rule by its name; the help lists them.
 fn rule() -> impl TypedValueParser<Value = Rule> {
     PossibleValuesParser::new(Rule::ALL.map(Rule::name)).try_map(|name| name.parse::<Rule>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_without_dashes_is_advised_to_have_them() {
+        let check = |line: &str, advice: bool| {
+            let words = || line.split_whitespace();
+            let error = advised(Cli::try_parse_from(words()).unwrap_err(), words().map(OsString::from));
+            let said = error.to_string();
+            assert_eq!(said.contains("nonet add NAME -- COMMAND ARGS"), advice, "{said}");
+        };
+        check("nonet add notes npx -y notes", true);
+        check("nonet --config a.toml add notes node server.js", true);
+        check("nonet add notes --tagg x https://a.example", false);
+        check("nonet add notes -y -- npx", false);
+        check("nonet search a b", false);
+    }
 }

@@ -1,6 +1,6 @@
 //! `nonet check`: the configuration, then each server.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -73,6 +73,15 @@ pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow:
             .map_err(|error| error.to_string()),
         None => Err("not started".into()),
     };
+    if embedder.is_ok() {
+        tokio::select! {
+            () = show::indexing(&gateway, INDEX_WAIT) => {}
+            code = stopped() => {
+                gateway.stop().await;
+                return Ok(code);
+            }
+        }
+    }
     let report = Report {
         file,
         faults,
@@ -96,6 +105,9 @@ pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow:
     }
     Ok(code)
 }
+
+/// How long the check waits for search by meaning: a process that ends while ONNX Runtime computes prints its errors.
+const INDEX_WAIT: Duration = Duration::from_secs(10);
 
 /// The result of a check.
 struct Report {
@@ -281,7 +293,7 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
             which(&|tool| tool.description.is_empty()),
         );
         let plain = |tool: &Tool| *tool.wire == tool.full.replacen('.', "__", 1);
-        warn(false, "have a shortened or changed name in APIs", which(&|tool| !plain(tool)));
+        warn(false, "are listed to clients under a shortened or changed name", which(&|tool| !plain(tool)));
         warn(
             true,
             "have an unusable schema, so their params go unchecked",

@@ -11,7 +11,7 @@ pub(super) fn failure(error: &str, verbose: bool) -> String {
         Some(cause) => format!("{} ({brief})", cause.trim_end_matches('.')),
         None => brief.clone().into_owned(),
     };
-    if !verbose || brief == error {
+    if !verbose || brief == error.trim_end().replacen(TAIL, ": ", 1) {
         return line;
     }
     let whole: Vec<String> = error.lines().map(|line| format!("    {line}")).collect();
@@ -74,5 +74,6 @@ mod tests {
         );
         let verbose = failure("it ended; its stderr ends with: one\ntwo", true);
         assert_eq!(verbose, "it ended: two\n    it ended; its stderr ends with: one\n    two");
+        assert_eq!(failure("it ended; its stderr ends with: one\n", true), "it ended: one");
     }
 }

@@ -344,6 +344,9 @@ pub(super) fn apply(change: &Change, dry_run: bool) -> Result<Option<Applied>, h
 
 /// Says what was done with a file; what would be done, if nothing was applied.
 pub(super) fn finish(change: &Change, applied: Option<Applied>) {
+    if applied.is_none() && !change.is_nothing() {
+        say!("This would be done:");
+    }
     for told in &change.told {
         say!("{told}");
     }

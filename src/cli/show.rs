@@ -11,6 +11,7 @@ pub(super) use super::{
     table::{Look, clean, paint, plain_table},
 };
 use crate::{
+    catalog::APPS,
     downstream::{Remedy, State, likely_cause},
     fault::{Code, Fault},
     gateway::Gateway,
@@ -216,9 +217,12 @@ fn print_fault(fault: &Value, verbose: bool) {
     if fault["code"] == "needs_approval" && !verbose {
         // The rest says how a model asks.
         let what = message.split(" Ask the user").next().unwrap_or(message);
-        complain(format_args!(
-            "{what} A command cannot ask: call the tool from a client, or change its policy."
-        ));
+        let instead = match what.split('`').nth(1) {
+            Some("gateway.add_server") => "use `nonet add`, or call the tool from a client.",
+            Some("gateway.remove_server") => "use `nonet remove`, or call the tool from a client.",
+            _ => "call the tool from a client, or change its policy.",
+        };
+        complain(format_args!("{what} A command cannot ask: {instead}"));
         return;
     }
     let message = for_people(message);
@@ -233,11 +237,25 @@ fn print_fault(fault: &Value, verbose: bool) {
     if !meant.is_empty() {
         eprintln!("  did you mean: {}", meant.join(", "));
     }
-    let corrected = &fault["details"]["corrected_call"]["arguments"];
-    if let Some(name) = corrected["name"].as_str() {
-        let params = corrected["params"].to_string();
-        eprintln!("  such as: nonet call {} {}", shell::word(name), shell::word(&params));
+    if fault["code"] == "rate_limited"
+        && let Some(wait) = fault["retry_after_ms"].as_u64()
+    {
+        eprintln!("  try again in {}", age(Duration::from_secs(wait.div_ceil(1000))));
     }
+    if let Some(command) = command_of(&fault["details"]["corrected_call"]) {
+        eprintln!("  such as: {command}");
+    }
+}
+
+/// The command that makes the call of a tool or an app.
+fn command_of(call: &Value) -> Option<String> {
+    let arguments = &call["arguments"];
+    let (name, params) = match field(call, "tool") {
+        "execute_tool" => (field(arguments, "name").to_owned(), &arguments["params"]),
+        "call_app" => (format!("{APPS}.{}", field(arguments, "app_id")), &arguments["input"]),
+        _ => return None,
+    };
+    Some(format!("nonet call {} {}", shell::word(&name), shell::word(&params.to_string())))
 }
 
 /// Advice for models, with commands in the place of meta-tools.
@@ -334,6 +352,13 @@ fn notice_text(notice: &Value) -> String {
                 list("methods").join(", ")
             )
         }
+        "response" => {
+            let headers = notice["headers"].as_object().into_iter().flatten();
+            let headers =
+                headers.map(|(name, value)| format!("{name}: {}", value.as_str().unwrap_or_default()));
+            let next = command_of(&notice["next_step"]).map(|command| format!("the next page: {command}"));
+            headers.chain(next).collect::<Vec<_>>().join("; ")
+        }
         _ => notice.to_string(),
     }
 }
@@ -381,6 +406,20 @@ mod tests {
         assert_eq!(causes(&says), format!("the store: `/no/such/file`: {cause}; make it readable"));
         let silent = missing().context("cannot read /no/such/file").unwrap_err();
         assert_eq!(causes(&silent), format!("cannot read /no/such/file: {cause}"));
+    }
+
+    #[test]
+    fn a_notice_beside_an_answer_is_a_sentence() {
+        let check = |notice: Value, expected: &str| assert_eq!(notice_text(&notice), expected);
+        let next = json!({ "tool": "execute_tool", "arguments": { "name": "shop.list", "params": { "cursor": "a b" } } });
+        let command = r#"the next page: nonet call shop.list '{"cursor":"a b"}'"#;
+        check(json!({ "kind": "response", "tool": "shop.list", "next_step": next }), command);
+        check(
+            json!({ "kind": "response", "tool": "shop.list", "headers": { "x-total": "7" }, "next_step": next }),
+            &format!("x-total: 7; {command}"),
+        );
+        let app = json!({ "tool": "call_app", "arguments": { "app_id": "note", "input": { "title": "a" } } });
+        assert_eq!(command_of(&app).as_deref(), Some(r#"nonet call apps.note '{"title":"a"}'"#));
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl fmt::Display for NotFound {
         write!(
             f,
             "no configuration file: looked at {places}. Run `nonet setup`{same} to create one from your MCP clients' \
-             servers, write one there, or name one with `--config FILE`. A minimal file:\n\n{EXAMPLE}",
+             servers, begin one with `nonet add`{same}, or name one with `--config FILE`. A minimal file:\n\n{EXAMPLE}",
         )
     }
 }

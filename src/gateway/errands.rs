@@ -380,6 +380,9 @@ impl Gateway {
 pub(super) fn for_later(mut fault: Fault, tool: &str, written: &Map<String, Value>) -> Fault {
     let later = |call: &Value| {
         let mut params = written.clone();
+        // Either a tool or an app runs, not both.
+        let others = if call.get("app_id").is_some() { ["name", "params"] } else { ["app_id", "input"] };
+        others.into_iter().for_each(|key| drop(params.shift_remove(key)));
         let given = ["name", "params", "app_id", "input"].into_iter();
         params.extend(given.filter_map(|key| Some((key.to_string(), call.get(key)?.clone()))));
         NextStep::own(tool, Value::Object(params))
@@ -430,4 +433,32 @@ pub(super) fn failure(result: &Value) -> (String, String) {
     let code = error["code"].as_str().unwrap_or("upstream_error").to_string();
     let message = error["message"].as_str().map_or_else(|| text_of_value(result), String::from);
     (code, clip(&message, PREVIEW))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_called_instead_names_a_tool_or_an_app() {
+        let check = |written: Value, instead: Value, expected: Value| {
+            let fault = Fault::new(Code::InvalidParams, "The input does not fit.")
+                .details(json!({ "corrected_call": { "tool": "any", "arguments": instead } }));
+            let written = written.as_object().expect("it is an object");
+            let fault = for_later(fault, "schedule", written);
+            let details = fault.details.expect("it has a corrected call");
+            assert_eq!(details["corrected_call"]["arguments"]["params"], expected);
+        };
+        let note = json!({ "app_id": "note", "input": { "title": "a" } });
+        check(
+            json!({ "when": "in 1h", "name": "apps.note", "params": {} }),
+            note,
+            json!({ "when": "in 1h", "app_id": "note", "input": { "title": "a" } }),
+        );
+        check(
+            json!({ "when": "in 1h", "app_id": "files.read", "input": {} }),
+            json!({ "name": "files.read", "params": { "path": "a" } }),
+            json!({ "when": "in 1h", "name": "files.read", "params": { "path": "a" } }),
+        );
+    }
 }

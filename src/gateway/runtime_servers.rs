@@ -255,7 +255,7 @@ impl Gateway {
         }
         let unused = unused.join(", ");
         Ok((!unused.is_empty())
-            .then(|| format!("Secrets that nothing names any more are still kept: {unused}.")))
+            .then(|| format!("Secrets that nothing names any more are still kept: {unused}. The user can delete each with `nonet secret remove NAME --file`.")))
     }
 
     /// Waits until the world is as wanted, and what is published of a server: nothing, or the session that it belongs to.

@@ -65,6 +65,7 @@ fn a_program_is_added_once_it_has_started_and_its_secrets_stay_out_of_the_file()
     let shown = add(&setup, &[&options[..], &["--dry-run"]].concat(), &words);
     let said = text(&shown);
     assert!(shown.status.success() && said.contains("`bank` starts and has 2 tools."), "{said}");
+    assert!(said.contains("This would be done:\n[servers.bank] is added to "), "{said}");
     assert!(said.contains("+[servers.bank]") && said.contains("Nothing was written (--dry-run)."), "{said}");
     assert!(!said.contains(TOKEN) && toml(&setup) == before && !setup.path("secrets.env").exists(), "{said}");
 
@@ -340,5 +341,11 @@ fn a_rest_service_is_added_by_its_document() {
     let missing = run(&setup, &["add", "cats", "--openapi", "cats.json"]);
     let said = text(&missing);
     assert!(missing.status.code() == Some(1) && said.contains("cats.json"), "{said}");
+    let nowhere = run(&setup, &["add", "dogs", "--openapi", "pets.json"]);
+    let said = text(&nowhere);
+    assert!(
+        nowhere.status.code() == Some(1) && said.contains("`--base-url URL` gives the address."),
+        "{said}"
+    );
     assert_eq!(toml(&setup), now);
 }

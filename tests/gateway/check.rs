@@ -162,7 +162,7 @@ fn check_says_what_is_likely_behind_a_failure_and_what_is_odd_about_tools() {
     for part in [
         "keyless: A variable or argument that the server wants is not given",
         "odd: 1 of 3 tools has no description",
-        "odd: 1 of 3 tools has a shortened or changed name in APIs: a tool",
+        "odd: 1 of 3 tools is listed to clients under a shortened or changed name: a tool",
         "odd: 1 of 3 tools has an unusable schema, so their params go unchecked: broken",
     ] {
         assert!(said.contains(&part.replace("1 of 3", "N of N")), "{part}\n{said}");

@@ -147,8 +147,8 @@ fn a_call_starts_the_one_server_that_it_needs() {
 
 #[test]
 fn a_server_that_failed_a_moment_ago_is_not_waited_for() {
-    let setup =
-        shops().server("bad", json!({ "exit_at_start": 3, "stderr_lines": ["KeyError: 'SHOP_KEY'"] }));
+    let lines = ["Traceback:", "KeyError: 'SHOP_KEY'"];
+    let setup = shops().server("bad", json!({ "exit_at_start": 3, "stderr_lines": lines }));
     setup.write();
     let first = run(&setup, &["tools"]);
     let told: Vec<&str> = stderr(&first).lines().filter(|line| line.contains("bad")).collect();
