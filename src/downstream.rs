@@ -132,6 +132,8 @@ pub enum Remedy {
     Client,
     /// By valid credentials in `headers`.
     Headers,
+    /// By the key or header that the service's document names.
+    AsDocumented,
     /// By a server of its own for this host, to which the credentials of the service do not go.
     OtherHost(String),
 }
@@ -141,7 +143,7 @@ impl Remedy {
     pub fn command(&self) -> Option<&str> {
         match self {
             Self::Login(command) => Some(command),
-            Self::Client | Self::Headers | Self::OtherHost(_) => None,
+            Self::Client | Self::Headers | Self::AsDocumented | Self::OtherHost(_) => None,
         }
     }
 }

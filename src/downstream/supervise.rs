@@ -116,14 +116,16 @@ impl Connection {
         };
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
-        let lost = match self.set_up(&link, started + limit, stop).await {
-            Ok(()) => self.serve(&link, updates, started, stop, &over).await,
-            Err(lost) => lost,
+        let (lost, is_ended_here) = match self.set_up(&link, started + limit, stop).await {
+            Ok(()) => (self.serve(&link, updates, started, stop, &over).await, false),
+            Err(lost) => (lost, !link.is_closed()),
         };
         self.link.store(None);
         match lost {
             Lost::Failed(reason) => {
-                let reason = link.close(reason).await;
+                let closed = link.close(reason.clone()).await;
+                // How a server exits that is ended for a failed setup call explains nothing.
+                let reason = if is_ended_here { reason } else { closed };
                 self.last_end.lock().clone_from(&reason);
                 Lost::Failed(reason)
             }

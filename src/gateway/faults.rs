@@ -48,7 +48,7 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
                 Remedy::Client => format!(
                     "`{server}` rejects Nonet's OAuth client ({error}). The user has to check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
-                Remedy::Headers | Remedy::OtherHost(_) => format!(
+                Remedy::Headers | Remedy::AsDocumented | Remedy::OtherHost(_) => format!(
                     "`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
             };
@@ -144,10 +144,17 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
             tool.own
         ),
         Remedy::Headers => {
-            let variable = format!("{}_TOKEN", server.replace('-', "_").to_uppercase());
+            let variable = variable_for(server);
             format!(
                 "put credentials that allow it into `headers` of [servers.{server}], such as \
                  `Authorization = \"Bearer ${{keyring:{variable}}}\"` after `nonet secret set {variable}`"
+            )
+        }
+        Remedy::AsDocumented => {
+            let variable = variable_for(server);
+            format!(
+                "put that into `headers` of [servers.{server}], or a key of the query into its `base_url`, as \
+                 `${{keyring:{variable}}}` after `nonet secret set {variable}`"
             )
         }
     };
@@ -155,6 +162,11 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
         "`{server}` does not allow the call of `{full}`: {error}. The user has to {task}; other tools of `{server}` may work."
     );
     Fault::new(Code::AuthRequired, message).next("execute_tool", status())
+}
+
+/// A name for a server's secret.
+fn variable_for(server: &str) -> String {
+    format!("{}_TOKEN", server.replace('-', "_").to_uppercase())
 }
 
 /// Extracts the error of a call for a larger answer: the fault's own object, or the server's text.

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Gateway;
 use crate::{
     catalog::{APPS, Catalog, GATEWAY, SKILLS, Tool},
-    config::{AppKind, Config, Globs, StepKind, ToolOverride, Transport, written_key},
+    config::{AppKind, Config, Globs, StepKind, ToolOverride, written_key},
     fault::Code,
     name::{self, RESERVED},
 };
@@ -192,15 +192,6 @@ impl<'a> Finder<'a> {
                         &format!("no tool of `{server}`"),
                         near,
                     );
-                }
-            }
-            if let Transport::Rest(rest) = &settings.transport
-                && rest.openapi.is_some()
-            {
-                let wanted = rest.operations.iter().flat_map(Globs::patterns);
-                for pattern in wanted.filter(|pattern| !matches_any(pattern, own.iter().copied())) {
-                    let what = format!("no operation of `{server}`");
-                    self.report(&format!("servers.{server}.operations"), pattern, &what, None);
                 }
             }
             for tool in settings.tools.keys().filter(|tool| !own.contains(&tool.as_str())) {
@@ -482,10 +473,6 @@ mod tests {
                 "servers.files.tools.\"a.b\": `a.b` matches no tool of `files`",
                 "servers.files.tools.write_fiel: `write_fiel` matches no tool of `files`; the nearest is `write_file`",
             ],
-        );
-        check(
-            "[servers.gamma]\nopenapi = 'x.json'\noperations = ['lo*', 'buy']\n",
-            &["servers.gamma.operations: `buy` matches no operation of `gamma`"],
         );
         check(
             "[servers.gamma]\ncommand = 'x'\n[profiles.p]\ndeny = ['gama.*']\nallow = ['gamma.*', 'files.raed_file']\nonly = ['*.wirte_file']\npinned = ['files__write_file', 'ray', 'gamma.rya', 'g*.ray']\npriorities = { 'files.*' = 1, 'fils.*' = 2 }\n",

@@ -148,10 +148,11 @@ impl Answer<'_> {
         };
         let error = self.said_of_refusal(reply).await;
         let ways = &self.described.service.sign_in;
-        let error = match ways.is_empty() {
-            true => error,
-            false => format!("{error}. Its document names {}", clip(&ways.join(", or "), SHOWN)),
-        };
+        if ways.is_empty() {
+            return CallError::NotAllowed { error, remedy };
+        }
+        let error = format!("{error}. Its document names {}", clip(&ways.join(", or "), SHOWN));
+        let remedy = if remedy == Remedy::Headers { Remedy::AsDocumented } else { remedy };
         CallError::NotAllowed { error, remedy }
     }
 
