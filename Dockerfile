@@ -23,8 +23,11 @@
 #   [gateway]
 #   allowed_hosts = ["nonet.example.com", "nonet"]
 #
-# Without `tokens` in servers.toml anybody who reaches the port comes in: publish it to the loopback address alone, or list
-# tokens and put a proxy with TLS in front.
+# Without `tokens` in servers.toml it does not start, because anybody who reaches the port would come in. List tokens, and put a
+# proxy with TLS in front; or publish the port to the loopback address alone, as above, and say so in servers.toml:
+#
+#   [gateway]
+#   allow_without_tokens = true
 #
 # --init: servers may leave processes behind that somebody has to clear away.
 

@@ -29,7 +29,7 @@ use tokio::{
 
 #[cfg(unix)]
 use crate::shared::{Hello, SharedPlace};
-use crate::wire::{Head, Line, LineReader, Message, MessageFault, OF_CLIENT};
+use crate::wire::{Backlog, Head, Limits, Line, LineReader, Message, MessageFault, Waiting};
 
 /// How many messages wait on their way, each way.
 const QUEUE: usize = 64;
@@ -43,6 +43,10 @@ const HELD: Duration = Duration::from_secs(10);
 const MAX_LOSSES: u32 = 6;
 /// How long is waited after the first of them; twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The longest message of a client, in bytes. The gateway has its own limit.
+const LONGEST: usize = Limits::HIGHEST.of_client.bytes;
+/// How many bytes may wait for a client that does not read.
+const UNREAD: usize = 64 << 20;
 /// The code of errors that the bridge itself answers with (JSON-RPC's range for servers).
 const LOST: i32 = -32000;
 
@@ -166,8 +170,10 @@ struct Bridge {
     held: VecDeque<Bytes>,
     /// A message of the client that is too long, until its end says whose it is.
     too_long: Option<Head>,
-    /// Lines for the client. Without a limit: a client that writes much before it reads must not be stopped from writing.
-    out: mpsc::UnboundedSender<Bytes>,
+    /// Lines for the client, each with its share of the backlog: a client that writes much before it reads is not stopped
+    /// from writing at once, but nothing more is read from either side while that much waits for it.
+    out: mpsc::UnboundedSender<(Bytes, Waiting)>,
+    backlog: Backlog,
 }
 
 /// Joins a client on stdin and stdout to the other side until it leaves or `stop` ends. Fails if the other side cannot be
@@ -176,14 +182,14 @@ pub async fn run(far: Far, stop: impl Future<Output = ()>) -> anyhow::Result<()>
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let (out, lines) = mpsc::unbounded_channel();
     let writing = tokio::spawn(write_out(lines, writer));
-    let joined = join(far, LineReader::new(reader, OF_CLIENT.bytes), out, stop).await;
+    let joined = join(far, LineReader::new(reader, LONGEST), out, stop).await;
     // What it was told last.
     let _ = tokio::time::timeout(DRAIN, writing).await;
     joined
 }
 
-async fn write_out<W: AsyncWrite + Unpin>(mut lines: mpsc::UnboundedReceiver<Bytes>, mut out: W) {
-    while let Some(line) = lines.recv().await {
+async fn write_out<W: AsyncWrite + Unpin>(mut lines: mpsc::UnboundedReceiver<(Bytes, Waiting)>, mut out: W) {
+    while let Some((line, _waiting)) = lines.recv().await {
         if out.write_all(&line).await.is_err() || out.flush().await.is_err() {
             return;
         }
@@ -193,11 +199,18 @@ async fn write_out<W: AsyncWrite + Unpin>(mut lines: mpsc::UnboundedReceiver<Byt
 async fn join<R: AsyncRead + Unpin>(
     far: Far,
     mut client: LineReader<R>,
-    out: mpsc::UnboundedSender<Bytes>,
+    out: mpsc::UnboundedSender<(Bytes, Waiting)>,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     tokio::pin!(stop);
-    let mut bridge = Bridge { far, ledger: Ledger::default(), held: VecDeque::new(), too_long: None, out };
+    let mut bridge = Bridge {
+        far,
+        ledger: Ledger::default(),
+        held: VecDeque::new(),
+        too_long: None,
+        out,
+        backlog: Backlog::new(UNREAD),
+    };
     let link = tokio::select! {
         passed = bridge.keep_passing(&mut client) => passed,
         () = &mut stop => return Ok(()),
@@ -250,6 +263,7 @@ impl Bridge {
         link: &mut LineLink,
     ) -> anyhow::Result<LinkEnd> {
         loop {
+            self.backlog.unstuck().await;
             tokio::select! {
                 line = client.next(), if self.held.is_empty() => match line {
                     None => return Ok(LinkEnd::ClientLeft),
@@ -290,13 +304,14 @@ impl Bridge {
     }
 
     fn write(&self, line: Bytes) -> anyhow::Result<()> {
-        self.out.send(line).ok().context("the client does not read any more")
+        let waiting = self.backlog.enter(line.len());
+        self.out.send((line, waiting)).ok().context("the client does not read any more")
     }
 
     /// Answers a request that is too long, once its end has come.
     fn refuse(&mut self, tail: &str) -> anyhow::Result<()> {
         let Some(head) = self.too_long.take().map(|head| head.with_tail(tail)) else { return Ok(()) };
-        let fault = MessageFault::TooLong(OF_CLIENT.bytes);
+        let fault = MessageFault::TooLong(LONGEST);
         let (code, message) = fault.of_request();
         match (head.asks(), head.id) {
             (_, None) => Ok(()),

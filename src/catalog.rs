@@ -5,25 +5,29 @@
 
 mod build;
 pub mod guide;
+mod marks;
 mod risk;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use serde_json::{Map, Value, json};
 
 use self::build::{Names, build, own_name, renames};
+pub use self::marks::mark;
 use crate::{
     config::{Expose, Policy, PolicyRule, Risk, ServerSettings},
     fault::{Code, Fault},
-    name::{self, Wire},
+    leaks::Findings,
+    name::{self, Namespaces, Wire},
+    pins::{DefinitionChange, ServerTrust},
     prompts_resources::{PromptsResources, ServerOffer},
     prose,
     schema::Schema,
     search::Document,
-    text::clip,
+    text::{clean, clip},
 };
 
 /// How much of what a server says of itself is kept, in characters.
@@ -132,8 +136,14 @@ pub struct Tool {
     pub misfits: Vec<(usize, String)>,
     /// Twelve hex digits that change with the definition as clients see it.
     pub version: String,
+    /// The hash of its definition as the server lists it: 64 hex digits. Approvals are bound to it.
+    pub hash: Arc<str>,
+    /// How its definition differs from the one that the user trusts, if it does.
+    pub change: Option<Arc<DefinitionChange>>,
     /// `name(param: type, ...)`.
     pub signature: String,
+    /// What is noticeable in its definition, once somebody has asked.
+    marks: OnceLock<Findings>,
     keys: Keys,
 }
 
@@ -161,7 +171,8 @@ impl Tool {
     /// Whether the server says that a second call with the same params changes nothing more.
     pub fn is_repeatable(&self) -> bool {
         let idempotent = self.definition.get("annotations").and_then(|all| all.get("idempotentHint"));
-        self.read_only || idempotent == Some(&Value::Bool(true))
+        // Nobody has trusted what a changed definition promises.
+        self.read_only || self.change.is_none() && idempotent == Some(&Value::Bool(true))
     }
 
     /// A call of this tool that can be copied: required parameters stand as placeholders.
@@ -188,6 +199,11 @@ impl Tool {
     /// The server that a call of it reaches: of a prompt the one that has it.
     pub fn at(&self) -> &Arc<str> {
         self.of.as_ref().unwrap_or(&self.server)
+    }
+
+    /// The change for which its calls wait until the user trusts it.
+    pub fn held(&self) -> Option<&Arc<DefinitionChange>> {
+        self.change.as_ref().filter(|change| change.is_held())
     }
 
     /// Its full name under the server's own name, which stays when the configuration renames it.
@@ -225,6 +241,51 @@ impl Tool {
     }
 }
 
+/// What a caller sees of the tools and servers when a name is looked up.
+#[derive(Clone, Copy)]
+pub struct Sight<'a> {
+    /// Whether the caller may use a tool.
+    pub seen: &'a dyn Fn(&Tool) -> bool,
+    /// The names of all servers.
+    pub names: &'a Namespaces,
+    /// Whether a server is there for the caller: it is not another session's.
+    pub is_there: &'a dyn Fn(&str) -> bool,
+}
+
+/// What a name can mean by the server that it names.
+struct Meant<'a> {
+    /// The servers that it names; empty if it names none.
+    servers: Vec<Arc<str>>,
+    /// Of a skill: the servers whose prompt it names.
+    of: Vec<Arc<str>>,
+    /// What is behind the name of the server.
+    rest: &'a str,
+    sight: Sight<'a>,
+}
+
+impl<'a> Meant<'a> {
+    fn of(given: &'a str, sight: Sight<'a>) -> Self {
+        let there = |servers: &[Arc<str>]| {
+            servers.iter().filter(|server| (sight.is_there)(server)).cloned().collect::<Vec<_>>()
+        };
+        let servers = there(sight.names.named(given));
+        let rest = name::without_client_prefix(given.trim()).unwrap_or(given.trim());
+        let rest = name::split_given(rest).map_or("", |(_, rest)| rest);
+        let is_skill = servers.iter().any(|server| **server == *SKILLS);
+        let of = if is_skill { there(sight.names.named(rest)) } else { Vec::new() };
+        Self { servers, of, rest, sight }
+    }
+
+    fn may_be(&self, tool: &Tool) -> bool {
+        let is_of = |servers: &[Arc<str>], server: &Arc<str>| servers.is_empty() || servers.contains(server);
+        let is_of_prompt = match &tool.of {
+            Some(server) => is_of(&self.of, server),
+            None => self.of.is_empty() || *tool.name == *self.rest,
+        };
+        is_of(&self.servers, &tool.server) && is_of_prompt
+    }
+}
+
 /// What one server listed.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Listing {
@@ -242,6 +303,9 @@ pub struct Listing {
     /// The server's instructions or description, from its handshake.
     #[serde(default)]
     pub about: String,
+    /// What is known of the trust in these definitions.
+    #[serde(skip)]
+    pub trust: Arc<ServerTrust>,
 }
 
 impl Listing {
@@ -300,7 +364,7 @@ pub struct Catalog {
     by_wire: HashMap<Arc<str>, Arc<Tool>>,
     /// Tools of verbatim servers by their own names, where those are theirs alone or theirs first.
     by_own: HashMap<Arc<str>, Arc<Tool>>,
-    /// Verbatim tools without their own name, by full name, with the server that has it.
+    /// Tools whose own name leads elsewhere or nowhere, by full name, with the server whose name it is, or another that has it.
     clashes: BTreeMap<Arc<str>, Arc<str>>,
     by_fold: HashMap<Arc<str>, Vec<Arc<str>>>,
     by_bare: HashMap<Arc<str>, Vec<Arc<str>>>,
@@ -308,6 +372,7 @@ pub struct Catalog {
     by_old: HashMap<Arc<str>, Arc<Tool>>,
     servers: BTreeMap<Arc<str>, Arc<ServerEntry>>,
     passed: Arc<PromptsResources>,
+    names: Arc<Namespaces>,
     /// What it was made of.
     parts: BTreeMap<Arc<str>, Part>,
     policies: BTreeMap<String, PolicyRule>,
@@ -355,16 +420,23 @@ impl Part {
                 continue;
             }
             // `Arc`s are compared by what they hold only where they are not the same.
+            let trust = source.listing.trust.tools.get(name);
+            let same_trust =
+                |old: &Tool| old.change.as_ref() == trust.and_then(|trust| trust.change.as_ref());
             let old = old.get(name).filter(|old| old.definition == *definition);
-            let names = Names { own: name, shown: renames.get(name).copied().unwrap_or(name) };
+            let names = Names { own: name, shown: renames.get(name).map_or(name, |new| &**new) };
             tools.push(match old {
-                Some(old) if same_rules && *old.name == *names.shown => (*old).clone(),
-                _ => Arc::new(build(server, names, definition, old.map(|old| &***old), settings, policies)),
+                Some(old) if same_rules && *old.name == *names.shown && same_trust(old) => (*old).clone(),
+                _ => {
+                    let old = old.map(|old| &***old);
+                    Arc::new(build(server, names, definition, old, settings, policies, trust))
+                }
             });
         }
         let about = settings.and_then(|s| s.description.clone());
         let entry = ServerEntry {
-            description: about.unwrap_or_else(|| prose::plain(&source.listing.about, ABOUT)),
+            description: about
+                .unwrap_or_else(|| clean(&prose::plain(&source.listing.about, ABOUT)).into_owned()),
             verbatim: settings.is_some_and(|s| s.expose == Expose::Verbatim),
             listing: source.listing.clone(),
             session: settings.and_then(|s| s.session),
@@ -387,15 +459,19 @@ impl ServerEntry {
 impl Catalog {
     /// Joins lists into one catalogue. `policies` are those of the whole configuration, by name.
     pub fn new(sources: impl IntoIterator<Item = Source>, policies: &BTreeMap<String, PolicyRule>) -> Self {
-        Self::default().updated(sources, policies)
+        let sources: Vec<Source> = sources.into_iter().collect();
+        let names = Arc::new(Namespaces::new(sources.iter().map(|source| &*source.server)));
+        Self::default().updated(sources, policies, &names)
     }
 
     /// The catalogue of these sources: the same as a new one. What comes of a list that this one has (the same `Arc`) under the
-    /// same settings, and of a definition that did not change, is taken over.
+    /// same settings, and of a definition that did not change, is taken over. `names` are those of all configured servers, with
+    /// or without a list.
     pub fn updated(
         &self,
         sources: impl IntoIterator<Item = Source>,
         policies: &BTreeMap<String, PolicyRule>,
+        names: &Arc<Namespaces>,
     ) -> Self {
         let same_rules = self.policies == *policies;
         let mut parts: BTreeMap<Arc<str>, Part> = BTreeMap::new();
@@ -405,7 +481,7 @@ impl Catalog {
             parts.insert(server, part);
         }
         let shadowed = give_wire_names(&mut parts);
-        let mut catalog = Self { policies: policies.clone(), ..Self::default() };
+        let mut catalog = Self { policies: policies.clone(), names: names.clone(), ..Self::default() };
         for (server, part) in &parts {
             let is_shadowed =
                 |tool: &&Arc<Tool>| shadowed.get(&tool.full).is_some_and(|first| first != server);
@@ -434,7 +510,7 @@ impl Catalog {
             }
         }
         catalog.tools = tools.into_iter().map(|tool| (tool.full.clone(), tool.clone())).collect();
-        catalog.passed = self.passed_of(&parts);
+        catalog.passed = self.passed_of(&parts, names);
         catalog.parts = parts;
         catalog.give_own_names();
         catalog
@@ -481,7 +557,7 @@ impl Catalog {
     }
 
     /// The prompts and resources of all servers; those of this catalogue where they are the same.
-    fn passed_of(&self, parts: &BTreeMap<Arc<str>, Part>) -> Arc<PromptsResources> {
+    fn passed_of(&self, parts: &BTreeMap<Arc<str>, Part>, names: &Namespaces) -> Arc<PromptsResources> {
         let offers = || {
             parts.iter().map(|(server, Part { source: Source { listing, .. }, entry, .. })| ServerOffer {
                 server,
@@ -499,36 +575,76 @@ impl Catalog {
                 && one.entry.session == other.entry.session
                 && (Arc::ptr_eq(&a.listing, &b.listing) || a.listing.offers_the_same(&b.listing))
         };
-        let is_same = self.parts.len() == parts.len() && self.parts.values().zip(parts.values()).all(same);
-        if is_same { self.passed.clone() } else { Arc::new(PromptsResources::new(offers())) }
+        let is_same = *self.names == *names
+            && self.parts.len() == parts.len()
+            && self.parts.values().zip(parts.values()).all(same);
+        if is_same { self.passed.clone() } else { Arc::new(PromptsResources::new(offers(), names)) }
     }
 
-    /// Gives verbatim tools their own names. The first by server name keeps a name; none takes one that leads elsewhere.
+    /// Gives verbatim tools their own names. No tool takes a name that leads elsewhere, and of several that have the same one
+    /// none does: which of them a client means is not known.
     fn give_own_names(&mut self) {
-        let mut tools: Vec<Arc<Tool>> = self.visible().filter(|tool| tool.verbatim).cloned().collect();
-        tools.sort_by(|a, b| (&a.server, &a.name).cmp(&(&b.server, &b.name)));
-        for tool in tools {
-            let name = &tool.name;
-            let holder = if name::META_TOOLS.contains(&&**name) {
-                Some("Nonet".into())
-            } else {
-                let maps = [&self.by_wire, &self.by_own];
-                let other = self.tools.get(name).or_else(|| maps.iter().find_map(|map| map.get(name)));
-                other.map(|other| other.server.clone())
-            };
-            match holder {
+        let tools: Vec<Arc<Tool>> = self.visible().filter(|tool| tool.is_of_server()).cloned().collect();
+        let mut same: HashMap<&str, Vec<&Arc<Tool>>> = HashMap::new();
+        for tool in tools.iter().filter(|tool| tool.verbatim) {
+            same.entry(&tool.name).or_default().push(tool);
+        }
+        for tool in &tools {
+            let others = same.get(&*tool.name).filter(|_| tool.verbatim);
+            let other = others.and_then(|others| others.iter().find(|other| other.server != tool.server));
+            let other = other.map(|other| other.server.clone());
+            match self.holder(tool).or(other) {
                 Some(holder) => drop(self.clashes.insert(tool.full.clone(), holder)),
-                None => drop(self.by_own.insert(name.clone(), tool)),
+                None if tool.verbatim => drop(self.by_own.insert(tool.name.clone(), tool.clone())),
+                None => {}
             }
         }
     }
 
-    /// Warns of verbatim tools whose name is taken, unless that was so `before`.
+    /// Returns whose name a tool's own name is, if it is not its own: a server's that it begins with or whose tool it spells, or
+    /// Nonet's.
+    fn holder(&self, tool: &Tool) -> Option<Arc<str>> {
+        let named = self.names.named(&tool.name);
+        if !named.is_empty() {
+            return named.iter().all(|server| *server != tool.server).then(|| named[0].clone());
+        }
+        if name::meta_tool(&tool.name).is_some() {
+            return Some("Nonet".into());
+        }
+        let spelled = self.by_fold.get(&tool.keys.own).into_iter().flatten().map(|full| &self.tools[full]);
+        // What a session has for itself changes nothing for others.
+        let mut others = spelled.filter(|other| other.session.is_none() || other.session == tool.session);
+        let other = others.find(|other| other.server != tool.server).map(|other| other.server.clone());
+        // What is listed by its own name leads to it: not while that may be a tool of a server without a list.
+        let is_unlisted =
+            |server: &&Arc<str>| !name::RESERVED.contains(&&***server) && !self.servers.contains_key(*server);
+        other.or_else(|| {
+            let mut unlisted = self.names.implied(&tool.keys.own).filter(is_unlisted);
+            unlisted.next().filter(|_| tool.verbatim).cloned()
+        })
+    }
+
+    /// Returns whose name the own name of a tool is, if only its full name and its wire name lead to it.
+    pub fn clash(&self, full: &str) -> Option<&Arc<str>> {
+        self.clashes.get(full)
+    }
+
+    /// Says of each tool whose own name leads elsewhere whose name that is.
+    pub fn clashes(&self) -> impl Iterator<Item = (&Arc<Tool>, &Arc<str>)> {
+        self.clashes.iter().filter_map(|(full, holder)| Some((self.tools.get(full)?, holder)))
+    }
+
+    /// Warns of tools whose name is taken, unless that was so `before`.
     pub fn warn_of_clashes(&self, before: &Self) {
-        for (full, holder) in &self.clashes {
-            if before.clashes.get(full) != Some(holder) {
-                let listed = &self.tools[full].wire;
-                tracing::warn!(tool = %full, %holder, %listed, "the tool's own name is taken; it is listed under its wire name");
+        for (tool, holder) in self.clashes() {
+            let full = &tool.full;
+            if before.clashes.get(full) == Some(holder) {
+                continue;
+            }
+            if tool.verbatim {
+                tracing::warn!(tool = %full, %holder, listed = %tool.wire, "the tool's own name is taken; it is listed under its wire name");
+            } else {
+                tracing::warn!(tool = %full, %holder, "the tool's own name is taken; only its full name leads to it");
             }
         }
     }
@@ -584,34 +700,39 @@ impl Catalog {
     /// The tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a
     /// bare `b`, in any case, `-` and `_` alike. Never a guess: two candidates are a fault.
     pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
-        self.resolve_among(given, &|_| true)
+        self.resolve_among(given, Sight { seen: &|_| true, names: &self.names, is_there: &|_| true })
     }
 
     /// The same for a caller who may see some of the tools only: no other is named in a fault, and one that is not seen is
     /// meant only if nothing else can be.
-    pub fn resolve_among(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Result<&Arc<Tool>, Fault> {
-        let seen = |tool: &Tool| tool.blocked.is_none() && seen(tool);
+    ///
+    /// The server that is named comes first: what begins with the name of a server is that server's, known or not, and what
+    /// spells a tool of one server is never a tool that another server gave that name.
+    pub fn resolve_among(&self, given: &str, sight: Sight<'_>) -> Result<&Arc<Tool>, Fault> {
+        let seen = |tool: &Tool| tool.blocked.is_none() && (sight.seen)(tool);
         // A tool's own name may begin or end with white space.
         if let Some(tool) = self.tools.get(given) {
             return Ok(tool);
         }
-        if let Some(tool) = self.by_own.get(given).filter(|tool| seen(tool)) {
+        let meant = Meant::of(given, sight);
+        let is_own = |tool: &&Arc<Tool>| {
+            let fold = name::fold(given);
+            let unlisted = self.unlisted_owner(&fold, &meant);
+            seen(tool) && meant.may_be(tool) && unlisted.is_none_or(|server| *server == tool.server)
+        };
+        if let Some(tool) = self.by_own.get(given).filter(is_own) {
             return Ok(tool);
         }
         let given = given.trim();
         let short = name::without_client_prefix(given);
         for name in [Some(given), short].into_iter().flatten() {
             let live = self.tools.get(name).or_else(|| self.by_wire.get(name));
-            if let Some(tool) = live.or_else(|| self.by_old.get(name)) {
+            if let Some(tool) = live.or_else(|| self.by_old.get(name)).filter(|tool| meant.may_be(tool)) {
                 return Ok(tool);
             }
         }
         for name in [Some(given), short].into_iter().flatten() {
-            let fold = name::fold(name);
-            let mut names: Vec<&Arc<str>> =
-                [&self.by_fold, &self.by_bare].iter().filter_map(|map| map.get(&*fold)).flatten().collect();
-            names.sort();
-            names.dedup();
+            let mut names = self.spelled(name, &meant);
             if names.iter().any(|full| seen(&self.tools[*full])) {
                 names.retain(|full| seen(&self.tools[*full]));
             } else {
@@ -631,7 +752,51 @@ impl Catalog {
                 (many, _) => return Err(self.ambiguous(given, many)),
             }
         }
-        Err(self.unknown(given, &seen))
+        // What took another's name is not offered for it.
+        let is_named = |tool: &Tool| !meant.servers.is_empty() && meant.may_be(tool);
+        let is_offered =
+            |tool: &Tool| seen(tool) && (is_named(tool) || !self.clashes.contains_key(&tool.full));
+        Err(self.unknown(given, &is_offered))
+    }
+
+    /// Returns a server whose tool a folded name may mean, whose list is not known, if the name names no other.
+    fn unlisted_owner<'a>(&self, folded: &'a str, meant: &Meant<'a>) -> Option<&'a Arc<str>> {
+        let is_unlisted = |server: &&Arc<str>| {
+            (meant.sight.is_there)(server)
+                && !name::RESERVED.contains(&&***server)
+                && !self.servers.contains_key(*server)
+        };
+        meant.sight.names.implied(folded).find(is_unlisted).filter(|_| meant.servers.is_empty())
+    }
+
+    /// Returns the full names of the tools that a name may be a spelling of.
+    fn spelled<'a>(&'a self, name: &str, meant: &Meant<'_>) -> Vec<&'a Arc<str>> {
+        let fold = name::fold(name);
+        let by = |map: &'a HashMap<Arc<str>, Vec<Arc<str>>>| {
+            let names = map.get(&*fold).into_iter().flatten();
+            names.filter(|full| meant.may_be(&self.tools[*full])).collect::<Vec<_>>()
+        };
+        let (mut names, mut bare) = (by(&self.by_fold), by(&self.by_bare));
+        if meant.servers.is_empty() {
+            let server = |full: &Arc<str>| &self.tools[full].server;
+            let is_there = |full: &&&Arc<str>| (meant.sight.is_there)(server(full));
+            let spelled: HashSet<&Arc<str>> =
+                names.iter().filter(is_there).map(|full| server(full)).collect();
+            if !spelled.is_empty() {
+                bare.retain(|full| spelled.contains(server(full)));
+            }
+            if name::meta_tool(name).is_some() {
+                bare.retain(|full| self.tools[*full].kind != Kind::Tool);
+            }
+            if let Some(unlisted) = self.unlisted_owner(&fold, meant) {
+                names.retain(|full| server(full) == unlisted);
+                bare.retain(|full| server(full) == unlisted);
+            }
+        }
+        names.append(&mut bare);
+        names.sort();
+        names.dedup();
+        names
     }
 
     fn ambiguous(&self, given: &str, candidates: &[&Arc<str>]) -> Fault {
@@ -660,9 +825,18 @@ impl Catalog {
         };
         let words = given.replace(['_', '.', '-', ':', '/'], " ");
         let fault = Fault::new(Code::UnknownTool, message).suggest(&near);
-        match near.first() {
-            Some(first) => fault.next("get_tool", json!({ "name": first })),
-            None => fault.next("search_tools", json!({ "query": words.trim() })),
+        let named = || {
+            let server = name::fold(name::split_given(given)?.0);
+            let (named, part) = self.parts.iter().find(|(part, _)| name::fold(part) == server)?;
+            part.tools.iter().any(|tool| seen(tool)).then_some(named)
+        };
+        match (near.first(), words.trim()) {
+            (Some(first), _) => fault.next("get_tool", json!({ "name": first })),
+            (None, "") => fault.next("list_categories", json!({})),
+            (None, words) => match named() {
+                Some(server) => fault.next("browse_category", json!({ "category": &**server })),
+                None => fault.next("search_tools", json!({ "query": words })),
+            },
         }
     }
 }

@@ -7,8 +7,10 @@ macro_rules! say {
 
 mod add;
 mod answers;
+mod approve;
 mod args;
 mod ask;
+mod audit;
 mod check;
 mod complete;
 mod connect;
@@ -16,13 +18,16 @@ mod edit;
 mod eval;
 mod failure;
 mod forget;
+mod harden;
 mod hosts;
 mod launchers;
 mod local;
+mod lock;
 mod log;
 mod login;
 mod logs;
 mod man;
+mod reload;
 mod secret;
 mod serve;
 mod setup;
@@ -31,6 +36,7 @@ mod signal;
 mod status;
 mod table;
 mod take_up;
+mod trust;
 
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
@@ -41,8 +47,9 @@ use crate::{
     fault::Code,
     gateway::{Gateway, Options},
     keyring::{self, Keyring},
+    sandbox,
     search::eval::Measure,
-    select, store,
+    select, store, variables,
 };
 
 /// The command succeeded.
@@ -60,6 +67,7 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let cli = args::read();
+    harden::process(&cli);
     if let Some(code) = helper_process(&cli) {
         return code;
     }
@@ -113,6 +121,8 @@ pub fn main() -> ExitCode {
 fn helper_process(cli: &Cli) -> Option<ExitCode> {
     match cli.command.as_ref()? {
         Command::Guard => process_guard::run(std::io::stdin()),
+        Command::Sandbox { command } => return Some(sandbox::run(command)),
+        Command::SandboxInit { command } => return Some(sandbox::run_init(command)),
         Command::Select { filter } if select::run_child(filter).is_err() => {
             return Some(ExitCode::from(FAILED));
         }
@@ -140,7 +150,9 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     match command.unwrap_or(Command::Serve { http: None }) {
         Command::Completions { shell } => complete::print(shell),
         Command::Man { command, dir } => man::run(&command, dir.as_deref()),
-        Command::Forget => forget::run(),
+        Command::Forget { trust } => forget::run(trust),
+        Command::Trust(args) => trust::run(&args, config),
+        Command::Approve(args) => approve::run(args, config).await,
         Command::Connect { url: Some(url), header } => {
             connect::to_url(&url, &header, profile.as_deref()).await
         }
@@ -164,6 +176,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             edit::enable(&server, false, config, edit::EditStyle { dry_run, json }).await
         }
         Command::Secret { action } => secret::run(&action, config),
+        Command::Audit { action } => audit::run(action, config),
         Command::Install { client, project, replace, dry_run } => {
             hosts::install(&client, config, profile.as_deref(), project, replace, dry_run)
         }
@@ -176,6 +189,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             let measure = Measure { confidence, replay };
             eval::run(&tools, &queries, out.as_deref(), &without, measure, config).await
         }
+        Command::Reload { accept, json } => reload::run(accept, json, config).await,
         Command::Status { json, follow, way } => {
             status::run(config, profile, status::StatusArgs { json, follow, way }).await
         }
@@ -222,6 +236,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
         Command::Connect { .. } => connect::to_shared(&file, profile).await,
         Command::Shared => connect::be_shared(loaded).await,
         Command::Check { json, verbose } => check::run(loaded, json, verbose).await,
+        Command::Lock(args) => lock::run(loaded, &args).await,
         Command::Login(args) => tokio::select! {
             code = login::login(&loaded.config, &args) => code,
             code = signal::stopped() => Ok(code),
@@ -261,10 +276,15 @@ fn load(file: &Path) -> Result<Loaded, config::Unusable> {
     load_sources(|sources| config::load(file, sources))
 }
 
+/// The same of a text that was read from a file.
+fn load_text(text: &str, file: &Path) -> Result<Loaded, config::Unusable> {
+    load_sources(|sources| config::load_text(text, file, sources))
+}
+
 /// Reads with this process's environment and this system's keyring.
 fn load_sources<T>(read: impl FnOnce(Sources<'_>) -> T) -> T {
     let keyring = Keyring::system(keyring::UNATTENDED);
-    read(Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) })
+    read(Sources { env: &variables::var, keyring: &|name| keyring.get(name) })
 }
 
 fn or_none(names: &[&str]) -> String {

@@ -7,6 +7,7 @@
 //! caller's.
 
 mod apps;
+mod audit;
 mod check;
 mod clients;
 mod endpoints;
@@ -15,10 +16,14 @@ mod explain;
 mod fault;
 mod groups;
 mod left_out;
+mod limits;
 mod one_server;
 mod paths;
+mod quotas;
+mod rate;
 mod read;
 mod rest;
+mod sandbox;
 mod schema;
 mod servers;
 mod values;
@@ -27,33 +32,47 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 pub use apps::{
     App, AppKind, AppModel, Ask, ForEach, ITEMS_AT_A_TIME, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
 };
-pub(crate) use check::APPS_DEEP;
+pub use audit::{AuditSettings, AuditSync, OnAuditFailure};
+pub(crate) use check::{APPS_DEEP, OF_REST};
 pub use clients::{ClientLimits, ClientSettings};
 pub use endpoints::Endpoint;
 pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};
-pub use groups::{Category, GatewaySettings, Outlet, PolicyRule, Profile, Risk, ToolInjection};
+pub use groups::{
+    ApprovalHook, ApproveBy, Category, GatewaySettings, NewServers, OnChange, Outlet, PolicyRule, Profile,
+    Risk, ToolInjection,
+};
 pub use left_out::LeftOut;
+pub use limits::LimitSettings;
+pub(crate) use one_server::toml_value;
 pub use one_server::{OneServer, server_of};
+pub use quotas::{ProfileQuotas, Quotas};
+pub use rate::Rate;
 pub use rest::{OpenApi, RestSettings};
+pub use sandbox::{HostPort, Network, SandboxSettings};
 pub use schema::schema;
 pub use servers::{
-    Expose, Grant, OAuth, Policy, ServerScope, ServerSettings, SetupCall, ToolOverride, Transport,
+    BreakerSettings, Expose, Grant, OAuth, OnInjection, OnLeak, Policy, ServerScope, ServerSettings,
+    SetupCall, ToolOverride, Transport,
 };
 pub use values::{BearerToken, Globs, Priorities, Secret};
 
 use crate::{
+    files,
     name::ServerName,
     search,
     secrets_file::{self, SecretsFile},
+    text::hex,
 };
 use expand::Env;
 pub(crate) use expand::{Piece, closing_brace, pieces};
@@ -65,16 +84,30 @@ pub(crate) use values::time::LONGEST as LONGEST_TIME;
 
 /// The name of the file.
 pub const FILE_NAME: &str = "servers.toml";
+/// The key of [`GatewaySettings::allow_without_tokens`], which asks for none.
+const WITHOUT_TOKENS: &str = "allow_without_tokens";
+/// The largest file that is read.
+const MAX_BYTES: usize = 4 << 20;
 
 /// A whole config. Every value in it is checked; every path in it is absolute.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The file it came from.
     pub file: PathBuf,
+    /// The SHA-256 of the file's text, as hex digits.
+    pub digest: String,
     /// The gateway itself.
     pub gateway: GatewaySettings,
+    /// The audit log, if there is one.
+    pub audit: Option<AuditSettings>,
     /// Whether the file has bearer tokens, even in an entry that is left out: then every request over HTTP needs a token.
     pub guarded: bool,
+    /// How much one token or session may have at the same time; a profile may say otherwise.
+    pub quotas: Quotas,
+    /// Limits of messages and connections.
+    pub limits: LimitSettings,
+    /// The sandbox of servers without a key of their own.
+    pub sandbox: Option<SandboxSettings>,
     /// The sentence embedder and the index.
     pub embedder: search::Settings,
     /// The servers, also those with `enabled = false`.
@@ -93,6 +126,37 @@ pub struct Config {
     pub clients: BTreeMap<String, ClientSettings>,
     /// The apps that `call_app` runs.
     pub apps: BTreeMap<String, App>,
+}
+
+/// A bearer token of the configuration.
+#[derive(Clone, Debug)]
+pub struct KnownToken {
+    /// Its digest.
+    pub token: BearerToken,
+    /// Its place in the file, such as `profiles.reader.tokens[0]`.
+    pub place: Arc<str>,
+}
+
+impl Config {
+    /// What the file says that a server or a group is for.
+    pub fn about(&self, name: &str) -> Option<&str> {
+        let server = self.servers.iter().find(|(server, _)| server.as_str() == name);
+        match server {
+            Some((_, settings)) => settings.description.as_deref(),
+            None => self.categories.get(name).map(|group| group.description.as_str()),
+        }
+    }
+
+    /// Returns the token of the configuration that this one is.
+    pub fn known_token(&self, token: BearerToken) -> Option<KnownToken> {
+        let profiles =
+            self.profiles.iter().map(|(name, profile)| (format!("profiles.{name}"), &profile.tokens));
+        let places = std::iter::once(("gateway".to_owned(), &self.gateway.tokens)).chain(profiles);
+        places.into_iter().find_map(|(owner, tokens)| {
+            let index = tokens.iter().position(|known| *known == token)?;
+            Some(KnownToken { token, place: format!("{owner}.tokens[{index}]").into() })
+        })
+    }
 }
 
 /// A usable configuration; some entries of the file may be missing.
@@ -116,10 +180,18 @@ impl Loaded {
 /// Reads and checks a file. `sources` answer for the environment and the keyring; a variable that the environment does
 /// not have is looked for in `secrets.env` beside the file.
 pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
-    let unreadable = |source| Unusable::Unreadable { file: file.into(), source };
-    let bytes = std::fs::read(file).map_err(unreadable)?;
-    let text = String::from_utf8(bytes)
-        .map_err(|error| unreadable(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
+    let text = read_text(file).map_err(|source| Unusable::Unreadable { file: file.into(), source })?;
+    load_text(&text, file, sources)
+}
+
+/// Returns the text of a file, which need not be one that can be used.
+pub fn read_text(file: &Path) -> io::Result<String> {
+    let bytes = files::read_at_most(file, MAX_BYTES)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Checks a text that was read from a file, with the `secrets.env` beside it. `sources` are those of [`load`].
+pub fn load_text(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
     let path = secrets_file::beside(file);
     let at = |line: usize, message: String, remedy: String| ConfigFault {
         file: path.clone(),
@@ -142,7 +214,7 @@ pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
             (SecretsFile::default(), vec![at(1, format!("cannot read the file: {error}"), remedy)])
         }
     };
-    match parse_with(&text, file, sources, &secrets) {
+    match parse_with(text, file, sources, &secrets) {
         Ok(mut loaded) => {
             loaded.faults.extend(told);
             if secrets.is_open {
@@ -177,6 +249,7 @@ pub fn parse_with(
         Assembler { paths: Paths::new(file, sources.env), written: &written, faults: &mut faults }
             .config(file);
     faults.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
+    config.digest = hex(&Sha256::digest(text));
     config.left_out = left_out::left_out(&written, &faults, "servers");
     config.left_out_apps = left_out::left_out(&written, &faults, "apps");
     if faults.iter().any(|fault| fault.entry.is_none()) {
@@ -212,7 +285,9 @@ fn asks_for_tokens(root: &Value) -> bool {
     let asks = |table: &Value| {
         let mut members = table.as_object().into_iter().flatten();
         members.any(|(key, value)| {
-            key.to_lowercase().contains("tok") && value.as_array().is_none_or(|tokens| !tokens.is_empty())
+            key.to_lowercase().contains("tok")
+                && key != WITHOUT_TOKENS
+                && value.as_array().is_none_or(|tokens| !tokens.is_empty())
         })
     };
     let profiles = root.get("profiles").and_then(Value::as_object);
@@ -250,25 +325,39 @@ impl Assembler<'_> {
         if let Some(program) = gateway.notify.as_mut().and_then(|notify| notify.command.first_mut()) {
             *program = Secret::new(self.paths.program(program.expose()));
         }
+        let quotas = self.table("quotas");
+        let mut audit: Option<AuditSettings> =
+            self.written.value.get("audit").is_some().then(|| self.table("audit"));
+        if let Some(folder) = audit.as_mut().and_then(|audit| audit.folder.as_mut()) {
+            *folder = self.paths.resolve(folder);
+        }
         let mut embedder: search::Settings = self.table("embedder");
         for path in [&mut embedder.onnxruntime, &mut embedder.model, &mut embedder.cache] {
             *path = path.take().map(|path| self.paths.resolve(&path));
         }
+        let limits: LimitSettings = self.table("limits");
+        let messages = limits.messages();
         let mut servers: BTreeMap<String, servers::ServerTable> = self.entries("servers");
         for server in servers.values_mut() {
             server.inherit_env = server.inherit_env.with(&gateway.inherit_env);
+            server.sandbox = server.sandbox.take().or_else(|| gateway.sandbox.clone());
         }
         let apps: BTreeMap<String, apps::AppTable> = self.entries("apps");
         Config {
             file: file.into(),
+            sandbox: gateway.sandbox.clone().and_then(|sandbox| sandbox.into_settings(&self.paths)),
+            digest: String::new(),
             gateway,
+            audit,
             guarded: asks_for_tokens(&self.written.value),
+            quotas,
+            limits,
             embedder,
             servers: servers
                 .into_iter()
                 .filter_map(|(name, table)| {
                     let secrets = self.written.secrets(&join("/servers", &name)).map(Secret::new).collect();
-                    Some((ServerName::new(&name).ok()?, table.into_server(&self.paths, secrets)))
+                    Some((ServerName::new(&name).ok()?, table.into_server(&self.paths, secrets, messages)))
                 })
                 .collect(),
             left_out: BTreeMap::new(),

@@ -9,6 +9,7 @@
 // Logging is deprecated in the newest revision (SEP-2577); servers of older revisions still do it.
 #![allow(deprecated)]
 
+mod breaker;
 mod child;
 mod client_handler;
 mod connect;
@@ -23,6 +24,7 @@ mod listing;
 mod mcp;
 pub mod process_guard;
 mod program;
+mod reach;
 mod refusal;
 mod requests;
 mod rest;
@@ -33,8 +35,10 @@ mod subscriptions;
 mod supervise;
 mod tap;
 mod tasks;
+mod turns;
 
 use std::{
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -48,22 +52,14 @@ use rmcp::model::ErrorData;
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{Notify, Semaphore, oneshot, watch},
+    sync::{Notify, oneshot, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::environment::is_usual;
-pub use self::{
-    likely_cause::likely_cause,
-    program::run_program,
-    server_requests::{
-        ClientChannel, ELICITATION, InputReplies, InputRequests, LogLevel, SAMPLING, ToClient,
-    },
-    subscriptions::ResourceSubscription,
-    tap::ProgressSink,
-};
+pub(crate) use self::environment::{is_usual, named_variables};
 use self::{
+    breaker::Breaker,
     link::{Connector, Link},
     mcp::McpServer,
     process_guard::ProcessGuard,
@@ -71,10 +67,24 @@ use self::{
     server_requests::OpenCalls,
     subscriptions::Subscriptions,
 };
+pub use self::{
+    breaker::{BreakerNews, BreakerStatus, Resting},
+    likely_cause::likely_cause,
+    program::run_program,
+    reach::{Reach, net_text},
+    server_requests::{
+        ClientChannel, Declined, ELICITATION, InputReplies, InputRequests, LogLevel, SAMPLING, ToClient,
+    },
+    subscriptions::ResourceSubscription,
+    tap::{Held, ProgressSink},
+    turns::QuestionTurns,
+};
 use crate::{
     catalog::Listing,
     config::{ServerSettings, Transport},
+    leaks::KnownSecrets,
     oauth::Vault,
+    turns::Turns,
     wire::rmcp::source,
 };
 
@@ -184,6 +194,9 @@ pub enum CallError {
     /// The server had its maximum of concurrent calls all the time.
     #[error("{0} calls are running")]
     Busy(usize),
+    /// The server, or the tool, gets no calls for a while.
+    #[error("it gets no calls for now")]
+    Resting(Resting),
     /// The server answered with a protocol error.
     #[error("{}", .0.message)]
     Rpc(ErrorData),
@@ -221,6 +234,8 @@ pub enum CallError {
         wait: Option<Duration>,
         /// Whether the call may have taken effect, and a second one more.
         is_open: bool,
+        /// Whether the server itself has answered: it is there, and this call failed in it.
+        is_answer: bool,
     },
 }
 
@@ -256,6 +271,10 @@ pub struct Control {
     pub meta: Map<String, Value>,
     /// The channel to the client, for requests of the server during the call.
     pub asker: Option<ClientChannel>,
+    /// The number of the client that takes its turn at the server.
+    pub owner: u64,
+    /// What large results of the call take. To be held as long as they are.
+    pub held: Held,
 }
 
 /// News for the gateway, in order.
@@ -292,9 +311,17 @@ pub enum Update {
     Barrier(oneshot::Sender<()>),
 }
 
+/// Whether a variable stays in the gateway's own environment. Servers get the others from a copy.
+pub(crate) fn is_own_variable(name: &str, value: &str) -> bool {
+    environment::is_own(name, value)
+}
+
 /// Opens a pair of byte streams to a server that is not a child process; called for each connection.
 pub type Dial =
     dyn Fn() -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>) + Send + Sync;
+
+/// How many calls wait for their turn at one server.
+const LONGEST_QUEUE: usize = 4_096;
 
 /// What all connections of a gateway share.
 #[derive(Debug)]
@@ -305,6 +332,33 @@ pub struct ConnectionContext {
     pub vault: Option<Vault>,
     /// The command that signs in to a server, up to its name.
     pub login: String,
+    /// The secrets of all servers: none of them may be in what any server writes on stderr.
+    pub secrets: ArcSwap<KnownSecrets>,
+    /// Where sandboxes are, and what they hide.
+    pub sandboxes: SandboxFolders,
+}
+
+#[cfg(test)]
+impl ConnectionContext {
+    /// What connections share in a test.
+    pub fn without_guard() -> Self {
+        Self {
+            guard: ProcessGuard::new(None),
+            vault: None,
+            login: String::new(),
+            secrets: ArcSwap::default(),
+            sandboxes: SandboxFolders::default(),
+        }
+    }
+}
+
+/// What the sandboxes of a gateway have to do with its own files.
+#[derive(Clone, Debug, Default)]
+pub struct SandboxFolders {
+    /// The state folder, which has the home folders of sandboxed servers.
+    pub state: Option<PathBuf>,
+    /// The configuration file.
+    pub config: PathBuf,
 }
 
 /// One server and the supervised connection to it.
@@ -316,9 +370,11 @@ pub struct Connection {
     /// The server's settings. Those that decide how the server is reached never change.
     settings: ArcSwap<ServerSettings>,
     /// Held by one call at a time, where calls must not overlap.
-    pub one_at_a_time: tokio::sync::Mutex<()>,
-    /// One permit for each concurrent call.
-    slots: Semaphore,
+    pub one_at_a_time: Arc<Turns>,
+    /// One slot for each concurrent call.
+    slots: Arc<Turns>,
+    /// Cuts off what keeps failing.
+    breaker: Breaker,
     state: watch::Sender<State>,
     connector: Box<dyn Connector>,
     /// The live link. Set while the server takes requests.
@@ -376,9 +432,10 @@ impl Connection {
         Self {
             name,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            one_at_a_time: tokio::sync::Mutex::default(),
-            slots: Semaphore::new(settings.concurrency()),
+            one_at_a_time: Turns::new(1, LONGEST_QUEUE),
+            slots: Turns::new(settings.concurrency(), LONGEST_QUEUE),
             settings: ArcSwap::from_pointee(settings),
+            breaker: Breaker::default(),
             state: watch::Sender::new(State::Starting),
             connector,
             link: ArcSwapOption::empty(),
@@ -405,6 +462,7 @@ impl Connection {
         own.transport == other.transport
             && own.concurrency() == other.concurrency()
             && own.setup == other.setup
+            && own.limits == other.limits
     }
 
     /// Returns the token that is cancelled when the server is no longer wanted.
@@ -414,9 +472,7 @@ impl Connection {
 
     /// Retires the connection once the calls in flight have ended, at most after `limit`.
     pub async fn retire(&self, limit: Duration) {
-        let every = u32::try_from(self.settings().concurrency()).unwrap_or(u32::MAX);
-        let idle = self.slots.acquire_many(every);
-        let _ = timeout(limit, idle).await;
+        let _ = timeout(limit, self.slots.idle()).await;
         self.retired.cancel();
     }
 
@@ -440,8 +496,24 @@ impl Connection {
 
     /// Ends the current link, if any, and connects again at once.
     pub fn restart(&self) {
+        self.breaker.reset();
         self.restart.notify_one();
         self.kick.notify_one();
+    }
+
+    /// Returns what gets no calls for a while, if anything does.
+    pub fn resting(&self) -> Option<BreakerStatus> {
+        self.breaker.status()
+    }
+
+    /// Returns whether that has changed since it was last asked.
+    pub fn has_breaker_news(&self) -> bool {
+        self.breaker.has_news()
+    }
+
+    /// Takes what has changed of that since it was last asked.
+    pub fn breaker_news(&self) -> Vec<BreakerNews> {
+        self.breaker.news()
     }
 
     /// Returns whether the user holds the server.

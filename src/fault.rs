@@ -2,13 +2,13 @@
 //!
 //! The codes are a closed list. A fault says what happened, where, and which call to make next.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use rmcp::model::ErrorData;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::clock::millis;
+use crate::{clock::millis, text::clean};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -142,9 +142,14 @@ pub struct Fault {
 impl Fault {
     /// Creates a fault that is retryable if its code is.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let message = message.into();
         Self {
             code,
-            message: message.into(),
+            // It may quote a server or a client.
+            message: match clean(&message) {
+                Cow::Borrowed(_) => message,
+                Cow::Owned(clean) => clean,
+            },
             retryable: code.retryable(),
             retry_after_ms: None,
             next_step: None,

@@ -114,7 +114,6 @@ pub struct CallFailure<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ToolReport {
     pub calls: u64,
-    #[serde(skip_serializing_if = "is_zero")]
     pub failures: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<u64>,
@@ -134,10 +133,6 @@ pub struct ErrorReport {
     pub message: String,
     /// As RFC 3339.
     pub at: String,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 impl Figures {

@@ -7,7 +7,9 @@
 
 mod absent;
 mod agenda;
+mod approving;
 mod apps;
+mod auditing;
 mod builtin;
 pub mod call;
 mod discover;
@@ -19,9 +21,11 @@ mod give_way;
 mod graph;
 mod guides;
 pub mod inquiry;
+mod inspect;
 mod interrupt;
 pub mod last_seen;
 mod learn;
+mod limiting;
 mod lists;
 mod mail;
 mod mailbox;
@@ -40,6 +44,7 @@ mod skills;
 mod snapshot;
 pub mod status;
 mod ties;
+mod trusting;
 mod unmatched;
 mod watching;
 mod world;
@@ -51,14 +56,19 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    approvals::Approvals,
+    audit::Audit,
     clock::Clock,
-    config::Config,
-    downstream::{Connection, ConnectionContext, Dial, Update, process_guard::ProcessGuard},
+    config::{BearerToken, Config},
+    downstream::{
+        Connection, ConnectionContext, Dial, Reach, SandboxFolders, Update, process_guard::ProcessGuard,
+    },
     figures::Figures,
     jobs::Jobs,
     kept::KeptResults,
@@ -67,6 +77,9 @@ use crate::{
     metrics::Metrics,
     oauth::Vault,
     outward::Outward,
+    pins::Pins,
+    quotas::{Account, Accounts},
+    rates::Rates,
     search::Embedder,
     select::Selector,
     shell,
@@ -90,6 +103,7 @@ pub use prompts_resources::{FollowedResource, Page};
 use publisher::Publisher;
 pub use questions::AskArguments;
 use questions::Questions;
+use reload::Texts;
 use servers::{Life, Servers};
 use session::{Caller, Session};
 use sessions::Sessions;
@@ -136,14 +150,22 @@ pub struct Gateway {
     /// The servers and their configuration.
     servers: Servers,
     sessions: Sessions,
+    /// What tokens have at the same time.
+    accounts: Accounts,
     /// Open questions and the approvals already given.
     pub(crate) questions: Questions,
+    /// Approvals that wait for the user outside of the chat.
+    pub approvals: Arc<Approvals>,
     /// Counters for `/metrics`.
     pub metrics: Metrics,
     /// Background calls.
     pub jobs: Arc<Jobs>,
     /// Finished calls.
     pub calls: Feed,
+    /// The audit log, if the configuration wants one.
+    audit: Option<Audit>,
+    /// How many calls may be made.
+    rates: ArcSwap<Rates>,
     /// What is known of the servers: the catalogue and its index.
     publisher: Arc<Publisher>,
     learning: Learning,
@@ -155,6 +177,8 @@ pub struct Gateway {
     pub kept: KeptResults,
     /// Skills and apps in the catalogue.
     guides: Guides,
+    /// The texts of servers.toml: in use, refused, accepted.
+    texts: Texts,
     /// Workflows that wait for the user.
     parked: ParkedFlows,
     /// The way of notices to people.
@@ -168,6 +192,17 @@ pub struct Gateway {
     errands: Errands,
     /// Set once something looks after what is due.
     keeps_time: OnceLock<()>,
+    /// Where it serves HTTP, once it does.
+    http: OnceLock<HttpPlace>,
+}
+
+/// Where a gateway serves HTTP.
+#[derive(Clone, Debug)]
+struct HttpPlace {
+    /// The address, such as `http://127.0.0.1:8931`.
+    address: String,
+    /// Whether it has the live page.
+    has_page: bool,
 }
 
 impl Gateway {
@@ -178,13 +213,19 @@ impl Gateway {
             guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
+            secrets: ArcSwap::default(),
+            sandboxes: SandboxFolders { state: options.state.clone(), config: config.file.clone() },
         });
         let (life, clock) = (Life::default(), options.clock);
         let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
+        let audit = auditing::open(&config, options.state.as_deref());
+        let rates = ArcSwap::from_pointee(Rates::new(&config, &Rates::default()));
         let retention =
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
+        let place = place_of(&config.file);
+        let pins = Pins::new(options.state.clone(), &place, clock.clone());
         let store = SqliteStore::new(options.state, retention, clock.clone());
-        let sqlite = Arc::new(store.of_config(&place_of(&config.file)));
+        let sqlite = Arc::new(store.of_config(&place));
         let (store, records): (Arc<dyn Store>, Arc<dyn Records>) = (sqlite.clone(), sqlite);
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
@@ -193,13 +234,17 @@ impl Gateway {
         let figures = Figures::new(kept_in, clock.clone(), life.tasks.clone(), life.stop.clone());
         let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
         let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
-        let publisher = Publisher::new(&config, options.cache, options.without_embedder, life.clone());
+        let publisher = Publisher::new(&config, options.cache, options.without_embedder, pins, life.clone());
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
             sessions: Sessions::default(),
+            accounts: Accounts::default(),
             questions: Questions::default(),
+            approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &place)),
             metrics: Metrics::default(),
             calls: Feed::default(),
+            audit,
+            rates,
             publisher,
             learning: Learning::new(store.clone(), clock.clone(), life.tasks.clone(), life.stop.clone()),
             figures,
@@ -207,6 +252,7 @@ impl Gateway {
             kept: KeptResults::new(store, jobs.clone(), selector),
             jobs,
             guides: Guides::default(),
+            texts: Texts::default(),
             parked,
             mail: Mail::new(records.clone(), outward.clone(), life),
             outward,
@@ -214,6 +260,7 @@ impl Gateway {
             clock,
             errands: Errands::default(),
             keeps_time: OnceLock::new(),
+            http: OnceLock::new(),
         })
     }
 
@@ -231,6 +278,9 @@ impl Gateway {
         if self.servers.life.stop.is_cancelled() {
             return;
         }
+        if let Some(audit) = &self.audit {
+            audit.begins();
+        }
         self.publisher.start_embedder(&self.config().embedder);
         if self.servers.start(&updates) && !self.publisher.is_without_embedder() {
             let gateway = self.clone();
@@ -241,6 +291,9 @@ impl Gateway {
     /// Stops all servers and waits for them to exit.
     pub async fn stop(&self) {
         self.servers.life.end().await;
+        if let Some(audit) = &self.audit {
+            audit.stop().await;
+        }
     }
 
     /// Cancelled when the gateway stops.
@@ -278,6 +331,12 @@ impl Gateway {
         self.servers.world().connections.clone()
     }
 
+    /// Returns what each server that is a program could reach on this machine.
+    pub async fn reach(&self) -> BTreeMap<Arc<str>, Reach> {
+        let connections = self.connections();
+        Reach::of_all(connections.values().map(|connection| &**connection), &self.servers.around).await
+    }
+
     /// Returns the connection for a caller's requests to a server.
     fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         self.servers.connection_for(&self.gate(&caller.session), caller, server)
@@ -298,14 +357,40 @@ impl Gateway {
         self.servers.since.elapsed()
     }
 
+    /// Notes where it serves HTTP, so that faults can name the live page and questions their answer's address.
+    pub fn serves_at(&self, address: &str, has_page: bool) {
+        let _ = self.http.set(HttpPlace { address: address.into(), has_page });
+    }
+
+    /// The address of the live page, without its token: no model may have that.
+    fn page_address(&self) -> Option<String> {
+        self.http.get().filter(|place| place.has_page).map(|place| format!("{}/ui", place.address))
+    }
+
     /// Returns the embedder, if started.
     pub fn embedder(&self) -> Option<Embedder> {
         self.publisher.embedder()
     }
 
-    /// Opens a session under a profile.
+    /// Opens a session under a profile, with quotas of its own.
     pub fn open_session(&self, profile: Option<String>) -> Arc<Session> {
-        self.sessions.open(profile, &self.mail)
+        let account = Account::of_session(self.config().quotas(profile.as_deref()));
+        self.open_session_of(profile, account)
+    }
+
+    /// Opens a session under a profile, which counts against the quotas of an account.
+    pub(crate) fn open_session_of(&self, profile: Option<String>, account: Arc<Account>) -> Arc<Session> {
+        self.sessions.open(profile, account, &self.mail)
+    }
+
+    /// Returns the account of a bearer token under a profile.
+    pub(crate) fn account_of(&self, profile: Option<&str>, token: BearerToken) -> Arc<Account> {
+        self.accounts.of_token(profile, token, self.config().quotas(profile))
+    }
+
+    /// Returns an account of requests under a profile that have neither a token nor a session.
+    pub(crate) fn account_of_strangers(&self, profile: Option<&str>) -> Arc<Account> {
+        Account::of_strangers(profile, self.config().quotas(profile))
     }
 
     /// Adds notices to an answer: `own` of this very call, and what waits for the caller's session or owner.
@@ -321,7 +406,8 @@ impl Gateway {
     /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).
     pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
         let limits = self.config().limits(client);
-        Caller { session, client: client.into(), limits, ..Caller::default() }
+        let account = session.account.clone();
+        Caller { session, account, client: client.into(), limits, ..Caller::default() }
     }
 
     /// Waits until each server is ready or has failed once, for at most `limit`.
@@ -367,7 +453,7 @@ impl Gateway {
 }
 
 /// A configuration file as other gateways of it know it, however its path was written.
-fn place_of(file: &Path) -> String {
+pub fn place_of(file: &Path) -> String {
     let place = file.canonicalize().or_else(|_| std::path::absolute(file));
     place.unwrap_or_else(|_| file.into()).display().to_string()
 }

@@ -281,7 +281,8 @@ impl Machine {
             "macos" => Os::MacOs,
             _ => Os::Linux,
         };
-        let env: BTreeMap<_, _> = std::env::vars_os()
+        let env: BTreeMap<_, _> = crate::variables::all()
+            .into_iter()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let home = std::env::home_dir().filter(|home| home.is_absolute()).ok_or_else(|| {

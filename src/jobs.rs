@@ -9,10 +9,11 @@ mod summary;
 mod tests;
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -28,12 +29,16 @@ pub use summary::{TaskState, TaskSummary, list_call, wait_call};
 use crate::{
     clock::{Clock, unix_ms},
     fault::{Code, Fault},
+    quotas::{Account, Exhausted, Place},
     results::is_error,
-    store::{JobRow, JobState, Store},
+    store::{JobRow, JobState, Lasts, Share, Store, StoreError},
 };
 
-/// How many jobs the table holds. Above it the oldest finished ones leave; if all are running, a new one is refused.
+/// How many jobs the table holds. Above it ended ones leave, the oldest of the client that has the most; if so many are
+/// running, no new work begins.
 const MAX_JOBS: usize = 2_000;
+/// How long the answer that gives a handle waits for the store.
+const RECORD_WAIT: Duration = Duration::from_secs(5);
 /// How many jobs of the store are read to find those of gateways that have ended.
 const MAX_EARLIER: usize = 1_000;
 
@@ -56,12 +61,19 @@ pub struct JobOwner {
     pub profile: Option<String>,
     /// Whether its client is one of this machine's user. Such a client may have restarted since.
     pub local: bool,
+    /// Whose quotas it counts against.
+    pub account: Arc<Account>,
 }
 
 impl JobOwner {
     /// The owner as the store knows it: the profile, or an empty string without one.
     pub fn key(&self) -> &str {
         self.profile.as_deref().unwrap_or_default()
+    }
+
+    /// The part of the store that the owner may fill.
+    pub fn share(&self) -> Share {
+        Share { of: self.account.name().clone(), bytes: self.account.quotas().kept_bytes }
     }
 
     fn shows(&self, other: &JobOwner) -> bool {
@@ -81,6 +93,8 @@ pub struct Start {
     pub began: Instant,
     pub cancel: CancellationToken,
     pub progress: Progress,
+    /// Its place in the quota of its owner, which it has until it ends.
+    pub place: Option<Place>,
 }
 
 pub struct Job {
@@ -94,6 +108,10 @@ pub struct Job {
     progress: Mutex<Option<Progress>>,
     /// How many calls wait for its result.
     waiting: AtomicUsize,
+    /// Whether the store was told of its start, or has refused.
+    recorded: watch::Sender<bool>,
+    /// Whether the store keeps its last state until this gateway ends only, or not at all.
+    is_passing: AtomicBool,
     /// None while the job is running.
     end: watch::Sender<Option<JobEnd>>,
 }
@@ -116,6 +134,19 @@ impl Job {
         let mut end = self.end.subscribe();
         let _ = tokio::time::timeout(limit, end.wait_for(Option::is_some)).await;
         self.end()
+    }
+
+    /// Waits until the store has the job, so that whoever gets its handle finds it even if this gateway is killed.
+    pub async fn recorded(&self) {
+        let mut recorded = self.recorded.subscribe();
+        if tokio::time::timeout(RECORD_WAIT, recorded.wait_for(|recorded| *recorded)).await.is_err() {
+            tracing::warn!(job = %self.id, "the store is slow: a task is told before it is kept");
+        }
+    }
+
+    /// Notes the outcome of a write.
+    fn kept(&self, outcome: &Result<Lasts, StoreError>) {
+        self.is_passing.store(!matches!(outcome, Ok(Lasts::AsConfigured)), Ordering::Release);
     }
 
     /// Whether a call waits for the result, and so learns of the end.
@@ -151,8 +182,10 @@ impl Job {
         // It may hold on to results.
         *self.progress.lock() = None;
         let value = Arc::new(value);
-        let value = match store.put_job(self.row(stored), Some(value.clone())).await {
-            Ok(()) => None,
+        let kept = store.put_job(self.row(stored), self.owner.share(), Some(value.clone())).await;
+        self.kept(&kept);
+        let value = match kept {
+            Ok(_) => None,
             Err(error) => {
                 tracing::warn!(%error, job = %self.id, "the result of a task is kept in memory only");
                 Some(value)
@@ -183,18 +216,15 @@ pub struct Jobs {
     store: Arc<dyn Store>,
     clock: Clock,
     table: DashMap<String, Arc<Job>>,
+    /// How many of the table are running.
+    running: Arc<AtomicUsize>,
     most: usize,
 }
-
-/// The table is full of running jobs.
-#[derive(Debug, thiserror::Error)]
-#[error("{0} calls are running in the background already")]
-pub struct Full(usize);
 
 impl Jobs {
     /// An empty table over a store.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
-        Self { store, clock, table: DashMap::new(), most: MAX_JOBS }
+        Self { store, clock, table: DashMap::new(), running: Arc::default(), most: MAX_JOBS }
     }
 
     /// A handle for a job that is to be started.
@@ -203,13 +233,13 @@ impl Jobs {
     }
 
     /// Takes over work that runs in a task of its own. A panic in the work becomes a result that says so. Calls `announce`
-    /// once the job has ended.
+    /// once the job has ended. Work that was begun is never refused: [`Jobs::has_room`] says whether new work may begin.
     pub fn adopt(
         &self,
         start: Start,
         running: JoinHandle<Value>,
         announce: impl FnOnce(&Arc<Job>) + Send + 'static,
-    ) -> Result<Arc<Job>, Full> {
+    ) -> Arc<Job> {
         self.adopt_as(Self::new_id(), start, running, announce)
     }
 
@@ -220,11 +250,8 @@ impl Jobs {
         start: Start,
         running: JoinHandle<Value>,
         announce: impl FnOnce(&Arc<Job>) + Send + 'static,
-    ) -> Result<Arc<Job>, Full> {
-        if let Err(full) = self.make_room() {
-            start.cancel.cancel();
-            return Err(full);
-        }
+    ) -> Arc<Job> {
+        self.make_room();
         let job = Arc::new(Job {
             id,
             label: start.label,
@@ -234,41 +261,65 @@ impl Jobs {
             cancel: start.cancel,
             progress: Mutex::new(Some(start.progress)),
             waiting: AtomicUsize::new(0),
+            recorded: watch::Sender::new(false),
+            is_passing: AtomicBool::new(false),
             end: watch::Sender::new(None),
         });
         self.table.insert(job.id.clone(), job.clone());
+        self.running.fetch_add(1, Ordering::AcqRel);
         let (own, store, clock) = (job.clone(), self.store.clone(), self.clock.clone());
+        let (count, place) = (self.running.clone(), start.place);
         tokio::spawn(async move {
-            let begun = store.put_job(own.row(JobState::Working), None);
-            let (begun, ended) = tokio::join!(begun, running);
-            if let Err(error) = begun {
-                tracing::warn!(%error, job = %own.id, "a task is not in the store");
-            }
+            let begun = async {
+                let begun = store.put_job(own.row(JobState::Working), own.owner.share(), None).await;
+                own.kept(&begun);
+                if let Err(error) = begun {
+                    tracing::warn!(%error, job = %own.id, "a task is not in the store");
+                }
+                own.recorded.send_replace(true);
+            };
+            let ((), ended) = tokio::join!(begun, running);
             let value = ended.unwrap_or_else(|panic| {
                 tracing::error!(job = %own.id, %panic, "a background call panicked");
                 panicked()
             });
+            count.fetch_sub(1, Ordering::AcqRel);
+            drop(place);
             own.finish(value, &*store, &clock).await;
             announce(&own);
         });
-        Ok(job)
+        job
     }
 
-    /// Makes room for one more job, at the cost of the oldest that have ended.
-    pub fn make_room(&self) -> Result<(), Full> {
+    /// Whether new work may begin: work that may become a job later, too.
+    pub fn has_room(&self) -> Result<(), Exhausted> {
+        match self.running.load(Ordering::Acquire) >= self.most {
+            true => Err(Exhausted::Gateway(self.most)),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes room for one more job, at the cost of jobs that have ended: the oldest of the client that has the most of them.
+    fn make_room(&self) {
         if self.table.len() < self.most {
-            return Ok(());
+            return;
         }
-        let ended = self.table.iter().filter(|job| !job.is_running());
-        let mut ended: Vec<(Instant, String)> = ended.map(|job| (job.began, job.id.clone())).collect();
-        if ended.is_empty() {
-            return Err(Full(self.most));
+        let mut ended: HashMap<u64, Vec<(Instant, String)>> = HashMap::new();
+        for job in self.table.iter().filter(|job| !job.is_running()) {
+            ended.entry(job.owner.account.id).or_default().push((job.began, job.id.clone()));
         }
-        ended.sort();
-        for (_, id) in ended.iter().take((self.most / 10).max(1)) {
-            self.table.remove(id);
+        let mut left = (self.most / 10).max(1);
+        while left > 0
+            && let Some(most) =
+                ended.values_mut().max_by_key(|jobs| jobs.len()).filter(|jobs| !jobs.is_empty())
+        {
+            most.sort();
+            let going = most.len().div_ceil(2).min(left);
+            for (_, id) in most.drain(..going) {
+                self.table.remove(&id);
+            }
+            left -= going;
         }
-        Ok(())
     }
 
     /// The job with this handle, if it is in the table and `owner` may see it.
@@ -308,7 +359,8 @@ impl Jobs {
     /// The jobs of a session, newest first. None without a session: a client that knows a handle may use it, and no client
     /// learns of others.
     pub fn list(&self, owner: &JobOwner) -> Vec<Arc<Job>> {
-        self.newest_first(|job| job.owner == *owner && owner.session.is_some())
+        let is_same = |job: &Job| job.owner.session == owner.session && job.owner.profile == owner.profile;
+        self.newest_first(|job| owner.session.is_some() && is_same(job))
     }
 
     fn newest_first(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Arc<Job>> {

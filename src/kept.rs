@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ use crate::{
     jobs::{self, JobEnd, JobOwner, Jobs},
     results::{self, Body, Whole},
     select::{self, SelectError, Selector},
-    store::{KeptCounts, Store, StoreError},
+    store::{KeptCounts, Lasts, Store, StoreError},
     template::{self, Filled, Named, Source},
 };
 
@@ -25,12 +25,39 @@ const LARGE: usize = 4 << 20;
 /// How long writing a large result to its client may take.
 const WRITE_TIME: Duration = Duration::from_secs(1);
 
+/// When to run a filter again that did not get its turn.
+const BUSY_RETRY: Duration = Duration::from_secs(5);
+
 /// The kept results, those of jobs included.
 #[derive(Debug)]
 pub struct KeptResults {
     store: Arc<dyn Store>,
     jobs: Arc<Jobs>,
     selector: Selector,
+}
+
+/// Where a result is kept. Displays as words for an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptAs {
+    pub reference: String,
+    pub lasts: Lasts,
+}
+
+impl KeptAs {
+    /// How long it is kept, where that is not as configured.
+    pub fn passing(&self) -> Option<&'static str> {
+        (self.lasts == Lasts::UntilEnd).then_some(results::PASSING)
+    }
+}
+
+impl fmt::Display for KeptAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.reference)?;
+        match self.passing() {
+            Some(passing) => write!(f, " ({passing})"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl KeptResults {
@@ -51,8 +78,12 @@ impl KeptResults {
         let body = match query.get("select").and_then(Value::as_str) {
             None => whole.body,
             Some(filter) => {
-                let selected = self.select(filter, whole).await;
-                match selected.map_err(|error| results::bad_query(&query, error.to_string()))? {
+                let selected = self.select(owner, filter, whole).await;
+                let fault = |error: SelectError| match error {
+                    SelectError::Busy(_) => busy(&error),
+                    error => results::bad_query(&query, error.to_string()),
+                };
+                match selected.map_err(fault)? {
                     Value::String(text) => Body::Text(text),
                     value => Body::Json(value.to_string()),
                 }
@@ -61,11 +92,11 @@ impl KeptResults {
         blocking(move || results::read(body, &query, budget)).await?
     }
 
-    /// Applies a jq filter to the value of a result.
-    pub async fn select(&self, filter: &str, whole: Whole) -> Result<Value, SelectError> {
+    /// Applies a jq filter to the value of a result, when it is its owner's turn.
+    pub async fn select(&self, owner: &JobOwner, filter: &str, whole: Whole) -> Result<Value, SelectError> {
         let mut failed = None;
         for reading in whole.readings(filter) {
-            match self.selector.select(filter, reading).await {
+            match self.selector.select(owner.account.id, filter, reading).await {
                 Ok(value) => return Ok(value),
                 // The error of the first reading is about the value that was shown.
                 Err(error) => drop(failed.get_or_insert(error)),
@@ -75,13 +106,13 @@ impl KeptResults {
     }
 
     /// Whether a jq filter on JSON text, which asks something, says yes.
-    pub async fn holds(&self, filter: &str, json: String) -> Result<bool, SelectError> {
-        Ok(select::holds(&self.selector.outputs(filter, json).await?))
+    pub async fn holds(&self, owner: &JobOwner, filter: &str, json: String) -> Result<bool, SelectError> {
+        Ok(select::holds(&self.selector.outputs(owner.account.id, filter, json).await?))
     }
 
     /// Why a text is not a jq filter; none if it is one.
-    pub async fn syntax_error(&self, filter: &str) -> Option<SelectError> {
-        let outputs = self.selector.outputs(filter, "null".into()).await;
+    pub async fn syntax_error(&self, owner: &JobOwner, filter: &str) -> Option<SelectError> {
+        let outputs = self.selector.outputs(owner.account.id, filter, "null".into()).await;
         outputs.err().filter(|error| matches!(error, SelectError::Syntax(..)))
     }
 
@@ -98,16 +129,28 @@ impl KeptResults {
         }
         let shortened = blocking(move || {
             let (result, kept) = (Arc::unwrap_or_clone(result), kept.map_err(|error| error.to_string()));
-            results::shorten(result, size, budget, kept.as_deref().map_err(String::as_str))
+            let reference = kept.as_ref().map(|kept| kept.reference.as_str()).map_err(String::as_str);
+            let mut shown = results::shorten(result, size, budget, reference);
+            if kept.is_ok_and(|kept| kept.passing().is_some()) {
+                results::note_passing(&mut shown);
+            }
+            shown
         });
         shortened.await.unwrap_or_else(|_| jobs::panicked())
     }
 
-    /// Keeps a result for later calls; returns its reference.
-    pub async fn keep(&self, owner: &JobOwner, result: Arc<Value>) -> Result<String, StoreError> {
+    /// Keeps a result for later calls.
+    pub async fn keep(&self, owner: &JobOwner, result: Arc<Value>) -> Result<KeptAs, StoreError> {
         let reference = results::new_reference();
-        self.store.put_result(&reference, owner.key(), result).await?;
-        Ok(reference)
+        let lasts = self.store.put_result(&reference, owner.key(), owner.share(), result).await?;
+        Ok(KeptAs { reference, lasts })
+    }
+
+    /// Removes what is too old.
+    pub async fn sweep(&self) {
+        if let Err(error) = self.store.sweep().await {
+            tracing::debug!(%error, "expired entries were not removed");
+        }
     }
 
     /// The result of a task that has ended, as the call itself would have given it. A result that does not fit into `budget`
@@ -210,6 +253,11 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     let failed =
         |_| Fault::new(Code::Internal, "Nonet failed while it read a kept result; the log has the reason.");
     tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+/// The fault for a filter that did not get its turn.
+fn busy(error: &SelectError) -> Fault {
+    Fault::new(Code::RateLimited, format!("{error}.")).retry_after(BUSY_RETRY)
 }
 
 fn gone(id: &str) -> Fault {

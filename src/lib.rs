@@ -4,8 +4,10 @@
 
 mod aliases;
 pub mod answers;
+mod approvals;
 #[cfg(test)]
 mod architecture;
+pub mod audit;
 pub mod bridge;
 pub mod catalog;
 mod chat;
@@ -14,11 +16,15 @@ pub mod config;
 pub mod downstream;
 mod fault;
 mod figures;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gateway;
 pub mod hosts;
 mod jobs;
 mod kept;
 pub mod keyring;
+pub mod leaks;
 mod learning;
 mod memory;
 pub mod meta;
@@ -26,11 +32,16 @@ pub mod metrics;
 pub mod name;
 pub mod oauth;
 pub mod outward;
+mod pins;
 pub mod policy;
 pub mod prompts_resources;
 pub mod prose;
+mod quotas;
+pub mod rates;
+mod reloads;
 pub mod rest;
 mod results;
+mod sandbox;
 mod secrets;
 pub mod secrets_file;
 mod select;
@@ -42,12 +53,13 @@ mod store;
 mod template;
 mod timetable;
 pub mod trace;
+mod turns;
 pub mod watches;
 pub mod wire;
 mod workflow;
 
 // Crates of their own (crates/), under the names of rooms.
-pub use nonet_base::{allocator, clock, files, text};
+pub use nonet_base::{allocator, clock, files, text, variables};
 pub use nonet_schema as schema;
 pub use nonet_search as search;
 use nonet_search::verbs;

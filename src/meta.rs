@@ -23,6 +23,7 @@ use self::{
     tools::META,
 };
 use crate::{
+    fault::Fault,
     gateway::{Gateway, Interrupt, call::Request, session::Caller},
     jobs::Job,
     results::json_len,
@@ -60,6 +61,10 @@ pub async fn call(
     name: &str,
     arguments: Map<String, Value>,
 ) -> Answer {
+    let _place = match caller.account.request() {
+        Ok(place) => place,
+        Err(exhausted) => return Answer::Result(Fault::from(exhausted).to_result()),
+    };
     gateway.recalled_lists().await;
     let find = |name: &str| META.iter().find(|tool| tool.name == name);
     let (tool, verbatim): (Option<&'static MetaTool>, bool) = match find(name) {

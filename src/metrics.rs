@@ -80,6 +80,9 @@ pub struct CallRecord<'a> {
     pub in_server: Duration,
 }
 
+/// Server, kind of what was found, and what was done.
+type FoundKey = (Arc<str>, &'static str, &'static str);
+
 /// All that is counted.
 #[derive(Debug)]
 pub struct Metrics {
@@ -87,6 +90,8 @@ pub struct Metrics {
     tools: DashMap<Arc<str>, Arc<ToolCounts>>,
     servers: DashMap<Arc<str>, Arc<ServerCounts>>,
     refused: OutcomeCounts,
+    /// Secrets and instructions on their way.
+    found: Mutex<BTreeMap<FoundKey, u64>>,
     gateway: Histogram,
     search: Histogram,
 }
@@ -127,6 +132,7 @@ impl Default for Metrics {
             tools: DashMap::new(),
             servers: DashMap::new(),
             refused: OutcomeCounts::default(),
+            found: Mutex::default(),
             gateway: Histogram::new(GATEWAY_US),
             search: Histogram::new(SEARCH_US),
         }
@@ -149,6 +155,11 @@ impl Metrics {
     /// Counts a call that no tool was called for.
     pub fn refused(&self, outcome: &'static str) {
         self.refused.add(outcome);
+    }
+
+    /// Counts a secret, or instructions, on the way to a server or from it. `done`: what was done about it.
+    pub fn found(&self, server: &Arc<str>, kind: &'static str, done: &'static str) {
+        *self.found.lock().entry((server.clone(), kind, done)).or_default() += 1;
     }
 
     /// Counts a search, and how long it took.
@@ -225,6 +236,7 @@ impl Metrics {
         MetricsPage {
             calls,
             refused: self.refused.counts(),
+            found: self.found.lock().clone(),
             servers: servers.collect(),
             gateway: self.gateway.read(),
             search: self.search.read(),

@@ -3,7 +3,7 @@
 //! A name is looked up, never split: [`Wire`] makes the wire form once, and the catalogue keeps both. This
 //! module knows characters and hashes, not servers or tools.
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
@@ -229,9 +229,104 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit:
     scored.into_iter().take(limit).map(|(_, candidate)| candidate).collect()
 }
 
-/// Splits a name into server and tool at its separator, if it has one.
+/// Splits a name into server and tool at its first separator (`.`, `:`, `/` or `__`), if it has one.
 pub fn split_given(given: &str) -> Option<(&str, &str)> {
-    given.split_once("__").or_else(|| given.split_once(['.', ':', '/']))
+    let (at, length) = match (given.find("__"), given.find(['.', ':', '/'])) {
+        (Some(long), Some(short)) if short < long => (short, 1),
+        (Some(long), _) => (long, 2),
+        (None, Some(short)) => (short, 1),
+        (None, None) => return None,
+    };
+    Some((&given[..at], &given[at + length..]))
+}
+
+/// Resolves the name of a meta-tool in any case and with any separators.
+pub fn meta_tool(name: &str) -> Option<&'static str> {
+    let name = name.trim();
+    let own = without_client_prefix(name).unwrap_or(name);
+    // No meta-tool's name is longer, however it is spelled.
+    if own.len() > MAX_WIRE {
+        return None;
+    }
+    let plain = fold(own).replace('_', "");
+    let plain = plain.strip_prefix("nonet").unwrap_or(&plain);
+    META_TOOLS.into_iter().find(|meta_tool| meta_tool.replace('_', "") == plain)
+}
+
+/// What is between the parts of a name, and before a name that a model has cut from something longer.
+const SEPARATORS: [char; 5] = ['_', '.', ':', '/', ' '];
+/// How many prefixes of clients a name may have.
+const MOST_PREFIXES: usize = 4;
+
+/// The names of servers, by the spellings that a name may begin with. What a server calls its tools never takes a name that
+/// begins with another server's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces(HashMap<String, Vec<Arc<str>>>);
+
+impl Namespaces {
+    /// The namespaces of these servers, and those of Nonet itself.
+    pub fn new<'a>(servers: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut spelled: HashMap<String, Vec<Arc<str>>> = HashMap::new();
+        for server in servers.into_iter().chain(RESERVED) {
+            let known = spelled.entry(fold(server)).or_default();
+            if !known.iter().any(|known| **known == *server) {
+                known.push(server.into());
+            }
+        }
+        Self(spelled)
+    }
+
+    /// Returns the servers that a name names by a separator: `good` for `good.echo`, `Good/echo` and
+    /// `mcp__nonet__good__echo`. Several where their names differ in punctuation only, and none is spelled exactly; empty if
+    /// the name names no server.
+    pub fn named(&self, given: &str) -> &[Arc<str>] {
+        let mut rest = given.trim();
+        // Prefixes of prefixes, to an end.
+        for _ in 0..MOST_PREFIXES {
+            let found = self.behind_prefix(rest, MOST_PREFIXES);
+            if !found.is_empty() {
+                return found;
+            }
+            // `nonet.good.echo`.
+            rest = without_client_prefix(rest).unwrap_or(rest).trim_start_matches(SEPARATORS);
+            match split_given(rest).filter(|(first, _)| fold(first) == "nonet") {
+                Some((_, beyond)) => rest = beyond,
+                None => break,
+            }
+        }
+        &[]
+    }
+
+    /// Returns the servers that a name names behind the prefix of a client, else as it is.
+    fn behind_prefix(&self, given: &str, most: usize) -> &[Arc<str>] {
+        let given = given.trim_start_matches(SEPARATORS);
+        let inner = without_client_prefix(given).filter(|_| most > 0);
+        let found = inner.map_or(&[][..], |inner| self.behind_prefix(inner, most - 1));
+        if found.is_empty() { self.named_at_once(given) } else { found }
+    }
+
+    fn named_at_once(&self, given: &str) -> &[Arc<str>] {
+        let Some((server, _)) = split_given(given) else { return &[] };
+        if server.len() > MAX_SERVER * 4 {
+            return &[];
+        }
+        let Some(known) = self.0.get(fold(server).trim_matches('_')) else { return &[] };
+        let exact = known.iter().position(|known| **known == *server);
+        exact.map_or(&known[..], |at| &known[at..=at])
+    }
+
+    /// Returns the servers that are spelled like this.
+    pub fn spelled(&self, server: &str) -> &[Arc<str>] {
+        self.0.get(&fold(server)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the servers that a folded name may name, whatever its separators were: `good` and `good_one` for
+    /// `good_one_echo`.
+    pub fn implied<'a>(&'a self, folded: &'a str) -> impl Iterator<Item = &'a Arc<str>> {
+        let folded = folded.trim_start_matches('_');
+        let inside = folded.match_indices('_').map(|(at, _)| &folded[..at]);
+        inside.take_while(|part| part.len() <= MAX_SERVER).filter_map(|part| self.0.get(part)).flatten()
+    }
 }
 
 /// Returns the full names of up to `limit` tools similar to `given`, best first. `tools` are (server, own
@@ -326,6 +421,50 @@ mod tests {
         assert_eq!(long.plain.len(), MAX_WIRE);
         assert_eq!(long.plain, long.hashed);
         assert_ne!(Wire::new("s", "a b").hashed, Wire::new("s", "a_b").hashed);
+    }
+
+    #[test]
+    fn a_name_names_a_server_in_any_spelling() {
+        let names = Namespaces::new(["good", "git", "git_hub", "web-search", "web_search", "mcp"]);
+        let check = |given: &str, expected: &[&str]| {
+            let named: Vec<&str> = names.named(given).iter().map(|server| &**server).collect();
+            assert_eq!(named, expected, "{given}");
+        };
+        for given in [
+            "good.echo",
+            "good:echo",
+            "good/echo",
+            "Good.Echo",
+            "good__echo",
+            " GOOD__echo ",
+            "mcp__nonet__good__echo",
+            "mcp__nonet__mcp__nonet__good.echo",
+            "mcp_nonet_good/echo",
+            "nonet.good.echo",
+            "/good/echo",
+            "good_.echo",
+            "good :echo",
+            "good.",
+        ] {
+            check(given, &["good"]);
+        }
+        check("git.hub.create_issue", &["git"]);
+        check("Git-Hub.create_issue", &["git_hub"]);
+        check("web-search.find", &["web-search"]);
+        check("Web_Search.find", &["web-search", "web_search"]);
+        check("mcp__nonet__other", &["mcp"]);
+        check("skills/good", &["skills"]);
+        for given in ["echo", "good_echo", "goods.echo", "", "__", "nonet.", "mcp__nonet__"] {
+            check(given, if given.starts_with("mcp") { &["mcp"] } else { &[] });
+        }
+        check(&"mcp__nonet__".repeat(100_000), &["mcp"]);
+        for given in ["_".repeat(100_000), "nonet.".repeat(100_000)] {
+            check(&given, &[]);
+        }
+        let implied =
+            |folded: &str| names.implied(folded).map(|server| server.to_string()).collect::<Vec<_>>();
+        assert_eq!(implied("git_hub_create"), ["git", "git_hub"]);
+        assert_eq!(implied("good"), Vec::<String>::new());
     }
 
     #[test]

@@ -3,9 +3,14 @@
 //! Whoever has a notice hands it over and goes on: notices wait in a queue with a limit, and one task delivers one after the
 //! other. This room knows the outlet of the configuration, and nothing of what notices say or who else gets them.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use futures::StreamExt;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -13,14 +18,12 @@ use tokio::time::{sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    config::{Globs, Outlet},
+    config::{ApprovalHook, Globs, Outlet, Secret},
     downstream::{ConnectionContext, run_program},
     wire::web,
 };
 
 #[cfg(test)]
-use crate::downstream::process_guard::ProcessGuard;
-
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +32,8 @@ const MAX_WAITING: usize = 100;
 /// The longest notice, in bytes, and the longest member that stays in one that is longer.
 const MAX_NOTICE: usize = 100_000;
 const MAX_MEMBER: usize = 2_000;
+/// The longest answer to a question, in bytes.
+const MAX_ANSWER: usize = 64 << 10;
 /// How long one delivery may take.
 const LIMIT: Duration = Duration::from_secs(10);
 /// How many times a notice is tried, and the waits in between: the first and the longest.
@@ -86,7 +91,7 @@ impl Outward {
     /// A way that stays closed.
     #[cfg(test)]
     pub fn closed() -> Self {
-        let context = ConnectionContext { guard: ProcessGuard::new(None), vault: None, login: String::new() };
+        let context = ConnectionContext::without_guard();
         Self::new(Arc::new(context), TaskTracker::new(), CancellationToken::new())
     }
 
@@ -192,21 +197,46 @@ impl Outward {
     }
 }
 
-/// Posts a notice. No error holds the address: many addresses are secrets.
+/// Posts a question, once, and returns the JSON of the answer; null for an answer without JSON. No error holds the address.
+///
+/// # Errors
+///
+/// Why there is no answer.
+pub async fn consult(hook: &ApprovalHook, question: &Value) -> Result<Value, String> {
+    let asked = async {
+        let reply = send(hook.url.expose(), &hook.headers, question.to_string()).await?;
+        let mut body = Vec::new();
+        let mut chunks = reply.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            body.extend_from_slice(&chunk.map_err(web::cause)?);
+            if body.len() > MAX_ANSWER {
+                return Err(format!("the answer has more than {MAX_ANSWER} bytes"));
+            }
+        }
+        Ok(serde_json::from_slice(&body).unwrap_or_default())
+    };
+    timeout(LIMIT, asked).await.unwrap_or_else(|_| Err(format!("it took longer than {LIMIT:?}")))
+}
+
+/// Posts a notice.
 async fn post(url: &str, outlet: &Outlet, notice: &str) -> Result<(), String> {
+    send(url, &outlet.headers, notice.to_string()).await.map(drop)
+}
+
+/// Posts JSON. No error holds the address: many addresses are secrets.
+async fn send(url: &str, own: &BTreeMap<String, Secret>, body: String) -> Result<reqwest::Response, String> {
     let mut headers =
         HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-    for (name, value) in &outlet.headers {
+    for (name, value) in own {
         let name = HeaderName::try_from(name).map_err(|error| error.to_string())?;
         let mut value = HeaderValue::try_from(value.expose()).map_err(|error| error.to_string())?;
         value.set_sensitive(true);
         headers.insert(name, value);
     }
     let client = web::client().map_err(web::cause)?;
-    let reply =
-        client.post(url).headers(headers).body(notice.to_string()).send().await.map_err(web::cause)?;
+    let reply = client.post(url).headers(headers).body(body).send().await.map_err(web::cause)?;
     match reply.status() {
-        status if status.is_success() => Ok(()),
+        status if status.is_success() => Ok(reply),
         status => Err(format!("the webhook answered HTTP {status}")),
     }
 }

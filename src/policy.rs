@@ -1,9 +1,15 @@
-//! Whether a caller may use a tool: a pure function of the tool, the caller's profile and its limits.
+//! Whether a caller may use a tool, a prompt or a resource: a pure function of it, the caller's profile and its limits.
+
+use std::collections::BTreeMap;
 
 use crate::{
-    catalog::Tool,
-    config::{Category, Policy, Profile, Risk},
+    catalog::{SKILLS, Tool},
+    config::{Category, Globs, OnChange, Policy, PolicyRule, Profile, Risk, ServerSettings},
+    name::full_name,
 };
+
+/// Before the server in the names that rules know resources by.
+pub const RESOURCES: &str = "resources";
 
 /// The rules' verdict on one tool for one caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +33,112 @@ pub struct Scope<'a> {
     pub categories: &'a std::collections::BTreeMap<String, Category>,
 }
 
+/// What of a server an [`Item`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemKind {
+    /// A prompt.
+    Prompt,
+    /// A resource that the server lists, or has a template of.
+    Resource,
+    /// A resource that a result linked to, for the session that got it.
+    Linked,
+    /// A resource that nobody lists.
+    Unlisted,
+}
+
+/// A prompt or resource of a server, as rules see it. Patterns match it as `SERVER.NAME` or `SERVER.URI`, like a tool, and as
+/// `skills.SERVER/NAME` or `resources.SERVER/URI`.
+#[derive(Clone, Debug)]
+pub struct Item<'a> {
+    kind: ItemKind,
+    server: &'a str,
+    own: &'a str,
+    names: [String; 2],
+    risk: Risk,
+    settings: &'a ServerSettings,
+}
+
+impl<'a> Item<'a> {
+    /// A prompt or resource, by the name or URI that its server gives it.
+    pub fn new(kind: ItemKind, server: &'a str, own: &'a str, settings: &'a ServerSettings) -> Self {
+        let (category, risk) = match kind {
+            ItemKind::Prompt => (SKILLS, settings.prompts_risk),
+            ItemKind::Resource | ItemKind::Linked => (RESOURCES, settings.resources_risk),
+            ItemKind::Unlisted => (RESOURCES, settings.resources_risk.max(Risk::Medium)),
+        };
+        let names = [full_name(server, own), format!("{category}.{server}/{own}")];
+        Self { kind, server, own, names, risk, settings }
+    }
+
+    /// Whether patterns on full names match.
+    pub fn matches(&self, patterns: &Globs) -> bool {
+        self.names.iter().any(|name| patterns.matches(name))
+    }
+}
+
+/// Checks a prompt or resource, as [`check`] does a tool. A link in a result of an allowed tool leads to what the profile does
+/// not show by itself, unless its `deny` or `max_risk` says otherwise.
+pub fn check_item(
+    item: &Item<'_>,
+    policies: &BTreeMap<String, PolicyRule>,
+    scope: Option<Scope<'_>>,
+) -> Verdict {
+    let of_server = |key: &str| Verdict::Deny(format!("servers.{}.{key}", item.server));
+    if item.settings.blocked_tools.matches(item.own) {
+        return of_server("blocked_tools");
+    }
+    if item.kind == ItemKind::Unlisted && !item.settings.unlisted_resources {
+        return of_server("unlisted_resources");
+    }
+    let strictest = |by_name: bool| {
+        let rule = PolicyRule::strictest(policies, by_name, item.risk, |tools| item.matches(tools));
+        rule.map(|(policy, name)| (policy, format!("policies.{name}")))
+    };
+    let (policy, rule) = strictest(true)
+        .or_else(|| Some((item.settings.policy?, format!("servers.{}.policy", item.server))))
+        .or_else(|| strictest(false))
+        .unwrap_or((Policy::Allow, String::new()));
+    if policy == Policy::Deny {
+        return Verdict::Deny(rule);
+    }
+    if let Some(scope) = scope
+        && let Some(rule) = item_denied_by(item, scope)
+    {
+        return Verdict::Deny(format!("profiles.{}.{rule}", scope.name));
+    }
+    if policy == Policy::Approve { Verdict::Approve(rule) } else { Verdict::Allow }
+}
+
+/// Returns the profile's rule that denies a prompt or resource.
+fn item_denied_by(item: &Item<'_>, scope: Scope<'_>) -> Option<&'static str> {
+    let profile = scope.profile;
+    let is_linked = item.kind == ItemKind::Linked;
+    if item.matches(&profile.deny) {
+        return Some("deny");
+    }
+    if !is_linked && profile.only.as_ref().is_some_and(|only| !item.matches(only)) {
+        return Some("only");
+    }
+    if item.matches(&profile.allow) {
+        return None;
+    }
+    if profile.max_risk.is_some_and(|most| item.risk > most) {
+        return Some("max_risk");
+    }
+    let tags = &item.settings.tags;
+    let in_group = |group: &Category| {
+        group.servers.iter().any(|server| server.as_str() == item.server)
+            || group.tags.iter().any(|tag| tags.contains(tag))
+            || item.matches(&group.tools)
+    };
+    let listed = profile
+        .categories
+        .iter()
+        .any(|name| *name == *item.server || scope.categories.get(name).is_some_and(in_group))
+        || profile.tags.iter().any(|tag| tags.contains(tag));
+    (profile.is_limited() && !listed && !is_linked).then_some("categories")
+}
+
 /// Whether `tool` is in the named group.
 pub fn in_category(tool: &Tool, category: &Category) -> bool {
     category.servers.iter().any(|server| server.as_str() == &*tool.server)
@@ -38,6 +150,9 @@ pub fn in_category(tool: &Tool, category: &Category) -> bool {
 pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> Verdict {
     if let Some(rule) = &tool.blocked {
         return Verdict::Deny(rule.clone());
+    }
+    if let Some(change) = tool.change.as_ref().filter(|change| change.effect == OnChange::Deny) {
+        return Verdict::Deny(change.rule.clone());
     }
     if let Some(scope) = scope
         && let Some(rule) = denied_by(tool, scope)
@@ -83,4 +198,97 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
 /// Whether a tool of this risk may be shown if `most` is the highest risk allowed.
 pub fn within(risk: Risk, most: Option<Risk>) -> bool {
     most.is_none_or(|most| risk <= most)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn rules_hold_for_prompts_and_resources_as_for_tools() {
+        let check = |server: &str, rules: &str, expected: [&str; 4]| {
+            let text = format!(
+                "[servers.docs]\ncommand = 'x'\ntags = ['text']\n{server}\n{rules}\n[servers.mail]\ncommand = 'x'\n"
+            );
+            let loaded = config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable");
+            assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
+            let config = loaded.config;
+            let settings = config.servers.values().next().expect("a server");
+            let scope = config.profiles.get("p");
+            let scope = scope.map(|profile| Scope { name: "p", profile, categories: &config.categories });
+            let items = [
+                (ItemKind::Prompt, "plan"),
+                (ItemKind::Resource, "file:///a"),
+                (ItemKind::Linked, "file:///b"),
+                (ItemKind::Unlisted, "file:///c"),
+            ];
+            let said = items.map(|(kind, own)| {
+                match check_item(&Item::new(kind, "docs", own, settings), &config.policies, scope) {
+                    Verdict::Allow => "yes".to_string(),
+                    Verdict::Approve(rule) => format!("ask {rule}"),
+                    Verdict::Deny(rule) => rule,
+                }
+            });
+            assert_eq!(said, expected, "{server}\n{rules}");
+        };
+        let unlisted = "servers.docs.unlisted_resources";
+        check("", "", ["yes", "yes", "yes", unlisted]);
+        check("unlisted_resources = true", "", ["yes"; 4]);
+        let open = "unlisted_resources = true";
+        let low = "[profiles.p]\nmax_risk = 'low'";
+        check(open, low, ["yes", "yes", "yes", "profiles.p.max_risk"]);
+        let risky = "unlisted_resources = true\nresources_risk = 'high'\nprompts_risk = 'medium'";
+        check(risky, low, ["profiles.p.max_risk"; 4]);
+        check(
+            risky,
+            "[policies.ask]\nrisk = 'high'\npolicy = 'approve'",
+            ["yes", "ask policies.ask", "ask policies.ask", "ask policies.ask"],
+        );
+        check(
+            "",
+            "[profiles.p]\ncategories = ['mail']",
+            ["profiles.p.categories", "profiles.p.categories", "yes", unlisted],
+        );
+        check("", "[profiles.p]\ncategories = ['docs']", ["yes", "yes", "yes", unlisted]);
+        check("", "[profiles.p]\ntags = ['text']", ["yes", "yes", "yes", unlisted]);
+        check(
+            "",
+            "[profiles.p]\nallow = ['docs.file:*', 'docs.read_*']",
+            ["profiles.p.categories", "yes", "yes", unlisted],
+        );
+        check(
+            "",
+            "[profiles.p]\nonly = ['docs.read_*']",
+            ["profiles.p.only", "profiles.p.only", "yes", unlisted],
+        );
+        check("", "[profiles.p]\nonly = ['skills.docs/*']", ["yes", "profiles.p.only", "yes", unlisted]);
+        check(
+            "",
+            "[profiles.p]\ndeny = ['docs.*']",
+            ["profiles.p.deny", "profiles.p.deny", "profiles.p.deny", unlisted],
+        );
+        check(
+            "",
+            "[profiles.p]\ndeny = ['resources.docs/*']",
+            ["yes", "profiles.p.deny", "profiles.p.deny", unlisted],
+        );
+        check(
+            "",
+            "[policies.no]\ntools = ['docs.plan']\npolicy = 'deny'",
+            ["policies.no", "yes", "yes", unlisted],
+        );
+        check(
+            "policy = 'deny'",
+            "[policies.yes]\ntools = ['resources.*/file:///a']\npolicy = 'allow'",
+            ["servers.docs.policy", "yes", "servers.docs.policy", unlisted],
+        );
+        check(
+            "blocked_tools = ['file:*']",
+            "",
+            ["yes", "servers.docs.blocked_tools", "servers.docs.blocked_tools", "servers.docs.blocked_tools"],
+        );
+    }
 }

@@ -1,9 +1,9 @@
 //! Names for the prompts and resources of all servers, each of which leads back to one server.
 //!
 //! A prompt is `server__prompt`, as a tool is. A resource keeps its URI if only one server has it; the resources of several
-//! servers with one URI are listed as `nonet://SERVER/URI`, which always works. A link in a result stays unchanged and leads
-//! to the server of the result. A server that is exposed verbatim keeps its own names and URIs; of several such servers, the
-//! first by name does.
+//! servers with one URI are listed as `nonet://SERVER/URI`, which always works. A link in a result leads to the server of the
+//! result, unless another server lists the URI: owners come before links. A prompt of a server that is exposed verbatim keeps
+//! its own name, unless that is another server's, or that of several.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -13,7 +13,7 @@ use std::{
 use regex::Regex;
 use serde_json::{Value, json};
 
-use crate::name::{self, Wire};
+use crate::name::{self, Namespaces, Wire};
 
 /// The scheme of URIs that name their server.
 const SCHEME: &str = "nonet://";
@@ -56,11 +56,22 @@ pub struct ServerOffer<'a> {
     pub templates: &'a [Value],
 }
 
+/// Why a URI leads to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The server lists it, or a template of it.
+    Listed,
+    /// A result of the server links to it.
+    Linked,
+    /// The URI names the server, which does not list it.
+    Named,
+}
+
 /// The target of a URI.
 #[derive(Debug, PartialEq, Eq)]
 pub enum UriTarget {
     /// This server, under this URI.
-    Server(Arc<str>, String),
+    Server(Arc<str>, String, Claim),
     /// Any of several servers, by the URIs that name one.
     Ambiguous(Vec<String>),
     /// No known server.
@@ -75,8 +86,6 @@ pub struct PromptsResources {
     templates: Vec<OfferedItem>,
     /// The servers that list a URI.
     owners: HashMap<String, Vec<Arc<str>>>,
-    /// The verbatim server that keeps a URI or template of several servers.
-    keepers: HashMap<String, Arc<str>>,
     servers: HashSet<Arc<str>>,
     patterns: Vec<(Regex, Arc<str>)>,
 }
@@ -87,24 +96,15 @@ pub fn named_uri(server: &str, uri: &str) -> String {
 }
 
 impl PromptsResources {
-    /// Names everything. The result does not depend on the order of the servers.
-    pub fn new<'a>(offers: impl Iterator<Item = ServerOffer<'a>> + Clone) -> Self {
+    /// Names everything. The result does not depend on the order of the servers. `names` are those of all configured servers.
+    pub fn new<'a>(offers: impl Iterator<Item = ServerOffer<'a>> + Clone, names: &Namespaces) -> Self {
         let mut passed =
             Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
-        passed.name_prompts(offers.clone());
+        passed.name_prompts(offers.clone(), names);
         let mut uses: HashMap<&str, usize> = HashMap::new();
         for offer in offers.clone().filter(|offer| offer.session.is_none()) {
             for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
                 *uses.entry(uri).or_default() += 1;
-            }
-        }
-        let mut verbatim: Vec<ServerOffer<'_>> = offers.clone().filter(|offer| offer.verbatim).collect();
-        verbatim.sort_by_key(|offer| offer.server);
-        for offer in verbatim {
-            for uri in texts(offer.resources, "uri").chain(texts(offer.templates, "uriTemplate")) {
-                if uses.get(uri).is_some_and(|uses| *uses > 1) {
-                    passed.keepers.entry(uri.into()).or_insert_with(|| offer.server.clone());
-                }
             }
         }
         for offer in offers.clone() {
@@ -120,7 +120,7 @@ impl PromptsResources {
                     }
                     let mut shown = definition.clone();
                     let is_shared = uses.get(own).is_some_and(|uses| *uses > 1);
-                    if offer.session.is_some() || is_shared && passed.keepers.get(own) != Some(offer.server) {
+                    if offer.session.is_some() || is_shared {
                         shown[key] = json!(named_uri(offer.server, own));
                     }
                     let (server, session) = (offer.server.clone(), offer.session);
@@ -134,13 +134,12 @@ impl PromptsResources {
         passed.patterns = passed
             .templates
             .iter()
-            .filter(|entry| passed.keepers.get(&entry.own).is_none_or(|keeper| *keeper == entry.server))
             .filter_map(|entry| Some((pattern(&entry.own)?, entry.server.clone())))
             .collect();
         passed
     }
 
-    fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = ServerOffer<'a>>) {
+    fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = ServerOffer<'a>>, names: &Namespaces) {
         let mut all: Vec<(Wire, OfferedItem, bool)> = Vec::new();
         for offer in offers {
             let mut seen = HashSet::new();
@@ -161,21 +160,32 @@ impl PromptsResources {
         for (wire, ..) in &all {
             *uses.entry(wire.plain.clone()).or_default() += 1;
         }
-        let mut verbatim: Vec<(String, OfferedItem)> = Vec::new();
-        for (wire, mut entry, own) in all {
-            let name = if uses[&wire.plain] == 1 { wire.plain } else { wire.hashed };
-            entry.shown["name"] = json!(name);
-            if own {
-                verbatim.push((name, entry));
-            } else {
-                self.prompts.insert(name, entry);
-            }
+        let folds: HashMap<String, Arc<str>> = all
+            .iter()
+            .filter(|(_, entry, _)| entry.session.is_none())
+            .map(|(_, entry, _)| {
+                (name::fold(&name::full_name(&entry.server, &entry.own)), entry.server.clone())
+            })
+            .collect();
+        let mut same: HashMap<String, usize> = HashMap::new();
+        for (_, entry, _) in all.iter().filter(|(.., verbatim)| *verbatim) {
+            *same.entry(entry.own.clone()).or_default() += 1;
         }
-        verbatim.sort_by(|(_, a), (_, b)| (&a.server, &a.own).cmp(&(&b.server, &b.own)));
-        let wires: HashSet<String> = verbatim.iter().map(|(wire, _)| wire.clone()).collect();
-        for (wire, mut entry) in verbatim {
-            let taken = self.prompts.contains_key(&entry.own) || wires.contains(&entry.own);
-            let name = if taken { wire } else { entry.own.clone() };
+        for (wire, mut entry, verbatim) in all {
+            let named = names.named(&entry.own);
+            let folded = name::fold(&entry.own);
+            let is_unlisted =
+                |server: &Arc<str>| !name::RESERVED.contains(&&**server) && !self.servers.contains(server);
+            let is_anothers = !named.is_empty() && !named.contains(&entry.server)
+                || folds.get(&folded).is_some_and(|server| *server != entry.server)
+                || names.implied(&folded).any(is_unlisted)
+                || uses.contains_key(&entry.own);
+            let keeps = verbatim && same.get(&entry.own) == Some(&1) && !is_anothers;
+            let name = match uses[&wire.plain] {
+                _ if keeps => entry.own.clone(),
+                1 => wire.plain,
+                _ => wire.hashed,
+            };
             entry.shown["name"] = json!(name);
             self.prompts.insert(name, entry);
         }
@@ -196,55 +206,100 @@ impl PromptsResources {
         &self.templates
     }
 
-    /// Finds a prompt by `server__prompt`, in any of the forms of tool names.
-    pub fn prompt(&self, name: &str) -> Option<&OfferedItem> {
-        self.prompts.get(name).or_else(|| {
-            let folded = name::fold(name);
-            let mut fitting = self.prompts.iter().filter(|(wire, entry)| {
-                name::fold(wire) == folded
-                    || name::fold(&name::full_name(&entry.server, &entry.own)) == folded
-            });
+    /// Finds a prompt by `server__prompt`, in any of the forms of tool names. The server that is named comes first.
+    pub fn prompt(
+        &self,
+        name: &str,
+        names: &Namespaces,
+        is_there: &dyn Fn(&str) -> bool,
+    ) -> Option<&OfferedItem> {
+        let named: Vec<&Arc<str>> = names.named(name).iter().filter(|server| is_there(server)).collect();
+        // It may be a prompt of a server whose list is not known.
+        let short = name::without_client_prefix(name.trim()).unwrap_or(name.trim());
+        let folded = name::fold(short);
+        let is_unlisted = |server: &&Arc<str>| {
+            is_there(server) && !name::RESERVED.contains(&&***server) && !self.servers.contains(*server)
+        };
+        let unlisted = names.implied(&folded).find(is_unlisted).filter(|_| named.is_empty());
+        let is_meant = |entry: &OfferedItem| {
+            is_there(&entry.server)
+                && (named.is_empty() || named.contains(&&entry.server))
+                && unlisted.is_none_or(|server| *server == entry.server)
+        };
+        let mut exact = [name, short].into_iter().filter_map(|name| self.prompts.get(name));
+        if let Some(exact) = exact.find(|entry| is_meant(entry)) {
+            return Some(exact);
+        }
+        let is_full = |entry: &OfferedItem| name::fold(&name::full_name(&entry.server, &entry.own)) == folded;
+        let only = |fits: &dyn Fn(&str, &OfferedItem) -> bool| {
+            let mut fitting =
+                self.prompts.iter().filter(|(wire, entry)| is_meant(entry) && fits(wire, entry));
             let (_, found) = fitting.next()?;
-            fitting.next().is_none().then_some(found)
-        })
+            Some(fitting.next().is_none().then_some(found))
+        };
+        let is_exact = |entry: &OfferedItem| name::full_name(&entry.server, &entry.own) == short;
+        let exact = only(&|_, entry| is_exact(entry));
+        // What is spelled in full is not what another server calls its own.
+        exact
+            .or_else(|| only(&|_, entry| is_full(entry)))
+            .or_else(|| only(&|wire, _| name::fold(wire) == folded))
+            .flatten()
     }
 
     /// Finds the server's own template of one that clients see.
-    pub fn template(&self, shown: &str) -> Option<&OfferedItem> {
-        self.templates.iter().find(|entry| entry.shown["uriTemplate"] == shown)
+    pub fn template(&self, shown: &str, is_there: &dyn Fn(&str) -> bool) -> Option<&OfferedItem> {
+        self.templates.iter().find(|entry| entry.shown["uriTemplate"] == shown && is_there(&entry.server))
     }
 
-    /// Resolves a URI for a caller who sees some of the servers. `linked` is the server that gave the caller a link to it.
-    pub fn resolve_uri(&self, uri: &str, seen: &dyn Fn(&str) -> bool, linked: Option<Arc<str>>) -> UriTarget {
-        if let Some((server, own)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) {
+    /// Whether a server lists a resource, or a template of it.
+    pub fn lists(&self, server: &str, uri: &str) -> bool {
+        self.owners.get(uri).is_some_and(|owners| owners.iter().any(|owner| **owner == *server))
+            || self.patterns.iter().any(|(pattern, of)| **of == *server && pattern.is_match(uri))
+    }
+
+    /// Whether a URI by itself leads to this server and no other, whoever reads it.
+    pub fn is_sole(&self, server: &str, uri: &str) -> bool {
+        matches!(self.owners.get(uri).map(Vec::as_slice), Some([owner]) if **owner == *server)
+    }
+
+    /// Resolves a URI for a caller who sees some of the servers. `linked` returns the servers that gave the caller a link to a
+    /// URI. A server that lists a URI comes before one that links to it or has a template that fits it; of several with the
+    /// same claim, none is taken for the caller.
+    pub fn resolve_uri(
+        &self,
+        uri: &str,
+        seen: &dyn Fn(&str) -> bool,
+        linked: &dyn Fn(&str) -> Vec<Arc<str>>,
+    ) -> UriTarget {
+        if let Some((server, own)) = split_named(uri) {
             return match self.servers.get(server).filter(|server| seen(server)) {
-                Some(server) => UriTarget::Server(server.clone(), own.into()),
+                Some(server) if self.lists(server, own) => {
+                    UriTarget::Server(server.clone(), own.into(), Claim::Listed)
+                }
+                Some(server) if linked(own).contains(server) => {
+                    UriTarget::Server(server.clone(), own.into(), Claim::Linked)
+                }
+                Some(server) => UriTarget::Server(server.clone(), own.into(), Claim::Named),
                 None => UriTarget::Unknown,
             };
         }
-        if let Some(keeper) = self.keepers.get(uri).filter(|keeper| seen(keeper)) {
-            return UriTarget::Server(keeper.clone(), uri.into());
+        let listed: Vec<Arc<str>> = self.owners.get(uri).into_iter().flatten().cloned().collect();
+        let matching = || {
+            let fitting = self.patterns.iter().filter(|(pattern, _)| pattern.is_match(uri));
+            fitting.map(|(_, server)| server.clone()).collect::<Vec<_>>()
+        };
+        let mut servers = only_seen(listed, seen);
+        if servers.is_empty() {
+            servers = only_seen(matching().into_iter().chain(linked(uri)).collect(), seen);
         }
-        let listed = self.owners.get(uri).into_iter().flatten().cloned();
-        let matching = self
-            .patterns
-            .iter()
-            .filter(|(pattern, _)| pattern.is_match(uri))
-            .map(|(_, server)| server.clone());
-        let ways: [Vec<Arc<str>>; 3] = [linked.into_iter().collect(), listed.collect(), matching.collect()];
-        for mut servers in ways {
-            servers.retain(|server| seen(server));
-            servers.sort();
-            servers.dedup();
-            match &servers[..] {
-                [] => {}
-                [one] => return UriTarget::Server(one.clone(), uri.into()),
-                many => {
-                    return UriTarget::Ambiguous(many.iter().map(|server| named_uri(server, uri)).collect());
-                }
+        match &servers[..] {
+            [] => UriTarget::Unknown,
+            [one] => {
+                let claim = if self.lists(one, uri) { Claim::Listed } else { Claim::Linked };
+                UriTarget::Server(one.clone(), uri.into(), claim)
             }
+            many => UriTarget::Ambiguous(many.iter().map(|server| named_uri(server, uri)).collect()),
         }
-        UriTarget::Unknown
     }
 
     /// Returns whether both have the same prompts under the same names for a session.
@@ -265,6 +320,18 @@ impl PromptsResources {
         let same = |a: &[OfferedItem], b: &[OfferedItem]| of(a, session).eq(of(b, session));
         same(&self.resources, &other.resources) && same(&self.templates, &other.templates)
     }
+}
+
+/// Returns the server and the rest of a URI that names its server.
+pub fn split_named(uri: &str) -> Option<(&str, &str)> {
+    uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/'))
+}
+
+fn only_seen(mut servers: Vec<Arc<str>>, seen: &dyn Fn(&str) -> bool) -> Vec<Arc<str>> {
+    servers.retain(|server| seen(server));
+    servers.sort();
+    servers.dedup();
+    servers
 }
 
 fn texts<'a>(definitions: &'a [Value], key: &'a str) -> impl Iterator<Item = &'a str> {
@@ -301,6 +368,11 @@ mod tests {
     use super::*;
 
     const ALL: &dyn Fn(&str) -> bool = &|_| true;
+    const NO_LINKS: &dyn Fn(&str) -> Vec<Arc<str>> = &|_| Vec::new();
+
+    fn names() -> Namespaces {
+        Namespaces::new(["a", "b", "c", "docs", "web", "own", "down"])
+    }
 
     fn passed() -> PromptsResources {
         let (docs, web): (Arc<str>, Arc<str>) = ("docs".into(), "web".into());
@@ -331,6 +403,7 @@ mod tests {
                 },
             ]
             .into_iter(),
+            &names(),
         )
     }
 
@@ -346,52 +419,71 @@ mod tests {
             resources: &shared,
             templates: &[],
         };
-        let passed = PromptsResources::new([offer(&docs, None), offer(&own, Some(7))].into_iter());
+        let passed = PromptsResources::new([offer(&docs, None), offer(&own, Some(7))].into_iter(), &names());
         let uris: Vec<&Value> = passed.resources().iter().map(|entry| &entry.shown["uri"]).collect();
         assert_eq!(uris, ["shared://x", "nonet://own/shared://x"]);
         let others = |server: &str| server != "own";
-        let to = |server: &str| UriTarget::Server(server.into(), "shared://x".into());
-        assert_eq!(passed.resolve_uri("shared://x", &others, None), to("docs"));
-        assert_eq!(passed.resolve_uri("nonet://own/shared://x", &others, None), UriTarget::Unknown);
-        assert_eq!(passed.resolve_uri("nonet://own/shared://x", ALL, None), to("own"));
+        let to = |server: &str| UriTarget::Server(server.into(), "shared://x".into(), Claim::Listed);
+        assert_eq!(passed.resolve_uri("shared://x", &others, NO_LINKS), to("docs"));
+        assert_eq!(passed.resolve_uri("nonet://own/shared://x", &others, NO_LINKS), UriTarget::Unknown);
+        assert_eq!(passed.resolve_uri("nonet://own/shared://x", ALL, NO_LINKS), to("own"));
         // What others are offered is the same as without it.
-        let without = PromptsResources::new([offer(&docs, None)].into_iter());
+        let without = PromptsResources::new([offer(&docs, None)].into_iter(), &names());
         assert!(passed.same_resources(&without, 8) && !passed.same_resources(&without, 7));
         assert!(passed.same_prompts(&without, 7));
     }
 
     #[test]
-    fn a_verbatim_server_keeps_its_names_and_uris_and_the_first_of_several_does() {
+    fn a_verbatim_server_keeps_names_that_nobody_else_has() {
         let (a, b, c): (Arc<str>, Arc<str>, Arc<str>) = ("a".into(), "b".into(), "c".into());
-        let prompts = [json!({ "name": "plan" })];
-        let more = [json!({ "name": "plan" }), json!({ "name": "write it" })];
+        let of = |names: &[&str]| names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>();
+        let prompts = of(&["plan"]);
+        let (mine, more) =
+            (of(&["plan", "alone", "down__x", "down_y"]), of(&["plan", "A:plan", "a__plan", "write it"]));
         let shared = [json!({ "uri": "shared://x" })];
-        let templates = [json!({ "uriTemplate": "page://{name}" })];
         let offer = |server, verbatim, prompts| ServerOffer {
             server,
             verbatim,
             session: None,
             prompts,
             resources: &shared,
-            templates: &templates,
+            templates: &[],
         };
         let passed = PromptsResources::new(
-            [offer(&c, true, &more[..]), offer(&a, false, &prompts[..]), offer(&b, true, &prompts[..])]
+            [offer(&c, true, &more[..]), offer(&a, false, &prompts[..]), offer(&b, true, &mine[..])]
                 .into_iter(),
+            &names(),
         );
-        let names: Vec<(&str, &str)> = passed
-            .prompts()
-            .map(|entry| (&*entry.server, entry.shown["name"].as_str().expect("a name")))
-            .collect();
-        assert_eq!(names, [("a", "a__plan"), ("c", "c__plan"), ("b", "plan"), ("c", "write it")]);
-        assert_eq!(passed.prompt("b__plan").map(|entry| &*entry.server), Some("b"));
-        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into());
-        assert_eq!(passed.resolve_uri("shared://x", ALL, None), to("b", "shared://x"));
-        assert_eq!(passed.resolve_uri("nonet://c/shared://x", ALL, None), to("c", "shared://x"));
-        assert_eq!(passed.resolve_uri("page://one", ALL, None), to("b", "page://one"));
-        assert_eq!(passed.resolve_uri("shared://x", &|server| server == "a", None), to("a", "shared://x"));
-        let uris: Vec<&str> = passed.resources().iter().filter_map(|e| e.shown["uri"].as_str()).collect();
-        assert_eq!(uris, ["nonet://c/shared://x", "nonet://a/shared://x", "shared://x"]);
+        let shown: Vec<&str> = passed.prompts().filter_map(|entry| entry.shown["name"].as_str()).collect();
+        let all = [
+            "a__plan",
+            "alone",
+            "b__down__x",
+            "b__down_y",
+            "b__plan",
+            "c__A_plan",
+            "c__a__plan",
+            "c__plan",
+            "write it",
+        ];
+        assert_eq!(shown, all);
+        let check = |given: &str, expected: Option<(&str, &str)>| {
+            let found = passed.prompt(given, &names(), ALL);
+            assert_eq!(found.map(|entry| (&*entry.server, &*entry.own)), expected, "{given}");
+        };
+        for given in ["a__plan", "a.plan", "A:plan", "a/Plan", "mcp__nonet__a__plan", "a_plan"] {
+            check(given, Some(("a", "plan")));
+        }
+        check("b__plan", Some(("b", "plan")));
+        check("down__x", None);
+        check("down.x", None);
+        check("alone", Some(("b", "alone")));
+        check("down_y", None);
+        check("c.A:plan", Some(("c", "A:plan")));
+        // No server takes a URI from another.
+        assert!(
+            matches!(passed.resolve_uri("shared://x", ALL, NO_LINKS), UriTarget::Ambiguous(all) if all.len() == 3)
+        );
     }
 
     #[test]
@@ -400,7 +492,7 @@ mod tests {
         let shown: Vec<&str> =
             passed.resources().iter().filter_map(|entry| entry.shown["uri"].as_str()).collect();
         assert_eq!(shown, ["file:///a", "nonet://docs/shared://x", "nonet://web/shared://x"]);
-        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into());
+        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into(), Claim::Listed);
         for (uri, leads) in [
             ("file:///a", to("docs", "file:///a")),
             ("nonet://docs/file:///a", to("docs", "file:///a")),
@@ -415,25 +507,48 @@ mod tests {
             ("tree:a/b/c", to("web", "tree:a/b/c")),
             ("file:///b", UriTarget::Unknown),
         ] {
-            assert_eq!(passed.resolve_uri(uri, ALL, None), leads, "{uri}");
+            assert_eq!(passed.resolve_uri(uri, ALL, NO_LINKS), leads, "{uri}");
         }
-        assert_eq!(passed.resolve_uri("file:///b", ALL, Some("docs".into())), to("docs", "file:///b"));
-        assert_eq!(passed.resolve_uri("shared://x", ALL, Some("web".into())), to("web", "shared://x"));
         assert_eq!(
-            passed.resolve_uri("shared://x", &|server| server == "web", None),
+            passed.resolve_uri("shared://x", &|server| server == "web", NO_LINKS),
             to("web", "shared://x")
         );
     }
 
     #[test]
+    fn owners_come_before_links() {
+        let passed = passed();
+        let check = |uri: &str, links: &'static [&str], expected: Option<(&str, Claim)>| {
+            let linked = |_: &str| links.iter().map(|server| Arc::from(*server)).collect();
+            let found = match passed.resolve_uri(uri, ALL, &linked) {
+                UriTarget::Server(server, _, claim) => Some((server, claim)),
+                UriTarget::Ambiguous(_) | UriTarget::Unknown => None,
+            };
+            assert_eq!(found, expected.map(|(server, claim)| (server.into(), claim)), "{uri} {links:?}");
+        };
+        check("file:///a", &["web"], Some(("docs", Claim::Listed)));
+        check("file:///b", &["docs"], Some(("docs", Claim::Linked)));
+        // Two servers link to it, or one links and another has a template: neither is taken for the reader.
+        check("file:///b", &["docs", "web"], None);
+        check("tree:a", &["docs"], None);
+        check("tree:a", &["web"], Some(("web", Claim::Listed)));
+        // A server that lists the URI too and links to it takes nothing from the other.
+        check("shared://x", &["web"], None);
+        check("nonet://docs/file:///b", &["web"], Some(("docs", Claim::Named)));
+        check("nonet://web/file:///b", &["web"], Some(("web", Claim::Linked)));
+    }
+
+    #[test]
     fn prompts_are_named_as_tools_are() {
         let passed = passed();
-        let names: Vec<&str> = passed.prompts().filter_map(|entry| entry.shown["name"].as_str()).collect();
-        assert_eq!(names.len(), 2);
-        for name in names {
+        let shown: Vec<&str> = passed.prompts().filter_map(|entry| entry.shown["name"].as_str()).collect();
+        assert_eq!(shown.len(), 2);
+        for name in shown {
             assert!(name.starts_with("docs__plan_it_"), "both get the hash: {name}");
-            assert!(passed.prompt(name).is_some());
+            assert!(passed.prompt(name, &names(), ALL).is_some());
         }
-        assert!(passed.prompt("docs.plan_it").is_none(), "it may be either");
+        let own = |given: &str| passed.prompt(given, &names(), ALL).map(|entry| entry.own.clone());
+        assert_eq!(own("docs.plan_it"), Some("plan_it".into()), "spelled as the server does");
+        assert_eq!(own("docs.Plan-It"), None, "it may be either");
     }
 }

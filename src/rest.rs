@@ -79,10 +79,10 @@ impl Service {
         operations::service(&Document::read(document)?, came_from, wanted)
     }
 
-    /// A service of endpoints written by hand. One that cannot be used is left out, with the reason; the configuration refuses it
-    /// before, with its line.
-    pub fn by_hand(endpoints: &BTreeMap<String, Endpoint>) -> Self {
-        endpoints::service(endpoints)
+    /// A service of endpoints written by hand, at the address `base_url`. One that cannot be used is left out, with the reason;
+    /// the configuration refuses it before, with its line.
+    pub fn by_hand(endpoints: &BTreeMap<String, Endpoint>, base_url: Option<&str>) -> Self {
+        endpoints::service(endpoints, base_url)
     }
 }
 
@@ -92,13 +92,13 @@ impl Operation {
         self.definition["name"].as_str().unwrap_or_default()
     }
 
-    /// Returns the address of the service that the document names for it.
+    /// Returns the address that its path is appended to, unless the configuration names one for the whole service.
     pub fn address(&self) -> Option<&str> {
         self.plan.base.as_deref()
     }
 
-    /// Makes the request of a call. `base_url` is absolute and goes before the addresses that the document names: for the
-    /// service, or for this operation. A query that it has is part of every request.
+    /// Makes the request of a call. `base_url` is that of the configuration: absolute, and instead of [`Self::address`]. A query
+    /// that it has is part of every request.
     ///
     /// # Errors
     ///

@@ -22,6 +22,9 @@ const PREVIEW: usize = 3_000;
 /// Texts up to this length, in bytes, are never worth cutting.
 const SHORT: usize = 1_000;
 
+/// How long a result is kept where the disk cannot be written.
+pub const PASSING: &str = "in memory only, until this gateway ends: the disk cannot be written";
+
 /// All text blocks of a result, joined by line ends; without any, the texts of embedded resources.
 pub fn text_of(result: &Value) -> String {
     let mut texts: Vec<&str> = blocks(result).filter_map(|block| block.get("text")?.as_str()).collect();
@@ -146,6 +149,16 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
         }
     }
     result
+}
+
+/// Adds to the note of a shortened result that it is not kept for long.
+pub fn note_passing(shortened: &mut Value) {
+    let blocks = shortened.get_mut("content").and_then(Value::as_array_mut);
+    let Some(text) = blocks.and_then(|blocks| blocks.last_mut()?.get_mut("text")) else { return };
+    if let Some(mut note) = text.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+        note["lasts"] = json!(PASSING);
+        *text = json!(note.to_string());
+    }
 }
 
 /// Whether a block is an image or audio.

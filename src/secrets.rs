@@ -1,13 +1,15 @@
 //! Recognises secrets: by the name of their place, by their beginning, or by length and randomness.
 //!
 //! Knows text only. What is done about a secret is the caller's: `hosts` moves it to another file, `memory` leaves it out
-//! ([`without_secrets`]).
+//! ([`without_secrets`]), and a form that asks for one is not shown ([`asked_in`]).
 
+mod forms;
 mod names;
 mod prose;
 
 use std::ops::Range;
 
+pub use forms::asked_in;
 pub use names::{is_harmless, is_secret_header, is_secret_name, kind};
 pub use prose::without_secrets;
 

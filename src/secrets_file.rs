@@ -5,9 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    fs::{self, File},
-    io::{self, Read},
+    fmt, fs, io,
     path::{Path, PathBuf},
 };
 
@@ -17,7 +15,7 @@ use crate::{files, keyring::is_name};
 pub const NAME: &str = "secrets.env";
 
 /// The largest file that is read.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 const HEADER: &str = "\
 # Secrets for `${NAME}` in the servers.toml of this folder: one NAME=value a line, never expanded again.
 # A value in double quotes is read as JSON, a value in single quotes literally. Keep this file private.
@@ -57,14 +55,10 @@ impl SecretsFile {
     /// Reads a file. One that does not exist is empty.
     pub fn read(path: &Path) -> io::Result<Self> {
         let empty = Self { path: path.into(), ..Self::default() };
-        // Before it is opened: a pipe would wait for its writer.
         let data = match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(empty),
             data => data?,
         };
-        if !data.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
-        }
         let text = whole(path)?;
         let mut read = Self { before: Some(text.clone()), text, is_open: is_open(&data), ..empty };
         read.parse();
@@ -223,11 +217,10 @@ fn written(value: &str) -> String {
 }
 
 fn whole(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is longer than 1 MiB"));
-    }
+    let bytes = files::read_at_most(path, MAX_BYTES).map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 1 MiB"),
+        _ => error,
+    })?;
     String::from_utf8(bytes)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text in UTF-8"))
 }

@@ -1,9 +1,10 @@
-//! jq filters over JSON values, through jaq. Bounded in output; never on an async thread.
+//! jq filters over JSON values, through jaq. Bounded in number, time, memory and output; never on an async thread.
 
 use std::{
     io::{self, Read},
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,12 +15,22 @@ use jaq_core::{
 };
 use jaq_json::{Val, read};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::turns::Turns;
 
 /// How many values a filter may put out.
 const MAX_OUTPUTS: usize = 10_000;
+/// The most bytes and values of JSON that a filter may put out: the gateway reads them as a tree.
+const MAX_OUTPUT: usize = 64 << 20;
+const MAX_VALUES: usize = 2_000_000;
 /// How long a filter may run.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// How many filters run at the same time, for all clients together.
+const AT_ONCE: usize = 2;
+/// How many filters wait for their turn, and for how long.
+const LONGEST_QUEUE: usize = 256;
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Functions of jq that would reach the environment or the process, with their number of arguments. They fail here.
 const OUTSIDE: [(&str, usize); 2] = [("env", 0), ("halt", 1)];
 
@@ -32,6 +43,8 @@ pub enum SelectError {
     Failed(String, String),
     #[error("the jq filter `{0}` did not end within {TIME_LIMIT:?}")]
     TooSlow(String),
+    #[error("the jq filter `{0}` was not run: too many filters are running or waiting")]
+    Busy(String),
 }
 
 /// The argument that makes the binary run one filter: the filter follows, the value comes on stdin.
@@ -40,40 +53,50 @@ pub const SELECT_COMMAND: &str = "__select";
 const MAX_HEAD: usize = 160;
 const MAX_TAIL: usize = 80;
 /// The memory that a filter may use, in bytes.
-const MEMORY_LIMIT: u64 = 4 << 30;
-/// The stack that a filter may use, in bytes.
-const STACK: usize = 256 << 20;
+const MEMORY_LIMIT: u64 = 512 << 20;
+/// The same with the program and what is only reserved, where the system cannot tell them apart.
+const ADDRESS_LIMIT: u64 = 2 << 30;
+/// The stack that a filter may use, in bytes, as a part of its memory.
+const STACK: usize = 64 << 20;
 
 /// Runs filters, each in a process of its own where there is an executable: endless recursion or memory use then ends only
 /// that process.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Selector {
     executable: Option<PathBuf>,
+    turns: Arc<Turns>,
+}
+
+impl Default for Selector {
+    fn default() -> Self {
+        Self::new(None)
+    }
 }
 
 impl Selector {
     /// Filters run as `executable` with [`SELECT_COMMAND`], or in this process if there is none.
     pub fn new(executable: Option<PathBuf>) -> Self {
-        Self { executable }
+        Self { executable, turns: Turns::new(AT_ONCE, LONGEST_QUEUE) }
     }
 
     /// Runs a filter on JSON text. One output is the value itself, several are an array.
-    pub async fn select(&self, filter: &str, json: String) -> Result<Value, SelectError> {
-        let mut outputs = self.outputs(filter, json).await?;
+    pub async fn select(&self, owner: u64, filter: &str, json: String) -> Result<Value, SelectError> {
+        let mut outputs = self.outputs(owner, filter, json).await?;
         Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
     }
 
-    /// Runs a filter on JSON text; all its outputs, in order.
-    pub async fn outputs(&self, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
+    /// Runs a filter on JSON text, when it is the owner's turn; all its outputs, in order.
+    pub async fn outputs(&self, owner: u64, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
+        let slot = tokio::time::timeout(PATIENCE, self.turns.take(owner)).await;
+        let Ok(Ok(slot)) = slot else { return Err(SelectError::Busy(filter.into())) };
         let outcome = match &self.executable {
             Some(executable) => tokio::time::timeout(TIME_LIMIT, in_child(executable, filter, json)).await,
             None => {
                 let text = filter.to_string();
                 let work = tokio::task::spawn_blocking(move || {
-                    let value = serde_json::from_str(&json);
-                    let value =
-                        value.map_err(|error| SelectError::Failed(text.clone(), error.to_string()))?;
-                    run(&text, &value)
+                    // The work goes on beyond its time.
+                    let _slot = slot;
+                    run(&text, &json)
                 });
                 let failed = |_| Err(SelectError::Failed(filter.into(), "it could not be evaluated".into()));
                 tokio::time::timeout(TIME_LIMIT, async { work.await.unwrap_or_else(failed) }).await
@@ -96,7 +119,11 @@ pub fn holds(outputs: &[Value]) -> bool {
 async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
     let failed = |why: &str| SelectError::Failed(filter.into(), why.into());
     let broken = |error: io::Error| failed(&error.to_string());
-    let mut child = tokio::process::Command::new(executable)
+    let mut command = tokio::process::Command::new(executable);
+    // Windows needs some variables to start a program; a filter needs none.
+    #[cfg(unix)]
+    command.env_clear();
+    let mut child = command
         .args([SELECT_COMMAND, filter])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -109,14 +136,40 @@ async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Vec<V
         // A filter that is refused does not read its input.
         let _ = input.write_all(json.as_bytes()).await;
     };
-    let ((), output) = tokio::join!(feed, child.wait_with_output());
-    let output = output.map_err(broken)?;
-    if !output.status.success() {
+    let output = child.stdout.take().ok_or_else(|| failed("no stdout"))?;
+    let read = async {
+        let mut bytes = Vec::new();
+        output.take(MAX_OUTPUT as u64 + 1).read_to_end(&mut bytes).await.map(|_| bytes)
+    };
+    let ((), bytes) = tokio::join!(feed, read);
+    let bytes = bytes.map_err(broken)?;
+    if bytes.len() > MAX_OUTPUT {
+        return Err(failed(&format!("it puts out more than {MAX_OUTPUT} bytes")));
+    }
+    if !child.wait().await.map_err(broken)?.success() {
         return Err(failed("it needs more memory or a deeper recursion than it may use"));
     }
-    serde_json::from_slice::<FilterOutcome>(&output.stdout)
-        .map_err(|error| failed(&error.to_string()))?
-        .into()
+    if values(&bytes) > MAX_VALUES {
+        return Err(failed(&format!("it puts out more than {MAX_VALUES} values")));
+    }
+    let work = tokio::task::spawn_blocking(move || serde_json::from_slice::<FilterOutcome>(&bytes));
+    let outcome = work.await.map_err(|error| failed(&error.to_string()))?;
+    outcome.map_err(|error| failed(&error.to_string()))?.into()
+}
+
+/// How many values a text of JSON has, or a few more.
+fn values(json: &[u8]) -> usize {
+    let (mut count, mut in_string, mut escaped) = (1, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// What the child writes.
@@ -140,16 +193,18 @@ pub fn run_child(filter: &str) -> io::Result<()> {
     #[cfg(unix)]
     {
         use nix::sys::resource::{Resource, setrlimit};
-        if let Err(error) = setrlimit(Resource::RLIMIT_AS, MEMORY_LIMIT, MEMORY_LIMIT) {
-            tracing::debug!(%error, "no limit on memory");
+        // Of what is mapped, the program itself and what the allocator only reserves do not count.
+        for (resource, most) in [(Resource::RLIMIT_DATA, MEMORY_LIMIT), (Resource::RLIMIT_AS, ADDRESS_LIMIT)]
+        {
+            if let Err(error) = setrlimit(resource, most, most) {
+                tracing::debug!(%error, "no limit on memory");
+            }
         }
     }
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
-    let value: Value = serde_json::from_str(&text)?;
-    drop(text);
     let filter = filter.to_string();
-    let work = std::thread::Builder::new().stack_size(STACK).spawn(move || match run(&filter, &value) {
+    let work = std::thread::Builder::new().stack_size(STACK).spawn(move || match run(&filter, &text) {
         Ok(outputs) => FilterOutcome::Outputs(outputs),
         Err(error) => FilterOutcome::Error(error),
     })?;
@@ -166,9 +221,10 @@ pub fn check(filter: &str) -> Result<(), SelectError> {
 
 type Program = jaq_core::compile::Filter<jaq_core::Native<data::JustLut<Val>>>;
 
-fn run(filter: &str, value: &Value) -> Result<Vec<Value>, SelectError> {
+/// Runs a filter on JSON text, of which no second tree is made: it may be large.
+fn run(filter: &str, json: &str) -> Result<Vec<Value>, SelectError> {
     let failed = |why: String| SelectError::Failed(filter.into(), shorten(&why));
-    let input = read::parse_single(value.to_string().as_bytes()).map_err(|e| failed(e.to_string()))?;
+    let input = read::parse_single(json.as_bytes()).map_err(|e| failed(e.to_string()))?;
     let program = compile(filter)?;
     let context = Ctx::<data::JustLut<Val>>::new(&program.lut, Vars::new([]));
     let mut outputs = Vec::new();
@@ -225,7 +281,7 @@ mod tests {
 
     fn check(filter: &str, expected: Result<Value, &str>) {
         let value = json!({"items": [{"n": 1, "t": "a"}, {"n": 2, "t": "b"}]});
-        match (run(filter, &value), expected) {
+        match (run(filter, &value.to_string()), expected) {
             (Ok(got), Ok(wanted)) => assert_eq!(json!(got), wanted, "{filter}"),
             (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
             (got, _) => panic!("{filter}: {got:?}"),
@@ -264,18 +320,40 @@ mod tests {
     #[tokio::test]
     async fn one_output_is_the_value_itself() {
         for (filter, expected) in [(".[0]", json!([1])), (".[]", json!([[1], 2])), ("empty", json!([]))] {
-            let got = Selector::default().select(filter, "[[1],2]".into()).await;
+            let got = Selector::default().select(1, filter, "[[1],2]".into()).await;
             assert_eq!(got, Ok(expected), "{filter}");
         }
     }
 
     #[test]
     fn a_fault_does_not_repeat_a_large_value() {
+        let long = json!("é".repeat(1_000_000)).to_string();
         for filter in [".a", ".[] | .a", "error"] {
-            let fault = run(filter, &json!("é".repeat(1_000_000))).expect_err("it fails").to_string();
+            let fault = run(filter, &long).expect_err("it fails").to_string();
             assert!(fault.len() < 1_000, "{filter}: {} bytes", fault.len());
         }
-        let fault = run(".a", &json!("é".repeat(1_000_000))).expect_err("it fails").to_string();
+        let fault = run(".a", &long).expect_err("it fails").to_string();
         assert!(fault.contains("cannot index") && fault.ends_with("with \"a\""), "{fault}");
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        let check = |json: &str, least: usize| {
+            let count = values(json.as_bytes());
+            assert!((least..=least + 3).contains(&count), "{json}: {count}");
+        };
+        check("[1,2,3]", 4);
+        check(r#"{"a":"x,y,z,[[[[","b":[1,"\\",2]}"#, 6);
+        check(r#""a \" , , , , , , , , b""#, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_take_turns_and_the_queue_has_an_end() {
+        let selector = Selector::default();
+        let running: Vec<_> = [selector.turns.take(1).await, selector.turns.take(1).await].into();
+        let busy = selector.outputs(2, ".", "1".into()).await;
+        assert_eq!(busy, Err(SelectError::Busy(".".into())), "nobody waits for ever");
+        drop(running);
+        assert_eq!(selector.outputs(2, ".", "1".into()).await, Ok(vec![json!(1)]));
     }
 }

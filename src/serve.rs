@@ -8,10 +8,12 @@
 #![allow(deprecated)]
 
 mod access;
+mod held_arguments;
 mod http;
 mod in_flight;
 mod inquiries;
 mod list_changes;
+mod listen;
 mod page;
 mod prompts_resources;
 #[cfg(unix)]
@@ -58,18 +60,23 @@ use self::{
     verbatim::Verbatim,
 };
 use crate::{
-    config::{ClientLimits, Config},
+    config::{ClientLimits, Config, KnownToken},
     downstream::LogLevel,
+    fault::Fault,
     gateway::{
         Gateway, inquiry,
         run::ended_job,
         session::{AsTask, Caller, Session},
     },
     meta::{self, Answer},
+    quotas::{Account, Exhausted, Place},
+    text::{self, clip},
     trace,
-    wire::{LineReader, OF_CLIENT, rmcp::carry},
+    wire::{LineReader, rmcp::carry},
 };
 
+/// The code of the error for a request beyond a quota: of the range for servers.
+const RATE_LIMITED: ErrorCode = ErrorCode(-32000);
 /// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
 const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 /// Methods with params that can be invalid: those of both eras, and those of the session era only.
@@ -87,11 +94,12 @@ pub async fn serve_stdio(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
-    let transport = stdio::ClientLines::new(LineReader::new(reader, OF_CLIENT.bytes), writer);
+    let limits = gateway.config().limits.messages();
+    let transport = stdio::ClientLines::new(LineReader::new(reader, limits.of_client.bytes), writer, limits);
     gateway.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
-    let handler = Verbatim(NonetServer::new(gateway.clone(), profile, false, Parkings::default()));
+    let handler = Verbatim(NonetServer::new(gateway.clone(), profile, None, Parkings::default()));
     tokio::pin!(stop);
     let running = tokio::select! {
         running = serve_server(handler, transport) => running,
@@ -140,6 +148,10 @@ fn connect_recalled(gateway: &Arc<Gateway>) {
 /// A client's name, and its limits by this configuration.
 type KnownClient = (Box<str>, Arc<Config>, ClientLimits);
 
+/// The account of the token of a request over HTTP, in its extensions.
+#[derive(Clone)]
+struct OfToken(Arc<Account>);
+
 /// The handler of one session.
 #[derive(Clone)]
 pub struct NonetServer {
@@ -156,15 +168,29 @@ pub struct NonetServer {
     log_level: LogThreshold,
     /// The client's subscriptions to resources, by the URI that the client knows.
     subscriptions: Arc<Mutex<HashMap<String, AbortOnDropHandle<()>>>>,
+    /// The quotas of this session over HTTP, if its requests have no token.
+    own_account: Arc<OnceLock<Arc<Account>>>,
+    /// The place of the session among those over HTTP.
+    place: Arc<OnceLock<Place>>,
     /// Cancelled when the session ends.
     ended: CancellationToken,
     _ends: Arc<DropGuard>,
 }
 
 impl NonetServer {
-    /// Returns a handler with a session of its own.
-    fn new(gateway: Arc<Gateway>, profile: Option<String>, http: bool, parkings: Parkings) -> Self {
-        let session = gateway.open_session(profile);
+    /// Returns a handler with a session of its own. Over HTTP there are `strangers`: the account of requests without a token
+    /// and without a session.
+    fn new(
+        gateway: Arc<Gateway>,
+        profile: Option<String>,
+        strangers: Option<Arc<Account>>,
+        parkings: Parkings,
+    ) -> Self {
+        let http = strangers.is_some();
+        let session = match strangers {
+            None => gateway.open_session(profile),
+            Some(strangers) => gateway.open_session_of(profile, strangers),
+        };
         if !http {
             gateway.greet(&session);
         }
@@ -178,6 +204,8 @@ impl NonetServer {
             can: Arc::default(),
             log_level: LogThreshold::default(),
             subscriptions: Arc::default(),
+            own_account: Arc::default(),
+            place: Arc::default(),
             _ends: Arc::new(ended.clone().drop_guard()),
             ended,
         }
@@ -207,7 +235,7 @@ impl NonetServer {
         let parks = is_stateless(context);
         let can = if parks { told() } else { self.can.get_or_init(told).clone() };
         let wants_progress = context.meta.get_progress_token().is_some();
-        Channels::new(self.session.id, can, parks, log, wants_progress)
+        Channels::new(&self.session, can, parks, log, wants_progress)
     }
 
     /// Returns the limits of a client. The last ones are remembered, as there is nearly always one client and one
@@ -219,6 +247,11 @@ impl NonetServer {
             Some((name, of, limits)) if **name == *client && Arc::ptr_eq(of, &config) => *limits,
             _ => {
                 let limits = config.limits(client);
+                let quotas = config.quotas(self.session.profile.as_deref());
+                self.session.account.set(quotas);
+                if let Some(own) = self.own_account.get() {
+                    own.set(quotas);
+                }
                 self.session.is_of(client);
                 *known = Some((client.into(), config, limits));
                 limits
@@ -240,10 +273,17 @@ impl NonetServer {
             Some(open) => open?,
             None => {
                 let caller = self.asker(context);
+                let place = caller.account.call().map_err(refused)?;
                 let ways = self.ways(context, &caller, None);
                 let asker = Some(ways.asker.clone());
+                let account = caller.account.clone();
                 let caller = Caller { asker, cancel: ways.cancel.clone(), ..caller };
-                ways.open(what, profile, work(self.gateway.clone(), caller))
+                let work = work(self.gateway.clone(), caller);
+                let work = async move {
+                    let _place = place;
+                    work.await
+                };
+                ways.open(what, profile, account, work)
             }
         };
         match open.run(&self.parkings.passed, context, None).await {
@@ -260,25 +300,53 @@ impl NonetServer {
     /// Returns the caller of a request, without the channels of a call.
     fn who(&self, context: &RequestContext<RoleServer>) -> Caller {
         let info = context.client_info();
-        let name = info.as_ref().map_or("unknown", |info| &info.name);
-        let limits = self.limits(name);
+        let client = info.as_ref().map_or_else(|| "unknown".into(), |info| text::name(&info.name));
+        let limits = self.limits(&client);
+        // A stateless request over HTTP belongs to no session: only the id identifies its tasks.
+        let lasting = !(self.http && is_stateless(context));
+        let account = match of_token(context) {
+            Some(account) => account.clone(),
+            None if self.http && lasting => {
+                let own = || Account::of_session(self.session.account.quotas());
+                self.own_account.get_or_init(own).clone()
+            }
+            None => self.session.account.clone(),
+        };
         Caller {
             session: self.session.clone(),
-            client: name.into(),
+            account,
+            client,
             cancel: context.ct.clone(),
-            // A stateless request over HTTP belongs to no session: only the id identifies its tasks.
-            lasting: !(self.http && is_stateless(context)),
+            lasting,
             local: !self.http,
+            token: token_of(context),
             limits,
             ..Caller::default()
         }
     }
 }
 
+/// Returns the account of a request's token, if it has one.
+fn of_token(context: &RequestContext<RoleServer>) -> Option<&Arc<Account>> {
+    let parts = context.extensions.get::<::http::request::Parts>()?;
+    parts.extensions.get::<OfToken>().map(|OfToken(account)| account)
+}
+
+/// Returns the error for a request beyond a quota.
+fn refused(exhausted: Exhausted) -> ErrorData {
+    let fault = Fault::from(exhausted);
+    ErrorData::new(RATE_LIMITED, fault.message.clone(), Some(fault.to_value()))
+}
+
 /// Returns the part of a request's `_meta` that servers get.
 fn passed_on(context: &RequestContext<RoleServer>) -> Map<String, Value> {
     let meta = &context.meta.0;
     PASSED_ON.iter().filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone()))).collect()
+}
+
+/// Returns the bearer token of a request over HTTP, if it needed one.
+fn token_of(context: &RequestContext<RoleServer>) -> Option<KnownToken> {
+    context.extensions.get::<::http::request::Parts>()?.extensions.get::<KnownToken>().cloned()
 }
 
 fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
@@ -316,9 +384,14 @@ impl ServerHandler for NonetServer {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
+        if self.http {
+            let account = of_token(&context).unwrap_or(&self.session.account);
+            let _ = self.place.set(account.session().map_err(refused)?);
+        }
         context.peer.set_peer_info(request.clone());
         let mut result = self.negotiate_initialize(&request)?;
-        let caller = self.gateway.caller(self.session.clone(), &request.client_info.name);
+        let client = text::name(&request.client_info.name);
+        let caller = self.gateway.caller(self.session.clone(), &client);
         let caller = Caller { lasting: true, local: !self.http, ..caller };
         // Over HTTP a stateless client has a session for each request, and would get the notice with every answer.
         if self.http {
@@ -359,9 +432,12 @@ impl ServerHandler for NonetServer {
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        if let Some(arguments) = held_arguments::take(&context.extensions) {
+            request.arguments = Some(arguments);
+        }
         let stateless = is_stateless(&context);
         let level =
             if stateless { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
@@ -375,7 +451,9 @@ impl ServerHandler for NonetServer {
                 let ways = self.ways(&context, &base, level);
                 let own = self.caller(&context, base, &ways);
                 caller = (own.as_task == AsTask::AtOnce).then(|| own.clone());
-                ways.open(what, profile.map(Into::into), in_flight::call(self.gateway.clone(), own, request))
+                let account = own.account.clone();
+                let work = in_flight::call(self.gateway.clone(), own, request);
+                ways.open(what, profile.map(Into::into), account, work)
             }
         };
         let answer = match open.run(&self.parkings.calls, &context, level).await {
@@ -385,10 +463,7 @@ impl ServerHandler for NonetServer {
         let answer = match (answer, caller) {
             // A client that wants a task gets a task, even if the call has ended already.
             (Answer::Result(result), Some(caller)) => {
-                match ended_job(&self.gateway.jobs, &caller, &name, result.clone()).await {
-                    Some(job) => Answer::Task(job),
-                    None => Answer::Result(result),
-                }
+                Answer::Task(ended_job(&self.gateway.jobs, &caller, &name, result).await)
             }
             (answer, _) => answer,
         };
@@ -528,7 +603,9 @@ impl ServerHandler for NonetServer {
         request: CompleteRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        let given = self.gateway.complete(&self.asker(&context), request).await?;
+        let caller = self.asker(&context);
+        let _place = caller.account.call().map_err(refused)?;
+        let given = self.gateway.complete(&caller, request).await?;
         prompts_resources::completion(given, is_stateless(&context))
     }
 
@@ -552,7 +629,7 @@ impl ServerHandler for NonetServer {
         if request.method == inquiry::METHOD {
             return self.inquire(request, &context).await;
         }
-        let method = request.method;
+        let method = clip(&request.method, 200);
         let known = KNOWN.contains(&method.as_str())
             || OF_SESSIONS.contains(&method.as_str()) && !is_stateless(&context);
         Err(match known {

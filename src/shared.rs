@@ -21,7 +21,7 @@ use tokio::io::AsyncWriteExt;
 use crate::{
     files, store,
     text::hex,
-    wire::{self, Line, LineReader},
+    wire::{Limits, Line, LineReader},
 };
 
 /// The argument that runs the binary as the shared gateway.
@@ -242,7 +242,7 @@ mod unix {
             anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();
             // Answers may be as long as those of servers.
-            let mut reader = LineReader::new(reader, wire::ANSWER.bytes + ENVELOPE);
+            let mut reader = LineReader::new(reader, Limits::HIGHEST.answer.bytes + ENVELOPE);
             let greeted = async {
                 let mut line = serde_json::to_vec(hello).ok()?;
                 line.push(b'\n');
@@ -279,6 +279,7 @@ mod unix {
                 .arg("--log-file")
                 .arg(self.log())
                 .arg(START_COMMAND)
+                .envs(crate::variables::all())
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(stderr)
@@ -303,7 +304,8 @@ mod unix {
         if let Some(replaced) = program.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
             program = replaced.into();
         }
-        Command::new(program).args(arguments).spawn()?;
+        // With the variables that this process has hidden from what it starts.
+        Command::new(program).args(arguments).envs(crate::variables::all()).spawn()?;
         Ok(())
     }
 
@@ -319,9 +321,10 @@ mod unix {
         }
     }
 
-    /// Reads what a client says first, and answers by what `judge` says of it.
+    /// Reads what a client says first, and answers by what `judge` says of it. Its messages have at most `longest` bytes.
     pub async fn greet(
         stream: UnixStream,
+        longest: usize,
         judge: impl FnOnce(&Hello) -> Option<String>,
     ) -> io::Result<Option<(Hello, SocketReader, SocketWriter)>> {
         if !is_own(&stream) {
@@ -338,7 +341,7 @@ mod unix {
         let mut line = serde_json::to_vec(&welcome)?;
         line.push(b'\n');
         writer.write_all(&line).await?;
-        reader.allow(wire::OF_CLIENT.bytes);
+        reader.allow(longest);
         Ok(welcome.refused.is_none().then_some((hello, reader, writer)))
     }
 }

@@ -1,22 +1,26 @@
 //! Skills: `SKILL.md` folders that a model can read and follow.
 //!
 //! A folder with a `SKILL.md` (front matter with `name` and `description`, then the text) is a skill. Files beside it are
-//! read by relative path, never outside of the folder. This room reads files and has not heard of servers.
+//! read by relative path. Nothing outside of the folder is read, whatever links lead there, and nothing but files of a limited
+//! size: no pipe, no device. This room reads files and has not heard of servers.
 
 use std::{
     fs,
     path::{Component, Path, PathBuf},
 };
 
-use crate::text::clip;
+use crate::{files, text::clip};
 
+/// The file that makes a folder a skill.
+const SKILL: &str = "SKILL.md";
 /// The longest name and the longest description, in characters.
 const MAX_NAME: usize = 100;
 const MAX_DESCRIPTION: usize = 4_000;
 /// The longest file that is served, in bytes.
-const MAX_FILE: u64 = 1 << 20;
-/// How many skills are read.
+const MAX_FILE: usize = 1 << 20;
+/// How many skills are read, and how many entries of a folder are looked at to find them.
 const MAX_SKILLS: usize = 500;
+const MAX_ENTRIES: usize = 10_000;
 /// How many files of a skill are listed, and how deep they are looked for.
 const MAX_FILES: usize = 200;
 const MAX_DEPTH: usize = 5;
@@ -42,25 +46,49 @@ pub enum SkillError {
     Unreadable(String, String),
 }
 
-/// Reads all skills below the given folders, in order of name. The first of two skills with the same name counts.
-pub fn load(folders: &[PathBuf]) -> Vec<Skill> {
+/// What some folders have.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The skills, in order of name.
+    pub skills: Vec<Skill>,
+    /// Why further folders are no skills although they have a `SKILL.md`.
+    pub left_out: Vec<String>,
+}
+
+/// Reads all skills below the given folders. The first of two skills with the same name counts. Blocks.
+pub fn load(folders: &[PathBuf]) -> Found {
     let mut all: Vec<Skill> = Vec::new();
+    let mut left_out = Vec::new();
     for folder in folders {
         let mut found = vec![folder.clone()];
         match fs::read_dir(folder) {
-            Ok(entries) => found.extend(entries.flatten().map(|entry| entry.path())),
+            Ok(entries) => {
+                found.extend(entries.flatten().take(MAX_ENTRIES).map(|entry| entry.path()));
+                // The first of two skills with one name counts: the order is not the system's.
+                found[1..].sort();
+            }
             Err(error) => tracing::debug!(folder = %folder.display(), %error, "no skills here"),
         }
         for folder in found {
-            let Ok(text) = read_text(&folder.join("SKILL.md"), "SKILL.md") else { continue };
+            if all.len() == MAX_SKILLS {
+                break;
+            }
+            let text = match read_inside(&folder, SKILL) {
+                Ok(text) => text,
+                Err(SkillError::Missing { .. }) => continue,
+                Err(error) => {
+                    left_out.push(format!("the skill in {} is left out: {error}", folder.display()));
+                    continue;
+                }
+            };
             let skill = read(&text, &folder);
-            if all.len() < MAX_SKILLS && !all.iter().any(|other| other.name == skill.name) {
+            if !all.iter().any(|other| other.name == skill.name) {
                 all.push(skill);
             }
         }
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
-    all
+    Found { skills: all, left_out }
 }
 
 fn read(text: &str, folder: &Path) -> Skill {
@@ -77,7 +105,12 @@ fn read(text: &str, folder: &Path) -> Skill {
                 .ok()
         })
         .unwrap_or_default();
-    let is_name = |name: &String| !name.trim().is_empty() && name.trim().chars().count() <= MAX_NAME;
+    // `server/prompt` and `server:prompt` are names of prompts.
+    let is_apart = |c: char| matches!(c, '/' | ':' | '\\') || c.is_control();
+    let is_name = |name: &String| {
+        let name = name.trim();
+        !name.is_empty() && name.chars().count() <= MAX_NAME && !name.contains(is_apart)
+    };
     let own = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Skill {
         name: front.name.filter(is_name).unwrap_or(own).trim().to_string(),
@@ -116,7 +149,7 @@ fn split(text: &str) -> (Option<&str>, &str) {
 impl Skill {
     /// The skill's text without its front matter.
     pub fn text(&self) -> Result<String, SkillError> {
-        Ok(split(&read_text(&self.folder.join("SKILL.md"), "SKILL.md")?).1.to_string())
+        Ok(split(&read_inside(&self.folder, SKILL)?).1.to_string())
     }
 
     /// The files beside the skill, as relative paths in order.
@@ -128,7 +161,7 @@ impl Skill {
                 let path = at.join(entry.file_name());
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() && path.components().count() < MAX_DEPTH => open.push(path),
-                    Ok(kind) if kind.is_file() && path != Path::new("SKILL.md") => {
+                    Ok(kind) if kind.is_file() && path != Path::new(SKILL) => {
                         files.push(path.to_string_lossy().replace('\\', "/"));
                     }
                     _ => {}
@@ -151,24 +184,24 @@ impl Skill {
         if !plain || relative.is_empty() || relative.contains('\\') {
             return Err(outside());
         }
-        // Links may lead out even where the path does not.
-        let missing = || SkillError::Missing { file: relative.into(), has: self.files().join(", ") };
-        let folder = self.folder.canonicalize().map_err(|_| missing())?;
-        let target = folder.join(path).canonicalize().map_err(|_| missing())?;
-        if !target.starts_with(&folder) {
-            return Err(outside());
-        }
-        read_text(&target, relative)
+        read_inside(&self.folder, relative).map_err(|error| match error {
+            SkillError::Missing { file, .. } => SkillError::Missing { file, has: self.files().join(", ") },
+            other => other,
+        })
     }
 }
 
-fn read_text(path: &Path, shown: &str) -> Result<String, SkillError> {
-    let unreadable = |why: String| SkillError::Unreadable(shown.into(), why);
-    let length = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
-    if length > MAX_FILE {
-        return Err(unreadable(format!("it has {length} bytes, the limit is {MAX_FILE}")));
+/// Reads a file of a folder. Links may lead out of the folder even where the path does not: what is behind them counts.
+fn read_inside(folder: &Path, relative: &str) -> Result<String, SkillError> {
+    let missing = || SkillError::Missing { file: relative.into(), has: String::new() };
+    let folder = folder.canonicalize().map_err(|_| missing())?;
+    let target = folder.join(relative).canonicalize().map_err(|_| missing())?;
+    if !target.starts_with(&folder) {
+        return Err(SkillError::Outside(relative.into()));
     }
-    fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))
+    let unreadable = |why: String| SkillError::Unreadable(relative.into(), why);
+    let bytes = files::read_at_most(&target, MAX_FILE).map_err(|error| unreadable(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|_| unreadable("it is not text in UTF-8".into()))
 }
 
 #[cfg(test)]
@@ -192,7 +225,7 @@ mod tests {
     #[test]
     fn a_folder_with_a_skill_is_found_and_read() {
         let root = skill_folder();
-        let skills = load(&[root.path().to_path_buf(), root.path().join("nowhere")]);
+        let skills = load(&[root.path().to_path_buf(), root.path().join("nowhere")]).skills;
         assert_eq!(skills.len(), 1);
         assert_eq!(
             (skills[0].name.as_str(), skills[0].description.as_str()),
@@ -217,6 +250,9 @@ mod tests {
         check(&format!("name: {}", "a".repeat(MAX_NAME + 1)), "own-name", "");
         check("name: [a", "own-name", "");
         check("- a\n- b", "own-name", "");
+        // A prompt's name.
+        check("name: good/greet\ndescription: b", "own-name", "b");
+        check("name: good:greet", "own-name", "");
         check(&format!("name: a\nx: {}", "[".repeat(100_000)), "own-name", "");
         let bomb = (1..20).fold("b0: &b0 [x, x]\n".to_string(), |text, n| {
             let before = n - 1;
@@ -228,7 +264,7 @@ mod tests {
     #[test]
     fn no_path_leads_out_of_the_folder() {
         let root = skill_folder();
-        let skill = &load(&[root.path().to_path_buf()])[0];
+        let skill = &load(&[root.path().to_path_buf()]).skills[0];
         for path in ["../secret", "/etc/hostname", "parts/../../secret", "", "..\\secret"] {
             assert!(matches!(skill.file(path), Err(SkillError::Outside(_))), "{path}");
         }
@@ -238,5 +274,45 @@ mod tests {
             std::os::unix::fs::symlink(root.path().join("secret"), skill.folder.join("link")).unwrap();
             assert!(matches!(skill.file("link"), Err(SkillError::Outside(_))));
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_small_files_of_the_folder_itself_are_read() {
+        use std::os::unix::fs::symlink;
+        let root = skill_folder();
+        let make = |name: &str| {
+            let folder = root.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            folder.join(SKILL)
+        };
+        let pipe = |path: PathBuf| {
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        };
+        symlink(root.path().join("secret"), make("stolen")).unwrap();
+        symlink("/dev/zero", make("endless")).unwrap();
+        pipe(make("hanging"));
+        fs::write(make("huge"), vec![b'a'; MAX_FILE + 1]).unwrap();
+        fs::create_dir(make("folder")).unwrap();
+        // A link to a folder that is a skill, as users keep them, and one inside of it.
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("text.md"), "---\nname: linked\n---\nDo it.").unwrap();
+        symlink("text.md", elsewhere.path().join(SKILL)).unwrap();
+        symlink(elsewhere.path(), root.path().join("link")).unwrap();
+        let Found { skills, left_out } = load(&[root.path().to_path_buf()]);
+        assert_eq!(left_out.len(), 5, "{left_out:?}");
+        let names: Vec<&str> = skills.iter().map(|skill| skill.name.as_str()).collect();
+        assert_eq!(names, ["linked", "release-notes"]);
+        assert_eq!(skills[0].text().unwrap(), "Do it.");
+        let own = &skills[1];
+        pipe(own.folder.join("pipe"));
+        symlink("/dev/zero", own.folder.join("zero")).unwrap();
+        assert!(matches!(own.file("pipe"), Err(SkillError::Unreadable(..))));
+        assert!(matches!(own.file("zero"), Err(SkillError::Outside(_))));
+        assert_eq!(own.files(), ["parts/a.txt"]);
+        // What takes the place of a file that was read before.
+        fs::remove_file(own.folder.join(SKILL)).unwrap();
+        symlink(root.path().join("secret"), own.folder.join(SKILL)).unwrap();
+        assert!(matches!(own.text(), Err(SkillError::Outside(_))));
     }
 }

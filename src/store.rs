@@ -7,7 +7,8 @@
 //! ```text
 //! store.db                      what searches led to (`outcomes_db`), figures of tools (`figures_db`)
 //! kept.db                       results and jobs (`kept_db`)
-//! records.db                    watches, schedules, facts, parked work, notices (`records_db`)
+//! records.db                    watches, schedules, facts, parked work, notices, approvals (`records_db`)
+//! pins.db                       trusted definitions of servers (`pins_db`)
 //! holder-<number>.lock          locked by a gateway as long as it runs (`lease`)
 //!
 //! and beside each <name>.db
@@ -22,6 +23,7 @@ mod file;
 mod kept_db;
 mod lease;
 mod outcomes_db;
+mod pins_db;
 mod records_db;
 mod sqlite;
 #[cfg(test)]
@@ -40,6 +42,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
+pub use pins_db::{Pin, PinKind, PinStep, PinWrite, PinsDb};
 pub use sqlite::SqliteStore;
 use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb};
 
@@ -51,17 +54,24 @@ pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 /// Keeps results, jobs, outcomes and figures. Several gateways may use one store at the same time.
 ///
 /// A value that was put is visible to every gateway when the call returns, and survives the end of the process, however it
-/// ends. An owner is a string; only the same owner gets to see an entry. Methods may be called from async code.
+/// ends, unless the answer is [`Lasts::UntilEnd`]. An owner is a string; only the same owner gets to see an entry. Methods may
+/// be called from async code.
 pub trait Store: Debug + Send + Sync {
-    /// Keeps a result, in place of an entry with the same id, then makes room within the [`Retention`]: never at the cost of
-    /// the new entry or of a running job.
-    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Stored<'a, ()>;
+    /// Keeps a result, in place of an entry with the same id, then makes room within its [`Share`] and the [`Retention`]:
+    /// never at the cost of the new entry or of a running job.
+    fn put_result<'a>(
+        &'a self,
+        id: &'a str,
+        owner: &'a str,
+        share: Share,
+        value: Arc<Value>,
+    ) -> Stored<'a, Lasts>;
 
     /// Keeps a job with its result, in place of its earlier state, then makes room as for a result.
     ///
     /// The job is leased to the gateway that puts it. A working job whose lease has ended is lost. A job that has ended stays
     /// ended, so its start and its end may be put in either order.
-    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Stored<'_, ()>;
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts>;
 
     /// The result of an entry as compact JSON; none if there is no such entry, or the entry has no result.
     fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>>;
@@ -70,6 +80,9 @@ pub trait Store: Debug + Send + Sync {
 
     /// At most `limit` jobs of an owner, the latest start first.
     fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>>;
+
+    /// Removes what is too old, and lets the store see the time pass. Does nothing if this process has not used it yet.
+    fn sweep(&self) -> Stored<'_, ()>;
 
     /// How much is kept, for all owners; none if this process has not used the store yet.
     fn counts(&self) -> Stored<'_, Option<KeptCounts>>;
@@ -101,6 +114,9 @@ pub trait Records: Debug + Send + Sync {
 
     /// All records of an owner, oldest first.
     fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>>;
+
+    /// All records of a kind, of every owner, oldest first.
+    fn of_kind(&self, kind: RecordKind) -> Stored<'_, Vec<Record>>;
 
     /// Writes the body and the due time of a record that was read; false, and nothing is written, if the record was changed
     /// or removed since. Its holder stays.
@@ -162,11 +178,21 @@ pub enum RecordKind {
     Parked,
     /// What a client has yet to be told.
     Notice,
+    /// What waits for the user's approval, outside of the chat.
+    Approval,
 }
 
 impl RecordKind {
-    const ALL: [Self; 7] =
-        [Self::Watch, Self::Schedule, Self::Fact, Self::Goal, Self::Todo, Self::Parked, Self::Notice];
+    const ALL: [Self; 8] = [
+        Self::Watch,
+        Self::Schedule,
+        Self::Fact,
+        Self::Goal,
+        Self::Todo,
+        Self::Parked,
+        Self::Notice,
+        Self::Approval,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -177,6 +203,7 @@ impl RecordKind {
             Self::Todo => "todo",
             Self::Parked => "parked",
             Self::Notice => "notice",
+            Self::Approval => "approval",
         }
     }
 
@@ -257,12 +284,31 @@ pub struct Agenda {
     pub notices: BTreeMap<String, usize>,
 }
 
+/// The part of the store that one client may fill. Its new entries take the place of its own oldest ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The client's name, which no other client has.
+    pub of: Arc<str>,
+    /// The most bytes of all its values.
+    pub bytes: u64,
+}
+
+/// How long an entry is kept that was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasts {
+    /// As long as the retention says.
+    AsConfigured,
+    /// Until this gateway ends, at most: the disk cannot be written.
+    UntilEnd,
+}
+
 /// How much is kept, and for how long. Of gateways with different limits each applies its own when it writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     /// Bytes of all values as compact JSON. A file may be larger by an eighth of that, and by the engine's overhead.
     pub bytes: u64,
-    /// How long an entry is kept after it was put, or after the job ended.
+    /// How long an entry is kept after it was put, or after the job ended. Time in which no gateway runs counts for an hour at
+    /// most, and so does a jump of the clock.
     pub age: Duration,
 }
 

@@ -6,13 +6,17 @@
 //!
 //! Spans are those of `tracing`, but never entered: what else is logged does not get into them, nor they into the log.
 
+#[cfg(feature = "otel")]
+mod logs;
 #[cfg(not(feature = "otel"))]
 mod off;
 #[cfg(feature = "otel")]
 mod otel;
 
+#[cfg(feature = "otel")]
+pub use logs::AuditExport;
 #[cfg(not(feature = "otel"))]
-pub use off::{Parent, Span};
+pub use off::{AuditExport, Parent, Span};
 #[cfg(feature = "otel")]
 pub use otel::{Export, Parent, Span, is_ours};
 
@@ -22,11 +26,16 @@ const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORT
 /// Whether traces are wanted: a collector is named and nothing switches them off. `variable` looks a variable of the
 /// environment up.
 pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
+    wanted_at(&ENDPOINTS, "OTEL_TRACES_EXPORTER", variable)
+}
+
+/// Whether one of these variables names a collector, and `exporter` does not switch that off.
+fn wanted_at(endpoints: &[&str], exporter: &str, variable: impl Fn(&str) -> Option<String>) -> bool {
     let says =
         |name: &str, value: &str| variable(name).is_some_and(|set| set.trim().eq_ignore_ascii_case(value));
-    ENDPOINTS.iter().any(|name| variable(name).is_some_and(|set| !set.trim().is_empty()))
+    endpoints.iter().any(|name| variable(name).is_some_and(|set| !set.trim().is_empty()))
         && !says("OTEL_SDK_DISABLED", "true")
-        && !says("OTEL_TRACES_EXPORTER", "none")
+        && !says(exporter, "none")
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! envelope is read without its contents (`message`). How large it may be depends on its kind ([`SizeLimit`]). `rmcp` holds what
 //! works around the protocol library.
 
+mod backlog;
+mod heavy;
 pub mod http;
 mod inbox;
 mod lines;
@@ -14,9 +16,11 @@ mod sse;
 pub mod web;
 
 pub(crate) use self::{
-    inbox::{Expectations, Inbox, judge},
+    backlog::{Backlog, Waiting},
+    heavy::{Heavy, Share, Weight, off_thread},
+    inbox::{Expectations, Inbox, Scan, error_excerpt, judge, scan},
     lines::{Line, LineReader, LineWriter},
-    message::{Head, Message, MessageKind, Refused, VERSION_KEY},
+    message::{Head, Message, MessageKind, Refused, Scanned, VERSION_KEY},
     scan::JsonFlaw,
     sse::{BodyStream, Data, EventReader, StreamEvent},
 };
@@ -26,20 +30,52 @@ pub(crate) use self::{
 pub struct SizeLimit {
     /// Its length, in bytes.
     pub bytes: usize,
-    /// How many JSON values it may hold: a tree takes about 100 bytes for each.
+    /// How many JSON values it may hold: a tree takes about 100 bytes for each. An object that is not empty counts as six.
     pub values: usize,
 }
 
-/// Requests and notifications of a server.
-pub const OF_SERVER: SizeLimit = SizeLimit { bytes: 1 << 20, values: 100_000 };
-/// One page of a server's list, and answers about the connection itself.
-pub const PAGE: SizeLimit = SizeLimit { bytes: 8 << 20, values: 1_000_000 };
-/// All pages of a list together, in bytes.
-pub const MAX_LIST: usize = 32 << 20;
-/// Results of calls and other answers of a server that go through to a client.
-pub const ANSWER: SizeLimit = SizeLimit { bytes: 256 << 20, values: 4_000_000 };
-/// Messages of a client.
-pub const OF_CLIENT: SizeLimit = SizeLimit { bytes: 4 << 20, values: 1_000_000 };
+/// The limits of messages, by what they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests and notifications of a server, its errors, and its answers about the connection itself.
+    pub of_server: SizeLimit,
+    /// One page of a server's list.
+    pub page: SizeLimit,
+    /// All pages of a list together.
+    pub list: SizeLimit,
+    /// Results of calls and other answers of a server that go through to a client.
+    pub answer: SizeLimit,
+    /// Messages of a client.
+    pub of_client: SizeLimit,
+    /// How much of a server's error clients are shown, in bytes.
+    pub error: usize,
+    /// How much may wait for an end that does not read, in bytes.
+    pub unread: usize,
+}
+
+impl Limits {
+    /// Limits of so many bytes. How much they may hold follows: a tree of what passes takes a few times its bytes.
+    pub const fn new(of_server: usize, page: usize, list: usize, answer: usize, of_client: usize) -> Self {
+        Self {
+            of_server: SizeLimit { bytes: of_server, values: of_server / 50 },
+            page: SizeLimit { bytes: page, values: page / 20 },
+            list: SizeLimit { bytes: list, values: list / 32 },
+            answer: SizeLimit { bytes: answer, values: answer / 32 },
+            of_client: SizeLimit { bytes: of_client, values: of_client / 20 },
+            error: 64 << 10,
+            unread: 16 << 20,
+        }
+    }
+
+    /// The highest limits that a configuration may set: for those who pass messages on and build no tree of them.
+    pub const HIGHEST: Self = Self::new(16 << 20, 64 << 20, 256 << 20, 256 << 20, 64 << 20);
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::new(1 << 20, 8 << 20, 32 << 20, 64 << 20, 4 << 20)
+    }
+}
 
 /// Why a message is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,16 +105,31 @@ impl MessageFault {
 
 impl SizeLimit {
     /// Whether a message of this length and result of the scan stays within the bound.
-    fn check(self, bytes: usize, scanned: Result<usize, JsonFlaw>) -> Result<(), MessageFault> {
+    fn check(self, bytes: usize, scanned: Result<usize, JsonFlaw>) -> Result<usize, MessageFault> {
         match scanned {
             // A scan for a larger bound may have gone on for longer.
             Ok(values) if values > self.values => Err(JsonFlaw::TooManyValues(self.values).into()),
             Err(JsonFlaw::TooManyValues(_)) => Err(JsonFlaw::TooManyValues(self.values).into()),
             Err(flaw) => Err(flaw.into()),
             Ok(_) if bytes > self.bytes => Err(MessageFault::TooLong(self.bytes)),
-            Ok(_) => Ok(()),
+            Ok(values) => Ok(values),
         }
     }
+}
+
+/// What a value takes: its bytes as JSON, and its values as a scan counts them.
+pub(crate) fn measure(value: &serde_json::Value) -> SizeLimit {
+    fn values(value: &serde_json::Value) -> usize {
+        match value {
+            serde_json::Value::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
+            serde_json::Value::Object(members) if members.is_empty() => 1,
+            serde_json::Value::Object(members) => {
+                scan::OF_OBJECT + members.values().map(values).sum::<usize>()
+            }
+            _ => 1,
+        }
+    }
+    SizeLimit { bytes: size(value), values: values(value) }
 }
 
 /// How many bytes a value takes as JSON.

@@ -19,7 +19,7 @@ use super::{Back, LOST, as_line, error};
 use crate::{
     text::clip,
     wire::{
-        ANSWER, Data, Head, Message, StreamEvent,
+        Data, Head, Limits, Message, StreamEvent,
         http::{Endpoint, HttpFault, HttpReply, SessionHeaders, stateless_headers},
         web,
     },
@@ -38,7 +38,7 @@ const DELETE_LIMIT: Duration = Duration::from_secs(1);
 /// How much of an answer that is not JSON-RPC is shown, in characters.
 const SHOWN: usize = 300;
 /// The longest answer, in bytes: the result of a server with what is around it.
-const MAX_ANSWER: usize = ANSWER.bytes + (1 << 20);
+const MAX_ANSWER: usize = Limits::HIGHEST.answer.bytes + (1 << 20);
 
 /// Where the gateway is.
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! One tool, made of its server's definition and what the configuration says of it.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use serde_json::{Map, Value, json};
@@ -12,10 +13,14 @@ use super::{Keys, Kind, Listing, Tool, folded, risk};
 use crate::{
     config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride, Transport},
     name::{self, Wire},
+    pins::{self, ToolTrust},
     prose,
     schema::Schema,
-    text::hex,
+    text::{self, MAX_TITLE, clean, hex, line},
 };
+
+/// The longest signature, in characters.
+const MAX_SIGNATURE: usize = 20_000;
 
 /// The own name of a tool: no tool is without one.
 pub(super) fn own_name(definition: &Value) -> Option<&str> {
@@ -31,12 +36,41 @@ pub(super) struct Names<'a> {
     pub shown: &'a str,
 }
 
-/// Returns the new names of tools by their own. A name that another tool of the server has is not given, and neither is one
-/// that several tools are to have.
+/// The longest part of a name that is kept where the name cannot be shown, in characters.
+const KEPT_OF_NAME: usize = 64;
+
+/// Returns the name for a tool whose own cannot be shown: it is too long, or has characters that are not seen or that end a
+/// line. Two such names differ by their hash.
+fn shown_name(own: &str) -> Option<String> {
+    if text::name(own) == own {
+        return None;
+    }
+    let kept: String = own
+        .chars()
+        .take(KEPT_OF_NAME)
+        .map(|c| if text::name(c.encode_utf8(&mut [0; 4])) == c.to_string() { c } else { '_' })
+        .collect();
+    Some(format!("{kept}_{}", hex(&Sha256::digest(own)[..4])))
+}
+
+/// Returns the new names of tools by their own: those of the configuration, and those of tools whose own name cannot be shown.
+/// A name that another tool of the server has is not given, and neither is one that several tools are to have.
 pub(super) fn renames<'a>(
     settings: Option<&'a ServerSettings>,
     listing: &'a Listing,
-) -> HashMap<&'a str, &'a str> {
+) -> HashMap<&'a str, Cow<'a, str>> {
+    let mut renames: HashMap<&str, Cow<str>> = listing
+        .tools
+        .iter()
+        .filter_map(|tool| own_name(tool))
+        .filter_map(|own| Some((own, shown_name(own)?.into())))
+        .collect();
+    renames.extend(configured(settings, listing).into_iter().map(|(own, new)| (own, new.into())));
+    renames
+}
+
+/// The same of the configuration.
+fn configured<'a>(settings: Option<&'a ServerSettings>, listing: &'a Listing) -> HashMap<&'a str, &'a str> {
     let Some(settings) = settings.filter(|settings| settings.tools.values().any(|own| own.rename.is_some()))
     else {
         return HashMap::new();
@@ -101,6 +135,7 @@ pub(super) fn build(
     old: Option<&Tool>,
     settings: Option<&ServerSettings>,
     policies: &BTreeMap<String, PolicyRule>,
+    trust: Option<&ToolTrust>,
 ) -> Tool {
     let own_name: Arc<str> = names.own.into();
     let name = if names.shown == names.own { own_name.clone() } else { names.shown.into() };
@@ -122,7 +157,17 @@ pub(super) fn build(
         }
         title => title,
     };
-    let read_only = hint("readOnlyHint") == Some(true);
+    let change = trust.and_then(|trust| trust.change.clone());
+    // What the annotations of the trusted definition said, if that is another one.
+    let trusted_hints = change.as_ref().and_then(|change| change.trusted_hints.as_ref());
+    let was_read_only = trusted_hints.is_none_or(|hints| hints["readOnlyHint"] == true);
+    let read_only = hint("readOnlyHint") == Some(true) && was_read_only;
+    let hash = match (trust, old) {
+        (Some(trust), _) => trust.hash.clone(),
+        (None, Some(old)) => old.hash.clone(),
+        (None, None) => pins::hash(&definition).into(),
+    };
+    let title = line(&title, MAX_TITLE);
     let schema = match old {
         Some(old) if old.name == name => old.schema.clone(),
         _ => Schema::of_definition(&name, definition.clone()),
@@ -148,7 +193,12 @@ pub(super) fn build(
         full: fold,
         plain: plain.clone(),
     };
-    let risk = own.and_then(|own| own.risk).unwrap_or_else(|| risk::risk(&own_name, annotations));
+    let by_server = || {
+        let risk = risk::risk(&own_name, annotations);
+        // It never falls by the word of the server alone.
+        trusted_hints.map_or(risk, |hints| risk.max(risk::risk(&own_name, Some(hints))))
+    };
+    let risk = own.and_then(|own| own.risk).unwrap_or_else(by_server);
     let (policy, policy_rule) = policy(server, &own_name, &full, risk, settings, policies);
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
@@ -176,7 +226,7 @@ pub(super) fn build(
         verbatim,
         mirrored: verbatim && schema.raw().to_string().contains("\"x-mcp-header\""),
         title,
-        description: prose::dedented(&text("description")),
+        description: clean(&prose::dedented(&text("description"))).into_owned(),
         risk,
         read_only,
         as_task: definition.get("execution").and_then(|e| e.get("taskSupport")?.as_str()) == Some("required"),
@@ -191,7 +241,10 @@ pub(super) fn build(
         examples,
         misfits,
         version: version(&listed),
-        signature: schema.signature(&full),
+        hash,
+        change,
+        signature: line(&schema.signature(&full), MAX_SIGNATURE),
+        marks: OnceLock::new(),
         schema,
         definition,
         listed,
@@ -230,13 +283,8 @@ fn policy(
         return (policy, format!("servers.{server}.tools.{name}.policy"));
     }
     let strictest = |by_name: bool| {
-        policies
-            .iter()
-            .filter(|(_, rule)| rule.tools.is_empty() != by_name)
-            .filter(|(_, rule)| rule.tools.is_empty() || rule.tools.matches(full))
-            .filter(|(_, rule)| rule.risk.is_none_or(|from| risk >= from))
-            .max_by_key(|(_, rule)| rule.policy)
-            .map(|(name, rule)| (rule.policy, format!("policies.{name}")))
+        let rule = PolicyRule::strictest(policies, by_name, risk, |tools| tools.matches(full));
+        rule.map(|(policy, name)| (policy, format!("policies.{name}")))
     };
     strictest(true)
         .or_else(|| Some((settings?.policy?, format!("servers.{server}.policy"))))
@@ -252,6 +300,17 @@ fn version(definition: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_cannot_be_shown_gets_another_one() {
+        assert_eq!(shown_name("read_file"), None);
+        assert_eq!(shown_name("größe.von:allem"), None);
+        let of = |own: &str| shown_name(own).expect("it cannot be shown");
+        assert!(of("a\nb").starts_with("a_b_") && of("a\nb") != of("a\rb"));
+        assert!(of("pay\u{202e}lap").starts_with("pay_lap_"));
+        assert_eq!(of(&"x".repeat(1_000_000)).len(), KEPT_OF_NAME + 9);
+        assert_eq!(shown_name(&of("\0")), None);
+    }
 
     #[test]
     fn words_for_search_are_short_and_few() {
@@ -274,7 +333,7 @@ mod tests {
                 crate::config::parse(&text, file, crate::config::Sources::NONE).expect("usable").config;
             let settings = config.servers.values().next().expect("a server");
             let names = Names { own: "look", shown: "look" };
-            let tool = build(&"a".into(), names, &definition, None, Some(settings), &BTreeMap::new());
+            let tool = build(&"a".into(), names, &definition, None, Some(settings), &BTreeMap::new(), None);
             assert_eq!(tool.search_tags, expected.0, "{keys}");
             assert!(tool.tags.is_empty(), "profiles do not choose by them");
             let is_whole = ["_meta", "outputSchema"].map(|key| tool.listed.get(key).is_some());

@@ -98,7 +98,7 @@ pub fn is_named(kind: Kind, name: &str, given: &str) -> bool {
 
 impl Tool {
     /// The name of a prompt at its server; else the whole name.
-    pub(super) fn name_at_server(&self) -> &str {
+    pub fn name_at_server(&self) -> &str {
         let prompt = self.of.as_deref().and_then(|server| self.name.strip_prefix(server)?.strip_prefix('/'));
         prompt.unwrap_or(&self.name)
     }

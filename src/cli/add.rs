@@ -9,9 +9,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use super::{
-    FAILED, OK, UNUSABLE,
-    hosts::{self as commands},
-    load_sources,
+    FAILED, OK, UNUSABLE, hosts as commands, load_sources,
     local::LocalGateway,
     show,
     signal::stopped,
@@ -284,7 +282,7 @@ async fn start(loaded: Loaded, name: &str) -> Result<Started, u8> {
     }
 }
 
-/// What is told of an addition.
+/// The report of an addition.
 struct Report<'a> {
     args: &'a AddArgs,
     file: &'a PathBuf,
@@ -326,15 +324,9 @@ impl Report<'_> {
             commands::finish(&self.added.change, None);
             self.tell_needs();
         } else {
-            // The reason speaks of servers.toml, which does not have the server.
-            let lacks_address =
-                matches!(&self.started, Some(Started::Failed(why)) if why.contains("set `base_url`"));
             eprintln!(
-                "Nothing was written; {}.",
-                match lacks_address {
-                    true => "`--base-url URL` gives the address",
-                    false => "`--no-check` adds the server without starting it",
-                }
+                "Nothing was written. Correct the options (`--base-url` is the key `base_url`), or add the server without \
+                 starting it: `--no-check`."
             );
         }
         Ok(())

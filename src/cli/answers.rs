@@ -42,8 +42,7 @@ fn was_without_query(answer: &Value) -> bool {
         for category in categories {
             let about = [field(category, "description"), field(category, "hint")];
             let about = about.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
-            // Skills and apps are counted, and are no tools.
-            let tools = category.get("tool_count").unwrap_or(&category["count"]).as_u64().unwrap_or(0);
+            let tools = category["tool_count"].as_u64().unwrap_or(0);
             table.add_row([field(category, "name").to_owned(), tools.to_string(), about.to_owned()]);
         }
         say!("{}", table.clipped(2));

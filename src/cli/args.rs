@@ -8,9 +8,10 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use super::{add, login, secret, setup};
+use super::{add, approve, audit, lock, login, secret, setup, trust};
 use crate::{
     downstream::process_guard,
+    sandbox::{INIT_COMMAND, SANDBOX_COMMAND},
     search::Rule,
     select::SELECT_COMMAND,
     shared::{SHARED_COMMAND, START_COMMAND},
@@ -182,9 +183,18 @@ pub(super) enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Show the full stderr of servers that failed, and every operation that a document has and no tool
+        /// Show the full stderr of servers that failed, and every operation that did not become a tool
         #[arg(long, short)]
         verbose: bool,
+    },
+    /// Have the running gateways read servers.toml now, and show what changed or why it was refused
+    Reload {
+        /// Take the file although it loses tokens, policies, profiles or most servers
+        #[arg(long)]
+        accept: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Measure search quality on a labelled set of tools and queries
     Eval {
@@ -290,6 +300,12 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show what servers changed in their tools, and trust it
+    Trust(trust::TrustArgs),
+    /// Write servers.lock, the hashes of every server's definitions, to commit beside servers.toml
+    Lock(lock::LockArgs),
+    /// Show what waits for your approval, and approve or deny it
+    Approve(approve::ApproveArgs),
     /// Sign in to a server in a browser (OAuth)
     Login(login::LoginArgs),
     /// Sign out of a server: delete its tokens
@@ -302,9 +318,18 @@ pub(super) enum Command {
         #[command(subcommand)]
         action: secret::SecretAction,
     },
-    /// Delete what is kept on this machine: search outcomes, figures of tools, results, tasks, facts, goals, watches, schedules,
-    /// notices
-    Forget,
+    /// Check or search the audit log, which `[audit]` in servers.toml switches on
+    Audit {
+        #[command(subcommand)]
+        action: audit::AuditAction,
+    },
+    /// Delete what is kept on this machine: search outcomes, figures of tools, results, tasks, facts, goals, to-do lists,
+    /// watches, schedules, parked workflows, notices, approvals. What is trusted of servers stays
+    Forget {
+        /// Delete which definitions of servers are trusted, and nothing else: what servers list next is trusted at first sight
+        #[arg(long)]
+        trust: bool,
+    },
     /// Print the JSON Schema of servers.toml
     Schema,
     /// Print the man page of nonet or of a command
@@ -329,6 +354,20 @@ pub(super) enum Command {
     /// Start the shared gateway and exit
     #[command(name = START_COMMAND, hide = true)]
     StartShared,
+    /// Start a program in a sandbox; started by the gateway
+    #[command(name = SANDBOX_COMMAND, hide = true)]
+    Sandbox {
+        /// Program and arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    /// Be the first process of a sandbox
+    #[command(name = INIT_COMMAND, hide = true)]
+    SandboxInit {
+        /// Program and arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
     /// Run one jq filter on stdin; started by the gateway
     #[command(name = SELECT_COMMAND, hide = true)]
     Select {
@@ -382,6 +421,13 @@ impl Cli {
                     | Command::Remove { json: true, .. }
                     | Command::Enable { json: true, .. }
                     | Command::Disable { json: true, .. }
+                    | Command::Trust(trust::TrustArgs { json: true, .. })
+                    | Command::Lock(lock::LockArgs { json: true, .. })
+                    | Command::Approve(approve::ApproveArgs { json: true, .. })
+                    | Command::Audit {
+                        action: audit::AuditAction::Verify { json: true, .. }
+                            | audit::AuditAction::Query { json: true, .. }
+                    }
             )
         )
     }
@@ -401,7 +447,11 @@ impl Cli {
                     | Command::Login(_)
                     | Command::Logout { .. }
                     | Command::Secret { .. }
-                    | Command::Forget
+                    | Command::Forget { .. }
+                    | Command::Trust(_)
+                    | Command::Approve(_)
+                    | Command::Lock(_)
+                    | Command::Audit { .. }
                     | Command::Schema
                     | Command::Eval { .. }
                     | Command::Man { .. }

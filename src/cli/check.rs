@@ -9,7 +9,7 @@ use super::{FAILED, OK, UNUSABLE, gateway, launchers, show, signal::stopped, sta
 use crate::{
     catalog::Tool,
     config::{ConfigFault, Loaded, Unusable},
-    downstream::{DocumentReport, State},
+    downstream::{DocumentReport, Reach, State, net_text},
     gateway::{Gateway, Unmatched, session::Caller},
     meta,
     name::RESERVED,
@@ -82,6 +82,9 @@ pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow:
             }
         }
     }
+    let status = gateway.status(&Caller::default());
+    let mut warnings = warnings(&gateway);
+    warnings.extend(audit_warning(&status));
     let report = Report {
         file,
         faults,
@@ -89,12 +92,13 @@ pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow:
         disabled,
         launchers,
         embedder,
-        status: gateway.status(&Caller::default()),
+        status,
         failed: gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. })),
         tools: gateway.snapshot().of_servers().count(),
         definitions: meta::saving(&gateway),
-        warnings: warnings(&gateway),
+        warnings,
         documents: documents(&gateway),
+        reach: gateway.reach().await,
         unmatched: gateway.unmatched(),
     };
     gateway.stop().await;
@@ -128,6 +132,8 @@ struct Report {
     warnings: Vec<Warning>,
     /// What became of the documents of REST services, by server.
     documents: BTreeMap<Arc<str>, DocumentReport>,
+    /// What the servers that are programs could reach.
+    reach: BTreeMap<Arc<str>, Reach>,
     unmatched: Vec<Unmatched>,
 }
 
@@ -155,6 +161,9 @@ impl Report {
         if !self.documents.is_empty() {
             status["documents"] = json!(self.documents);
         }
+        if !self.reach.is_empty() {
+            status["reach"] = json!(self.reach);
+        }
         status["embedder"] = match &self.embedder {
             Ok(backend) => json!({ "backend": backend }),
             Err(error) => json!({ "error": error }),
@@ -179,6 +188,7 @@ impl Report {
         for (server, report) in &self.documents {
             say!("{server}: {}", of_document(report, verbose));
         }
+        of_reach(&self.reach, verbose).iter().for_each(|line| say!("{line}"));
         self.warnings.iter().for_each(|warning| say!("{}: {}", warning.server, warning.message));
         self.unmatched.iter().for_each(|rule| say!("warning: {rule}"));
         self.exposed.iter().for_each(|fault| say!("{fault}"));
@@ -248,6 +258,52 @@ fn of_document(report: &DocumentReport, verbose: bool) -> String {
     said
 }
 
+/// Returns what servers could reach: a line for each sandbox, one for all servers without.
+fn of_reach(reach: &BTreeMap<Arc<str>, Reach>, verbose: bool) -> Vec<String> {
+    let listed = |paths: &std::collections::BTreeSet<PathBuf>, none: &str| match paths.is_empty() {
+        true => none.to_string(),
+        false => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+    };
+    let variables = |reach: &Reach| match verbose {
+        true => reach.variables.iter().cloned().collect::<Vec<_>>().join(", "),
+        false => reach.variables.len().to_string(),
+    };
+    let mut lines = Vec::new();
+    for (server, reach) in reach {
+        let Some(sandbox) = &reach.sandbox else { continue };
+        lines.push(format!(
+            "{server}: sandbox; reads the system, interpreters and {}; writes {}; network: {}; variables: {}",
+            listed(&sandbox.read, "nothing else"),
+            listed(&sandbox.write, "its own home folder only"),
+            net_text(&sandbox.net),
+            variables(reach)
+        ));
+        if !sandbox.too_broad.is_empty() {
+            let paths = listed(&sandbox.too_broad, "");
+            lines.push(format!(
+                "{server}: its command names {paths}, which its sandbox does not open: name what it needs in `read` or `write`"
+            ));
+        }
+        if let Some(why) = &sandbox.weaker {
+            lines.push(format!("{server}: its sandbox is not whole: {why}"));
+        }
+    }
+    let open: Vec<_> = reach.iter().filter(|(_, reach)| reach.sandbox.is_none()).collect();
+    if !open.is_empty() {
+        let names: Vec<&str> = open.iter().map(|(server, _)| &***server).collect();
+        lines.push(format!(
+            "no sandbox: {} (reach what you can: files, network, processes)",
+            names.join(", ")
+        ));
+        if verbose {
+            lines.extend(
+                open.iter().map(|(server, reach)| format!("{server}: variables: {}", variables(reach))),
+            );
+        }
+    }
+    lines
+}
+
 /// Something about a server's tools that its user may want to know.
 struct Warning {
     server: String,
@@ -260,6 +316,16 @@ struct Warning {
 const LARGE_DEFINITION: usize = 10_000;
 /// How many tools a warning names.
 const NAMED: usize = 3;
+
+/// Returns the warning about an audit log that cannot be written.
+fn audit_warning(status: &Value) -> Option<Warning> {
+    let error = status["audit"]["error"].as_str()?;
+    Some(Warning {
+        server: "[audit]".into(),
+        message: format!("the audit log cannot be written: {error}"),
+        serious: true,
+    })
+}
 
 /// Returns the warnings about the tools of every server.
 fn warnings(gateway: &Gateway) -> Vec<Warning> {
@@ -298,6 +364,12 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
             true,
             "have an unusable schema, so their params go unchecked",
             which(&|tool| tool.schema.broken().is_some()),
+        );
+        let taken = |tool: &Tool| snapshot.catalog.clash(&tool.full).is_some();
+        warn(
+            false,
+            "have a name that is another server's or Nonet's, so only their full names lead to them",
+            which(&taken),
         );
         let large = |tool: &Tool| json_len(&tool.definition) > LARGE_DEFINITION;
         warn(false, "have a definition of more than 10,000 bytes", which(&large));

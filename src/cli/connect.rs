@@ -24,7 +24,7 @@ pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>)
 /// The gateway behind a URL, with the headers that it wants.
 pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<Target> {
     let keyring = Keyring::system(keyring::UNATTENDED);
-    let sources = Sources { env: &|name| std::env::var(name).ok(), keyring: &|name| keyring.get(name) };
+    let sources = Sources { env: &crate::variables::var, keyring: &|name| keyring.get(name) };
     Ok(Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? })
 }
 

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::{
-    FAILED,
-    hosts::{self as commands},
-    show,
+    FAILED, hosts as commands, reload, show,
     take_up::{self, TakenUp, Wanted},
 };
 use crate::{
@@ -36,6 +34,7 @@ pub(super) async fn remove(server: &str, config: Option<&Path>, style: EditStyle
         "logout": sign_in.then(|| shell::nonet(&format!("logout {server}"), &file)),
     });
     let edit = Edit { server, file: &file, change: &removal.change, wanted: Wanted::Absent, style };
+    accept(&removal.change, style);
     let applied = commands::apply(&removal.change, style.dry_run)?;
     edit.finish(applied, details, || tell_remains(&removal, server, sign_in, &file)).await
 }
@@ -51,9 +50,11 @@ pub(super) async fn enable(
     let change = hosts::enable_server(&file, server, enabled, &Machine::this()?)?;
     let wanted = if enabled { Wanted::Present } else { Wanted::Absent };
     let edit = Edit { server, file: &file, change: &change, wanted, style };
+    accept(&change, style);
     let applied = commands::apply(&change, style.dry_run)?;
     // What was not needed while it was disabled may be missing now.
-    let loaded = if change.is_nothing() { None } else { super::load(&file).ok() };
+    let is_written = enabled && applied.as_ref().is_some_and(|applied| applied.file.is_some());
+    let loaded = if is_written { super::load(&file).ok() } else { None };
     let left_out = loaded.and_then(|loaded| Some(loaded.config.left_out.get(server)?.why()));
     let details = json!({ "enabled": enabled, "fault": left_out });
     let tell = || {
@@ -61,6 +62,13 @@ pub(super) async fn enable(
     };
     let code = edit.finish(applied, details, tell).await?;
     Ok(if left_out.is_some() { FAILED } else { code })
+}
+
+/// Says that the user means the edit, which may be of the only server.
+fn accept(change: &Change, style: EditStyle) {
+    if let Some((before, after)) = change.texts().filter(|_| !style.dry_run && !change.is_nothing()) {
+        reload::accept_edit(&change.file, before, after);
+    }
 }
 
 /// The servers.toml that the other commands use.

@@ -26,7 +26,7 @@ pub(super) fn brief(error: &str) -> Cow<'_, str> {
     let (reason, tail) = error.split_once(TAIL).unwrap_or((error, ""));
     let reason = reason.lines().next().unwrap_or_default();
     match telling(tail) {
-        Some(said) => format!("{reason}: {}", clip(said, 200)).into(),
+        Some(said) => format!("{reason}: {}", clip(said, 500)).into(),
         None => reason.into(),
     }
 }

@@ -2,15 +2,18 @@
 
 use std::{
     ffi::OsStr,
-    io::IsTerminal,
+    io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
 };
 
 use anyhow::Context;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
-use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, fmt::MakeWriter, layer::SubscriberExt, util::SubscriberInitExt,
+};
 
 use super::args::{Cli, Command};
+use crate::text;
 #[cfg(not(feature = "otel"))]
 use crate::trace;
 #[cfg(feature = "otel")]
@@ -36,6 +39,12 @@ pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     let filter = filter(asked, serves, file.is_some());
     let (writer, guard) = writer(file)?;
     let coloured = file.is_none() && std::io::stderr().is_terminal();
+    let form = match (cli.log_json, coloured) {
+        (true, _) => Form::Json,
+        (false, true) => Form::Coloured,
+        (false, false) => Form::Plain,
+    };
+    let writer = OneLine { writer, form };
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(coloured);
     Ok(if cli.log_json { install(lines.json(), filter, guard) } else { install(lines, filter, guard) })
 }
@@ -71,6 +80,80 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
         tracing::warn!("no traces are sent: {fault:#}");
     }
     Log { _traces: traces, _writer: writer }
+}
+
+/// What a line of the log looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Plain,
+    /// With the escape sequences of colours.
+    Coloured,
+    Json,
+}
+
+/// Writes each entry as one line, whatever servers and clients put into it: a name with a line end must not forge an entry, nor
+/// a terminal that shows the log obey one.
+#[derive(Clone)]
+struct OneLine<W> {
+    writer: W,
+    form: Form,
+}
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for OneLine<W> {
+    type Writer = OneLine<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        OneLine { writer: self.writer.make_writer(), form: self.form }
+    }
+}
+
+impl<W: Write> Write for OneLine<W> {
+    /// The log hands over each entry in one piece.
+    fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(entry);
+        self.writer.write_all(in_one_line(&text, self.form).as_bytes())?;
+        Ok(entry.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// An entry as one line.
+fn in_one_line(entry: &str, form: Form) -> String {
+    let entry = entry.strip_suffix('\n').unwrap_or(entry);
+    let mut line = match form {
+        Form::Plain => text::line(entry, usize::MAX),
+        Form::Coloured => {
+            let mut pieces = Vec::new();
+            // Other escape sequences have been written out by the log itself.
+            for (at, piece) in entry.split("\u{1b}[").enumerate() {
+                let end = piece.find(|c: char| !c.is_ascii_digit() && c != ';').filter(|_| at > 0);
+                match end.filter(|end| piece[*end..].starts_with('m')) {
+                    Some(end) => {
+                        let (colour, rest) = piece.split_at(end + 1);
+                        pieces.push(format!("\u{1b}[{colour}{}", text::line(rest, usize::MAX)));
+                    }
+                    None => pieces.push(text::line(piece, usize::MAX)),
+                }
+            }
+            pieces.concat()
+        }
+        Form::Json => {
+            let mut line = String::with_capacity(entry.len());
+            let mut done = 0;
+            for (at, c, _) in text::hidden(entry) {
+                line.push_str(&entry[done..at]);
+                let mut units = [0; 2];
+                c.encode_utf16(&mut units).iter().for_each(|unit| line.push_str(&format!("\\u{unit:04x}")));
+                done = at + c.len_utf8();
+            }
+            line + &entry[done..]
+        }
+    };
+    line.push('\n');
+    line
 }
 
 /// What is logged.
@@ -125,4 +208,28 @@ fn writer(file: Option<&Path>) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
         .build(folder)
         .with_context(|| format!("cannot write `--log-file {}`", file.display()))?;
     Ok(tracing_appender::non_blocking(files))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_one_line_whatever_is_in_it() {
+        let check = |entry: &str, form: Form, expected: &str| {
+            assert_eq!(in_one_line(entry, form), expected, "{entry:?}");
+        };
+        check("2026 INFO call tool=a\n", Form::Plain, "2026 INFO call tool=a\n");
+        let forged = "2026 INFO call client=x\n2026 INFO call tool=b\n";
+        check(forged, Form::Plain, "2026 INFO call client=x\\n2026 INFO call tool=b\n");
+        check(forged, Form::Coloured, "2026 INFO call client=x\\n2026 INFO call tool=b\n");
+        check("a \u{1b}[2J\u{9b}1m\u{202e}b", Form::Plain, "a \\u{1b}[2J\\u{9b}1m\\u{202e}b\n");
+        let colours = "\u{1b}[2m2026\u{1b}[0m \u{1b}[32m INFO\u{1b}[0m a\rb\n";
+        check(colours, Form::Coloured, "\u{1b}[2m2026\u{1b}[0m \u{1b}[32m INFO\u{1b}[0m a\\rb\n");
+        check("\u{1b}[2Jgone\n", Form::Coloured, "2Jgone\n");
+        let json = serde_json::json!({ "client": "x\n\u{85}\u{202e}\u{e0041}é" });
+        let line = in_one_line(&format!("{json}\n"), Form::Json);
+        assert!(line.is_ascii() || !line.contains(['\u{85}', '\u{202e}']), "{line}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line).expect("it is JSON"), json);
+    }
 }

@@ -115,7 +115,7 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
         }
         SecretAction::Test { .. } if file.get(name).is_some() => {
             say!("`{name}` is in {shown}.");
-            if std::env::var_os(name).is_some() {
+            if crate::variables::var(name).is_some() {
                 say!("The environment variable `{name}` is also set and takes precedence.");
             }
         }

@@ -7,7 +7,7 @@ use std::{io::IsTerminal, path::Path, sync::Arc};
 use anyhow::Context;
 use serde_json::json;
 
-use super::{OK, connect, gateway, load, signal};
+use super::{OK, connect, gateway, load_text, reload, signal};
 use crate::{
     config::Loaded,
     gateway::Gateway,
@@ -59,7 +59,8 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
 pub(super) fn watch(gateway: &Arc<Gateway>, file: &Path) {
     let file = file.to_path_buf();
     let read = file.clone();
-    tokio::spawn(gateway.clone().watch(file, move || load(&read)));
+    let desk = reload::desk(&file);
+    tokio::spawn(gateway.clone().watch(file, desk, move |text| load_text(text, &read)));
 }
 
 /// Also serves this machine's clients (`nonet connect`, `[gateway] shared`) as soon as no other gateway does.

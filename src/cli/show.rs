@@ -1,6 +1,6 @@
 //! What people see: progress bars, results, failures in a line.
 
-use std::{io::IsTerminal, sync::Arc, time::Duration};
+use std::{borrow::Cow, io::IsTerminal, sync::Arc, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::{
     fault::{Code, Fault},
     gateway::Gateway,
     results::text_of,
-    shell,
+    shell, text,
 };
 
 /// The length of a wait before a progress bar appears, or a line without a terminal.
@@ -56,7 +56,7 @@ pub(super) fn age(time: Duration) -> String {
 
 /// Says on stderr what went wrong.
 pub(super) fn complain(what: impl std::fmt::Display) {
-    eprintln!("{} {what}", console::style("nonet:").for_stderr().red().bold());
+    eprintln!("{} {}", console::style("nonet:").for_stderr().red().bold(), text::clean(&what.to_string()));
 }
 
 /// An error with its causes, each said once: many an error says its cause itself.
@@ -214,7 +214,8 @@ pub(super) fn fault_value(fault: &Fault) -> Value {
 /// Prints a fault as a sentence, with suggestions and a command to copy.
 fn print_fault(fault: &Value, verbose: bool) {
     let message = field(fault, "message");
-    if fault["code"] == "needs_approval" && !verbose {
+    // What the user approves or trusts with a command is said whole.
+    if fault["code"] == "needs_approval" && !verbose && !message.contains("`nonet ") {
         // The rest says how a model asks.
         let what = message.split(" Ask the user").next().unwrap_or(message);
         let instead = match what.split('`').nth(1) {
@@ -271,7 +272,12 @@ pub(super) fn field<'a>(value: &'a Value, key: &str) -> &'a str {
 
 /// Everything about a tool, as JSON.
 pub(super) fn whole(answer: &Value) {
-    line(&serde_json::to_string_pretty(answer).unwrap_or_default());
+    line(&for_terminal(&serde_json::to_string_pretty(answer).unwrap_or_default()));
+}
+
+/// A server's text as a terminal may get it. A pipe gets it as it is.
+fn for_terminal(text: &str) -> Cow<'_, str> {
+    if std::io::stdout().is_terminal() { text::clean(text) } else { Cow::Borrowed(text) }
 }
 
 /// The result of a call: its text, or everything as JSON. Gives the exit code.
@@ -301,7 +307,7 @@ pub(super) fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Res
     } else if failed {
         complain(text);
     } else {
-        say!("{text}");
+        say!("{}", for_terminal(&text));
         let others = result["content"].as_array().into_iter().flatten();
         let others = others.filter(|block| block["type"] != "text").count();
         if others > 0 {
@@ -345,6 +351,23 @@ fn notice_text(notice: &Value) -> String {
     };
     match field(notice, "kind") {
         "params_repaired" => list("changes").join("; "),
+        "secrets_found" => {
+            let found = notice["found"].as_array().into_iter().flatten();
+            let found: Vec<&str> = found.map(|one| field(one, "what")).collect();
+            format!(
+                "`{}`, {}: {} ({})",
+                field(notice, "of"),
+                field(notice, "in"),
+                found.join(", "),
+                field(notice, "done")
+            )
+        }
+        "instructions_found" => {
+            format!(
+                "the answer of `{}` has text that reads like instructions to a model",
+                field(notice, "of")
+            )
+        }
         "request_declined" => {
             format!(
                 "`{}` requested {}, which a command cannot answer",

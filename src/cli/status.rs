@@ -8,7 +8,7 @@ use super::{
     FAILED, OK, UNUSABLE,
     args::Where,
     ask::{self, Other},
-    connect, show,
+    connect, reload, show,
     show::{Look, paint},
     signal::stopped,
     usable,
@@ -191,6 +191,7 @@ fn print(status: &Value, verbose: bool) {
     } else {
         say!("No gateway is running for {}.", text(status, "file"));
         say!("(A client's own gateway, without `shared = true`, is not visible from here.)\n");
+        reload::tell_refused(Path::new(text(status, "file")));
         let mut table = show::plain_table(&["SERVER", "TOOLS", "LISTED"]);
         for server in servers() {
             let listed = server["listed_s"].as_u64();
@@ -243,6 +244,15 @@ fn print_running(status: &Value) {
     counts.push(format!("{} of them failed", number(&status["failures"])));
     counts.push(format!("{} running", show::count(number(&status["tasks_running"]), "task")));
     say!("{}\n", counts.join(", "));
+    let lost: Vec<&str> =
+        status["config_refused"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !lost.is_empty() {
+        let lost = lost.join("; ");
+        say!(
+            "{}: it loses {lost}. `nonet reload --accept` takes it.\n",
+            paint(Look::Bad, "servers.toml is refused")
+        );
+    }
     for task in status["tasks"].as_array().into_iter().flatten() {
         let age = show::age(Duration::from_millis(number(&task["elapsed_ms"])));
         say!("{} {} for {age}", text(task, "task_id"), text(task, "tool"));

@@ -5,6 +5,8 @@ use std::{fmt, io::IsTerminal};
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use console::{Style, Term};
 
+use crate::text;
+
 /// How a word looks where there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
@@ -102,9 +104,15 @@ fn terminal_width() -> Option<u16> {
         .then(|| terminal.size_checked().map_or(80, |(_, columns)| columns.max(20)))
 }
 
-/// A text from outside without what a terminal would obey.
+/// A text from outside without what a terminal would obey. The marks of [`paint`] stay.
 pub(super) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+    let is_mark = |c: char| c == END || MARKS.iter().any(|(mark, _)| *mark == c);
+    let parts =
+        text.split_inclusive(is_mark).map(|part| match part.chars().next_back().filter(|c| is_mark(*c)) {
+            Some(mark) => format!("{}{mark}", text::clean(&part[..part.len() - mark.len_utf8()])),
+            None => text::clean(part).into_owned(),
+        });
+    parts.collect::<String>().replace('\t', " ")
 }
 
 /// Puts colours in the place of the marks, and makes the first line bold; takes the marks out where there are none.

@@ -22,8 +22,8 @@ use crate::{
 /// How many apps may be at work inside of each other.
 pub(crate) const APPS_DEEP: usize = 5;
 /// The keys of a program, and those of a REST service.
-const OF_PROGRAMS: [&str; 4] = ["args", "env", "inherit_env", "cwd"];
-const OF_REST: [&str; 5] =
+const OF_PROGRAMS: [&str; 5] = ["args", "env", "inherit_env", "cwd", "sandbox"];
+pub(crate) const OF_REST: [&str; 5] =
     ["base_url", "operations", "headers_out", "max_response_bytes", "private_addresses"];
 /// The keys of a step that have templates.
 const WITH_TEMPLATES: [&str; 3] = ["params", "input", "ask"];
@@ -37,6 +37,7 @@ pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFau
     checker.categories_and_profiles();
     checker.tokens();
     checker.notify();
+    checker.approvals();
     for (pointer, policy) in checker.entries("policies") {
         if !policy.contains_key("tools") && !policy.contains_key("risk") {
             let remedy = "Set `tools = [\"server.*\"]`, `risk = \"high\"`, or both.";
@@ -288,6 +289,19 @@ impl<'a> Checker<'a> {
     }
 
     /// Notices leave by one way: an address or a program.
+    /// An address for approvals is asked only where the user approves out of the chat.
+    fn approvals(&mut self) {
+        let root = &self.written.value;
+        let pointer = "/gateway/approve_webhook";
+        let by_user = |table: &Value| table.get("approve_by").and_then(Value::as_str) == Some("user");
+        let servers = root.get("servers").and_then(Value::as_object).into_iter().flat_map(Map::values);
+        let is_asked = root.get("gateway").into_iter().chain(servers).any(by_user);
+        if root.pointer(pointer).is_some() && !is_asked {
+            let message = "nothing is asked there while approvals come through the chat";
+            self.fault(pointer, Side::Key, message, "Set `approve_by = \"user\"`, or remove it.");
+        }
+    }
+
     fn notify(&mut self) {
         let Some(notify) = self.written.value.pointer("/gateway/notify").and_then(Value::as_object) else {
             return;

@@ -6,7 +6,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{BearerToken, Globs, Policy, Priorities, Secret, schema::named, values::time};
+use super::{
+    BearerToken, Globs, OnInjection, OnLeak, Policy, Priorities, ProfileQuotas, Rate, Secret,
+    sandbox::{self, SandboxTable},
+    schema::named,
+    values::time,
+};
 use crate::name::ServerName;
 
 /// The gateway itself: `[gateway]`.
@@ -30,6 +35,19 @@ pub struct GatewaySettings {
     /// Variables of Nonet's environment that every server inherits, besides the usual ones: names and patterns.
     #[schemars(schema_with = "super::servers::inherit_env_schema")]
     pub inherit_env: Globs,
+    /// What happens when a server changes a definition that was trusted: a tool, a prompt, or its instructions. With `hold`
+    /// and `deny`, a new tool of a known server counts as a change.
+    pub on_change: OnChange,
+    /// What happens when a server is seen for the first time.
+    pub new_servers: NewServers,
+    /// Who can approve what needs the user's approval.
+    pub approve_by: ApproveBy,
+    /// The address that is asked for approvals where `approve_by` is `user`. It gets each question as a JSON object, and
+    /// answers `{"decision": "allow"}` or `{"decision": "deny"}`, at once or later at the `answer_url` of the question.
+    pub approve_webhook: Option<ApprovalHook>,
+    /// The `sandbox` of every server that is a program and has no key of its own.
+    #[schemars(schema_with = "sandbox::schema")]
+    pub(crate) sandbox: Option<SandboxTable>,
     /// Folders of skills: absolute, with `~/`, or relative to this file.
     #[schemars(example = json!(["~/.config/nonet/skills"]))]
     pub skills: Vec<PathBuf>,
@@ -55,6 +73,10 @@ pub struct GatewaySettings {
     pub memory: bool,
     /// Whether clients can add servers while Nonet runs, with `gateway.add_server`. The user approves each one.
     pub allow_runtime_servers: bool,
+    /// What happens to secrets in params and answers: those of this file, keys by their form, card numbers.
+    pub leaks: OnLeak,
+    /// What happens to text in answers that reads like instructions to a model.
+    pub injections: OnInjection,
     /// Whether all clients on this machine share one gateway with one set of servers. The first client starts the gateway in
     /// this file's folder, with that client's environment.
     pub shared: bool,
@@ -70,9 +92,65 @@ pub struct GatewaySettings {
     /// Web origins that may use this gateway from a browser.
     #[schemars(example = json!(["https://app.example.com"]))]
     pub allowed_origins: Vec<String>,
+    /// `true`: Nonet serves HTTP at an address that other machines reach although no token is needed. Whoever reaches the address
+    /// can do everything.
+    pub allow_without_tokens: bool,
     /// Where notices for people go: ended tasks, watches, reminders, scheduled runs, sign-ins that are needed. Each notice is
     /// a JSON object, posted to `webhook` or written to the stdin of `command`.
     pub notify: Option<Outlet>,
+    /// How many calls of servers' tools may be made in all: `"60/m"`, also per `s` and `h`, and with `burst 10` how many of
+    /// them at once.
+    pub rate: Option<Rate>,
+    /// How many calls of servers' tools each bearer token may make.
+    pub token_rate: Option<Rate>,
+}
+
+/// What happens when a server changes a definition that was trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnChange {
+    /// It is told, and the new definition counts.
+    #[default]
+    Tell,
+    /// It is told, the trusted definition is shown, and calls fail until the user trusts the new one (`nonet trust`).
+    Hold,
+    /// It is told, and the tool is hidden until the user trusts the new one.
+    Deny,
+}
+
+/// What happens when a server is seen for the first time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NewServers {
+    /// Its definitions are trusted as they are.
+    #[default]
+    Trust,
+    /// Its tools are held until the user trusts them (`nonet trust`).
+    Hold,
+}
+
+/// Who can approve what needs the user's approval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ApproveBy {
+    /// The user, through the model where the client has no forms.
+    #[default]
+    Chat,
+    /// The user only: in a form of the client, on the live page, with `nonet approve`, or by `approve_webhook`.
+    User,
+}
+
+/// The address that is asked for approvals.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalHook {
+    /// The address that each question is posted to.
+    #[schemars(with = "String", extend("format" = "http-url"), example = &"https://example.com/hooks/approve")]
+    pub url: Secret,
+    /// Headers sent with each question.
+    #[serde(default)]
+    #[schemars(schema_with = "super::servers::headers_schema")]
+    pub headers: BTreeMap<String, Secret>,
 }
 
 /// The way of notices to people: `webhook` or `command`.
@@ -100,6 +178,11 @@ impl Default for GatewaySettings {
             tokens: Vec::new(),
             priorities: Priorities::default(),
             inherit_env: Globs::default(),
+            on_change: OnChange::default(),
+            new_servers: NewServers::default(),
+            approve_by: ApproveBy::default(),
+            approve_webhook: None,
+            sandbox: None,
             skills: Vec::new(),
             soft_deadline: None,
             max_result_bytes: None,
@@ -108,12 +191,17 @@ impl Default for GatewaySettings {
             learn: true,
             memory: true,
             allow_runtime_servers: false,
+            leaks: OnLeak::default(),
+            injections: OnInjection::default(),
             shared: false,
             shared_grace: Duration::from_secs(30),
             page: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            allow_without_tokens: false,
             notify: None,
+            rate: None,
+            token_rate: None,
         }
     }
 }
@@ -179,9 +267,15 @@ pub struct Profile {
     /// Bearer tokens that select this profile over HTTP.
     #[schemars(example = json!(["${READER_TOKEN}"]))]
     pub tokens: Vec<BearerToken>,
+    /// Other figures than those of `[quotas]`, for each token or session of this profile.
+    pub quotas: ProfileQuotas,
     /// Patterns on full names with a number from -10 to 10 that raises or lowers these tools in searches; they take
     /// precedence over `[gateway]`'s.
     pub priorities: Priorities,
+    /// How many calls of servers' tools all clients of the profile may make together: `"60/m"`, `"5/s burst 1"`.
+    pub rate: Option<Rate>,
+    /// How many each bearer token of the profile may make, instead of `[gateway]`'s `token_rate`.
+    pub token_rate: Option<Rate>,
 }
 
 impl Profile {
@@ -206,6 +300,22 @@ pub struct PolicyRule {
     pub risk: Option<Risk>,
     /// What happens.
     pub policy: Policy,
+}
+
+impl PolicyRule {
+    /// Returns what the strictest of the policies says of something of this risk, with the policy's name: of those that name
+    /// tools, if `by_name`, else of those for all tools. `is_named` says whether patterns match.
+    pub fn strictest(
+        policies: &BTreeMap<String, PolicyRule>,
+        by_name: bool,
+        risk: Risk,
+        is_named: impl Fn(&Globs) -> bool,
+    ) -> Option<(Policy, &str)> {
+        let rules = policies.iter().filter(|(_, rule)| rule.tools.is_empty() != by_name);
+        let rules = rules.filter(|(_, rule)| !by_name || is_named(&rule.tools));
+        let rules = rules.filter(|(_, rule)| rule.risk.is_none_or(|from| risk >= from));
+        rules.max_by_key(|(_, rule)| rule.policy).map(|(name, rule)| (rule.policy, name.as_str()))
+    }
 }
 
 /// How much harm a tool can do.

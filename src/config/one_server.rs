@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value as Toml};
+use toml_edit::{DocumentMut, Item, Table, Value as Toml};
 
 use super::{ConfigFault, ServerSettings, Unusable, expand::Sources};
 use crate::keyring;
@@ -30,7 +30,8 @@ pub fn server_of(
 ) -> Result<OneServer, Vec<ConfigFault>> {
     let keys: Map<String, Value> =
         keys.iter().map(|(key, value)| (key.clone(), escaped(value.clone()))).collect();
-    let table: Table = keys.iter().map(|(key, value)| (key.as_str(), Item::Value(toml(value)))).collect();
+    let table: Table =
+        keys.iter().map(|(key, value)| (key.as_str(), Item::Value(toml_value(value)))).collect();
     let mut servers = Table::new();
     servers.set_implicit(true);
     servers.insert(name, Item::Table(table));
@@ -58,8 +59,10 @@ fn escaped(value: Value) -> Value {
     }
 }
 
-fn toml(value: &Value) -> Toml {
+/// A JSON value as TOML.
+pub(crate) fn toml_value(value: &Value) -> Toml {
     match value {
+        // TOML has no null; nothing that is written is one.
         Value::Null => "".into(),
         Value::Bool(truth) => (*truth).into(),
         Value::Number(number) => match number.as_i64() {
@@ -67,10 +70,10 @@ fn toml(value: &Value) -> Toml {
             None => number.as_f64().unwrap_or_default().into(),
         },
         Value::String(text) => text.into(),
-        Value::Array(items) => Toml::Array(items.iter().map(toml).collect::<Array>()),
+        Value::Array(items) => Toml::Array(items.iter().map(toml_value).collect()),
         Value::Object(fields) => {
-            let fields = fields.iter().map(|(key, value)| (key.as_str(), toml(value)));
-            Toml::InlineTable(fields.collect::<InlineTable>())
+            let fields = fields.iter().map(|(key, value)| (key.as_str(), toml_value(value)));
+            Toml::InlineTable(fields.collect())
         }
     }
 }
@@ -100,10 +103,10 @@ mod tests {
         assert_eq!(env["K"].expose(), "${K}");
         let again = checked("a", Value::Object(one.keys.clone())).map(|again| again.settings);
         // Escaped once more, they mean what is written in the file.
-        assert_ne!(again.ok(), Some(one.settings.clone()));
+        assert_ne!(again.expect("usable"), one.settings);
         let mut file = DocumentMut::new();
         for (key, value) in &one.keys {
-            file["servers"]["a"][key.as_str()] = Item::Value(toml(value));
+            file["servers"]["a"][key.as_str()] = Item::Value(toml_value(value));
         }
         let again = config::parse(&file.to_string(), Path::new("/etc/servers.toml"), Sources::NONE);
         let again = again.expect("usable").config.servers.pop_first().expect("a server").1;

@@ -138,9 +138,8 @@ impl Written {
             (Some("servers"), _, key, _) => {
                 matches!(key, Some("env" | "headers" | "args" | "url" | "openapi" | "base_url" | "setup"))
             }
-            (Some("profiles"), _, Some("tokens"), _) | (Some("gateway"), Some("tokens" | "notify"), ..) => {
-                true
-            }
+            (Some("profiles"), _, Some("tokens"), _)
+            | (Some("gateway"), Some("tokens" | "notify" | "approve_webhook"), ..) => true,
             (Some("apps"), _, Some("model"), key) => matches!(key, Some("api_key" | "base_url")),
             _ => false,
         };

@@ -7,9 +7,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde_json::{Value, json};
 
 use super::{
-    Category, ClientSettings, GatewaySettings, Globs, PolicyRule, Profile,
+    AuditSettings, Category, ClientSettings, GatewaySettings, Globs, LimitSettings, PolicyRule, Profile,
+    Quotas, Rate,
     apps::{AppTable, model_word},
-    rest,
+    rest, sandbox,
     servers::ServerTable,
     values::{BearerToken, time},
 };
@@ -24,11 +25,12 @@ use crate::{
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 20] = [
+pub(super) const FORMATS: [(&str, Check); 24] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
     }),
+    ("rate", |text| text.parse::<Rate>().map(drop).map_err(Into::into)),
     ("http-url", http_url),
     ("base-url", base_url),
     ("openapi", openapi),
@@ -57,6 +59,9 @@ pub(super) const FORMATS: [(&str, Check); 20] = [
     }),
     ("bearer-token", BearerToken::check),
     ("plain-name", plain_name),
+    ("sandbox", sandbox::level),
+    ("sandbox-host", sandbox::host),
+    ("sandbox-net", sandbox::net),
     ("step-id", |text| match text {
         "input" => Err("is reserved for the app's input".into()),
         _ => plain_name(text),
@@ -109,6 +114,9 @@ pub fn schema() -> Value {
         "type": "object",
         "properties": {
             "gateway": generator.subschema_for::<GatewaySettings>(),
+            "quotas": generator.subschema_for::<Quotas>(),
+            "limits": generator.subschema_for::<LimitSettings>(),
+            "audit": generator.subschema_for::<AuditSettings>(),
             "embedder": generator.subschema_for::<search::Settings>(),
             "servers": entries::<ServerTable>(&mut generator, "server-name", "The servers, by name."),
             "categories": entries::<Category>(&mut generator, "plain-name", "Groups of tools."),

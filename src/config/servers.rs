@@ -10,15 +10,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Endpoint, Globs, RestSettings, Risk, Secret,
+    ApproveBy, Endpoint, Globs, OnChange, Rate, RestSettings, Risk, Secret,
     paths::Paths,
     rest,
+    sandbox::{self, SandboxSettings, SandboxTable},
     schema::{named, with_keys},
     values::time,
 };
+use crate::wire::Limits;
 
 /// The hard limit of one call: of an MCP server, which may work for long, and of a REST service.
-const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(30));
+const MCP_TIMEOUT: Duration = Duration::from_secs(300);
+const REST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One MCP server or REST service behind the gateway.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,16 +44,34 @@ pub struct ServerSettings {
     pub blocked_tools: Globs,
     /// What happens when a tool of this server is called, unless the tool says otherwise.
     pub policy: Option<Policy>,
+    /// Whether resources that the server does not list are read by their URIs.
+    pub unlisted_resources: bool,
+    /// The risk of reading its resources.
+    pub resources_risk: Risk,
+    /// The risk of getting its prompts.
+    pub prompts_risk: Risk,
+    /// What happens when the server changes a definition, instead of `[gateway]`'s.
+    pub on_change: Option<OnChange>,
+    /// Who can approve calls of its tools, instead of `[gateway]`'s.
+    pub approve_by: Option<ApproveBy>,
     /// Whether calls that may change something may still run at the same time.
     pub parallel: bool,
     /// Whether the server takes one call at a time, whoever makes it.
     pub serialize: bool,
     /// The most concurrent calls on the server; further calls wait.
     pub max_concurrency: usize,
+    /// How many calls of its tools may be made, whoever makes them.
+    pub rate: Option<Rate>,
+    /// When it gets no calls for a while.
+    pub breaker: BreakerSettings,
     /// Whether clients share the server's process or connection.
     pub scope: ServerScope,
     /// The names of its tools and prompts.
     pub expose: Expose,
+    /// What happens to secrets in its answers and params, if it is not what the gateway says.
+    pub leaks: Option<OnLeak>,
+    /// Whether instructions in its answers are marked, if it is not what the gateway says.
+    pub injections: Option<OnInjection>,
     /// Calls after each connect, before the server is ready.
     pub setup: Vec<SetupCall>,
     /// Settings of single tools, by the server's own names.
@@ -59,12 +80,19 @@ pub struct ServerSettings {
     pub secrets: Vec<Secret>,
     /// The session that the server belongs to; `None` for a server of the file.
     pub session: Option<u64>,
+    /// How large its messages may be.
+    pub limits: Limits,
 }
 
 impl ServerSettings {
     /// Returns the most concurrent calls on the server.
     pub fn concurrency(&self) -> usize {
         if self.serialize { 1 } else { self.max_concurrency }
+    }
+
+    /// Returns whether the server is a program in a sandbox.
+    pub fn is_sandboxed(&self) -> bool {
+        matches!(&self.transport, Transport::Stdio { sandbox: Some(_), .. })
     }
 }
 
@@ -83,6 +111,8 @@ pub enum Transport {
         inherit_env: Globs,
         /// The folder it runs in, made absolute.
         cwd: Option<PathBuf>,
+        /// What it may reach; `None`: whatever the user can.
+        sandbox: Option<Box<SandboxSettings>>,
     },
     /// An address that speaks streamable HTTP or legacy SSE.
     Http {
@@ -199,6 +229,28 @@ pub struct ToolOverride {
     pub tags: Vec<String>,
     /// Whether calls of this tool may run concurrently, regardless of its server's setting.
     pub parallel: Option<bool>,
+    /// How many calls of this tool may be made, within its server's `rate`.
+    pub rate: Option<Rate>,
+}
+
+/// When a server that keeps failing gets no calls for a while. A failure is a call that got no answer: its connection was
+/// lost, its time was over, or a REST service was not reached. A tool that says itself that it failed has answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct BreakerSettings {
+    /// How many failures in a row cut off a tool, or the server if they are of several of its tools. 0: none do.
+    #[schemars(range(min = 0, max = 1_000))]
+    pub failures: u32,
+    /// How long until one call may try again. Doubles with each try that fails, up to 5 minutes.
+    #[serde(with = "time")]
+    #[schemars(schema_with = "time::schema")]
+    pub wait: Duration,
+}
+
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        Self { failures: 5, wait: Duration::from_secs(10) }
+    }
 }
 
 /// What happens when a tool is called, in order of strictness.
@@ -222,6 +274,33 @@ pub enum ServerScope {
     Shared,
     /// One per client, started with its first call and ended with its session, and one for the lists.
     Client,
+}
+
+/// What happens to secrets in params and answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLeak {
+    /// Nothing is looked for.
+    Off,
+    /// Keys and card numbers are told in a notice. Secrets of this file are taken out of answers, and never sent to another
+    /// server than their own.
+    #[default]
+    Tell,
+    /// As `tell`; keys and card numbers are taken out of answers as well.
+    Redact,
+    /// An answer with any of them is withheld, and a call with any of them in its params is refused.
+    Block,
+}
+
+/// What happens to text in answers that reads like instructions to a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnInjection {
+    /// Nothing is looked for.
+    Off,
+    /// A notice says what was found, and where.
+    #[default]
+    Mark,
 }
 
 /// The names under which clients see a server's tools and prompts.
@@ -270,6 +349,10 @@ pub(super) struct ServerTable {
     /// The working directory of the program, relative to this file.
     #[schemars(length(min = 1), example = &"~/projects")]
     pub cwd: Option<String>,
+    /// What the program may reach: `"off"`, `"standard"` (its folders, the system's, and the network), or a table. Default:
+    /// `[gateway]`'s.
+    #[schemars(schema_with = "sandbox::schema")]
+    pub sandbox: Option<SandboxTable>,
     /// The server's address, for streamable HTTP or legacy SSE.
     #[schemars(extend("format" = "http-url"), example = &"https://example.com/mcp")]
     pub url: Option<String>,
@@ -293,7 +376,7 @@ pub(super) struct ServerTable {
     /// The longest answer of a REST service, in bytes. Default: 10,000,000.
     #[schemars(range(min = 1_000, max = 256_000_000), example = 50_000_000)]
     pub max_response_bytes: Option<usize>,
-    /// `true`: a REST service may be at a private address, such as 10.0.0.9, even if the address is that of a host in public.
+    /// `true`: allows a private address, such as 10.0.0.9, behind a public host name of a REST service.
     pub private_addresses: bool,
     /// Headers sent with each request to `url`, or to the REST service.
     #[schemars(schema_with = "headers_schema")]
@@ -318,10 +401,22 @@ pub(super) struct ServerTable {
     pub start_timeout: Duration,
     /// If set, only matching tools are shown.
     pub allowed_tools: Option<Globs>,
-    /// Matching tools are hidden and not callable.
+    /// Matching tools are hidden and not callable, and so are prompts and resources whose name or URI matches.
     pub blocked_tools: Globs,
     /// What happens when a tool of this server is called.
     pub policy: Option<Policy>,
+    /// `true`: resources that the server does not list can be read by their URIs. A resource that a result links to can be
+    /// read in any case, by the session that got the link.
+    pub unlisted_resources: bool,
+    /// How much harm it can do to read the server's resources, for `max_risk` and policies. Unlisted resources are `medium`
+    /// at least.
+    pub resources_risk: Risk,
+    /// How much harm it can do to get the server's prompts.
+    pub prompts_risk: Risk,
+    /// What happens when the server changes a definition that was trusted, instead of `[gateway]`'s.
+    pub on_change: Option<OnChange>,
+    /// Who can approve calls of its tools, instead of `[gateway]`'s.
+    pub approve_by: Option<ApproveBy>,
     /// `true`: calls that may change something may run concurrently.
     pub parallel: bool,
     /// `true`: one call at a time, for all tools and callers, regardless of `parallel` and `max_concurrency`. Further calls
@@ -330,11 +425,20 @@ pub(super) struct ServerTable {
     /// The most concurrent calls on the server; further calls wait for their turn.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: usize,
+    /// How many calls of the server's tools may be made, whoever makes them: `"60/m"`, also per `s` and `h`, and with
+    /// `burst 10` how many of them at once. Further calls are refused until there is room.
+    pub rate: Option<Rate>,
+    /// When the server, or one of its tools, gets no calls for a while because calls get no answer.
+    pub breaker: BreakerSettings,
     /// Whether all clients share one instance of the server, or each client has its own. A client without a session
     /// (2026-07-28 over HTTP) uses the shared instance.
     pub scope: ServerScope,
     /// `verbatim`: the server's tools are listed before the nine, and tools and prompts keep the server's names.
     pub expose: Expose,
+    /// What happens to secrets in params and answers of this server. Default: as in `[gateway]`.
+    pub leaks: Option<OnLeak>,
+    /// What happens to text in answers of this server that reads like instructions to a model. Default: as in `[gateway]`.
+    pub injections: Option<OnInjection>,
     /// Calls of the server's tools after each connect, in this order, before the server counts as ready. Their time counts
     /// within `start_timeout`.
     #[schemars(length(max = 32))]
@@ -352,6 +456,7 @@ impl Default for ServerTable {
             env: BTreeMap::new(),
             inherit_env: Globs::default(),
             cwd: None,
+            sandbox: None,
             url: None,
             openapi: None,
             endpoints: BTreeMap::new(),
@@ -370,11 +475,20 @@ impl Default for ServerTable {
             allowed_tools: None,
             blocked_tools: Globs::default(),
             policy: None,
+            unlisted_resources: false,
+            resources_risk: Risk::Low,
+            prompts_risk: Risk::Low,
+            on_change: None,
+            approve_by: None,
             parallel: false,
             serialize: false,
             max_concurrency: 64,
+            rate: None,
+            breaker: BreakerSettings::default(),
             scope: ServerScope::default(),
             expose: Expose::default(),
+            leaks: None,
+            injections: None,
             setup: Vec::new(),
             tools: BTreeMap::new(),
         }
@@ -384,10 +498,10 @@ impl Default for ServerTable {
 impl ServerTable {
     /// The checked form. `check` has already seen to it that `command`, `url` and the keys of a REST service exclude each
     /// other.
-    pub fn into_server(mut self, paths: &Paths, secrets: Vec<Secret>) -> ServerSettings {
+    pub fn into_server(mut self, paths: &Paths, secrets: Vec<Secret>, limits: Limits) -> ServerSettings {
         let sse = self.transport == Some(TransportName::Sse);
         let is_rest = self.openapi.is_some() || !self.endpoints.is_empty();
-        let timeout = self.timeout.unwrap_or(if is_rest { TIMEOUTS.1 } else { TIMEOUTS.0 });
+        let timeout = self.timeout.unwrap_or(if is_rest { REST_TIMEOUT } else { MCP_TIMEOUT });
         for (name, endpoint) in &self.endpoints {
             let tool = self.tools.entry(name.clone()).or_default();
             tool.risk = tool.risk.or(endpoint.risk);
@@ -415,6 +529,7 @@ impl ServerTable {
                 env: self.env,
                 inherit_env: self.inherit_env,
                 cwd: self.cwd.map(|cwd| paths.resolve(cwd.as_ref())),
+                sandbox: self.sandbox.and_then(|sandbox| sandbox.into_settings(paths)).map(Box::new),
             },
         };
         ServerSettings {
@@ -427,15 +542,25 @@ impl ServerTable {
             allowed_tools: self.allowed_tools,
             blocked_tools: self.blocked_tools,
             policy: self.policy,
+            unlisted_resources: self.unlisted_resources,
+            resources_risk: self.resources_risk,
+            prompts_risk: self.prompts_risk,
+            on_change: self.on_change,
+            approve_by: self.approve_by,
             parallel: self.parallel,
             serialize: self.serialize,
             max_concurrency: self.max_concurrency,
+            rate: self.rate,
+            breaker: self.breaker,
             scope: self.scope,
             expose: self.expose,
+            leaks: self.leaks,
+            injections: self.injections,
             setup: self.setup,
             tools: self.tools,
             secrets,
             session: None,
+            limits,
         }
     }
 }

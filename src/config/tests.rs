@@ -592,6 +592,22 @@ fn a_model_is_the_clients_or_has_an_address() {
 }
 
 #[test]
+fn a_webhook_for_approvals_is_asked_only_where_the_user_approves() {
+    let hook = "[gateway]\napprove_webhook = { url = 'https://a.example/ask' }\n";
+    let unusable = parse(hook, Path::new(FILE), here()).unwrap_err();
+    assert_eq!(
+        unusable.faults().iter().map(|fault| &*fault.key).collect::<Vec<_>>(),
+        ["gateway.approve_webhook"]
+    );
+    let by_user = loaded(&format!("{hook}approve_by = 'user'\n")).config.gateway;
+    assert_eq!(by_user.approve_webhook.expect("it is there").url.expose(), "https://a.example/ask");
+    let server = "[servers.a]\ncommand = 'x'\non_change = 'hold'\napprove_by = 'user'\n";
+    let config = loaded(&format!("{hook}{server}")).config;
+    let server = config.servers.values().next().expect("a server");
+    assert_eq!((server.on_change, server.approve_by), (Some(OnChange::Hold), Some(ApproveBy::User)));
+}
+
+#[test]
 fn notices_leave_by_one_way() {
     let fatal = |notify: &str| {
         let text = format!("[gateway]\nnotify = {notify}");

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::schema::with_keys;
+use crate::text::hex;
 
 /// A text that is never shown: `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -40,7 +41,7 @@ impl fmt::Display for Secret {
 }
 
 /// A bearer token. Only its digest is kept: nothing can show it, and comparing two tells nothing of either by its time.
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(from = "String")]
 pub struct BearerToken([u8; 32]);
 
@@ -51,6 +52,11 @@ impl BearerToken {
     /// The token that is written so.
     pub fn new(text: &str) -> Self {
         Self(Sha256::digest(text).into())
+    }
+
+    /// A name for the token in the store, which does not lead back to it.
+    pub fn alias(&self) -> String {
+        format!("token-{}", hex(&Sha256::digest(self.0)[..8]))
     }
 
     /// Whether a text can be one: long enough, and of characters that a header carries as they are.

@@ -1,9 +1,10 @@
 //! A server as a child process: its own process group, its stderr in the log, nothing left behind.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
+    ffi::{OsStr, OsString},
     io,
-    path::Path,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::Arc,
     time::{Duration, Instant},
@@ -17,7 +18,12 @@ use tokio::{
 };
 
 use super::{ConnectionContext, credentials::mask, environment};
-use crate::{config::Globs, text::clip};
+use crate::{
+    config::{Globs, SandboxSettings},
+    sandbox::{self, Spec},
+    secrets::without_secrets,
+    text::{clean, clip},
+};
 
 /// The longest time for a server to exit after its stdin was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
@@ -25,6 +31,9 @@ const GRACE: Duration = Duration::from_millis(1500);
 const TAIL_LINES: usize = 12;
 /// The target under which stderr is logged.
 const STDERR: &str = "nonet::stderr";
+/// The longest piece of a line of stderr, in bytes, and how long a line stays open.
+const LONGEST_LINE: usize = 8_192;
+const PAUSE: Duration = Duration::from_millis(200);
 /// The lines of stderr that are logged in a minute, so that a flood does not fill the disk.
 const LOGGED_A_MINUTE: u32 = 100;
 const LOGGED_AND_ONE: u32 = LOGGED_A_MINUTE + 1;
@@ -39,12 +48,14 @@ impl Tail {
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
-        lines.push_back(clip(line, 300));
+        lines.push_back(clip(line, 600));
     }
 
-    /// Returns the lines, oldest first.
+    /// Returns the lines, oldest first, without what looks like a secret.
     pub fn text(&self) -> String {
-        self.0.lock().iter().cloned().collect::<Vec<_>>().join("\n")
+        // A key may have several lines.
+        let text = self.0.lock().iter().cloned().collect::<Vec<_>>().join("\n");
+        without_secrets(&text).0
     }
 
     /// Returns a reason with the lines after it.
@@ -91,6 +102,41 @@ pub struct Program<'a> {
     pub inherit_env: &'a Globs,
     /// The working directory; Nonet's own if absent.
     pub cwd: Option<&'a Path>,
+    /// What it may reach; whatever the user can if absent.
+    pub sandbox: Option<&'a SandboxSettings>,
+    /// Whether its home folder in a sandbox outlives it.
+    pub lasts: bool,
+}
+
+/// The helper that starts the program in its sandbox.
+fn sandboxed(
+    program: &Program<'_>,
+    settings: &SandboxSettings,
+    variables: BTreeMap<OsString, OsString>,
+    context: &ConnectionContext,
+) -> io::Result<Command> {
+    let missing = || io::Error::other("its sandbox needs Nonet's own executable, whose path is unknown");
+    let executable = context.guard.executable().ok_or_else(missing)?;
+    let path = variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+    let is_file = |folder: PathBuf| folder.join(program.command).is_file();
+    // The helper would fail as well, and could not say so as well.
+    if !program.command.contains('/') && !std::env::split_paths(&path).any(is_file) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let places = &context.sandboxes;
+    let spec = Spec::new(
+        program.server,
+        settings,
+        program.cwd,
+        places.state.as_deref(),
+        &places.config,
+        program.lasts,
+    );
+    let variables = variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()));
+    let mut command = Command::new(executable);
+    command.env_clear().envs(spec.helper_environment(variables));
+    command.args([sandbox::SANDBOX_COMMAND, "--", program.command]).args(program.args);
+    Ok(command)
 }
 
 /// A running child and the group of processes that it leads.
@@ -109,16 +155,19 @@ impl Child {
         program: &Program<'_>,
         context: &Arc<ConnectionContext>,
     ) -> io::Result<(Self, ChildStdout, ChildStdin)> {
-        let mut command = Command::new(program.command);
-        command
-            .args(program.args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .env_clear()
-            .envs(environment::inherited(program.inherit_env))
-            .envs(program.env.iter().copied())
-            .kill_on_drop(true);
+        let mut variables: BTreeMap<OsString, OsString> =
+            environment::inherited(program.inherit_env, program.sandbox).collect();
+        variables.extend(program.env.iter().map(|(name, value)| (name.into(), value.into())));
+        let mut command = match program.sandbox {
+            Some(settings) if sandbox::IS_POSSIBLE => sandboxed(program, settings, variables, context)?,
+            // The caller has seen to it that the server wants to start all the same.
+            _ => {
+                let mut command = Command::new(program.command);
+                command.args(program.args).env_clear().envs(variables);
+                command
+            }
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         if let Some(cwd) = program.cwd {
             command.current_dir(cwd);
         }
@@ -133,7 +182,7 @@ impl Child {
         let tail = Tail::default();
         let reading = process.stderr.take().map(|stderr| {
             let (server, secrets) = (program.server.clone(), program.secrets.clone());
-            tokio::spawn(drain(stderr, server, secrets, tail.clone()))
+            tokio::spawn(drain(stderr, server, secrets, context.clone(), tail.clone()))
         });
         let missing = || io::Error::other("the process has no pipes");
         let stdout = process.stdout.take().ok_or_else(missing)?;
@@ -215,20 +264,30 @@ enum Signal {
     Kill,
 }
 
-/// Reads stderr into the log and into `tail` until the process closes it.
-async fn drain(stderr: ChildStderr, server: Arc<str>, secrets: Arc<[String]>, tail: Tail) {
+/// Reads stderr into the log and into `tail` until the process closes it, without its own secrets and those of other servers.
+async fn drain(
+    stderr: ChildStderr,
+    server: Arc<str>,
+    secrets: Arc<[String]>,
+    context: Arc<ConnectionContext>,
+    tail: Tail,
+) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
     let mut meter = Meter::new(Instant::now());
     // Bytes, not `lines()`: stderr need not be UTF-8, nor have line ends.
     while read_line(&mut reader, &mut line).await.is_ok_and(|n| n > 0) {
         let text = mask(&secrets, String::from_utf8_lossy(&line).trim_end());
+        let text = clean(&context.secrets.load().mask(&text)).replace('\n', " ");
         line.clear();
         if text.is_empty() {
             continue;
         }
         match meter.count(Instant::now()) {
-            ..=LOGGED_A_MINUTE => tracing::debug!(target: STDERR, %server, "stderr: {}", clip(&text, 500)),
+            ..=LOGGED_A_MINUTE => {
+                let text = clip(&without_secrets(&text).0, 500);
+                tracing::debug!(target: STDERR, %server, "stderr: {text}");
+            }
             LOGGED_AND_ONE => tracing::debug!(
                 target: STDERR,
                 %server,
@@ -240,13 +299,25 @@ async fn drain(stderr: ChildStderr, server: Arc<str>, secrets: Arc<[String]>, ta
     }
 }
 
-/// Reads up to a line end, at most 8 KiB at a time: a flood without line ends stays bounded.
+/// Reads up to a line end, or what there is of a line that is longer than [`LONGEST_LINE`] or stays open: a flood without line
+/// ends stays bounded, and a secret that is written in pieces is still one.
 async fn read_line(reader: &mut BufReader<ChildStderr>, line: &mut Vec<u8>) -> io::Result<usize> {
-    let available = reader.fill_buf().await?;
-    let end = available.iter().position(|byte| *byte == b'\n').map_or(available.len(), |at| at + 1);
-    line.extend_from_slice(&available[..end]);
-    reader.consume(end);
-    Ok(end)
+    loop {
+        let available = match line.is_empty() {
+            true => reader.fill_buf().await?,
+            false => match timeout(PAUSE, reader.fill_buf()).await {
+                Ok(available) => available?,
+                Err(_) => return Ok(line.len()),
+            },
+        };
+        let end = available.iter().position(|byte| *byte == b'\n').map_or(available.len(), |at| at + 1);
+        let end = end.min(LONGEST_LINE - line.len());
+        line.extend_from_slice(&available[..end]);
+        reader.consume(end);
+        if end == 0 || line.len() == LONGEST_LINE || line.ends_with(b"\n") {
+            return Ok(line.len());
+        }
+    }
 }
 
 /// Returns what to do about a launcher that is not installed.

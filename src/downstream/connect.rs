@@ -33,7 +33,8 @@ use super::{
     tap::Tap,
 };
 use crate::{
-    config::Transport,
+    config::{SandboxSettings, Transport},
+    sandbox,
     text::clip,
     wire::{
         http::{HttpFault, Signer},
@@ -57,7 +58,10 @@ impl McpServer {
             return self.greet(reader, writer, None, silence).await;
         }
         let (url, headers, is_sse) = match &self.transport {
-            Transport::Stdio { command, args, env, inherit_env, cwd } => {
+            Transport::Stdio { command, args, env, inherit_env, cwd, sandbox } => {
+                if let Some(settings) = sandbox {
+                    self.look_at_sandbox(settings).await?;
+                }
                 let (child, stdout, stdin) = self.spawn(&Program {
                     server: &self.name,
                     secrets: &self.credentials.secrets,
@@ -66,6 +70,8 @@ impl McpServer {
                     env: env.iter().map(|(name, value)| (name.as_str(), value.expose())).collect(),
                     inherit_env,
                     cwd: cwd.as_deref(),
+                    sandbox: sandbox.as_deref(),
+                    lasts: self.lasts,
                 })?;
                 *self.tail.lock() = Some(child.tail().clone());
                 return self.greet(Box::new(stdout), Box::new(stdin), Some(child), silence).await;
@@ -90,6 +96,29 @@ impl McpServer {
         self.greet_http(url, headers, patience, silence).await
     }
 
+    /// Refuses a server whose sandbox cannot be had on this kind of system. The log says so of a server that starts with a
+    /// weaker one.
+    async fn look_at_sandbox(&self, settings: &SandboxSettings) -> Result<(), Lost> {
+        if settings.required {
+            let system = std::env::consts::OS;
+            return if sandbox::IS_POSSIBLE {
+                Ok(())
+            } else {
+                Err(Lost::Failed(format!(
+                    "its `sandbox` needs Linux, and this is {system}. With `sandbox = {{ required = false }}` it starts without one"
+                )))
+            };
+        }
+        let why = match self.context.guard.executable() {
+            Some(executable) => sandbox::weakness(executable).await,
+            None => None,
+        };
+        if let Some(why) = why {
+            tracing::warn!(server = %self.name, "the server starts with a weaker sandbox or none (`required = false`): {why}");
+        }
+        Ok(())
+    }
+
     fn spawn(&self, program: &Program<'_>) -> Result<(Child, ChildStdout, ChildStdin), Lost> {
         if let Some(cwd) = program.cwd.filter(|cwd| !cwd.is_dir()) {
             return Err(format!("its `cwd` is not a folder: {}", cwd.display()).into());
@@ -111,8 +140,8 @@ impl McpServer {
         silence: Duration,
     ) -> Result<Greeted, Lost> {
         let closed = CancellationToken::new();
-        let mut lines = Lines::new(self.name.clone(), reader, writer, closed.clone().drop_guard());
-        lines.tap = Tap::new(self.calls.clone());
+        let guard = closed.clone().drop_guard();
+        let mut lines = Lines::new(self.name.clone(), reader, writer, self.tap(), guard);
         let list_changed = Arc::new(Notify::new());
         let known = self.habits.lock().era;
         let error = match handshake::greet(&mut lines, known, &client_config(), silence).await {
@@ -156,9 +185,8 @@ impl McpServer {
         for (era, mode, patience) in attempts {
             let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
             let (name, guard) = (self.name.clone(), closed.clone().drop_guard());
-            let mut transport = http::transport(name, url, headers.clone(), self.signer(), guard)
+            let transport = http::transport(name, url, headers.clone(), self.signer(), self.tap(), guard)
                 .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))?;
-            transport.tap = Tap::new(self.calls.clone());
             let (client, token) = (self.client(&list_changed), CancellationToken::new());
             let greeting = serve_client_with_lifecycle_and_ct(client, transport, mode, token);
             let error = match timeout(patience, greeting).await {
@@ -217,13 +245,18 @@ impl McpServer {
     ) -> Result<Greeted, HandshakeError> {
         let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
         let headers = headers.into_iter().collect();
-        let mut events = Events::open(self.name.clone(), url, headers, self.signer(), closed.clone()).await?;
-        events.tap = Tap::new(self.calls.clone());
+        let (name, tap) = (self.name.clone(), self.tap());
+        let mut events = Events::open(name, url, headers, self.signer(), tap, closed.clone()).await?;
         let (era, info) =
             handshake::greet(&mut events, Some(Era::Session), &client_config(), silence).await?;
         let (client, token) = (self.client(&list_changed), CancellationToken::new());
         let running = serve_directly_with_ct(client, events, Some(info.clone()), token);
         Ok(Greeted { running, child: None, era, info, list_changed, closed })
+    }
+
+    /// Returns the taps of a new connection.
+    fn tap(&self) -> Tap {
+        Tap::new(self.calls.clone(), self.limits)
     }
 
     /// Returns who signs the requests.

@@ -5,7 +5,10 @@
 
 use std::ffi::OsString;
 
-use crate::config::Globs;
+use crate::{
+    config::{Globs, SandboxSettings},
+    sandbox, variables,
+};
 
 /// The variables that every child gets. A `*` at the end stands for anything. Their case does not matter: proxies and
 /// npm's settings come in both, and Windows has `Path`.
@@ -98,19 +101,60 @@ const INHERITED: &[&str] = &[
 /// npm's `_auth`, and `KEY` is the key of a certificate there.
 const SECRET: [&str; 7] = ["AUTH", "TOKEN", "PASS", "SECRET", "CREDENTIAL", "KEY", "OTP"];
 
-/// The variables of Nonet's own environment that a child gets: the usual ones, and those that match `more`.
-pub(super) fn inherited(more: &Globs) -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os().filter(|(name, value)| {
-        name.to_str().is_some_and(|name| is_usual(name, &value.to_string_lossy()) || more.matches(name))
+/// The variables of Nonet's own environment that a child gets: the usual ones, and those that match `more`. In a sandbox,
+/// without those that lead to the user's agents, and only those that it names, if it names any.
+pub(crate) fn inherited(
+    more: &Globs,
+    sandbox: Option<&SandboxSettings>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    variables::all().into_iter().filter(move |(name, value)| {
+        let Some(name) = name.to_str() else { return false };
+        let is_usual = match sandbox.map(|sandbox| &sandbox.env) {
+            None => is_usual(name, &value.to_string_lossy()),
+            Some(None) => is_usual(name, &value.to_string_lossy()) && !sandbox::leaves_out(name),
+            Some(Some(named)) => named.matches(name) || ["PATH", "HOME"].contains(&name),
+        };
+        is_usual || more.matches(name)
     })
 }
 
 /// The values of the variables that a child gets only because the configuration names them. They may be secrets.
 pub(super) fn named(more: &Globs) -> impl Iterator<Item = String> {
-    std::env::vars_os().filter_map(|(name, value)| {
-        let (name, value) = (name.to_str()?, value.into_string().ok()?);
-        (more.matches(name) && !is_usual(name, &value)).then_some(value)
+    named_variables(more).map(|(_, value)| value)
+}
+
+/// The same with their names.
+pub(crate) fn named_variables(more: &Globs) -> impl Iterator<Item = (String, String)> {
+    let all = if more.is_empty() { Vec::new() } else { variables::all() };
+    all.into_iter().filter_map(|(name, value)| {
+        let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+        (more.matches(&name) && !is_usual(&name, &value)).then_some((name, value))
     })
+}
+
+/// What Nonet and its libraries read of the environment themselves, besides what every child gets.
+const OWN: [&str; 12] = [
+    "NONET_*",
+    "OTEL_*",
+    "RUST_*",
+    "ORT_*",
+    "NO_COLOR",
+    "CLICOLOR*",
+    "COLORTERM",
+    "COLUMNS",
+    "LINES",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "DYLD_*",
+];
+
+/// Whether a variable stays in the gateway's own environment: servers get the others from a copy.
+pub(crate) fn is_own(name: &str, value: &str) -> bool {
+    let is = |pattern: &&str| match pattern.strip_suffix('*') {
+        Some(head) => name.starts_with(head),
+        None => name == *pattern,
+    };
+    OWN.iter().any(is) || is_usual(name, value)
 }
 
 /// Whether every child gets a variable of this name and value.

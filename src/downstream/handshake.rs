@@ -45,7 +45,7 @@ pub trait HandshakeTransport {
 
 impl HandshakeTransport for Lines {
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
-        Lines::write(self, serde_json::to_vec(message)).await.map_err(|_| HandshakeError::Closed)
+        Lines::write(self, serde_json::to_vec(message), true).await.map_err(|_| HandshakeError::Closed)
     }
 
     async fn read(&mut self) -> Option<Message> {
@@ -55,7 +55,7 @@ impl HandshakeTransport for Lines {
 
 impl HandshakeTransport for Events {
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
-        Ok(self.post(serde_json::to_vec(message)).await?)
+        Ok(self.post(serde_json::to_vec(message), true).await?)
     }
 
     async fn read(&mut self) -> Option<Message> {

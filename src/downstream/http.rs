@@ -1,8 +1,8 @@
 //! A server behind a URL: streamable HTTP through rmcp's worker, with results kept verbatim.
 //!
-//! rmcp's worker has the protocol (sessions, eras, streams that are resumed), and reads events into its own types. The client
-//! under it wraps each verbatim result of an event under one key, so that it passes as an unknown result; the transport
-//! unwraps it on the way out.
+//! rmcp's worker has the protocol (sessions, eras, streams that are resumed), and reads messages into its own types, which
+//! costs a hundred times their size. So the client under it keeps results and everything large beside ([`Streams`]), read once
+//! and on threads of their own, and gives the worker a small message in place of each; the transport puts what was kept back.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,7 +18,7 @@ use rmcp::{
     RoleClient,
     model::{
         ClientJsonRpcMessage, ClientNotification, ClientRequest, CustomResult, ErrorData, GetExtensions,
-        JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification, ServerResult,
+        JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerNotification, ServerRequest, ServerResult,
     },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::{
@@ -36,17 +36,23 @@ use tokio_util::sync::DropGuard;
 use super::{
     server_requests::{ClientChannel, RelatedCall},
     stdio::to_json,
-    tap::{Expected, Tap},
+    tap::{self, Expected, Tap},
 };
 use crate::wire::{
-    BodyStream, EventReader, Expectations, Inbox, Message, MessageKind, OF_SERVER, PAGE, SizeLimit,
+    BodyStream, EventReader, Expectations, Inbox, Limits, Message, MessageKind, Scanned, Share, SizeLimit,
+    Weight, error_excerpt,
     http::{Endpoint, HttpFault, HttpReply, Signer, said},
-    judge,
+    judge, off_thread,
     rmcp::{TransportFault, discover_refused, transport_fault},
+    scan,
 };
 
-/// The key that a verbatim result is wrapped under on its way through rmcp.
-const WRAP: &str = "nonet/verbatim";
+/// The member of a result in place of one that is kept beside.
+const KEPT: &str = "nonet/kept";
+/// The method in place of that of a message that is kept beside.
+const KEPT_METHOD: &str = "nonet/kept";
+/// The key of a schema that asks for a header (2026-07-28).
+const HEADER_KEY: &str = "x-mcp-header";
 /// The most requests of a server that are on their way to be read.
 const MOST_ASKED: usize = 1_000;
 /// The session that a server gave to a connection.
@@ -70,15 +76,16 @@ pub fn transport(
     url: &str,
     headers: Headers,
     signer: Option<Arc<dyn Signer>>,
+    tap: Tap,
     open: DropGuard,
 ) -> Result<HttpTransport, HttpFault> {
-    let streams = Streams::default();
+    let streams = Streams { limits: *tap.limits(), open: Arc::default() };
     let client = VerbatimClient { server, endpoint: Endpoint::new(signer)?, streams: streams.clone() };
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.custom_headers = headers;
     config.max_concurrent_requests = 64;
     let worker = Worker::with_client(client, config);
-    Ok(HttpTransport { worker, tap: Tap::default(), streams, _open: open })
+    Ok(HttpTransport { worker, tap, streams, _open: open })
 }
 
 impl Transport<RoleClient> for HttpTransport {
@@ -118,7 +125,7 @@ impl Transport<RoleClient> for HttpTransport {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            let mut message = self.worker.receive().await?;
+            let Some(mut message) = self.streams.whole(self.worker.receive().await?) else { continue };
             match &mut message {
                 JsonRpcMessage::Notification(notification) => {
                     if let ServerNotification::ProgressNotification(progress) = &notification.notification {
@@ -130,14 +137,14 @@ impl Transport<RoleClient> for HttpTransport {
                     }
                 }
                 JsonRpcMessage::Response(response) => {
-                    self.streams.end(&response.id);
-                    self.tap.answered(&response.id);
-                    if let Some(listed) = listed_tools(&mut response.result) {
-                        response.result = ServerResult::CustomResult(CustomResult::new(listed));
-                    } else if let ServerResult::CustomResult(custom) = &mut response.result
-                        && let Some(inner) = custom.0.get_mut(WRAP)
-                    {
-                        custom.0 = inner.take();
+                    let kept = self.streams.end(&response.id);
+                    let awaited = self.tap.answered(&response.id);
+                    if let Some(kept) = kept {
+                        if let Some(awaited) = awaited {
+                            awaited.holds(kept.share);
+                        }
+                        let result = listed(kept.result, &kept.asking, &response.result);
+                        response.result = ServerResult::CustomResult(CustomResult::new(result));
                     }
                 }
                 JsonRpcMessage::Error(error) => {
@@ -170,35 +177,105 @@ pub struct VerbatimClient {
 }
 
 /// The event streams of our requests, and what servers ask on them: a question belongs to the call on whose stream it comes.
-#[derive(Clone, Default)]
-struct Streams(Arc<Mutex<OpenRequests>>);
+/// And what is kept beside the messages that go through rmcp.
+#[derive(Clone)]
+struct Streams {
+    limits: Limits,
+    open: Arc<Mutex<OpenRequests>>,
+}
 
 #[derive(Default)]
 struct OpenRequests {
-    /// Our requests that are not answered: what is expected of the answers, and their clients.
-    open: HashMap<RequestId, (Expected, Option<ClientChannel>)>,
+    /// Our requests that are not answered.
+    open: HashMap<RequestId, OpenRequest>,
     /// Requests of the server that are on their way, by the ids that it gave them.
     asked: HashMap<RequestId, RelatedCall>,
+    /// Large requests and notifications of the server that are on their way.
+    large: HashMap<u64, ServerJsonRpcMessage>,
+    last_large: u64,
+}
+
+struct OpenRequest {
+    expected: Expected,
+    client: Option<ClientChannel>,
+    /// The answer, once it is on its way.
+    kept: Option<KeptResult>,
+}
+
+/// A result that does not go through rmcp.
+struct KeptResult {
+    result: Value,
+    /// The names of the tools in it that do: those that ask for headers.
+    asking: HashSet<String>,
+    share: Option<Share>,
 }
 
 impl Streams {
-    fn open(&self, ours: RequestId, expected: Expected, asker: Option<ClientChannel>) {
-        self.0.lock().open.insert(ours, (expected, asker));
+    fn open(&self, ours: RequestId, expected: Expected, client: Option<ClientChannel>) {
+        self.open.lock().open.insert(ours, OpenRequest { expected, client, kept: None });
     }
 
-    fn end(&self, ours: &RequestId) {
-        self.0.lock().open.remove(ours);
+    fn end(&self, ours: &RequestId) -> Option<KeptResult> {
+        self.open.lock().open.remove(ours).and_then(|open| open.kept)
     }
 
     fn expected(&self, ours: &RequestId) -> Option<Expected> {
-        self.0.lock().open.get(ours).map(|(expected, _)| *expected)
+        self.open.lock().open.get(ours).map(|open| open.expected)
+    }
+
+    /// Whether an answer under this id is awaited. Some servers write numbers as texts.
+    fn is_open(&self, id: RequestId) -> bool {
+        let id = match &id {
+            RequestId::String(text) => text.parse().map_or(id, RequestId::Number),
+            RequestId::Number(_) => id,
+        };
+        self.open.lock().open.contains_key(&id)
+    }
+
+    /// Keeps the result of a request that is still open.
+    fn keep(&self, ours: &RequestId, kept: KeptResult) {
+        if let Some(open) = self.open.lock().open.get_mut(ours) {
+            open.kept = Some(kept);
+        }
+    }
+
+    /// Keeps a large message: its number.
+    fn keep_large(&self, message: ServerJsonRpcMessage) -> u64 {
+        let mut all = self.open.lock();
+        all.last_large += 1;
+        let number = all.last_large;
+        // Each is taken out as it is read.
+        if all.large.len() >= MOST_ASKED {
+            all.large.clear();
+        }
+        all.large.insert(number, message);
+        number
+    }
+
+    /// The message that one through rmcp stands for; none if there is none.
+    fn whole(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+        let params = match &message {
+            JsonRpcMessage::Request(request) => match &request.request {
+                ServerRequest::CustomRequest(custom) if custom.method == KEPT_METHOD => &custom.params,
+                _ => return Some(message),
+            },
+            JsonRpcMessage::Notification(notification) => match &notification.notification {
+                ServerNotification::CustomNotification(custom) if custom.method == KEPT_METHOD => {
+                    &custom.params
+                }
+                _ => return Some(message),
+            },
+            _ => return Some(message),
+        };
+        let number = params.as_ref()?.get("number")?.as_u64()?;
+        self.open.lock().large.remove(&number)
     }
 
     /// Notes a request of the server on the stream of one of ours.
     fn ask(&self, ours: &RequestId, theirs: RequestId) {
-        let mut all = self.0.lock();
+        let mut all = self.open.lock();
         let about = match all.open.get(ours) {
-            Some((_, Some(asker))) => RelatedCall::Call(asker.clone()),
+            Some(OpenRequest { client: Some(client), .. }) => RelatedCall::Call(client.clone()),
             _ => RelatedCall::Over,
         };
         // Each is taken out as it is read. A server whose requests are not read is at fault.
@@ -209,69 +286,118 @@ impl Streams {
     }
 
     fn about(&self, theirs: &RequestId) -> Option<RelatedCall> {
-        self.0.lock().asked.remove(theirs)
+        self.open.lock().asked.remove(theirs)
+    }
+
+    /// A message as rmcp is to read it. What is large or verbatim is kept.
+    async fn light(&self, message: Message) -> Bytes {
+        match (message.kind(), message.id(), message.id_text()) {
+            (MessageKind::Result, Some(id), Some(id_text)) => match self.expected(&id) {
+                None | Some(Expected::Typed) => message.bytes().clone(),
+                Some(expected) => self.light_result(message, &id, &id_text, expected).await,
+            },
+            (MessageKind::Error, ..) => {
+                let (limit, bytes) = (self.limits.error, message.bytes().clone());
+                let cut = off_thread(message.weight(), move || {
+                    let error = tap::answer(&message, None, limit);
+                    error.ok().and_then(|error| serde_json::to_vec(&error).ok())
+                });
+                cut.await.0.map_or(bytes, Bytes::from)
+            }
+            (kind @ (MessageKind::Request | MessageKind::Notification), _, id)
+                if message.weight().is_large() =>
+            {
+                let bytes = message.bytes().clone();
+                let (read, _) =
+                    off_thread(message.weight(), move || serde_json::from_slice(&bytes).ok()).await;
+                // One that is not what it should be: rmcp finds out of a small one.
+                let number = read.map(|read| self.keep_large(read));
+                let mut light =
+                    json!({ "jsonrpc": "2.0", "method": KEPT_METHOD, "params": { "number": number } });
+                if let (MessageKind::Request, Some(id)) = (kind, id) {
+                    light["id"] = serde_json::from_str(&id).unwrap_or_default();
+                }
+                light.to_string().into()
+            }
+            _ => message.bytes().clone(),
+        }
+    }
+
+    async fn light_result(
+        &self,
+        message: Message,
+        id: &RequestId,
+        id_text: &str,
+        expected: Expected,
+    ) -> Bytes {
+        let weight = message.weight();
+        let read = move || {
+            let result: Value = serde_json::from_slice(message.result().unwrap_or_default())?;
+            let asking = match expected {
+                Expected::Tools => tools_that_ask(&result),
+                _ => None,
+            };
+            Ok::<_, serde_json::Error>((result, asking))
+        };
+        let (read, share) = off_thread(weight, read).await;
+        match read {
+            Ok((result, asking)) => {
+                let names = asking.iter().flatten().filter_map(|tool| tool["name"].as_str());
+                let kept = KeptResult { result, asking: names.map(String::from).collect(), share };
+                self.keep(id, kept);
+                let light = match asking {
+                    Some(tools) => json!({ "tools": tools }),
+                    None => json!({ KEPT: true }),
+                };
+                format!("{{\"jsonrpc\":\"2.0\",\"id\":{id_text},\"result\":{light}}}").into()
+            }
+            Err(error) => Message::failure(id_text, -32603, &format!("unreadable answer: {error}")),
+        }
     }
 }
 
 impl Expectations for Streams {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
-        self.expected(id).map(Expected::bound)
+        self.expected(id).map(|expected| expected.bound(&self.limits))
     }
 }
 
-/// Wraps a list of tools so that rmcp reads names and schemas: it leaves out those whose schema asks for headers that cannot
-/// be, and sends such headers with calls of the others (`x-mcp-header`, 2026-07-28).
-fn carrier_of_tools(list: Value) -> Option<Value> {
+/// The tools of a list whose schemas ask for headers: rmcp leaves out those whose headers cannot be, and sends the headers with
+/// calls of the others (2026-07-28). None if it is no list.
+fn tools_that_ask(list: &Value) -> Option<Vec<Value>> {
     let tools = list["tools"].as_array()?.iter().filter_map(|tool| {
-        let schema = tool.get("inputSchema").filter(|schema| schema.is_object());
-        Some(json!({ "name": tool.get("name")?.as_str()?, "inputSchema": schema.unwrap_or(&json!({})) }))
+        let schema =
+            tool.get("inputSchema").filter(|schema| schema.is_object() && asks_for_headers(schema))?;
+        Some(json!({ "name": tool.get("name")?.as_str()?, "inputSchema": schema }))
     });
-    let tools: Vec<Value> = tools.collect();
-    Some(json!({ "tools": tools, "_meta": { WRAP: list } }))
+    Some(tools.collect())
 }
 
-/// Takes such a list out again, without the tools that were left out.
-fn listed_tools(result: &mut ServerResult) -> Option<Value> {
-    let ServerResult::ListToolsResult(carrier) = result else { return None };
-    let mut list = carrier.meta.as_mut()?.0.remove(WRAP)?;
-    let names: HashSet<&str> = carrier.tools.iter().map(|tool| &*tool.name).collect();
-    if let Some(tools) = list["tools"].as_array_mut() {
-        tools.retain(|tool| tool["name"].as_str().is_none_or(|name| names.contains(name)));
+fn asks_for_headers(schema: &Value) -> bool {
+    match schema {
+        Value::Object(members) => members.contains_key(HEADER_KEY) || members.values().any(asks_for_headers),
+        Value::Array(items) => items.iter().any(asks_for_headers),
+        _ => false,
     }
-    Some(list)
 }
 
-/// The message of an event as rmcp is to read it: a verbatim result is wrapped.
-fn wrapped(message: &Message, streams: &Streams) -> Bytes {
-    let wrapped = || {
-        let (result, expected) = (message.result()?, streams.expected(&message.id()?)?);
-        if expected == Expected::Typed {
-            return None;
-        }
-        let list = (expected == Expected::Tools).then(|| serde_json::from_slice(result).ok()).flatten();
-        match list.and_then(carrier_of_tools) {
-            Some(carrier) => message.with_result(&[carrier.to_string().as_bytes()]),
-            None => message.with_result(&[b"{\"", WRAP.as_bytes(), b"\":", result, b"}"]),
-        }
-    };
-    wrapped().unwrap_or_else(|| message.bytes().clone())
-}
-
-/// The message of a JSON answer as rmcp is to have it: a verbatim result goes past its types.
-fn read(message: &Message, expected: Expected) -> Result<ServerJsonRpcMessage, serde_json::Error> {
-    let (Some(result), Some(id), MessageKind::Result) = (message.result(), message.id(), message.kind())
-    else {
-        return serde_json::from_slice(message.bytes());
-    };
-    if expected == Expected::Typed {
-        return serde_json::from_slice(message.bytes());
+/// A result without the tools that were `asking` for headers and that rmcp has left out.
+fn listed(mut result: Value, asking: &HashSet<String>, through: &ServerResult) -> Value {
+    if asking.is_empty() {
+        return result;
     }
-    let result: Value = serde_json::from_slice(result)?;
-    if expected == Expected::Tools && result["tools"].is_array() {
-        let carrier = carrier_of_tools(result).unwrap_or_default();
-        return serde_json::from_value(json!({ "jsonrpc": "2.0", "id": id, "result": carrier }));
+    let ServerResult::ListToolsResult(list) = through else { return result };
+    let stay: HashSet<&str> = list.tools.iter().map(|tool| &*tool.name).collect();
+    if let Some(tools) = result["tools"].as_array_mut() {
+        tools.retain(|tool| {
+            tool["name"].as_str().is_none_or(|name| stay.contains(name) || !asking.contains(name))
+        });
     }
-    Ok(JsonRpcMessage::response(ServerResult::CustomResult(CustomResult::new(result)), id))
+    result
 }
 
 /// The events of one stream, as rmcp is to have them.
@@ -297,33 +423,52 @@ impl Incoming {
     /// The next event, `None` at the end of the stream.
     async fn next(&mut self) -> Option<Sse> {
         if let Some(message) = self.inbox.pop() {
-            return Some(self.event(Some(&message)));
+            return Some(self.event(Some(message)).await);
         }
         let streams = &self.client.streams;
         let event = self.events.next(|beginning| judge(beginning, streams)).await?;
         let (id, retry) = (event.id.clone(), event.retry);
-        self.inbox.take_event(event, streams);
+        if let Some(text) = self.inbox.take_event(event, streams) {
+            let most = streams.limits.answer.values;
+            let (scan, _) = off_thread(Weight::of(text.len()), move || scan(text, most)).await;
+            self.inbox.take(scan, streams);
+        }
         for refusal in self.inbox.refusals() {
             let (endpoint, (url, headers)) = (self.client.endpoint.clone(), self.back.clone());
             tokio::spawn(async move { endpoint.post(&*url, headers, refusal).await.map(drop) });
         }
         let message = self.inbox.pop();
-        Some(Sse { id, retry, ..self.event(message.as_ref()) })
+        Some(Sse { id, retry, ..self.event(message).await })
     }
 
-    fn event(&self, message: Option<&Message>) -> Sse {
-        let streams = &self.client.streams;
-        if let (Some(message), Some(of)) = (message, &self.of)
-            && message.kind() == MessageKind::Request
-            && let Some(id) = message.id()
-        {
-            streams.ask(of, id);
+    async fn event(&mut self, message: Option<Message>) -> Sse {
+        let empty = Sse { data: None, event: None, id: None, retry: None };
+        let Some(message) = message else { return empty };
+        if message.kind() == MessageKind::Request {
+            match message.id() {
+                Some(id) => {
+                    if let Some(of) = &self.of {
+                        self.client.streams.ask(of, id);
+                    }
+                }
+                // rmcp has no such ids, and would leave the server waiting.
+                None => {
+                    self.inbox.refuse_unread(&message, "the id is neither a text nor a number of 64 bits");
+                    return empty;
+                }
+            }
         }
-        let data = message.map(|message| {
-            String::from_utf8(wrapped(message, streams).into())
-                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
-        });
-        Sse { data, event: None, id: None, retry: None }
+        // rmcp takes an answer to a request that it does not know for the end of the stream.
+        if matches!(message.kind(), MessageKind::Result | MessageKind::Error)
+            && message.id().is_some_and(|id| !self.client.streams.is_open(id))
+        {
+            self.inbox.note("an answer to no request; skipped", message.bytes());
+            return empty;
+        }
+        let data = self.client.streams.light(message).await;
+        let data = String::from_utf8(data.into())
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        Sse { data: Some(data), ..empty }
     }
 }
 
@@ -331,7 +476,13 @@ impl Incoming {
 impl VerbatimClient {
     fn incoming(&self, reply: HttpReply, of: Option<RequestId>, back: (Arc<str>, HeaderMap)) -> Incoming {
         let inbox = Inbox::new(self.server.clone(), "an event");
-        Incoming { events: reply.events(OF_SERVER.bytes), inbox, of, client: self.clone(), back }
+        Incoming {
+            events: reply.events(self.streams.limits.of_server.bytes),
+            inbox,
+            of,
+            client: self.clone(),
+            back,
+        }
     }
 
     /// Reads an answer that is not a stream.
@@ -350,7 +501,8 @@ impl VerbatimClient {
             };
         };
         let expected = Expected::of(&request.request);
-        let bound = if status.is_success() { expected.bound() } else { PAGE };
+        let limits = &self.streams.limits;
+        let bound = if status.is_success() { expected.bound(limits) } else { limits.of_server };
         let body = match reply.body(bound.bytes).await {
             Ok(body) => body,
             Err(fault @ HttpFault::TooLong(_)) => {
@@ -371,16 +523,22 @@ impl VerbatimClient {
             HttpFault::Status { status, text }
         };
         let refused = status.is_client_error() || status.is_server_error();
-        let answer = Message::within(body.clone(), |_| bound);
+        let (text, most) = (body.clone(), bound.values);
+        let (scanned, _) = off_thread(Weight::of(body.len()), move || Scanned::of(text, most)).await;
+        let of_error = limits.of_server;
+        let answer = scanned.within(|head| if head.kind == MessageKind::Error { of_error } else { bound });
         match answer {
             Ok(answer) if !refused || answer.kind() == MessageKind::Error => {
-                let read = read(&answer, expected).map_err(|_| unreadable("the answer is not JSON-RPC"))?;
+                let light = self.streams.light(answer).await;
+                let read =
+                    serde_json::from_slice(&light).map_err(|_| unreadable("the answer is not JSON-RPC"))?;
                 Ok(StreamableHttpPostResponse::Json(read, session))
             }
             Ok(_) => Err(HttpFault::Status { status, text: said(status, &body) }),
             Err(refused) if refused.fault.is_syntax() => Err(unreadable("the answer is not JSON")),
             Err(refused) => {
-                let what = format!("the answer is {}; it was dropped", refused.fault);
+                let said = error_excerpt(&refused.head, &refused.bytes);
+                let what = format!("the answer is {}; it was dropped{said}", refused.fault);
                 Ok(failed(&request.id, &what, session))
             }
         }

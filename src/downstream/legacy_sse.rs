@@ -10,18 +10,23 @@ use http::{HeaderMap, StatusCode};
 use reqwest::Url;
 use rmcp::{
     RoleClient,
+    model::JsonRpcMessage,
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::Transport,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{stdio::to_json, tap::Tap};
+use super::{
+    stdio::{to_json, unread},
+    tap::{Incoming, Tap},
+};
 use crate::{
     text::clip,
     wire::{
-        BodyStream, Data, EventReader, Inbox, Message, OF_SERVER, StreamEvent,
+        Backlog, BodyStream, Data, EventReader, Expectations, Heavy, Inbox, Message, Scan, StreamEvent,
+        Weight,
         http::{Endpoint, HttpFault, Signer, address},
-        judge,
+        judge, scan,
     },
 };
 
@@ -40,6 +45,10 @@ pub enum SseError {
 pub struct Events {
     events: EventReader<BodyStream>,
     inbox: Inbox,
+    /// An event that is being scanned.
+    scanning: Heavy<Scan>,
+    /// A message that is being read.
+    reading: Heavy<(Message, Incoming)>,
     post: Arc<Post>,
     pub tap: Tap,
     /// Tells the connection that this transport is gone, by being dropped with it.
@@ -51,6 +60,8 @@ struct Post {
     endpoint: Endpoint,
     url: Url,
     headers: HeaderMap,
+    /// Messages that are being posted.
+    backlog: Backlog,
     /// Cancelled when the connection has ended, from either side.
     closed: CancellationToken,
 }
@@ -63,6 +74,7 @@ impl Events {
         url: &str,
         headers: HeaderMap,
         signer: Option<Arc<dyn Signer>>,
+        tap: Tap,
         closed: CancellationToken,
     ) -> Result<Self, SseError> {
         let endpoint = Endpoint::new(signer)?;
@@ -77,7 +89,7 @@ impl Events {
                 HttpFault::Status { status, text: format!("HTTP {status}, and no event stream") }.into()
             );
         }
-        let mut events = reply.events(OF_SERVER.bytes);
+        let mut events = reply.events(tap.limits().of_server.bytes);
         let named = loop {
             let ended = || SseError::Wrong("its event stream ended before it named an `endpoint`".into());
             if let StreamEvent { kind, data: Data::Whole(named), .. } =
@@ -88,18 +100,30 @@ impl Events {
             }
         };
         let url = named_endpoint(&base, &named)?;
-        let post = Arc::new(Post { endpoint, url, headers, closed: closed.clone() });
+        let backlog = Backlog::new(tap.limits().unread);
+        let post = Arc::new(Post { endpoint, url, headers, backlog, closed: closed.clone() });
         let inbox = Inbox::new(server, "an event");
-        Ok(Self { events, inbox, post, tap: Tap::default(), _open: closed.drop_guard() })
+        let (scanning, reading) = (Heavy::Idle, Heavy::Idle);
+        Ok(Self { events, inbox, scanning, reading, post, tap, _open: closed.drop_guard() })
     }
 
-    /// Sends one message. Its answer comes on the stream.
+    /// Sends one message. Its answer comes on the stream. Requests fail at once, and answers are dropped, while the server
+    /// does not read.
     pub fn post(
         &self,
         message: serde_json::Result<Vec<u8>>,
+        is_request: bool,
     ) -> impl Future<Output = Result<(), SseError>> + Send + 'static + use<> {
         let post = self.post.clone();
+        let waiting = post.backlog.enter(message.as_ref().map_or(0, Vec::len));
         async move {
+            let _waiting = waiting;
+            if is_request && post.backlog.is_stuck() {
+                return Err(HttpFault::Unsent(unread(post.backlog.bytes())).into());
+            }
+            if post.backlog.is_full() {
+                return Ok(());
+            }
             let message = message
                 .map_err(|error| SseError::Wrong(format!("the message cannot be written: {error}")))?;
             // A server may keep the request open while it works; the connection's end is its end too.
@@ -113,6 +137,10 @@ impl Events {
     /// The next message, `None` at the end of the stream. Nothing is lost if the future is dropped before it is done.
     pub async fn read(&mut self) -> Option<Message> {
         loop {
+            if let Some((scan, _)) = self.scanning.done().await {
+                self.inbox.take(scan, &self.tap);
+                self.send_refusals();
+            }
             if let Some(message) = self.inbox.pop() {
                 return Some(message);
             }
@@ -121,11 +149,18 @@ impl Events {
                 event = self.events.next(|beginning| judge(beginning, tap)) => event?,
                 () = self.post.closed.cancelled() => return None,
             };
-            self.inbox.take_event(event, tap);
-            for refusal in self.inbox.refusals() {
-                let post = self.post.clone();
-                tokio::spawn(async move { post.send(refusal).await });
+            if let Some(text) = self.inbox.take_event(event, tap) {
+                let most = tap.limits().answer.values;
+                self.scanning.begin(Weight::of(text.len()), move || scan(text, most));
             }
+            self.send_refusals();
+        }
+    }
+
+    fn send_refusals(&mut self) {
+        let refusals: Vec<Bytes> = self.inbox.refusals().collect();
+        for refusal in refusals {
+            tokio::spawn(self.post(Ok(refusal.into()), false));
         }
     }
 }
@@ -174,19 +209,25 @@ impl Transport<RoleClient> for Events {
         mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), SseError>> + Send + 'static {
         self.tap.outgoing(&mut message);
-        self.post(to_json(&message))
+        self.post(to_json(&message), matches!(message, JsonRpcMessage::Request(_)))
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            let message = self.read().await?;
-            match self.tap.incoming(&message) {
-                Ok(Some(message)) => return Some(message),
-                Ok(None) => {}
-                Err(fault) => {
-                    self.inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
+            if let Some(((message, incoming), share)) = self.reading.done().await {
+                match self.tap.take(incoming, share) {
+                    Ok(Some(message)) => return Some(message),
+                    Ok(None) => {}
+                    Err(fault) => {
+                        self.inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
+                        self.inbox.refuse_unread(&message, &fault);
+                        self.send_refusals();
+                    }
                 }
             }
+            let message = self.read().await?;
+            let reading = self.tap.reading(&message);
+            self.reading.begin(message.weight(), move || (message, reading()));
         }
     }
 

@@ -20,13 +20,13 @@ use tokio::{
 use super::{deepest, subscriptions::Subscriptions};
 use crate::{
     catalog::Listing,
-    wire::{self, MAX_LIST},
+    wire::{self, Limits, SizeLimit},
 };
 
 /// The most pages and entries of a list that are read; the rest is not shown.
 const MAX_PAGES: usize = 200;
 pub(super) const MAX_ENTRIES: usize = 10_000;
-/// The longest time for one page of a list.
+/// The longest time for one page of a list, and until a change stream is open.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause before a change stream that ended is opened again, and before one that was refused.
 const RELISTEN: Duration = Duration::from_secs(5);
@@ -35,18 +35,19 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(60);
 /// Makes the request for one page.
 type PageRequest = dyn Fn(Option<PaginatedRequestParams>) -> ClientRequest + Sync;
 
-/// Reads all pages of the tools, prompts, resources and resource templates.
+/// Reads all pages of the tools, prompts, resources and resource templates. All pages of one list may take `time`.
 pub(super) async fn list(
     peer: &Peer<RoleClient>,
     info: &ServerPeerInfo,
     server: &str,
+    limits: &Limits,
+    time: Duration,
 ) -> Result<Listing, String> {
-    let tools = pages(peer, server, "tools", |cursor| {
+    let tools = pages(peer, server, "tools", limits.list, |cursor| {
         let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
         ClientRequest::ListToolsRequest(ListToolsRequest { params, ..ListToolsRequest::default() })
-    })
-    .await;
-    let tools = match tools {
+    });
+    let tools = match within(time, tools).await {
         // A server with only prompts need not know the method.
         Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
         other => other.map_err(|error| error.to_string())?,
@@ -59,7 +60,7 @@ pub(super) async fn list(
         let page = |cursor: Option<String>| {
             request(cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor))))
         };
-        match pages(peer, server, field, page).await {
+        match within(time, pages(peer, server, field, limits.list, page)).await {
             Ok(listed) => listed,
             // Many servers with resources do not know the separate method for templates.
             Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
@@ -71,25 +72,30 @@ pub(super) async fn list(
     };
     let (has_prompts, has_resources) =
         (info.capabilities.prompts.is_some(), info.capabilities.resources.is_some());
-    let prompts = more(has_prompts, "prompts", &|params| {
-        ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
-    })
-    .await;
-    let resources = more(has_resources, "resources", &|params| {
-        ClientRequest::ListResourcesRequest(ListResourcesRequest {
-            params,
-            ..ListResourcesRequest::default()
-        })
-    })
-    .await;
-    let templates = more(has_resources, "resourceTemplates", &|params| {
-        let request = ListResourceTemplatesRequest { params, ..ListResourceTemplatesRequest::default() };
-        ClientRequest::ListResourceTemplatesRequest(request)
-    })
-    .await;
+    // At the same time: a server that answers none of them is ready after one limit.
+    let (prompts, resources, templates) = futures::join!(
+        more(has_prompts, "prompts", &|params| {
+            ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
+        }),
+        more(has_resources, "resources", &|params| {
+            let request = ListResourcesRequest { params, ..ListResourcesRequest::default() };
+            ClientRequest::ListResourcesRequest(request)
+        }),
+        more(has_resources, "resourceTemplates", &|params| {
+            let request = ListResourceTemplatesRequest { params, ..ListResourceTemplatesRequest::default() };
+            ClientRequest::ListResourceTemplatesRequest(request)
+        }),
+    );
     let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
     let tools = tools.into_iter().map(Arc::new).collect();
-    Ok(Listing { tools, prompts, resources, templates, about: about.unwrap_or_default() })
+    Ok(Listing {
+        tools,
+        prompts,
+        resources,
+        templates,
+        about: about.unwrap_or_default(),
+        ..Listing::default()
+    })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -100,21 +106,32 @@ enum ListError {
     Other(String),
 }
 
+/// Limits the time of all pages of a list.
+async fn within(
+    time: Duration,
+    pages: impl Future<Output = Result<Vec<Value>, ListError>>,
+) -> Result<Vec<Value>, ListError> {
+    let late =
+        |_| format!("not all pages came within {time:?}; if it only lists slowly, raise `start_timeout`");
+    timeout(time, pages).await.unwrap_or_else(|error| Err(ListError::Other(late(error))))
+}
+
 async fn pages(
     peer: &Peer<RoleClient>,
     server: &str,
     field: &str,
+    limit: SizeLimit,
     request: impl Fn(Option<String>) -> ClientRequest,
 ) -> Result<Vec<Value>, ListError> {
     let mut all: Vec<Value> = Vec::new();
     let mut seen = HashSet::new();
     let mut cursor = None;
-    let mut bytes = 0;
+    let mut left = limit;
     for _ in 0..MAX_PAGES {
         let answer = timeout(PAGE_TIMEOUT, peer.send_request(request(cursor.take())))
             .await
             .map_err(|_| ListError::Other(format!("no answer within {PAGE_TIMEOUT:?}")))?;
-        let mut page = match answer {
+        let page = match answer {
             Ok(ServerResult::CustomResult(page)) => page.0,
             Ok(_) => return Err(ListError::Other("the answer is not a list".into())),
             Err(ServiceError::McpError(error)) => {
@@ -122,20 +139,20 @@ async fn pages(
             }
             Err(error) => return Err(ListError::Other(deepest(&error))),
         };
-        match page.get_mut(field).map(Value::take) {
-            Some(Value::Array(entries)) => {
-                all.extend(entries.into_iter().take_while(|entry| {
-                    bytes += wire::size(entry);
-                    bytes <= MAX_LIST
-                }));
-            }
-            _ => return Err(ListError::Other(format!("the answer has no `{field}`"))),
-        }
-        if bytes > MAX_LIST {
+        let key = field.to_string();
+        let page = tokio::task::spawn_blocking(move || Page::of(page, &key, left)).await;
+        let page = page.map_err(|_| ListError::Other("the answer could not be read".into()))?;
+        let Some(Page { entries, next, left: rest, is_cut }) = page else {
+            return Err(ListError::Other(format!("the answer has no `{field}`")));
+        };
+        all.extend(entries);
+        left = rest;
+        if is_cut {
             tracing::warn!(
                 server,
                 field,
-                limit_bytes = MAX_LIST,
+                limit_bytes = limit.bytes,
+                limit_values = limit.values,
                 "the list is longer than the limit and was cut"
             );
             return Ok(all);
@@ -150,9 +167,9 @@ async fn pages(
             all.truncate(MAX_ENTRIES);
             return Ok(all);
         }
-        match page.get("nextCursor").and_then(Value::as_str) {
-            None | Some("") => return Ok(all),
-            Some(next) if seen.insert(next.to_string()) => cursor = Some(next.to_string()),
+        match next {
+            None => return Ok(all),
+            Some(next) if seen.insert(next.clone()) => cursor = Some(next),
             Some(_) => {
                 tracing::warn!(server, field, "the pages of the list form a cycle; the list ends there");
                 return Ok(all);
@@ -161,6 +178,36 @@ async fn pages(
     }
     tracing::warn!(server, field, limit = MAX_PAGES, "the list has more pages than the limit and was cut");
     Ok(all)
+}
+
+/// One page of a list.
+struct Page {
+    /// Those that fit.
+    entries: Vec<Value>,
+    next: Option<String>,
+    /// What is left of the limit.
+    left: SizeLimit,
+    is_cut: bool,
+}
+
+impl Page {
+    /// Takes a page apart, which takes a while for a long one. None if it has no such list.
+    fn of(mut page: Value, field: &str, mut left: SizeLimit) -> Option<Self> {
+        let Some(Value::Array(mut entries)) = page.get_mut(field).map(Value::take) else { return None };
+        entries.truncate(MAX_ENTRIES);
+        let mut fitting = 0;
+        for entry in &entries {
+            let size = wire::measure(entry);
+            let rest = (left.bytes.checked_sub(size.bytes), left.values.checked_sub(size.values));
+            let (Some(bytes), Some(values)) = rest else { break };
+            left = SizeLimit { bytes, values };
+            fitting += 1;
+        }
+        let is_cut = fitting < entries.len();
+        entries.truncate(fitting);
+        let next = page.get("nextCursor").and_then(Value::as_str).filter(|next| !next.is_empty());
+        Some(Self { entries, next: next.map(String::from), left, is_cut })
+    }
 }
 
 /// The stream on which a server of the stateless era announces changes.

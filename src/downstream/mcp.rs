@@ -38,6 +38,7 @@ use crate::{
     catalog::Listing,
     config::{ServerSettings, Transport},
     text::clip,
+    wire::Limits,
 };
 
 /// The `_meta` key of the level from which on a client wants to hear a server's log (2026-07-28).
@@ -51,11 +52,14 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct McpServer {
     pub name: Arc<str>,
     pub transport: Transport,
+    /// Whether it is a server of the file, not of a session.
+    pub lasts: bool,
     pub dial: Option<Box<Dial>>,
     pub context: Arc<ConnectionContext>,
     pub credentials: Arc<Credentials>,
     pub calls: Arc<OpenCalls>,
     pub subscriptions: Arc<Subscriptions>,
+    pub limits: Limits,
     pub habits: Mutex<Habits>,
     /// The stderr of the last process.
     pub tail: Mutex<Option<Tail>>,
@@ -82,11 +86,13 @@ impl McpServer {
         Self {
             name: name.clone(),
             transport: settings.transport.clone(),
+            lasts: settings.session.is_none(),
             dial,
             credentials: Arc::new(Credentials::new(name, settings, &context)),
             context,
             calls: calls.clone(),
             subscriptions: subscriptions.clone(),
+            limits: settings.limits,
             habits: Mutex::default(),
             tail: Mutex::default(),
         }
@@ -100,6 +106,7 @@ impl McpServer {
         peer.set_response_cache_config(ClientCacheConfig::disabled()).await;
         Ok(Arc::new(McpLink {
             name: self.name.clone(),
+            patience,
             peer,
             running: Mutex::new(Some(greeted.running)),
             child: Mutex::new(greeted.child),
@@ -112,6 +119,7 @@ impl McpServer {
             signed_out: watch::Sender::new(None),
             credentials: self.credentials.clone(),
             subscriptions: self.subscriptions.clone(),
+            limits: self.limits,
         }))
     }
 }
@@ -150,6 +158,8 @@ pub(super) struct Greeted {
 /// A live connection to an MCP server.
 struct McpLink {
     name: Arc<str>,
+    /// The longest time for all pages of a list.
+    patience: Duration,
     peer: Peer<RoleClient>,
     running: Mutex<Option<RunningService<RoleClient, NonetClient>>>,
     child: Mutex<Option<Child>>,
@@ -165,6 +175,7 @@ struct McpLink {
     signed_out: watch::Sender<Option<SignInNeeded>>,
     credentials: Arc<Credentials>,
     subscriptions: Arc<Subscriptions>,
+    limits: Limits,
 }
 
 impl Link for McpLink {
@@ -174,7 +185,7 @@ impl Link for McpLink {
 
     fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {
         async {
-            list(&self.peer, &self.info, &self.name)
+            list(&self.peer, &self.info, &self.name, &self.limits, self.patience)
                 .await
                 .map_err(|error| Lost::Failed(self.credentials.mask(&error)))
         }
@@ -322,6 +333,7 @@ impl McpLink {
         if let Some(progress) = &control.progress {
             request.extensions_mut().insert(progress.clone());
         }
+        request.extensions_mut().insert(control.held.clone());
         if let Some(asker) = &control.asker {
             request.extensions_mut().insert(asker.clone());
             request.extensions_mut().insert(Declared(asker.can.clone()));

@@ -2,76 +2,169 @@
 //! killed.
 //!
 //! The gateway writes the live process groups to a pipe. When the pipe ends, for whatever reason, the
-//! guard ends those groups and exits. Without a guard (no executable given, or not on Unix) a clean
+//! guard ends those groups and exits. A guard that is killed itself is replaced. Without a guard (no executable given, or not on Unix) a clean
 //! stop still leaves nothing behind.
 
 use std::{
     collections::BTreeSet,
     io::{self, BufRead, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
-    time::Duration,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 
 /// The argument that runs the binary as the guard.
 pub const GUARD_COMMAND: &str = "__guard";
+/// A guard that lived for less than this is replaced only after a pause of this length.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 
-/// The gateway's end.
+/// The gateway's end. A guard that ends before the gateway is replaced at once.
 #[derive(Debug, Default)]
 pub struct ProcessGuard {
+    shared: Arc<Shared>,
+    /// Waits for the guard's end.
+    watcher: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
     executable: Option<PathBuf>,
-    process: Mutex<Option<(Child, ChildStdin)>>,
+    watched: Mutex<Watched>,
+}
+
+/// What the guard has to know.
+#[derive(Debug, Default)]
+struct Watched {
+    /// The process groups that are alive, for a guard that replaces another.
+    groups: BTreeSet<i32>,
+    /// The pipe to the guard.
+    pipe: Option<ChildStdin>,
+    is_closing: bool,
 }
 
 impl ProcessGuard {
     /// Returns a guard that runs `executable` with [`GUARD_COMMAND`] once there is a process to watch.
     pub fn new(executable: Option<PathBuf>) -> Self {
-        Self { executable: executable.filter(|_| cfg!(unix)), process: Mutex::new(None) }
+        Self { shared: Arc::new(Shared { executable, ..Shared::default() }), watcher: Mutex::new(None) }
+    }
+
+    /// Returns Nonet's own executable, if its path is known.
+    pub fn executable(&self) -> Option<&Path> {
+        self.shared.executable.as_deref()
     }
 
     /// Starts the guard if it is not running yet. Called before the first child starts.
     pub fn start(&self) {
-        self.write("");
+        let Some(executable) = self.executable().filter(|_| cfg!(unix)) else { return };
+        let mut watcher = self.watcher.lock();
+        if watcher.is_some() {
+            return;
+        }
+        let first = match start(executable) {
+            Ok((child, pipe)) => {
+                self.shared.watched.lock().pipe = Some(pipe);
+                child
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the guard of child processes could not be started");
+                return;
+            }
+        };
+        let shared = self.shared.clone();
+        let watching = thread::Builder::new().name("guard".into()).stack_size(256 << 10);
+        match watching.spawn(move || shared.keep(first)) {
+            Ok(thread) => *watcher = Some(thread),
+            Err(error) => tracing::warn!(%error, "the guard of child processes would not be replaced"),
+        }
     }
 
     /// Adds a process group that has to end with the gateway.
     pub fn watch(&self, group: i32) {
-        self.write(&format!("+{group}\n"));
+        let mut watched = self.shared.watched.lock();
+        watched.groups.insert(group);
+        watched.write(&format!("+{group}\n"));
     }
 
     /// Removes a process group that has ended.
     pub fn forget(&self, group: i32) {
-        self.write(&format!("-{group}\n"));
+        let mut watched = self.shared.watched.lock();
+        watched.groups.remove(&group);
+        watched.write(&format!("-{group}\n"));
     }
+}
 
-    fn write(&self, line: &str) {
-        let Some(executable) = &self.executable else { return };
-        let mut process = self.process.lock();
-        if process.is_none() {
-            let mut command = Command::new(executable);
-            command.arg(GUARD_COMMAND).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-            #[cfg(unix)]
-            std::os::unix::process::CommandExt::process_group(&mut command, 0);
-            match command.spawn() {
-                Ok(mut child) => *process = child.stdin.take().map(|stdin| (child, stdin)),
-                Err(error) => tracing::warn!(%error, "the guard of child processes could not be started"),
-            }
-        }
-        if let Some((_, stdin)) = process.as_mut()
-            && let Err(error) = stdin.write_all(line.as_bytes())
+impl Watched {
+    /// Writes to the guard. One that has ended is replaced by its watcher, which writes all groups.
+    fn write(&mut self, line: &str) {
+        if let Some(pipe) = self.pipe.as_mut()
+            && pipe.write_all(line.as_bytes()).is_err()
         {
-            tracing::warn!(%error, "the guard of child processes has exited");
+            self.pipe = None;
         }
     }
 }
 
+impl Shared {
+    /// Waits for the guard's end, and replaces it for as long as the gateway runs.
+    fn keep(&self, mut guard: Child) {
+        let Some(executable) = &self.executable else { return };
+        let mut began = Instant::now();
+        loop {
+            let ended = guard.wait();
+            if self.watched.lock().is_closing {
+                return;
+            }
+            let status = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            if began.elapsed() < SHORT_LIFE {
+                thread::sleep(SHORT_LIFE);
+            }
+            began = Instant::now();
+            let mut watched = self.watched.lock();
+            if watched.is_closing {
+                return;
+            }
+            match start(executable) {
+                Ok((child, pipe)) => {
+                    guard = child;
+                    watched.pipe = Some(pipe);
+                    let groups: String = watched.groups.iter().map(|group| format!("+{group}\n")).collect();
+                    watched.write(&groups);
+                    tracing::warn!(%status, "the guard of child processes has ended before the gateway; another one replaces it");
+                }
+                Err(error) => {
+                    let lost = "the guard of child processes could not be replaced: servers may outlive a gateway that is killed";
+                    tracing::error!(%error, "{lost}");
+                    watched.pipe = None;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn start(executable: &Path) -> io::Result<(Child, ChildStdin)> {
+    let mut command = Command::new(executable);
+    command.arg(GUARD_COMMAND).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).env_clear();
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let mut child = command.spawn()?;
+    let pipe = child.stdin.take().ok_or_else(|| io::Error::other("the process has no pipe"))?;
+    Ok((child, pipe))
+}
+
 impl Drop for ProcessGuard {
     fn drop(&mut self) {
-        if let Some((mut child, stdin)) = self.process.get_mut().take() {
-            drop(stdin);
-            let _ = child.wait();
+        {
+            let mut watched = self.shared.watched.lock();
+            watched.is_closing = true;
+            watched.pipe = None;
+        }
+        if let Some(watcher) = self.watcher.get_mut().take() {
+            let _ = watcher.join();
         }
     }
 }

@@ -35,6 +35,8 @@ pub async fn run_program(
         env: Vec::new(),
         inherit_env,
         cwd: None,
+        sandbox: None,
+        lasts: true,
     };
     let (mut child, mut stdout, mut stdin) =
         Child::spawn(&program, context).map_err(|error| match error.kind() {

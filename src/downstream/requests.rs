@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use rmcp::model::CompleteRequestParams;
 use serde_json::{Map, Value};
-use tokio::{sync::SemaphorePermit, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -13,6 +13,7 @@ use super::{
     server_requests::InputRequests,
     tasks,
 };
+use crate::turns::Slot;
 
 /// The most rounds of input in one call, as in the SDKs.
 const MAX_ROUNDS: usize = 10;
@@ -25,6 +26,22 @@ impl Connection {
     /// Calls a tool. `wait` is the longest wait for a server that is not connected. `as_task` requests a task, for tools
     /// that support nothing else; a task that the server starts by itself is followed as well.
     pub async fn call_tool(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        as_task: bool,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let settings = self.settings();
+        let trial = self.breaker.admit(tool, settings.breaker).map_err(CallError::Resting)?;
+        let has_all_time = control.timeout >= settings.timeout;
+        let answer = self.call_admitted(tool, arguments, as_task, control, wait).await;
+        trial.ended(&answer, has_all_time);
+        answer
+    }
+
+    async fn call_admitted(
         &self,
         tool: &str,
         arguments: Map<String, Value>,
@@ -84,7 +101,7 @@ impl Connection {
 
     /// Returns the number of calls in flight.
     pub fn in_flight(&self) -> usize {
-        self.settings().concurrency().saturating_sub(self.slots.available_permits())
+        self.slots.taken()
     }
 
     /// Lets the server ask the client of a request while `work` runs.
@@ -150,21 +167,19 @@ impl Connection {
             return Err(CallError::Unreadable("it requires input from a user, and there is no user".into()));
         };
         let replies = tokio::select! {
-            replies = asker.ask(requests) => replies,
+            replies = asker.ask(&self.name, requests) => replies,
             () = control.cancel.cancelled() => return Err(CallError::Cancelled),
         };
         // Responses have no room for an error: the call cannot go on.
         replies.into_iter().map(|(key, reply)| Ok((key, reply.map_err(CallError::Rpc)?))).collect()
     }
 
-    /// Waits for a free slot.
-    async fn slot(&self, control: &Control, until: Instant) -> Result<SemaphorePermit<'_>, CallError> {
-        if let Ok(slot) = self.slots.try_acquire() {
-            return Ok(slot);
-        }
+    /// Waits for a free slot. Clients take turns.
+    async fn slot(&self, control: &Control, until: Instant) -> Result<Slot, CallError> {
         let busy = || CallError::Busy(self.settings().concurrency());
         tokio::select! {
-            slot = self.slots.acquire() => slot.map_err(|_| busy()),
+            biased;
+            slot = self.slots.take(control.owner) => slot.map_err(|_| busy()),
             () = tokio::time::sleep_until(until) => Err(busy()),
             () = control.cancel.cancelled() => Err(CallError::Cancelled),
         }

@@ -35,7 +35,7 @@ use crate::{
     catalog::Listing,
     config::{OpenApi, RestSettings, ServerSettings},
     rest::{Operation, Service},
-    wire::{self, MAX_LIST, web},
+    wire::{self, Limits, web},
 };
 
 /// How often the file of a document is looked at.
@@ -49,6 +49,7 @@ pub(super) struct RestServer {
     name: Arc<str>,
     settings: Arc<RestSettings>,
     credentials: Arc<Credentials>,
+    limits: Limits,
     report: Arc<Mutex<Option<DocumentReport>>>,
 }
 
@@ -61,7 +62,7 @@ impl RestServer {
         context: &ConnectionContext,
     ) -> Self {
         let credentials = Arc::new(Credentials::new(name, all, context));
-        Self { name: name.clone(), settings, credentials, report: Arc::default() }
+        Self { name: name.clone(), settings, credentials, limits: all.limits, report: Arc::default() }
     }
 
     async fn connected(&self) -> Result<Arc<dyn Link>, Lost> {
@@ -76,7 +77,6 @@ impl RestServer {
     /// Reads the document, and makes what sends requests to the service that it describes.
     async fn described(&self) -> Result<(Described, Option<Stamp>), Lost> {
         let settings = &self.settings;
-        let mut by_hand = Service::by_hand(&settings.endpoints);
         let (mut service, stamp) = match &settings.openapi {
             None => (Service::default(), None),
             Some(OpenApi::File(path)) => {
@@ -91,15 +91,16 @@ impl RestServer {
                 (service, None)
             }
         };
+        let base_url = settings.base_url.clone().or_else(|| service.base_url.clone());
+        let mut by_hand = Service::by_hand(&settings.endpoints, base_url.as_deref());
         // What the user wrote counts.
         service.operations.extend(by_hand.operations);
         service.left_out.append(&mut by_hand.left_out);
-        let base_url = settings.base_url.clone().or_else(|| service.base_url.clone());
-        if base_url.is_none() {
+        if settings.base_url.is_none() {
             let set = format!("set `base_url` in [servers.{}]", self.name);
             let homeless = service.operations.values().filter(|operation| operation.address().is_none());
             let homeless: Vec<String> = homeless.map(Operation::name).map(String::from).collect();
-            if homeless.len() == service.operations.len() && service.unmatched.is_empty() {
+            if !homeless.is_empty() && homeless.len() == service.operations.len() {
                 return Err(format!("its document names no address of the service: {set}").into());
             }
             for name in homeless {
@@ -118,7 +119,7 @@ impl RestServer {
             left_out: service.left_out.clone(),
             unmatched: service.unmatched.clone(),
         });
-        Ok((Described { service, base_url, home, sender }, stamp))
+        Ok((Described { service, home, sender }, stamp))
     }
 
     /// Makes what sends requests.
@@ -180,8 +181,6 @@ fn shown(document: &OpenApi) -> String {
 /// A service, and what sends requests to it.
 struct Described {
     service: Service,
-    /// The address in the configuration, or else that of the whole document.
-    base_url: Option<String>,
     /// The host that credentials go to.
     home: Option<Url>,
     sender: Sender,
@@ -192,13 +191,6 @@ impl Described {
     fn is_home(&self, url: &str) -> bool {
         let url = Url::parse(url).ok();
         self.home.as_ref().zip(url).is_some_and(|(home, url)| is_same_host(home, &url))
-    }
-
-    /// Returns the address of an operation, unless its document names one.
-    fn base_of(&self, settings: &RestSettings, operation: &Operation) -> Option<&str> {
-        let is_by_hand =
-            operation.definition["name"].as_str().is_some_and(|name| settings.endpoints.contains_key(name));
-        self.base_url.as_deref().filter(|_| settings.base_url.is_some() || is_by_hand)
     }
 }
 
@@ -246,7 +238,7 @@ impl RestLink {
             .map(|operation| operation.definition.clone())
             .take_while(|definition| {
                 bytes += wire::size(definition);
-                bytes <= MAX_LIST
+                bytes <= self.server.limits.list.bytes
             })
             .collect();
         if tools.len() < service.operations.len() {
@@ -268,8 +260,8 @@ impl RestLink {
             return Err(RequestError::Call(CallError::NotSent(why)));
         };
         let params = |why| RequestError::Call(CallError::Params(why));
-        let base = described.base_of(&self.server.settings, operation);
-        let request = operation.request(base, arguments).map_err(params)?;
+        let base_url = self.server.settings.base_url.as_deref();
+        let request = operation.request(base_url, arguments).map_err(params)?;
         // Params are no part of the host.
         described.sender.reach.found(&request.url);
         let mut again = operation.method.is_idempotent();

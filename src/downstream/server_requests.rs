@@ -19,6 +19,8 @@ use rmcp::model::{ErrorCode, ErrorData, LoggingLevel};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
+use super::turns::{QuestionTurns, prepared};
+
 /// Asks the user to fill in a form or to open a page.
 pub const ELICITATION: &str = "elicitation/create";
 /// Asks the client's model for a completion.
@@ -97,8 +99,10 @@ pub struct ClientChannel {
     pub to: mpsc::Sender<ToClient>,
     /// The client's capabilities for servers: `elicitation`, `sampling` and `roots`.
     pub can: Arc<Map<String, Value>>,
-    /// The methods that were declined in the client's name.
-    pub declined: Arc<Mutex<Vec<String>>>,
+    /// What was declined in the client's name.
+    pub declined: Arc<Mutex<Vec<Declined>>>,
+    /// The questions of the client's session, which take turns.
+    pub turns: Arc<QuestionTurns>,
     /// Whether the client is asked by an unfinished result and comes back with the answer at any time (2026-07-28); else by
     /// a request, while the client waits for the answer to its own.
     pub parks: bool,
@@ -106,6 +110,15 @@ pub struct ClientChannel {
     pub waits: Arc<ClientWait>,
     /// The level from which on the client wants the logs of servers, if it wants them.
     pub log: Option<LogLevel>,
+}
+
+/// A request of a server that was declined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declined {
+    /// Its method.
+    pub method: String,
+    /// Why Nonet did not pass it on; `None` if the client cannot answer it.
+    pub why: Option<String>,
 }
 
 /// How long a client has been waiting for the answer to its request, without the time in which the client itself is asked.
@@ -171,47 +184,111 @@ impl ClientChannel {
         }
     }
 
-    fn note_declined(&self, method: &str) {
-        self.declined.lock().push(method.into());
+    fn note_declined(&self, method: &str, why: Option<&str>) {
+        self.declined.lock().push(Declined { method: method.into(), why: why.map(Into::into) });
     }
 
-    /// Sends requests that the client can answer. Returns `None` if the client has gone.
+    /// Sends requests of Nonet's own that the client can answer. Returns `None` if the client has gone.
     pub async fn put(&self, requests: InputRequests) -> Option<InputReplies> {
+        // A model that is asked is no user: what it is asked meanwhile may need one.
+        let has_question = requests.values().any(|request| request["method"] == ELICITATION);
+        let _turn = match has_question && !self.parks {
+            true => Some(self.until_gone(self.turns.own()).await?),
+            false => None,
+        };
+        self.send(requests).await
+    }
+
+    async fn send(&self, requests: InputRequests) -> Option<InputReplies> {
         let (reply, answered) = oneshot::channel();
         let _awaited = self.waits.for_reply();
         self.to.send(ToClient::Ask(requests, reply)).await.ok()?;
         answered.await.ok()
     }
 
-    /// Asks the client on behalf of a server. Requests without an answer are declined in the client's name.
-    pub(super) async fn ask(&self, requests: InputRequests) -> InputReplies {
+    /// Waits for something as long as the client does. Meanwhile its user is busy with another question.
+    async fn until_gone<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        let _awaited = self.waits.for_reply();
+        tokio::select! {
+            it = wait => Some(it),
+            () = self.to.closed() => None,
+        }
+    }
+
+    /// Asks the client on behalf of a server, when it is the question's turn. Requests without an answer are declined in the
+    /// client's name.
+    pub(super) async fn ask(&self, server: &str, requests: InputRequests) -> InputReplies {
+        let (mut replies, unanswered) = self.ask_while_it_waits(server, requests).await;
+        for (key, method) in unanswered {
+            replies.insert(key, self.gone(&method));
+        }
+        replies
+    }
+
+    /// The same; besides, the keys and methods of the requests that have no answer because the client's call has ended.
+    async fn ask_while_it_waits(
+        &self,
+        server: &str,
+        requests: InputRequests,
+    ) -> (InputReplies, Vec<(String, String)>) {
         let mut replies = InputReplies::new();
         let mut open = InputRequests::new();
-        for (key, request) in requests {
-            let method = request["method"].as_str().unwrap_or_default();
-            if self.can_answer(method, &request["params"]) {
-                open.insert(key, request);
-            } else {
-                self.note_declined(method);
-                replies.insert(key, declined(method, "the client of the call cannot answer it"));
+        for (key, mut request) in requests {
+            let method = request["method"].as_str().unwrap_or_default().to_owned();
+            if !self.can_answer(&method, &request["params"]) {
+                self.note_declined(&method, None);
+                replies.insert(key, declined(&method, "the client of the call cannot answer it"));
+                continue;
+            }
+            match prepared(server, &method, &mut request["params"]) {
+                Ok(()) => drop(open.insert(key, request)),
+                Err(why) => drop(replies.insert(key, self.refused(server, &method, &why))),
             }
         }
         if open.is_empty() {
-            return replies;
+            return (replies, Vec::new());
         }
-        let methods: Vec<(String, String)> = open
+        let mut methods: Vec<(String, String)> = open
             .iter()
             .map(|(key, request)| (key.clone(), request["method"].as_str().unwrap_or_default().to_string()))
             .collect();
-        let mut given = self.put(open).await.unwrap_or_default();
-        for (key, method) in methods {
-            let reply = given.remove(&key).unwrap_or_else(|| {
-                self.note_declined(&method);
-                declined(&method, "the client has gone")
-            });
-            replies.insert(key, reply);
-        }
-        replies
+        // Roots are answered without anybody being asked.
+        let turn = match methods.iter().all(|(_, method)| method == ROOTS) {
+            true => None,
+            false => match self.until_gone(self.turns.of_server(server, self.parks)).await {
+                Some(Some(turn)) => Some(turn),
+                Some(None) => {
+                    for (key, method) in methods {
+                        replies.insert(
+                            key,
+                            self.refused(server, &method, "too many of its questions wait already"),
+                        );
+                    }
+                    return (replies, Vec::new());
+                }
+                None => return (replies, methods),
+            },
+        };
+        let given = self.send(open).await.unwrap_or_default();
+        drop(turn);
+        methods.retain(|(key, _)| !given.contains_key(key));
+        replies.extend(given);
+        (replies, methods)
+    }
+
+    fn gone(&self, method: &str) -> Result<Value, ErrorData> {
+        self.note_declined(method, None);
+        declined(method, "the client has gone")
+    }
+
+    /// Declines a request that the client could answer, and tells everybody.
+    fn refused(&self, server: &str, method: &str, why: &str) -> Result<Value, ErrorData> {
+        tracing::warn!(server, method, "a request of the server was declined: {why}");
+        self.note_declined(method, Some(why));
+        declined(method, why).map(|mut reply| {
+            reply["_meta"] = json!({ "nonet/declined": why });
+            reply
+        })
     }
 }
 
@@ -273,28 +350,39 @@ impl OpenCalls {
         method: &str,
         params: Value,
     ) -> Result<Value, ErrorData> {
-        let asker = match about {
-            Some(RelatedCall::Call(asker)) => Ok(asker.clone()),
-            Some(RelatedCall::Over) => Err("its call has ended"),
-            None => self.only(),
-        };
-        let reply = match asker {
-            Ok(asker) => {
-                let requests = InputRequests::from_iter([(
-                    method.to_string(),
-                    json!({ "method": method, "params": params }),
-                )]);
-                asker.ask(requests).await.remove(method)
-            }
-            Err(why) => {
-                tracing::info!(server, method, "a request of the server was declined: {why}");
-                if about.is_none() {
-                    self.all.lock().values().for_each(|asker| asker.note_declined(method));
+        let request = json!({ "method": method, "params": params });
+        loop {
+            let asker = match about {
+                Some(RelatedCall::Call(asker)) => Ok(asker.clone()),
+                Some(RelatedCall::Over) => Err("its call has ended"),
+                None => self.only(),
+            };
+            let asker = match asker {
+                Ok(asker) => asker,
+                Err(why) => {
+                    tracing::info!(server, method, "a request of the server was declined: {why}");
+                    if about.is_none() {
+                        self.all.lock().values().for_each(|asker| asker.note_declined(method, None));
+                    }
+                    return declined(method, why);
                 }
-                Some(declined(method, why))
+            };
+            let requests = InputRequests::from_iter([(method.to_string(), request.clone())]);
+            let (mut replies, unanswered) = asker.ask_while_it_waits(server, requests).await;
+            if let Some(reply) = replies.remove(method) {
+                return reply;
             }
-        };
-        reply.unwrap_or_else(|| declined(method, "it was not answered"))
+            // The call that it came to the client by has ended, but it may be about another one of this client.
+            let ended = about.is_none() && !unanswered.is_empty() && asker.to.is_closed();
+            if !ended || !self.has_waiting(asker.session) {
+                return asker.gone(method);
+            }
+        }
+    }
+
+    /// Whether a call of this session is in flight whose client waits.
+    fn has_waiting(&self, session: u64) -> bool {
+        self.all.lock().values().any(|asker| asker.session == session && !asker.to.is_closed())
     }
 
     /// Forwards a log message to the only client, if there is only one.
@@ -342,8 +430,8 @@ mod tests {
     fn asker(session: u64, can: Value) -> (ClientChannel, mpsc::Receiver<ToClient>) {
         let (to, receiver) = mpsc::channel(4);
         let can = Arc::new(can.as_object().cloned().unwrap_or_default());
-        let (declined, waits) = (Arc::default(), Arc::default());
-        let asker = ClientChannel { session, to, can, declined, parks: false, waits, log: None };
+        let (declined, waits, turns) = (Arc::default(), Arc::default(), Arc::default());
+        let asker = ClientChannel { session, to, can, declined, turns, parks: false, waits, log: None };
         (asker, receiver)
     }
 

@@ -17,13 +17,20 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::DropGuard;
 
-use super::tap::Tap;
-use crate::wire::{Inbox, Line, LineReader, LineWriter, Message, OF_SERVER, judge};
+use super::tap::{Incoming, Tap};
+use crate::wire::{
+    Expectations, Heavy, Inbox, Limits, Line, LineReader, LineWriter, Message, Scan, Weight, http::HttpFault,
+    judge, scan,
+};
 
 /// One connection over byte streams.
 pub struct Lines {
     lines: LineReader<Box<dyn AsyncRead + Send + Unpin>>,
     inbox: Inbox,
+    /// A line that is being scanned.
+    scanning: Heavy<Scan>,
+    /// A message that is being read.
+    reading: Heavy<(Message, Incoming)>,
     writer: LineWriter<Box<dyn AsyncWrite + Send + Unpin>>,
     pub tap: Tap,
     /// Tells the connection that this transport is gone, by being dropped with it.
@@ -36,41 +43,71 @@ impl Lines {
         server: Arc<str>,
         reader: Box<dyn AsyncRead + Send + Unpin>,
         writer: Box<dyn AsyncWrite + Send + Unpin>,
+        tap: Tap,
         open: DropGuard,
     ) -> Self {
+        let Limits { of_server, unread, .. } = *tap.limits();
         Self {
-            lines: LineReader::new(reader, OF_SERVER.bytes),
+            lines: LineReader::new(reader, of_server.bytes),
             inbox: Inbox::new(server, "a line of stdout"),
-            writer: LineWriter::new(writer),
-            tap: Tap::default(),
+            scanning: Heavy::Idle,
+            reading: Heavy::Idle,
+            writer: LineWriter::new(writer, unread),
+            tap,
             _open: open,
         }
     }
 
-    /// Writes one message.
+    /// Writes one message. A request to a server that does not read fails at once. Answers that such a server asks for and
+    /// does not read are dropped: what it writes has to be read on, or it might never come to read.
     pub fn write(
         &self,
         message: serde_json::Result<Vec<u8>>,
+        is_request: bool,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static + use<> {
-        let writer = self.writer.clone();
-        async move { writer.write(message).await }
+        let backlog = self.writer.backlog();
+        let line = match message {
+            _ if is_request && backlog.is_stuck() => {
+                Err(io::Error::other(HttpFault::Unsent(unread(backlog.bytes()))))
+            }
+            _ if backlog.is_full() => Ok(None),
+            message => message.map(|message| Some(self.writer.line(message))).map_err(io::Error::other),
+        };
+        async move {
+            match line? {
+                Some(line) => line.write().await,
+                None => Ok(()),
+            }
+        }
     }
 
     /// The next message, `None` at the end of the stream. Nothing is lost if the future is dropped before it is done.
     pub async fn read(&mut self) -> Option<Message> {
         loop {
+            if let Some((scan, _)) = self.scanning.done().await {
+                self.inbox.take(scan, &self.tap);
+                self.inbox.refusals().for_each(|refusal| self.writer.write_soon(refusal.into()));
+            }
             if let Some(message) = self.inbox.pop() {
                 return Some(message);
             }
             let tap = &self.tap;
             match self.lines.next_within(|beginning| judge(beginning, tap)).await? {
-                Line::Whole(line) => self.inbox.take(line.freeze(), tap),
+                Line::Whole(line) => {
+                    let most = tap.limits().answer.values;
+                    self.scanning.begin(Weight::of(line.len()), move || scan(line.freeze(), most));
+                }
                 Line::TooLong(beginning) => self.inbox.too_long(&beginning, tap),
                 Line::TooLongEnd(tail) => self.inbox.too_long_end(&tail),
             }
             self.inbox.refusals().for_each(|refusal| self.writer.write_soon(refusal.into()));
         }
     }
+}
+
+/// Why a request is not written to a server that leaves `bytes` unread.
+pub(super) fn unread(bytes: usize) -> String {
+    format!("it does not read what it is sent: {bytes} bytes wait for it")
 }
 
 /// A call as it is written. rmcp would turn its arguments into a tree of values first, once for each layer.
@@ -126,19 +163,25 @@ impl Transport<RoleClient> for Lines {
         mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         self.tap.outgoing(&mut message);
-        self.write(to_json(&message))
+        self.write(to_json(&message), matches!(message, JsonRpcMessage::Request(_)))
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            let message = self.read().await?;
-            match self.tap.incoming(&message) {
-                Ok(Some(message)) => return Some(message),
-                Ok(None) => {}
-                Err(fault) => {
-                    self.inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
+            if let Some(((message, incoming), share)) = self.reading.done().await {
+                match self.tap.take(incoming, share) {
+                    Ok(Some(message)) => return Some(message),
+                    Ok(None) => {}
+                    Err(fault) => {
+                        self.inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
+                        self.inbox.refuse_unread(&message, &fault);
+                        self.inbox.refusals().for_each(|refusal| self.writer.write_soon(refusal.into()));
+                    }
                 }
             }
+            let message = self.read().await?;
+            let reading = self.tap.reading(&message);
+            self.reading.begin(message.weight(), move || (message, reading()));
         }
     }
 
@@ -153,13 +196,22 @@ impl Transport<RoleClient> for Lines {
 mod tests {
     use serde_json::json;
 
-    use super::{super::tap::Expected, *};
+    use rmcp::model::{CallToolRequest, CallToolRequestParams};
+
+    use super::{
+        super::{deepest, refusal::is_unsent, tap::Awaited},
+        *,
+    };
+
+    fn tap() -> Tap {
+        Tap::new(Arc::default(), Limits::default())
+    }
 
     async fn read_all(text: &[u8]) -> Vec<Value> {
         let reader = std::io::Cursor::new(text.to_vec());
         let open = tokio_util::sync::CancellationToken::new().drop_guard();
         let writer = Box::new(tokio::io::sink());
-        let mut lines = Lines::new("s".into(), Box::new(reader), writer, open);
+        let mut lines = Lines::new("s".into(), Box::new(reader), writer, tap(), open);
         let mut all = Vec::new();
         while let Some(message) = lines.read().await {
             all.push(serde_json::from_slice(message.bytes()).expect("JSON"));
@@ -186,17 +238,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_server_that_does_not_read_gets_no_more_requests() {
+        let (input, _unread) = tokio::io::duplex(100);
+        let open = tokio_util::sync::CancellationToken::new().drop_guard();
+        let tap = Tap::new(Arc::default(), Limits { unread: 1_000, ..Limits::default() });
+        let lines = Lines::new("s".into(), Box::new(tokio::io::empty()), Box::new(input), tap, open);
+        let first = tokio::spawn(lines.write(Ok(vec![b'x'; 900]), true));
+        let refused = lines.write(Ok(vec![b'x'; 900]), true).await.expect_err("it is stuck");
+        assert!(is_unsent(&refused) && deepest(&refused).contains("1401 bytes wait for it"), "{refused}");
+        // Answers wait for a while longer.
+        let second = tokio::spawn(lines.write(Ok(vec![b'x'; 900]), false));
+        assert!(lines.write(Ok(vec![b'x'; 900]), false).await.is_ok(), "it is dropped");
+        assert!(!first.is_finished() && !second.is_finished());
+    }
+
+    #[tokio::test]
     async fn an_answer_that_is_almost_json_fails_its_request() {
-        let mut tap = Tap::default();
-        let id = |id: i64| RequestId::Number(id);
+        let mut tap = tap();
+        let mut call = ClientRequest::CallToolRequest(CallToolRequest::new(CallToolRequestParams::new("x")));
         for n in [3, 4] {
-            tap.awaited.insert(id(n), Expected::Result);
+            tap.awaited.insert(RequestId::Number(n), Awaited::of(&mut call));
         }
         for text in
             ["{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"text\":\"\\ud83d\"}}", "{\"id\":4,\"result\":NaN}"]
         {
             let message = Message::of(text).expect("it looks like a message");
-            let Ok(Some(JsonRpcMessage::Error(error))) = tap.incoming(&message) else { panic!("{text}") };
+            let incoming = tap.reading(&message)();
+            let Ok(Some(JsonRpcMessage::Error(error))) = tap.take(incoming, None) else { panic!("{text}") };
             assert_eq!((error.id, error.error.code.0), (message.id(), -32603));
         }
     }

@@ -16,6 +16,7 @@ use super::{
     Connection, State, Update,
     link::{Link, Lost, Revision, SignInNeeded},
 };
+use crate::text::clean;
 
 /// The first wait before a lost server is tried again, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
@@ -66,7 +67,11 @@ impl Connection {
             }
             let wait = waits.next().unwrap_or(BACKOFF.1);
             let (state, wait) = match lost {
-                Lost::Failed(error) => (State::Down { error, retry_at: Instant::now() + wait }, wait),
+                Lost::Failed(error) => {
+                    // It quotes the server.
+                    let error = clean(&error).into_owned();
+                    (State::Down { error, retry_at: Instant::now() + wait }, wait)
+                }
                 Lost::SignIn(needed) => (needed.into(), UNSIGNED),
             };
             let is_unsigned = matches!(state, State::AuthRequired { .. });

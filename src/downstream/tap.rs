@@ -7,7 +7,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -23,7 +26,10 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::server_requests::OpenCalls;
-use crate::wire::{ANSWER, Expectations, Message, MessageKind, PAGE, SizeLimit};
+use crate::{
+    text,
+    wire::{self, Expectations, Limits, Message, MessageKind, Share, SizeLimit},
+};
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
 /// an outgoing request. Remembers the last one.
@@ -34,12 +40,14 @@ pub struct ProgressSink(Arc<Sink>);
 struct Sink {
     forward: Option<mpsc::Sender<Value>>,
     last: Mutex<Option<Value>>,
+    /// Whether it was logged that some was dropped.
+    logged: AtomicBool,
 }
 
 impl ProgressSink {
     /// A sink that passes progress on, if there is anybody who wants it.
     pub fn new(forward: Option<mpsc::Sender<Value>>) -> Self {
-        Self(Arc::new(Sink { forward, last: Mutex::default() }))
+        Self(Arc::new(Sink { forward, last: Mutex::default(), logged: AtomicBool::new(false) }))
     }
 
     /// What was told last: `progress`, `total`, `message`.
@@ -57,6 +65,7 @@ impl ProgressSink {
         *self.0.last.lock() = Some(last);
         if let Some(forward) = &self.0.forward
             && let Err(mpsc::error::TrySendError::Full(_)) = forward.try_send(params)
+            && !self.0.logged.swap(true, Ordering::Relaxed)
         {
             tracing::warn!("a server sends progress faster than its client reads; some was dropped");
         }
@@ -74,11 +83,66 @@ const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 /// From how many sinks on those are looked for that nobody wants any more.
 const MOST_SINKS: usize = 256;
 
+/// The shares of the memory for large messages that the results of one call take. Put into the extensions of an outgoing
+/// request. To be held as long as the results.
+#[derive(Clone, Debug, Default)]
+pub struct Held(Arc<Mutex<Vec<Share>>>);
+
+impl Held {
+    /// Whether there was a large result.
+    pub fn is_large(&self) -> bool {
+        !self.0.lock().is_empty()
+    }
+
+    fn add(&self, share: Share) {
+        self.0.lock().push(share);
+    }
+}
+
+/// An answer that is awaited.
+#[derive(Clone, Debug)]
+pub(super) struct Awaited {
+    pub expected: Expected,
+    /// Whose the share of a large result is.
+    held: Weak<Mutex<Vec<Share>>>,
+}
+
+impl Awaited {
+    pub fn of(request: &mut ClientRequest) -> Self {
+        let held = request.extensions_mut().remove::<Held>();
+        Self {
+            expected: Expected::of(request),
+            held: held.map(|held| Arc::downgrade(&held.0)).unwrap_or_default(),
+        }
+    }
+
+    /// Gives the share of the answer to whoever waits for it, if somebody does.
+    pub fn holds(&self, share: Option<Share>) {
+        if let (Some(share), Some(held)) = (share, self.held.upgrade()) {
+            Held(held).add(share);
+        }
+    }
+}
+
+/// What a message is to the gateway, once it is read.
+pub(super) enum Incoming {
+    /// For rmcp.
+    Message(Box<RxJsonRpcMessage<RoleClient>>),
+    /// An answer for rmcp, and who awaits it.
+    Answer(Box<RxJsonRpcMessage<RoleClient>>, Option<Awaited>),
+    Progress(Value),
+    /// The params of a log message, and the message for rmcp.
+    Log(Value, Box<RxJsonRpcMessage<RoleClient>>),
+    /// What is wrong with it.
+    Unreadable(String),
+}
+
 /// The taps of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tap {
-    /// What is expected of the answers that are awaited.
-    pub(super) awaited: HashMap<RequestId, Expected>,
+    limits: Limits,
+    /// The answers that are awaited.
+    pub(super) awaited: HashMap<RequestId, Awaited>,
     /// Where the progress of a call goes, for as long as somebody wants it: that of a server's task comes after the answer.
     sinks: HashMap<ProgressToken, Weak<Sink>>,
     /// Whoever may hear the server's log.
@@ -116,21 +180,29 @@ impl Expected {
     }
 
     /// How large the answer may be.
-    pub fn bound(self) -> SizeLimit {
-        if self == Self::Result { ANSWER } else { PAGE }
+    pub fn bound(self, limits: &Limits) -> SizeLimit {
+        match self {
+            Self::Result => limits.answer,
+            Self::Tools | Self::Page => limits.page,
+            Self::Typed => limits.of_server,
+        }
     }
 }
 
 impl Expectations for Tap {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
-        self.awaited.get(id).map(|expected| expected.bound())
+        self.awaited.get(id).map(|awaited| awaited.expected.bound(&self.limits))
     }
 }
 
 impl Tap {
     /// The taps of a connection whose log these may hear.
-    pub fn new(askers: Arc<OpenCalls>) -> Self {
-        Self { askers, ..Self::default() }
+    pub fn new(askers: Arc<OpenCalls>, limits: Limits) -> Self {
+        Self { limits, awaited: HashMap::new(), sinks: HashMap::new(), askers }
     }
 
     /// Hands a log message on at once: rmcp would take it in a task of its own, after the answer that follows it.
@@ -148,8 +220,9 @@ impl Tap {
             self.answered(&id);
         }
         if let JsonRpcMessage::Request(request) = message {
-            let expected = Expected::of(&request.request);
-            self.awaited.insert(request.id.clone(), expected);
+            let awaited = Awaited::of(&mut request.request);
+            let expected = awaited.expected;
+            self.awaited.insert(request.id.clone(), awaited);
             if expected == Expected::Typed {
                 return;
             }
@@ -181,49 +254,138 @@ impl Tap {
     }
 
     /// Notes that a request was answered; says what was expected.
-    pub fn answered(&mut self, id: &RequestId) -> Option<Expected> {
+    pub(super) fn answered(&mut self, id: &RequestId) -> Option<Awaited> {
         self.awaited.remove(id)
     }
 
-    /// Turns a message as it came into what rmcp should see of it. `Err` says what is wrong with a message that rmcp cannot
-    /// read.
-    pub fn incoming(&mut self, message: &Message) -> Result<Option<RxJsonRpcMessage<RoleClient>>, String> {
-        let typed = || serde_json::from_slice(message.bytes()).map_err(|error| error.to_string());
-        let params = || message.params().and_then(|params| serde_json::from_slice(params).ok());
-        let id = match message.kind() {
-            MessageKind::Notification => {
-                match message.method().as_deref() {
-                    Some("notifications/progress") => {
-                        self.progress(params().unwrap_or_default());
-                        return Ok(None);
-                    }
-                    Some("notifications/message") => self.log(params().unwrap_or_default()),
-                    _ => {}
-                }
-                return typed().map(Some);
-            }
-            MessageKind::Request => return typed().map(Some),
-            MessageKind::Result | MessageKind::Error | MessageKind::Other => message.id(),
-        };
-        let Some(id) = id else { return typed().map(Some) };
-        let verbatim = self.answered(&id).is_some_and(|expected| expected != Expected::Typed);
-        let read = match message.result().filter(|_| verbatim) {
-            Some(result) => serde_json::from_slice(result)
-                .map(|result| {
-                    let result = ServerResult::CustomResult(CustomResult::new(result));
-                    JsonRpcMessage::response(result, id.clone())
-                })
-                .map_err(|error| error.to_string()),
-            None => typed(),
-        };
-        match read {
-            Ok(message) => Ok(Some(message)),
-            // A request whose answer cannot be read must still end.
-            Err(error) if verbatim => {
-                let error = ErrorData::internal_error(format!("unreadable answer: {error}"), None);
-                Ok(Some(JsonRpcMessage::error(error, Some(id))))
-            }
-            Err(error) => Err(error),
+    /// Begins to read a message. What is left to do takes long for a large one.
+    pub(super) fn reading(&mut self, message: &Message) -> impl FnOnce() -> Incoming + Send + 'static {
+        let is_answer =
+            matches!(message.kind(), MessageKind::Result | MessageKind::Error | MessageKind::Other);
+        let awaited = message.id().filter(|_| is_answer).and_then(|id| self.answered(&id));
+        let (message, limit) = (message.clone(), self.limits.error);
+        move || match message.kind() {
+            MessageKind::Notification => notification(&message),
+            MessageKind::Request => match typed(&message) {
+                Ok(request) => Incoming::Message(Box::new(request)),
+                Err(fault) => Incoming::Unreadable(fault),
+            },
+            _ => match answer(&message, awaited.as_ref().map(|awaited| awaited.expected), limit) {
+                Ok(answer) => Incoming::Answer(Box::new(answer), awaited),
+                Err(fault) => Incoming::Unreadable(fault),
+            },
         }
+    }
+
+    /// Takes what was read: what rmcp should see of it. `Err` says what is wrong with a message that rmcp cannot read.
+    pub(super) fn take(
+        &mut self,
+        incoming: Incoming,
+        share: Option<Share>,
+    ) -> Result<Option<RxJsonRpcMessage<RoleClient>>, String> {
+        match incoming {
+            Incoming::Message(message) => Ok(Some(*message)),
+            Incoming::Answer(message, awaited) => {
+                if let Some(awaited) = awaited {
+                    awaited.holds(share);
+                }
+                Ok(Some(*message))
+            }
+            Incoming::Progress(params) => {
+                self.progress(params);
+                Ok(None)
+            }
+            Incoming::Log(params, message) => {
+                self.log(params);
+                Ok(Some(*message))
+            }
+            Incoming::Unreadable(fault) => Err(fault),
+        }
+    }
+}
+
+fn typed(message: &Message) -> Result<RxJsonRpcMessage<RoleClient>, String> {
+    serde_json::from_slice(message.bytes()).map_err(|error| error.to_string())
+}
+
+fn notification(message: &Message) -> Incoming {
+    let params = || message.params().and_then(|params| serde_json::from_slice(params).ok());
+    let method = message.method();
+    if method.as_deref() == Some("notifications/progress") {
+        return Incoming::Progress(params().unwrap_or_default());
+    }
+    match (typed(message), method.as_deref()) {
+        (Ok(notification), Some("notifications/message")) => {
+            Incoming::Log(params().unwrap_or_default(), Box::new(notification))
+        }
+        (Ok(notification), _) => Incoming::Message(Box::new(notification)),
+        (Err(fault), _) => Incoming::Unreadable(fault),
+    }
+}
+
+/// An answer as rmcp is to have it: a verbatim result goes past its types. `limit` is how much of an error is shown.
+pub(super) fn answer(
+    message: &Message,
+    expected: Option<Expected>,
+    limit: usize,
+) -> Result<RxJsonRpcMessage<RoleClient>, String> {
+    let Some(id) = message.id() else { return typed(message) };
+    let verbatim = expected.is_some_and(|expected| expected != Expected::Typed);
+    let result = message.result().filter(|_| verbatim);
+    let read = match (message.kind(), result, message.error()) {
+        (MessageKind::Error, _, Some(error)) => serde_json::from_slice(error)
+            .map(|error| JsonRpcMessage::error(shown(error, limit), Some(id.clone())))
+            .map_err(|error| error.to_string()),
+        (_, Some(result), _) => serde_json::from_slice(result)
+            .map(|result| {
+                JsonRpcMessage::response(ServerResult::CustomResult(CustomResult::new(result)), id.clone())
+            })
+            .map_err(|error| error.to_string()),
+        _ => typed(message),
+    };
+    match read {
+        // A request whose answer cannot be read must still end.
+        Err(error) if verbatim => {
+            let error = ErrorData::internal_error(format!("unreadable answer: {error}"), None);
+            Ok(JsonRpcMessage::error(error, Some(id)))
+        }
+        read => read,
+    }
+}
+
+/// An error of a server as clients are shown it: at most `limit` bytes, and what was cut.
+fn shown(mut error: ErrorData, limit: usize) -> ErrorData {
+    let message = error.message.len();
+    if message > limit {
+        let kept = text::clip_bytes(&error.message, limit);
+        error.message = format!("{kept}... [cut: the message had {message} bytes]").into();
+    }
+    if let Some(bytes) = error.data.as_ref().map(wire::size).filter(|bytes| message + bytes > limit) {
+        error.data = None;
+        error.message = format!("{} [its data of {bytes} bytes was left out]", error.message).into();
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_shown_with_so_many_bytes_and_says_what_was_cut() {
+        let check = |message: &str, data: Option<Value>, expected: &str, keeps: bool| {
+            let error = shown(ErrorData::internal_error(message.to_string(), data), 20);
+            assert_eq!((&*error.message, error.data.is_some()), (expected, keeps));
+        };
+        check("short", Some(json!([1])), "short", true);
+        check("short", Some(json!("x".repeat(20))), "short [its data of 22 bytes was left out]", false);
+        check(
+            &"é".repeat(15),
+            None,
+            &format!("{}... [cut: the message had 30 bytes]", "é".repeat(10)),
+            false,
+        );
     }
 }

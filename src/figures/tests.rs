@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     search::Outcome,
-    store::{JobRow, KeptCounts, Retention, SqliteStore, Stored},
+    store::{JobRow, KeptCounts, Lasts, Retention, Share, SqliteStore, Stored},
 };
 
 const TOOL: &str = "shop.buy";
@@ -191,11 +191,11 @@ impl Store for Counting {
         Box::pin(async move { if fails { Err(StoreError::Unusable) } else { Ok(Some(fresh)) } })
     }
 
-    fn put_result<'a>(&'a self, _: &'a str, _: &'a str, _: Arc<Value>) -> Stored<'a, ()> {
+    fn put_result<'a>(&'a self, _: &'a str, _: &'a str, _: Share, _: Arc<Value>) -> Stored<'a, Lasts> {
         unreachable!("figures only")
     }
 
-    fn put_job(&self, _: JobRow, _: Option<Arc<Value>>) -> Stored<'_, ()> {
+    fn put_job(&self, _: JobRow, _: Share, _: Option<Arc<Value>>) -> Stored<'_, Lasts> {
         unreachable!("figures only")
     }
 
@@ -208,6 +208,10 @@ impl Store for Counting {
     }
 
     fn jobs<'a>(&'a self, _: &'a str, _: usize) -> Stored<'a, Vec<JobRow>> {
+        unreachable!("figures only")
+    }
+
+    fn sweep(&self) -> Stored<'_, ()> {
         unreachable!("figures only")
     }
 

@@ -2,10 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::Gateway;
 
 /// How often the store is looked at: what other gateways of the user put there, or left behind, is found within this time.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+
+/// How often expired results are removed.
+const SWEEP: Duration = Duration::from_secs(600);
 
 impl Gateway {
     /// Looks after what is due, and lets notices leave for people, until the gateway stops. Only for a gateway that serves
@@ -20,8 +25,13 @@ impl Gateway {
         let gateway = self.clone();
         self.servers.life.tasks.spawn(async move {
             let stop = gateway.stopping().clone();
+            let mut swept = Instant::now();
             loop {
                 gateway.look_ahead().await;
+                if swept.elapsed() >= SWEEP {
+                    swept = Instant::now();
+                    gateway.kept.sweep().await;
+                }
                 tokio::select! {
                     () = tokio::time::sleep(LOOK) => {}
                     () = stop.cancelled() => return,

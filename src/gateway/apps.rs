@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     call::{Begun, in_text, text_result},
+    faults::error_of,
     gate::{Gate, may_not_be_used},
     graph::RunLog,
     interrupt::Interrupt,
@@ -178,7 +179,20 @@ impl Gateway {
         caller: &Caller,
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
-        let filled = self.kept.fill(&caller.owner(), &arguments.input).await?;
+        let filled = match self.kept.fill(&caller.owner(), &arguments.input).await {
+            Ok(filled) => filled,
+            Err(fault) => {
+                let id = arguments.app_id.as_deref().unwrap_or_default();
+                if let Some(call) = self.audit_app(
+                    caller,
+                    &crate::name::full_name(crate::catalog::APPS, id),
+                    &arguments.input,
+                ) {
+                    call.end(fault.code.as_str()).await;
+                }
+                return Err(fault.into());
+            }
+        };
         let Some(filled) = filled else { return self.run_app(caller, arguments).await };
         let config = self.config();
         let app = arguments.app_id.as_deref().and_then(|id| config.apps.get(id.trim()));
@@ -200,7 +214,22 @@ impl Gateway {
         caller: &'a Caller,
         arguments: AppArguments,
     ) -> BoxFuture<'a, Result<Value, Interrupt>> {
-        self.run_one_app(caller, arguments).boxed()
+        self.run_audited_app(caller, arguments).boxed()
+    }
+
+    /// Runs an app, whose line in the audit log is beside those of its calls.
+    async fn run_audited_app(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: AppArguments,
+    ) -> Result<Value, Interrupt> {
+        let id = arguments.app_id.as_deref().map(str::trim).filter(|id| !id.is_empty());
+        let call = id.and_then(|id| self.audit_app(caller, &name::full_name(APPS, id), &arguments.input));
+        let answer = self.run_one_app(caller, arguments).await;
+        if let Some(call) = call {
+            call.end(outcome_of(&answer)).await;
+        }
+        answer
     }
 
     async fn run_one_app(
@@ -255,9 +284,11 @@ impl Gateway {
             }
             (input, _) => input,
         };
+        // Before an approval is used up.
+        let admission = self.admit(caller, app.handing.background)?;
         let prepared = self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await?;
         let cancel = CancellationToken::new();
-        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
+        let own = Caller { cancel: cancel.clone(), is_admitted: true, ..caller.clone() };
         let (gateway, token, id) = (self.clone(), cancel.clone(), app.id);
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
@@ -267,14 +298,15 @@ impl Gateway {
             progress,
             began: app.began.into(),
             background,
+            admission,
             ..Run::new(format!("app {}", tool.full), cancel)
         };
         let went_on = run.went_on.clone();
         let work = async move {
-            let begun = Begun { at: app.began, ..Begun::new(&own, &input) };
+            let begun = Begun { at: app.began, ..gateway.begin(&own, &prepared.tool.full, &input) };
             let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
             let made = gateway.invoke(&own, prepared, Some(app.timeout), token, sink, &begun.span).await;
-            gateway.record(&own, &called, &begun, json_len(&made.result), &made);
+            gateway.record(&own, &called, &begun, json_len(&made.result), &made).await;
             if is_error(&made.result) {
                 return made.result;
             }
@@ -329,6 +361,19 @@ impl Gateway {
             true => refused("it asks the user, which only an app that is called directly can do.".into()),
             false => Ok(()),
         }
+    }
+}
+
+/// How an app went, for the audit log. One that goes on as a task is in order so far.
+fn outcome_of(answer: &Result<Value, Interrupt>) -> &'static str {
+    match answer {
+        Ok(result) if is_error(result) => {
+            let code = error_of(result)["code"].as_str().and_then(Code::of);
+            code.map_or("tool_error", Code::as_str)
+        }
+        Ok(_) | Err(Interrupt::Task(_)) => "ok",
+        Err(Interrupt::Fault(fault)) => fault.code.as_str(),
+        Err(Interrupt::Refused(_)) => "tool_error",
     }
 }
 

@@ -237,14 +237,9 @@ mod tests {
     #[test]
     fn the_registry_defines_the_tools_and_their_risk() {
         assert!(TOOLS.is_sorted_by_key(|tool| tool.name));
-        let own = Source {
-            server: GATEWAY.into(),
-            listing: Arc::new(listing(&GatewaySettings {
-                allow_runtime_servers: true,
-                ..GatewaySettings::default()
-            })),
-            settings: None,
-        };
+        let settings = GatewaySettings { allow_runtime_servers: true, ..GatewaySettings::default() };
+        let listing = Arc::new(listing(&settings));
+        let own = Source { server: GATEWAY.into(), listing, settings: None };
         insta::assert_json_snapshot!(own.listing.tools);
         let catalog = Catalog::new([own], &Default::default());
         for tool in catalog.visible() {

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use parking_lot::Mutex;
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -13,29 +14,35 @@ use tokio_util::sync::CancellationToken;
 use super::{
     AppArguments, Gateway,
     apps::Handing,
-    builtin,
+    auditing, builtin,
     faults::{call_fault, invalid_params, passed_on},
-    gate::{Gate, meta_tool},
+    gate::Gate,
+    inspect::{Passing, without_known},
     interrupt::Interrupt,
+    mailbox::clean_all,
+    questions::ApprovalAsked,
     run::Run,
     servers::settled,
     session::Caller,
 };
 use crate::{
+    audit::{Approver, AuditedCall},
     catalog::{GATEWAY, Kind, SKILLS, Tool},
     clock::unix_ms,
-    downstream::{BESIDE, CallError, Control, ProgressSink},
+    downstream::{BESIDE, CallError, Control, Declined, Held, ProgressSink},
     fault::{Code, Fault, NextStep},
     figures::{CallFailure, EndedCall},
     jobs::Progress,
     kept::settle_memory,
     metrics::CallRecord,
-    name::{fold, split_given, without_client_prefix},
+    name::{fold, meta_tool, split_given, without_client_prefix},
     policy::Verdict,
+    quotas::Admission,
     results::{Whole, is_error, json_len},
     schema::Schema,
+    select::SelectError,
     template::Filled,
-    text::clip,
+    text::{clip, name as shown_name},
     trace::Span,
 };
 
@@ -45,7 +52,7 @@ const READY_WAIT: Duration = Duration::from_secs(20);
 const LIST_WAIT: Duration = Duration::from_secs(3);
 
 /// The name under which calls of all sessions' own servers are counted.
-static OF_SESSIONS: LazyLock<Arc<str>> = LazyLock::new(|| "(of sessions)".into());
+pub(super) static OF_SESSIONS: LazyLock<Arc<str>> = LazyLock::new(|| "(of sessions)".into());
 
 /// A call as requested.
 #[derive(Clone, Debug, Default)]
@@ -71,6 +78,10 @@ pub(super) struct Prepared {
     pub params: Map<String, Value>,
     /// Repairs made to the params, and params unknown to the tool.
     pub repaired: Vec<String>,
+    /// Who allowed it, if that was asked.
+    pub approver: Option<Approver>,
+    /// Whether it has been counted by the rates.
+    pub is_rated: bool,
 }
 
 /// A call in flight, until its log line is written and its span has ended.
@@ -80,12 +91,15 @@ pub(super) struct Begun {
     /// The size of the params as JSON, in bytes.
     pub bytes_in: usize,
     pub span: Span,
+    /// Its line in the audit log, which it has even if it is dropped.
+    pub audited: Mutex<Option<AuditedCall>>,
 }
 
 impl Begun {
-    /// Begins a call now.
+    /// Begins something that may become a call now. A call that is sure to be one begins with [`Gateway::begin`].
     pub fn new(caller: &Caller, params: &Value) -> Self {
-        Self { at: Instant::now(), bytes_in: json_len(params), span: caller.span() }
+        let audited = Mutex::default();
+        Self { at: Instant::now(), bytes_in: json_len(params), span: caller.span(), audited }
     }
 }
 
@@ -104,9 +118,25 @@ pub(super) struct Made {
     pub fault: Option<String>,
     /// The server's own error, if it refused the call.
     pub refusal: Option<Box<ErrorData>>,
+    /// What a large result takes, for as long as it is on its way.
+    pub held: Held,
+    /// Who allowed the call, if that was asked.
+    pub approver: Option<Approver>,
 }
 
 impl Made {
+    /// Returns the bytes of the result as JSON. Those of a large result are counted on another thread.
+    async fn measured(&mut self) -> usize {
+        if !self.held.is_large() {
+            return json_len(&self.result);
+        }
+        let result = std::mem::take(&mut self.result);
+        let counted = tokio::task::spawn_blocking(move || (json_len(&result), result)).await;
+        let (bytes, result) = counted.expect("counting does not panic");
+        self.result = result;
+        bytes
+    }
+
     /// How the call failed, if it did.
     fn error(&self) -> Option<CallFailure<'_>> {
         let message = match &self.fault {
@@ -137,11 +167,15 @@ impl Gateway {
     /// Makes a call. Returns the server's `CallToolResult`, or the handle of a call that continues in the
     /// background.
     pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
-        let begun = Begun::new(caller, &request.params);
+        let begun = self.begin(caller, &request.name, &request.params);
         let found = self.find_tool(caller, &request.name).await;
         if let Ok((_, tool)) = &found
             && tool.kind == Kind::App
         {
+            // The app has a line of its own.
+            if let Some(call) = begun.audited.lock().take() {
+                call.forget();
+            }
             return self.execute_app(caller, tool, request).await;
         }
         let prepared = async {
@@ -153,7 +187,7 @@ impl Gateway {
             Ok(prepared) => prepared,
             Err(interrupt) => {
                 if let Interrupt::Fault(fault) = &interrupt {
-                    self.refused(caller, &request.name, &begun, fault);
+                    self.refused(caller, &request.name, &begun, fault).await;
                 }
                 return Err(interrupt);
             }
@@ -165,15 +199,30 @@ impl Gateway {
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
+        // Nonet's own tools look after tasks and questions, for which there is always room.
+        let is_own = &*tool.server == GATEWAY;
+        let admission = match is_own {
+            true => Ok(Admission::default()),
+            false => self.admit(caller, request.background),
+        };
+        let admission = match admission {
+            Ok(admission) => admission,
+            Err(fault) => {
+                self.refused(caller, &label, &begun, &fault).await;
+                return Err(fault.into());
+            }
+        };
         // The request's token ends with its answer, which may be a handle; background work uses the job's
         // token.
-        let own = Caller { cancel: cancel.clone(), ..caller.clone() };
+        let is_admitted = caller.is_admitted || !is_own;
+        let own = Caller { cancel: cancel.clone(), is_admitted, ..caller.clone() };
         let (gateway, token) = (self.clone(), cancel.clone());
         let (timeout, select) = (request.timeout, request.select);
         let run = Run {
             began: begun.at.into(),
             progress,
             background: request.background,
+            admission,
             ..Run::new(label, cancel)
         };
         let went_on = run.went_on.clone();
@@ -184,8 +233,8 @@ impl Gateway {
             if !request.verbatim {
                 notes.extend(beside(&tool, &mut made.result));
             }
-            let bytes_out = json_len(&made.result);
-            gateway.record(&own, &tool, &begun, bytes_out, &made);
+            let bytes_out = made.measured().await;
+            gateway.record(&own, &tool, &begun, bytes_out, &made).await;
             if let Some(error) = made.refusal {
                 let _ = refusal.set(error);
             }
@@ -204,6 +253,7 @@ impl Gateway {
                 notes.into_iter().for_each(|note| own.session.notify(note));
                 return result;
             }
+            notes.iter_mut().for_each(clean_all);
             if !notes.is_empty()
                 && let Some(content) = result.get_mut("content").and_then(Value::as_array_mut)
             {
@@ -217,6 +267,14 @@ impl Gateway {
             Some(error) if request.verbatim => Err(Interrupt::Refused(error.clone())),
             _ => Ok(result),
         }
+    }
+
+    /// Takes a place in the quotas for new work, before any of it is done.
+    pub(super) fn admit(&self, caller: &Caller, launch: bool) -> Result<Admission, Fault> {
+        if !caller.is_admitted {
+            self.jobs.has_room()?;
+        }
+        Ok(caller.admit(launch)?)
     }
 
     /// Runs an app that was called like a tool: as `call_app` does, from its input to its tasks.
@@ -256,6 +314,9 @@ impl Gateway {
         written: Value,
         filled: Option<Filled>,
     ) -> Result<Prepared, Interrupt> {
+        if tool.held().is_some() {
+            return self.prepare_held(caller, tool, written, filled).await;
+        }
         let asked = match gate.verdict(&tool) {
             Verdict::Approve(rule) if caller.session.app.is_some() || caller.session.unattended => {
                 return Err(needs_user(&tool, &rule).into());
@@ -280,18 +341,27 @@ impl Gateway {
         };
         let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
         reading.repaired.splice(0..0, notes);
+        let mut approver = None;
+        let is_rated = asked.is_some();
         if let Some((rule, written)) = asked {
+            // Nobody is asked about a call that would be refused.
+            let by = gate.approve_by(tool.at());
+            if !self.was_rated(caller, &tool, &reading.params, by).await {
+                self.take_rate(caller, &tool)?;
+            }
             let own = builtin::question(self, caller, &tool, &reading.params).transpose()?;
-            self.questions.approve(caller, &tool, &reading.params, written, &rule, own).await?;
+            let asked = ApprovalAsked { rule, written, own, by };
+            approver = Some(self.approve(caller, &tool, &reading.params, asked).await?);
             // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = self.gate(&caller.session);
-            if gate.tool(&tool.full)?.version != tool.version {
+            let now = gate.tool(&tool.full)?;
+            if now.hash != tool.hash || now.held().is_some() {
                 return Err(redefined(&tool).into());
             }
         }
         let mut repaired = reading.repaired;
         repaired.extend(passed_on(&tool, &reading.params));
-        Ok(Prepared { gate, tool, params: reading.params, repaired })
+        Ok(Prepared { gate, tool, params: reading.params, repaired, approver, is_rated })
     }
 
     /// Resolves a name to a tool that the caller may use, and returns the gate that resolved it. An unknown
@@ -347,7 +417,24 @@ impl Gateway {
         progress: ProgressSink,
         call: &Span,
     ) -> Made {
+        let approver = prepared.approver;
+        let made = self.invoke_tool(caller, prepared, timeout, cancel, progress, call).await;
+        Made { approver, ..made }
+    }
+
+    async fn invoke_tool(
+        self: &Arc<Self>,
+        caller: &Caller,
+        prepared: Prepared,
+        timeout: Option<Duration>,
+        cancel: CancellationToken,
+        progress: ProgressSink,
+        call: &Span,
+    ) -> Made {
         let tool = prepared.tool.clone();
+        if let Err(fault) = self.audit_admits() {
+            return self.made(caller, &tool, Err(NoResult::unreached(fault)), Duration::ZERO);
+        }
         if tool.kind != Kind::Tool {
             let caller = &Caller { cancel, ..caller.clone() };
             let limit = timeout.unwrap_or(Duration::MAX);
@@ -363,8 +450,10 @@ impl Gateway {
         }
         let began = Instant::now();
         let span = Span::request(call, &tool.server, &tool.name);
-        let answer = self.call_server(caller, prepared, timeout, cancel, progress, &span).await;
-        let made = self.made(caller, &tool, answer, began.elapsed());
+        let held = Held::default();
+        let control = Control { cancel, progress: Some(progress), held: held.clone(), ..Control::default() };
+        let answer = self.call_server(caller, prepared, timeout, control, &span).await;
+        let made = Made { held, ..self.made(caller, &tool, answer, began.elapsed()) };
         span.ended(made.outcome);
         made
     }
@@ -382,7 +471,8 @@ impl Gateway {
                 if outcome == "ok" {
                     self.succeeded(caller, tool);
                 }
-                Made { result, outcome, in_server, counts: true, fault: None, refusal: None }
+                let (held, approver) = (Held::default(), None);
+                Made { result, outcome, in_server, counts: true, fault: None, refusal: None, held, approver }
             }
             Err(NoResult { fault, reached }) => Made {
                 result: fault.to_result(),
@@ -391,13 +481,22 @@ impl Gateway {
                 counts: reached,
                 fault: Some(fault.message),
                 refusal: fault.refusal,
+                held: Held::default(),
+                approver: None,
             },
         }
     }
 
     /// Counts a call, logs it and exports its span. Params and content are never recorded: they may hold
     /// secrets.
-    pub(super) fn record(&self, caller: &Caller, tool: &Tool, begun: &Begun, bytes_out: usize, made: &Made) {
+    pub(super) async fn record(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        begun: &Begun,
+        bytes_out: usize,
+        made: &Made,
+    ) {
         let bytes_in = begun.bytes_in;
         let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
         let call = CallRecord {
@@ -452,18 +551,32 @@ impl Gateway {
             "call"
         );
         begun.span.called(&tool.full, &call);
+        let audited = begun.audited.lock().take();
+        if let Some(mut audited) = audited {
+            if let Some(entry) = audited.entry() {
+                entry.tool = tool.full.clone();
+                entry.version = Some(tool.version.as_str().into());
+                let (verdict, rule) = auditing::verdict(tool, made.approver.is_some());
+                (entry.verdict, entry.rule, entry.approver) = (Some(verdict), rule, made.approver);
+                entry.bytes_out = Some(bytes_out);
+                entry.gateway_us = Some(micros(in_gateway));
+                entry.server_us = Some(micros(made.in_server));
+            }
+            audited.end(made.outcome).await;
+        }
     }
 
     /// Records a call that failed before it reached a tool.
-    pub(super) fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
+    pub(super) async fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
         self.metrics.refused(fault.code.as_str());
-        let tool = clip(name, 200);
+        let name = &*shown_name(name);
+        let tool = name;
         self.calls.push(|| {
             json!({
                 "at": unix_ms(SystemTime::now()),
                 "client": &*caller.client,
                 "session": caller.session.id,
-                "tool": &*tool,
+                "tool": tool,
                 "outcome": fault.code.as_str(),
                 "bytes_in": begun.bytes_in,
                 "gateway_us": micros(begun.at.elapsed()),
@@ -480,6 +593,7 @@ impl Gateway {
             "call"
         );
         begun.span.refused(name, fault.code.as_str());
+        self.audit_refused(caller, name, begun, fault).await;
     }
 
     async fn call_server(
@@ -487,43 +601,65 @@ impl Gateway {
         caller: &Caller,
         prepared: Prepared,
         timeout: Option<Duration>,
-        cancel: CancellationToken,
-        progress: ProgressSink,
+        control: Control,
         span: &Span,
     ) -> Result<Value, NoResult> {
-        let tool = &prepared.tool;
-        let connection = self.servers.connection_for(&prepared.gate, caller, &tool.server);
+        let Prepared { gate, tool, params, is_rated, .. } = prepared;
+        let (gate, tool) = (&gate, &tool);
+        if !is_rated {
+            self.take_rate(caller, tool).map_err(NoResult::unreached)?;
+        }
+        let connection = self.servers.connection_for(gate, caller, &tool.server);
         let Some(connection) = connection else {
             let message = format!("`{}` is no longer configured.", tool.server);
             return Err(NoResult::unreached(Fault::new(Code::ServerDown, message)));
         };
-        let timeout = timeout.unwrap_or(connection.settings().timeout);
+        let settings = connection.settings();
+        let passing = Passing { gate, caller, server: &tool.server, settings: &settings, label: &tool.full };
+        self.may_leave(passing, &params).map_err(NoResult::unreached)?;
+        let timeout = timeout.unwrap_or(settings.timeout);
         let mut meta = caller.meta.clone();
         span.pass_on(&mut meta);
         let asker = caller.asker.clone();
-        let control = Control { timeout, cancel, progress: Some(progress), meta, asker };
+        let owner = caller.account.id;
+        let control = Control { timeout, meta, asker, owner, ..control };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
-        let answer = connection.call_tool(&tool.own, prepared.params, as_task, control, wait).await;
+        let answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
+        self.tell_of_breaker(caller, gate, &connection);
         match answer {
-            Ok(result) if result.get("content").is_some() || result.get("structuredContent").is_some() => {
-                let blocks = result.get("content").and_then(Value::as_array).into_iter().flatten();
-                self.note_links(caller, &tool.server, blocks);
-                Ok(result)
+            Ok(mut result)
+                if result.get("content").is_some() || result.get("structuredContent").is_some() =>
+            {
+                // The answers of a verbatim server stay as they are.
+                if caller.lasting || !tool.verbatim {
+                    let blocks = result.get_mut("content").and_then(Value::as_array_mut);
+                    self.note_links(caller, &tool.server, blocks.into_iter().flatten());
+                }
+                self.inspected(passing, result).await.map_err(|fault| NoResult { fault, reached: true })
             }
-            Ok(result) if result.is_object() => Ok(result),
+            Ok(result) if result.is_object() => {
+                self.inspected(passing, result).await.map_err(|fault| NoResult { fault, reached: true })
+            }
             Ok(other) => {
                 let message = format!(
                     "`{}` answered with something that is not a result: {}",
                     tool.server,
                     clip(&other.to_string(), 200)
                 );
-                Err(NoResult { fault: Fault::new(Code::UpstreamError, message), reached: true })
+                let fault = Fault::new(Code::UpstreamError, message);
+                Err(NoResult { fault: without_known(fault, &gate.world.secrets), reached: true })
             }
             Err(error) => {
-                let reached =
-                    !matches!(error, CallError::NotReady(_) | CallError::Busy(_) | CallError::Cancelled);
-                Err(NoResult { fault: call_fault(tool, error), reached })
+                let reached = !matches!(
+                    error,
+                    CallError::NotReady(_)
+                        | CallError::Busy(_)
+                        | CallError::Resting(_)
+                        | CallError::Cancelled
+                );
+                let fault = without_known(call_fault(tool, error), &gate.world.secrets);
+                Err(NoResult { fault, reached })
             }
         }
     }
@@ -537,18 +673,22 @@ impl Gateway {
         filter: Option<&str>,
     ) -> (Value, usize) {
         let Some(filter) = filter.filter(|_| !is_error(&result)) else { return (result, size) };
-        let filtered = match self.kept.select(filter, Whole::of(&result)).await {
+        let owner = caller.owner();
+        let filtered = match self.kept.select(&owner, filter, Whole::of(&result)).await {
             Ok(value) => text_result(match value {
                 Value::String(text) => text,
                 value => value.to_string(),
             }),
             // The call was made, so a bad filter must not lose its result.
-            Err(error) => match self.kept.keep(&caller.owner(), Arc::new(result)).await {
-                Ok(reference) => Fault::new(
-                    Code::InvalidParams,
-                    format!("The call succeeded, but {error}. Its result is kept as `{reference}`."),
-                )
-                .then(NextStep::own("fetch_result", json!({ "ref": reference }))),
+            Err(error) => match self.kept.keep(&owner, Arc::new(result)).await {
+                Ok(kept) => {
+                    let message = format!("The call succeeded, but {error}. Its result is kept as {kept}.");
+                    let mut again = json!({ "ref": kept.reference });
+                    if matches!(error, SelectError::Busy(_)) {
+                        again["select"] = json!(filter);
+                    }
+                    Fault::new(Code::InvalidParams, message).then(NextStep::own("fetch_result", again))
+                }
                 Err(why) => Fault::new(
                     Code::InvalidParams,
                     format!("The call succeeded, but {error}, and its result was not kept: {why}."),
@@ -625,9 +765,9 @@ fn needs_user(tool: &Tool, rule: &str) -> Fault {
 }
 
 /// The fault for a call whose tool changed while the user was asked.
-fn redefined(tool: &Tool) -> Fault {
+pub(super) fn redefined(tool: &Tool) -> Fault {
     let message = format!(
-        "The server changed `{}` while the user was asked. Read the new definition, then make the call again: the user is asked again.",
+        "The server changed `{}` while the call waited. Read the new definition, then make the call again.",
         tool.full
     );
     Fault::new(Code::NeedsApproval, message).next("get_tool", json!({ "name": &*tool.full }))
@@ -641,25 +781,25 @@ fn still_starting(name: &str, servers: &str) -> Fault {
     Fault::new(Code::ServerStarting, message).retry_after(Duration::from_secs(5))
 }
 
-/// Reports a server request that the client could not answer. Missing roots are not reported: servers ask for
-/// roots speculatively.
+/// Reports server requests that were declined. Missing roots are not reported: servers ask for roots speculatively.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
-    let mut methods = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
-    methods.retain(|method| {
+    let mut declined = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
+    declined.retain(|Declined { method, .. }| {
         let of_interest = *method != "roots/list";
         if !of_interest {
             tracing::info!(tool = %tool.full, %method, "the server asked for this, and the client could not answer it");
         }
         of_interest
     });
-    (!methods.is_empty()).then(|| {
-        json!({
-            "kind": "request_declined",
-            "tool": &*tool.full,
-            "methods": methods,
-            "message": "The server asked for this during the call, and the client could not answer it.",
-        })
-    })
+    let why = declined.iter().find_map(|one| one.why.as_ref());
+    let message = match why {
+        Some(why) => format!("`{}` asked for this during the call, and Nonet declined: {why}.", tool.server),
+        None => "The server asked for this during the call, and the client could not answer it.".into(),
+    };
+    let methods: Vec<&str> = declined.iter().map(|one| one.method.as_str()).collect();
+    (!methods.is_empty()).then(
+        || json!({ "kind": "request_declined", "tool": &*tool.full, "methods": methods, "message": message }),
+    )
 }
 
 /// Takes what belongs beside a result out of its `_meta`: headers, and the way to the next page.

@@ -13,13 +13,14 @@ use super::{
     ties::{TieBreak, Ties},
 };
 use crate::{
-    catalog::{APPS, Kind, SKILLS, Tool},
+    catalog::{APPS, Kind, SKILLS, Tool, mark},
     config::Risk,
     fault::{Code, Fault},
+    leaks::Finding,
     name::RESERVED,
     policy::{self, Verdict},
     search::{self, Boost, Boosts, Confidence, Found, Hit, Learned, Query},
-    text::clip,
+    text::{MAX_NAME, clean, clip},
 };
 
 /// The first hit of a low-confidence answer is near the query from this score on. Measured with thirty tasks
@@ -47,6 +48,8 @@ const LOADED_BONUS: f32 = 0.1;
 const PRIORITY_STEP: f32 = 0.02;
 /// The longest instructions of a server in an answer, in characters.
 const INSTRUCTIONS: usize = 4_000;
+/// The most words of a description that are looked up as names of tools.
+const MOST_WORDS: usize = 100;
 /// The most tools in one `get_tool`.
 const MAX_NAMES: usize = 5;
 
@@ -341,7 +344,7 @@ impl Gateway {
         put("category", json!(&*tool.server));
         put("server", json!(tool.of));
         put("aliases", json!(tool.aliases));
-        put("tags", json!(tool.tags));
+        put("tags", tool.tags.iter().chain(&tool.search_tags).map(String::as_str).collect());
         put(
             "examples",
             match tool.examples.as_slice() {
@@ -354,10 +357,15 @@ impl Gateway {
         if matches!(gate.verdict(tool), Verdict::Approve(_)) {
             put("policy", json!("approve: the user is asked before each call"));
         }
+        if let Some(holder) = gate.catalog().clash(&tool.full) {
+            let call = &tool.full;
+            put("note", json!(format!("`{}` alone is a name of `{holder}`; call `{call}`", tool.name)));
+        }
         if let Some(broken) = tool.schema.broken() {
             put("warning", json!(format!("the schema cannot be used to check params: {broken}")));
         }
-        put("state", json!(gate.trouble(tool.at()).unwrap_or("ready")));
+        put("state", json!(gate.state_of(tool).unwrap_or("ready")));
+        put("change", json!(self.told_change(tool)));
         // A skill or an app is run by its meta-tool as well, which counts the calls of tools only.
         // Of a session's own server nothing is kept; a name may have been another server's.
         if tool.kind == Kind::Tool && tool.session.is_none() {
@@ -367,11 +375,42 @@ impl Gateway {
             }
         }
         put("instructions", json!(gate.instructions_for(caller, &tool.server)));
+        put("warnings", gate.warnings(tool));
         Value::Object(out)
     }
 }
 
 impl Gate {
+    /// What is noticeable in a tool's definition and in what its server says of itself: what, where, and how it begins.
+    fn warnings(&self, tool: &Tool) -> Value {
+        let mut findings = tool.marks().clone();
+        if !tool.is_of_server() {
+            return findings.marks_shown();
+        }
+        if let Some(entry) = self.server(&tool.server) {
+            mark(&json!(entry.listing.about), "instructions", &mut findings);
+        }
+        if let Some(other) = self.named_in(tool) {
+            let what = "names a tool of another server";
+            findings.marks.push(Finding { what, place: "description".into(), text: other });
+        }
+        findings.marks_shown()
+    }
+
+    /// Returns the tool of another server that a description names.
+    fn named_in(&self, tool: &Tool) -> Option<String> {
+        let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+        let words = tool.description.split(|c| !is_part(c)).map(|word| word.trim_matches(['.', '-']));
+        let names =
+            words.filter(|word| word.len() <= MAX_NAME && (word.contains('.') || word.contains("__")));
+        let other = |name: &str| {
+            let named = self.catalog().resolve(name).ok()?;
+            let is_meant = *named.full == *name || *named.wire == *name;
+            (is_meant && named.server != tool.server && self.allows(named)).then(|| named.full.to_string())
+        };
+        names.take(MOST_WORDS).find_map(other)
+    }
+
     /// One tool in a list.
     fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> Value {
         let mut line = json!({ "name": &*tool.full });
@@ -394,7 +433,7 @@ impl Gate {
             }
             line["risk"] = json!(tool.risk);
         }
-        if let Some(state) = self.trouble(tool.at()) {
+        if let Some(state) = self.state_of(tool) {
             line["state"] = json!(state);
         }
         if let Some(score) = score {
@@ -416,8 +455,7 @@ impl Gate {
             if !description.is_empty() {
                 category["description"] = json!(description);
             }
-            let is_of_tools = !matches!(name, SKILLS | APPS);
-            category[if is_of_tools { "tool_count" } else { "count" }] = json!(count);
+            category["tool_count"] = json!(count);
             if let Some(state) = state {
                 category["state"] = json!(state);
             }
@@ -468,7 +506,7 @@ impl Gate {
         }
         let text = entry.listing.about.trim();
         let are_new = !RESERVED.contains(&&**server) && !text.is_empty() && self.instruct(server);
-        are_new.then(|| clip(text, INSTRUCTIONS))
+        are_new.then(|| clip(&clean(text), INSTRUCTIONS))
     }
 
     /// Returns the same for a caller whose session lasts. For one request after another without a session,

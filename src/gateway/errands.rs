@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     Gateway,
-    call::{Begun, Prepared, text_result},
+    call::{Prepared, text_result},
     gate::Gate,
     interrupt::Interrupt,
     session::{AsTask, Caller, Session},
@@ -32,8 +32,8 @@ use crate::{
     config::ClientLimits,
     downstream::ProgressSink,
     fault::{Code, Fault, NextStep},
-    jobs::Full,
     policy::Verdict,
+    quotas::{Account, Exhausted},
     results::{json_len, text_of_value},
     store::{Record, RecordKind, StoreError},
     text::clip,
@@ -149,7 +149,7 @@ pub(super) enum Unkept {
     #[error("its record cannot be read")]
     Unreadable,
     #[error("{0}")]
-    Full(#[from] Full),
+    Full(#[from] Exhausted),
 }
 
 /// A call of an errand.
@@ -252,8 +252,12 @@ impl Gateway {
             max_result_bytes: usize::MAX,
             ..self.config().limits(client)
         };
+        let account = Account::of_errands(profile.as_deref(), self.config().quotas(profile.as_deref()));
         Caller {
             session: Session::unattended(profile),
+            account,
+            // What is due at a time has its own limits.
+            is_admitted: true,
             client: client.into(),
             // What it does for its owner is kept, as for a client of this machine.
             local: true,
@@ -303,13 +307,19 @@ impl Gateway {
         params: &Map<String, Value>,
     ) -> Result<(Called, &'static str), Fault> {
         let params = Value::Object(params.clone());
-        let begun = Begun::new(caller, &params);
+        let begun = self.begin(caller, name, &params);
         let prepared = async {
             let (gate, tool) = self.errand_tool(caller, name).await?;
             unattended(&gate, &tool)?;
             self.prepare_errand(caller, (gate, tool), params.clone()).await
         };
-        let prepared = prepared.await.inspect_err(|fault| self.refused(caller, name, &begun, fault))?;
+        let prepared = match prepared.await {
+            Ok(prepared) => prepared,
+            Err(fault) => {
+                self.refused(caller, name, &begun, &fault).await;
+                return Err(fault);
+            }
+        };
         let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
         let timeout = (&*tool.server == GATEWAY).then_some(OWN_LIMIT);
         let lane = self.errands.lane(&tool.server);
@@ -320,7 +330,7 @@ impl Gateway {
         };
         let (cancel, sink) = (caller.cancel.clone(), ProgressSink::new(None));
         let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        self.record(caller, &tool, &begun, json_len(&made.result), &made);
+        self.record(caller, &tool, &begun, json_len(&made.result), &made).await;
         Ok((Called { result: made.result, repaired }, made.outcome))
     }
 
@@ -366,7 +376,13 @@ impl Gateway {
         let preview = clip(&text, PREVIEW);
         let kept = if is_whole { result.clone() } else { text_result(text) };
         match self.kept.keep(&caller.owner(), Arc::new(kept)).await {
-            Ok(reference) => json!({ "ref": reference, "bytes": size, "preview": preview }),
+            Ok(kept) => {
+                let mut shown = json!({ "ref": kept.reference, "bytes": size, "preview": preview });
+                if let Some(passing) = kept.passing() {
+                    shown["lasts"] = json!(passing);
+                }
+                shown
+            }
             Err(error) => {
                 tracing::warn!(%error, "a large result was not kept");
                 json!({ "bytes": size, "preview": preview })

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     catalog::Tool,
-    downstream::{CallError, Remedy, State},
+    downstream::{CallError, Remedy, Resting, State},
     fault::{Code, Fault},
     results::text_of,
     schema::Misfit,
@@ -71,6 +71,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
     let server = &tool.server;
     match error {
         CallError::NotReady(state) => not_ready(server, state),
+        CallError::Resting(resting) => is_resting(tool, &resting),
         CallError::Busy(1) => Fault::new(
             Code::RateLimited,
             format!("`{server}` takes one call at a time, and earlier calls are still in flight."),
@@ -116,7 +117,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
             let message = format!("`{server}` takes no more calls for now ({error}). Wait before the next call of any of its tools.");
             Fault::new(Code::RateLimited, message).retry_after(wait.unwrap_or(UNSAID))
         }
-        CallError::Upstream { error, wait, is_open } => {
+        CallError::Upstream { error, wait, is_open, .. } => {
             let effect = if is_open { OPEN } else { "" };
             let message = format!("`{}` failed: {error}.{effect}", tool.full);
             let fault = Fault::new(Code::UpstreamError, message).next("execute_tool", status());
@@ -128,6 +129,18 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
                 .next("execute_tool", status())
         }
     }
+}
+
+/// The fault for a call of what keeps failing.
+fn is_resting(tool: &Tool, resting: &Resting) -> Fault {
+    let Resting { is_server, failures, error, wait } = resting;
+    let (code, name) =
+        if *is_server { (Code::ServerDown, &tool.server) } else { (Code::UpstreamError, &tool.full) };
+    let wait_shown = humantime::format_duration(Duration::from_secs(wait.as_secs().max(1)));
+    let message = format!(
+        "`{name}` gets no calls for now: {failures} calls in a row got no answer ({error}). One call may try again in {wait_shown}."
+    );
+    Fault::new(code, message).retry_after(*wait).next("execute_tool", status())
 }
 
 /// The fault for a call that the given credentials do not allow. Other calls go on.

@@ -13,15 +13,17 @@ use super::{
     builtin,
     session::Session,
     snapshot::{Snapshot, View},
+    trusting,
     world::World,
 };
 use crate::{
-    catalog::{Catalog, Kind, ServerEntry, Tool},
-    config::{Category, Config, Globs, Profile, Risk},
+    catalog::{Catalog, Kind, SKILLS, ServerEntry, Sight, Tool},
+    config::{ApproveBy, Category, Config, Globs, Profile, Risk},
     downstream::{Connection, State},
     fault::{Code, Fault},
-    name,
-    policy::{self, Scope, Verdict},
+    name::{self, meta_tool},
+    policy::{self, Item, ItemKind, Scope, Verdict},
+    prompts_resources::Claim,
 };
 
 /// The state that one operation of a session uses.
@@ -33,7 +35,7 @@ pub struct Gate {
 }
 
 /// The rule of tools that nothing exempts from approval.
-const ALWAYS: &str = "always, whatever the policies are";
+pub(super) const ALWAYS: &str = "always, whatever the policies are";
 
 /// The profile of a session whose profile the configuration no longer has: it allows nothing.
 static NOTHING: LazyLock<Profile> = LazyLock::new(|| Profile {
@@ -121,13 +123,48 @@ impl Gate {
     }
 
     fn verdict_of_rules(&self, tool: &Tool) -> Verdict {
-        match (self.session.app.as_ref().and_then(|app| app.denies(tool)), &tool.of, self.scope()) {
-            (Some(rule), ..) => Verdict::Deny(rule),
-            (None, Some(server), Some(scope)) if !self.sees(server) => {
-                Verdict::Deny(format!("profiles.{}", scope.name))
-            }
-            (None, _, scope) => policy::check(tool, scope),
+        if let Some(rule) = self.session.app.as_ref().and_then(|app| app.denies(tool)) {
+            return Verdict::Deny(rule);
         }
+        match (policy::check(tool, self.scope()), &tool.of) {
+            (Verdict::Allow, Some(server)) => self.verdict_on_prompt(server, tool.name_at_server()),
+            (verdict, _) => verdict,
+        }
+    }
+
+    /// Checks a prompt of a server, by the server's own name.
+    pub(super) fn verdict_on_prompt(&self, server: &str, own: &str) -> Verdict {
+        self.verdict_on(ItemKind::Prompt, server, own)
+    }
+
+    /// Checks a resource of a server, by the server's own URI.
+    pub(super) fn verdict_on_resource(&self, server: &str, uri: &str, claim: Claim) -> Verdict {
+        let kind = match claim {
+            Claim::Listed => ItemKind::Resource,
+            Claim::Linked => ItemKind::Linked,
+            Claim::Named => ItemKind::Unlisted,
+        };
+        self.verdict_on(kind, server, uri)
+    }
+
+    /// Checks something of a server that is no tool: it is for those who see its server, if the rules let them have it.
+    fn verdict_on(&self, kind: ItemKind, server: &str, own: &str) -> Verdict {
+        let Some(connection) = self.connection(server) else {
+            return Verdict::Deny(format!("servers.{server}"));
+        };
+        if !self.sees(server) {
+            let profile = self.scope().map_or("", |scope| scope.name);
+            return Verdict::Deny(format!("profiles.{profile}"));
+        }
+        let settings = connection.settings();
+        let item = Item::new(kind, server, own, &settings);
+        if let Some(app) = &self.session.app
+            && kind != ItemKind::Linked
+            && !item.matches(&app.allowed)
+        {
+            return Verdict::Deny(app.rule());
+        }
+        policy::check_item(&item, &self.config().policies, self.scope())
     }
 
     /// Returns the rule that keeps the caller from a skill or an app by its name. The catalogue need not have it yet.
@@ -215,6 +252,14 @@ impl Gate {
         view
     }
 
+    /// Returns the tool that a name means, also if the caller may not use it. None if it is hidden from the caller.
+    pub fn named(&self, name: &str) -> Option<&Arc<Tool>> {
+        let seen = |tool: &Tool| !self.hides(tool);
+        let is_there = |server: &str| !self.is_foreign(server);
+        let sight = Sight { seen: &seen, names: &self.world.names, is_there: &is_there };
+        self.catalog().resolve_among(name, sight).ok().filter(|tool| !self.hides(tool))
+    }
+
     /// Resolves a name to a known tool that the caller may use.
     ///
     /// # Errors
@@ -225,7 +270,9 @@ impl Gate {
             return Err(not_by_name(name));
         }
         let allows = |tool: &Tool| self.allows(tool);
-        let tool = self.catalog().resolve_among(name, &allows).map_err(|fault| match meta_tool(name) {
+        let is_there = |server: &str| !self.is_foreign(server);
+        let sight = Sight { seen: &allows, names: &self.world.names, is_there: &is_there };
+        let tool = self.catalog().resolve_among(name, sight).map_err(|fault| match meta_tool(name) {
             Some(meant) if fault.code == Code::UnknownTool => not_by_name(meant),
             _ => fault,
         })?;
@@ -238,15 +285,16 @@ impl Gate {
         }
     }
 
-    /// Resolves a name to a meta-tool, in any spelling, unless a tool has that name.
+    /// Resolves a name to a meta-tool, in any spelling, unless it names a server and one of its tools.
     pub fn meta_tool(&self, name: &str) -> Option<&'static str> {
         let meant = meta_tool(name)?;
         let own = name::without_client_prefix(name.trim()).unwrap_or(name.trim());
-        let is_free = || match self.tool(name) {
-            Err(fault) => matches!(fault.code, Code::InvalidParams | Code::UnknownTool),
-            Ok(tool) => tool.kind != Kind::Tool,
+        // `ask.user` is a tool of a server `ask`. By its own name alone, no tool stands for a meta-tool.
+        let is_tool = || {
+            !self.world.names.named(name).is_empty()
+                && self.tool(name).is_ok_and(|tool| tool.kind == Kind::Tool)
         };
-        (own == meant || is_free()).then_some(meant)
+        (own == meant || !is_tool()).then_some(meant)
     }
 
     /// Whether the tool is usable by the caller and has a param of this name.
@@ -278,13 +326,41 @@ impl Gate {
         (!matches!(state, State::Ready { .. })).then_some(state.as_str())
     }
 
-    /// Returns the server that a name starts with, if a separator follows.
+    /// Who can approve what a server is asked for.
+    pub(super) fn approve_by(&self, server: &str) -> ApproveBy {
+        let own = self.connection(server).and_then(|connection| connection.settings().approve_by);
+        own.unwrap_or(self.config().gateway.approve_by)
+    }
+
+    /// Returns the state of a tool in one word: that its definition is not trusted, or what is wrong with its server.
+    pub(super) fn state_of(&self, tool: &Tool) -> Option<&'static str> {
+        let change = || tool.change.as_ref().map(|change| change.standing.as_str());
+        if tool.held().is_some() { change() } else { self.trouble(tool.at()).or_else(change) }
+    }
+
+    /// Returns the connected server that a name names by a separator.
     pub(super) fn named_server(&self, name: &str) -> Option<Arc<str>> {
-        let name = name.trim();
-        let rest = name::without_client_prefix(name).unwrap_or(name);
-        let (server, _) = name::split_given(rest)?;
-        let folded = name::fold(server);
-        self.world.connections.keys().find(|known| name::fold(known) == folded).cloned()
+        let named = self.world.names.named(name).iter();
+        named
+            .filter(|server| !self.is_foreign(server))
+            .find(|server| self.connection(server).is_some())
+            .cloned()
+    }
+
+    /// Whether a text is the name of a server, with or without a list, or of one of Nonet's own categories.
+    pub fn is_server_name(&self, given: &str) -> bool {
+        self.world.names.spelled(given).iter().any(|server| !self.is_foreign(server))
+    }
+
+    /// Returns the servers whose prompt a name of a skill names: `good` for `good/greet` and `skills.good/greet`.
+    pub(super) fn servers_of_skill(&self, name: &str) -> Vec<Arc<str>> {
+        let mut named = self.world.names.named(name);
+        if named.iter().any(|server| **server == *SKILLS)
+            && let Some((_, rest)) = name::split_given(name)
+        {
+            named = self.world.names.named(rest);
+        }
+        named.iter().filter(|server| !self.is_foreign(server)).cloned().collect()
     }
 
     /// Returns the tools of a category (a server, `gateway`, `skills`, `apps`, or a group of the configuration) as
@@ -332,15 +408,6 @@ fn in_group<'a>(snapshot: &'a Snapshot, group: &'a Category) -> impl Iterator<It
     tools.filter(|(_, tool)| policy::in_category(tool, group)).map(|(at, _)| at)
 }
 
-/// Resolves the name of a meta-tool in any case and with any separators.
-pub(super) fn meta_tool(name: &str) -> Option<&'static str> {
-    let name = name.trim();
-    let own = name::without_client_prefix(name).unwrap_or(name);
-    let plain = name::fold(own).replace('_', "");
-    let plain = plain.strip_prefix("nonet").unwrap_or(&plain);
-    name::META_TOOLS.into_iter().find(|meta_tool| meta_tool.replace('_', "") == plain)
-}
-
 fn not_by_name(meta_tool: &str) -> Fault {
     Fault::new(
         Code::InvalidParams,
@@ -351,6 +418,9 @@ fn not_by_name(meta_tool: &str) -> Fault {
 }
 
 fn forbidden(tool: &Tool, rule: &str) -> Fault {
+    if let Some(change) = tool.change.as_ref().filter(|change| change.rule == rule) {
+        return trusting::denied(tool, change);
+    }
     let fault = may_not_be_used(&tool.full, rule);
     fault.next("search_tools", json!({ "query": tool.name.replace(['_', '-'], " ") }))
 }

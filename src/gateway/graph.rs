@@ -255,7 +255,8 @@ impl Gateway {
         }
         let began = Instant::now();
         let plan = Arc::new(Plan::new(actions, &[]).map_err(|flaw| refused_plan(&flaw))?);
-        self.check_filters(&plan).await?;
+        let admission = self.admit(caller, false)?;
+        self.check_filters(caller, &plan).await?;
         let gate = self.gate(&caller.session);
         for call in plan.calls().iter().filter(|call| name::META_TOOLS.contains(&call.name.as_str())) {
             // The fault names the meta-tool and says what to do.
@@ -263,11 +264,12 @@ impl Gateway {
         }
         let cancel = CancellationToken::new();
         let span = caller.meta_span("run_parallel");
-        let own = Caller { trace: span.parent(), ..caller.clone() };
+        let own = Caller { trace: span.parent(), is_admitted: true, ..caller.clone() };
         let so_far = SoFar::new(&plan);
         let told = so_far.clone();
         let progress: Progress = Arc::new(move || Some(told.report()));
-        let run = Run { progress, began: began.into(), ..Run::new("run_parallel".into(), cancel.clone()) };
+        let label = "run_parallel".into();
+        let run = Run { progress, began: began.into(), admission, ..Run::new(label, cancel.clone()) };
         let concurrency = max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
         let gateway = self.clone();
         let work = async move {
@@ -293,7 +295,8 @@ impl Gateway {
     }
 
     /// Refuses a plan whose filters or written lists cannot work, before anything runs.
-    async fn check_filters(&self, plan: &Plan) -> Result<(), Fault> {
+    async fn check_filters(&self, caller: &Caller, plan: &Plan) -> Result<(), Fault> {
+        let owner = caller.owner();
         let refused = |call: &PlannedCall, why: String| {
             let message = format!("The action `{}`: {why}. Nothing was run.", call.id);
             Err(Fault::new(Code::InvalidParams, message))
@@ -301,7 +304,7 @@ impl Gateway {
         let asking = plan.calls().iter().filter_map(|call| Some((call, call.when.as_deref()?)));
         // Each in a process of its own.
         let checks: Vec<BoxFuture<'_, _>> = asking
-            .map(|(call, when)| self.kept.syntax_error(when).map(move |error| (call, error)).boxed())
+            .map(|(call, when)| self.kept.syntax_error(&owner, when).map(move |error| (call, error)).boxed())
             .collect();
         let mut checked = stream::iter(checks).buffer_unordered(CONCURRENCY);
         while let Some((call, error)) = checked.next().await {

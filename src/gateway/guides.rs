@@ -17,7 +17,7 @@ use std::{
 use arc_swap::ArcSwap;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tokio::{sync::Mutex, time::timeout};
+use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
 
 use super::{
     AppArguments, Gateway, SkillArguments,
@@ -31,7 +31,7 @@ use crate::{
     config::{App, AppKind, Config, LONGEST_TIME},
     downstream::CallError,
     fault::{Code, Fault},
-    skills::{self, Skill},
+    skills::{self, Found, Skill},
 };
 
 /// How long a reading of the folders stays fresh.
@@ -41,19 +41,26 @@ const MAX_SKILLS: usize = 5_000;
 /// How many steps of a workflow stand for a description that it lacks.
 const STEPS: usize = 10;
 
+/// How long a reading may take; one that takes longer goes on, and what it finds is there for a later search.
+const READING: Duration = Duration::from_secs(2);
+
 /// The skills that the folders had when they were last read.
 #[derive(Debug, Default)]
 pub(super) struct Guides {
-    last: Mutex<Option<Reading>>,
+    state: Mutex<Readings>,
     skills: ArcSwap<Vec<Skill>>,
     /// Whether other skills were read than are listed.
     is_behind: AtomicBool,
 }
 
-#[derive(Debug)]
-struct Reading {
-    at: Instant,
-    folders: Vec<PathBuf>,
+#[derive(Debug, Default)]
+struct Readings {
+    /// When the last one began, and what it read.
+    last: Option<(Instant, Vec<PathBuf>)>,
+    /// The one that takes longer than it may: a folder does not answer.
+    late: Option<JoinHandle<Found>>,
+    /// What was said of folders before.
+    told: HashSet<String>,
 }
 
 impl Guides {
@@ -62,18 +69,41 @@ impl Guides {
         if folders.is_empty() && self.skills.load().is_empty() {
             return;
         }
-        let mut last = self.last.lock().await;
-        if last.as_ref().is_some_and(|last| last.folders == folders && last.at.elapsed() < age) {
+        let mut state = self.state.lock().await;
+        let is_same = |(_, last): &(Instant, Vec<PathBuf>)| last == folders;
+        let same = state.last.as_ref().filter(|last| is_same(last)).map(|(at, _)| at.elapsed());
+        if same.is_some_and(|elapsed| elapsed < age) {
             return;
         }
-        let folders = folders.to_vec();
-        let own = folders.clone();
-        let read = tokio::task::spawn_blocking(move || skills::load(&own)).await.unwrap_or_default();
-        *last = Some(Reading { at: Instant::now(), folders });
-        if **self.skills.load() != read {
-            self.skills.store(Arc::new(read));
+        let mut reading = match state.late.take().filter(|_| same.is_some()) {
+            Some(late) if !late.is_finished() => {
+                state.late = Some(late);
+                return;
+            }
+            Some(ended) => ended,
+            None => {
+                let own = folders.to_vec();
+                tokio::task::spawn_blocking(move || skills::load(&own))
+            }
+        };
+        state.last = Some((Instant::now(), folders.to_vec()));
+        let Ok(read) = timeout(READING, &mut reading).await else {
+            tracing::warn!(?folders, "a folder of skills does not answer; its skills stay as they were");
+            state.late = Some(reading);
+            return;
+        };
+        let Found { skills, left_out } = read.unwrap_or_default();
+        left_out.iter().filter(|why| !state.told.contains(*why)).for_each(|why| tracing::warn!("{why}"));
+        state.told = left_out.into_iter().collect();
+        if **self.skills.load() != skills {
+            self.skills.store(Arc::new(skills));
             self.is_behind.store(true, Ordering::Release);
         }
+    }
+
+    /// Returns the skills that the folders had when they were last read.
+    pub fn skills(&self) -> Arc<Vec<Skill>> {
+        self.skills.load_full()
     }
 
     /// Whether other skills were read than are listed.
@@ -180,7 +210,10 @@ impl Gateway {
                     caller.limits.soft_deadline = LONGEST_TIME;
                     self.run_app(&caller, read::<AppArguments>(arguments)?).await
                 }
-                Kind::Skill | Kind::Tool => self.use_skill(caller, read::<SkillArguments>(arguments)?).await,
+                Kind::Skill | Kind::Tool => {
+                    // A call asks the user before it comes here.
+                    self.follow_skill(caller, read::<SkillArguments>(arguments)?, true).await
+                }
             }
         };
         match timeout(limit, work).await {
@@ -209,10 +242,8 @@ mod tests {
     #[test]
     fn the_prompts_of_a_sessions_server_take_no_place_from_others() {
         let prompts = |count: usize| (0..count).map(|n| json!({ "name": format!("p{n}") })).collect();
-        let of = |session: Option<u64>, count: usize| Known {
-            listing: Arc::new(Listing { prompts: prompts(count), ..Listing::default() }),
-            connection: 1,
-            session,
+        let of = |session: Option<u64>, count: usize| {
+            Known::new(Listing { prompts: prompts(count), ..Listing::default() }, 1, session)
         };
         let known = Lists::from([("a".into(), of(Some(1), MAX_SKILLS)), ("z".into(), of(None, 2))]);
         let listed = list_of_skills(&[], &known).tools;

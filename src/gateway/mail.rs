@@ -4,6 +4,8 @@
 //! that no session waits for is told by the next answer to any session of its owner, of whichever gateway. All writes go
 //! through one task, in order, so that a notice is told once. Clients may follow the notices as they are posted, too.
 
+mod unwritten;
+
 use std::{
     collections::BTreeSet,
     sync::{Arc, OnceLock, Weak},
@@ -14,6 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, broadcast, mpsc, oneshot};
 
+use self::unwritten::Unwritten;
 use super::{
     mailbox::Letter,
     servers::Life,
@@ -283,6 +286,7 @@ impl Mail {
 
 /// Does the writes, one after the other. What waits when the gateway stops is still done.
 async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life: Life) {
+    let mut unwritten = Unwritten::default();
     loop {
         let next = tokio::select! {
             biased;
@@ -292,13 +296,19 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
         let Some(write) = next else { return };
         let done = match write {
             Write::Put(record, done) => {
-                let result = put(&*records, record).await;
+                let result = put(&*records, record.clone()).await;
+                match &result {
+                    // One that is posted again may have failed before.
+                    Ok(()) => unwritten.remove(&record.owner, &record.id),
+                    Err(_) => unwritten.put(record),
+                }
                 drop(done);
                 result
             }
             Write::Remove(owner, ids, done) => {
                 let mut result = Ok(());
                 for id in ids {
+                    unwritten.remove(&owner, &id);
                     result = result.and(records.take(RecordKind::Notice, &owner, &id).await.map(drop));
                 }
                 if let Some(done) = done {
@@ -306,18 +316,23 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
                 }
                 result
             }
-            Write::Free(owner, ids) => records.free(RecordKind::Notice, &owner, ids).await,
+            Write::Free(owner, ids) => {
+                ids.iter().for_each(|id| unwritten.free(&owner, id));
+                records.free(RecordKind::Notice, &owner, ids).await
+            }
             Write::Claim(owner, most, reply) => {
-                let claimed = records.claim_free(RecordKind::Notice, &owner, most).await;
+                let mut letters = unwritten.claim(&owner, most);
+                let claimed = records.claim_free(RecordKind::Notice, &owner, most - letters.len()).await;
                 let letter = |record: Record| Letter { notice: record.body, kept: Some(record.id) };
-                match claimed.map(|claimed| reply.send(claimed.into_iter().map(letter).collect())) {
-                    Ok(Ok(())) => Ok(()),
+                let result = claimed.map(|claimed| letters.extend(claimed.into_iter().map(letter)));
+                match reply.send(letters) {
+                    Ok(()) => result,
                     // The answer has gone out without them.
-                    Ok(Err(late)) => {
-                        let late = late.into_iter().filter_map(|letter: Letter| letter.kept).collect();
-                        records.free(RecordKind::Notice, &owner, late).await
+                    Err(late) => {
+                        let late: Vec<String> = late.into_iter().filter_map(|letter| letter.kept).collect();
+                        late.iter().for_each(|id| unwritten.free(&owner, id));
+                        result.and(records.free(RecordKind::Notice, &owner, late).await)
                     }
-                    Err(error) => Err(error),
                 }
             }
         };
@@ -366,7 +381,7 @@ mod tests {
     }
 
     fn session(mail: &Arc<Mail>, profile: Option<&str>) -> Arc<Session> {
-        Session::with_mail(profile.map(Into::into), mail.clone())
+        Session::with_mail(profile.map(Into::into), Arc::default(), mail.clone())
     }
 
     /// What the next answer to a session tells.
@@ -408,6 +423,34 @@ mod tests {
         }
         mail.post_for_certain("other", "", None, json!({ "n": 3 })).await;
         assert_eq!(next(&mail, &session(&mail, None)).await, [2, 3]);
+    }
+
+    #[tokio::test]
+    async fn what_the_disk_does_not_take_is_told_from_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mail = mail(&folder);
+        mail.post_for_certain("one", "", None, json!({ "n": 1 })).await;
+        let file = rusqlite::Connection::open(folder.path().join("records.db")).expect("it is there");
+        let full = "CREATE TRIGGER full BEFORE INSERT ON records BEGIN SELECT RAISE(ABORT, 'full'); END";
+        file.execute_batch(full).expect("writable");
+        let one = session(&mail, None);
+        mail.post_for_certain("two", "", None, json!({ "n": 2 })).await;
+        mail.post("", Some(&Arc::downgrade(&one)), json!({ "n": 3 }));
+        // The session ends before it is told.
+        drop(one);
+        let other = session(&mail, None);
+        let mut told = Vec::new();
+        while told.len() < 3 {
+            told.extend(next(&mail, &other).await);
+        }
+        told.sort_unstable();
+        assert_eq!(told, [1, 2, 3]);
+        assert_eq!(next(&mail, &other).await, [0; 0], "once");
+        for n in 0..=MOST_NOTICES {
+            mail.post_for_certain(&n.to_string(), "", None, json!({ "n": n })).await;
+        }
+        let first = notices(&mail, &other).await;
+        assert_eq!(first[0], json!({ "kind": "notices_lost", "count": 1 }));
     }
 
     #[tokio::test]

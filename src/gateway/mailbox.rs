@@ -1,17 +1,22 @@
 //! Notices for one session: what its client should know, but did not ask for.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::mail::Mail;
-use crate::results::json_len;
+use crate::{
+    results::json_len,
+    text::{clean, clip},
+};
 
 /// How many notices wait for one session; the oldest go first.
 const MAX_NOTICES: usize = 50;
 /// How many bytes of notices go out with one answer; the rest goes with the next.
 const MAX_BYTES: usize = 8_000;
+/// The longest text in a notice, in characters.
+const MAX_TEXT: usize = 20_000;
 
 /// The notices that wait for the next answer.
 #[derive(Debug, Default)]
@@ -46,7 +51,8 @@ impl Mailbox {
     /// Adds a notice; drops the oldest one where too many wait. If the store keeps that one, returns its id: it is not lost.
     #[must_use]
     pub fn post(&self, letter: impl Into<Letter>) -> Option<String> {
-        let letter = letter.into();
+        let mut letter = letter.into();
+        clean_all(&mut letter.notice);
         let mut queue = self.queue.lock();
         // A notice that is posted again, with the same id, takes its own place.
         let same = |waiting: &&mut Letter| letter.kept.is_some() && waiting.kept == letter.kept;
@@ -104,6 +110,7 @@ impl Mailbox {
         }
         let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) else { return told };
         let mut all = own;
+        all.iter_mut().for_each(clean_all);
         if queue.lost > 0 {
             all.push(json!({ "kind": "notices_lost", "count": std::mem::take(&mut queue.lost) }));
         }
@@ -121,6 +128,23 @@ impl Mailbox {
         }
         content.push(json!({ "type": "text", "text": json!({ "notices": all }).to_string() }));
         told
+    }
+}
+
+/// Cleans the texts of a notice, which may quote servers and clients, and cuts what is too long.
+pub(super) fn clean_all(notice: &mut Value) {
+    match notice {
+        Value::String(text) => {
+            if let Cow::Owned(clean) = clean(text) {
+                *text = clean;
+            }
+            if text.len() > MAX_TEXT {
+                *text = clip(text, MAX_TEXT);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(clean_all),
+        Value::Object(fields) => fields.values_mut().for_each(clean_all),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

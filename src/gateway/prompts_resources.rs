@@ -2,7 +2,7 @@
 //! are JSON-RPC errors: these methods have no other kind.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -10,16 +10,33 @@ use std::{
 use parking_lot::Mutex;
 use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
-use super::{Gateway, gate::Gate, mail::Follower, session::Caller};
+use super::{
+    Gateway,
+    gate::Gate,
+    inspect::{Passing, masked},
+    interrupt::Interrupt,
+    mail::Follower,
+    questions::ApprovalAsked,
+    session::Caller,
+};
 use crate::{
-    catalog::GATEWAY,
-    downstream::{CallError, Connection, Control, LogLevel, ResourceSubscription},
-    prompts_resources::{OfferedItem, PromptsResources, UriTarget, named_uri},
+    catalog::{GATEWAY, SKILLS, Tool},
+    downstream::{CallError, Connection, Control, Held, LogLevel, ResourceSubscription},
+    fault::{Code, Fault},
+    name::full_name,
+    policy::Verdict,
+    prompts_resources::{Claim, OfferedItem, PromptsResources, UriTarget, named_uri, split_named},
+    text::{clip, hex},
 };
 
-/// How many links of results a session remembers, to find the server when a client reads one.
+/// How many links of each server's results a session remembers, to find the server when a client reads one; the oldest go.
 const LINKS: usize = 1_000;
+/// How much of a URI is shown, in characters.
+const SHOWN_URI: usize = 200;
+/// The longest URI of a link that is remembered, in bytes.
+const MAX_LINK: usize = 8_000;
 /// How long a request for an unknown item waits while servers start for the first time, and how often it
 /// checks.
 const LIST_WAIT: Duration = Duration::from_secs(3);
@@ -32,32 +49,84 @@ const NOTICES: &str = "notices";
 /// In the range that JSON-RPC leaves to applications: the server is down.
 const SERVER_DOWN: ErrorCode = ErrorCode(-31_000);
 
-/// The server of each link in results: the last one to return the link.
+/// The links in results, by the server that returned them. No server takes a link from another, nor its room.
 #[derive(Debug, Default)]
-pub(super) struct Links(Mutex<Known>);
+pub(super) struct Links(Mutex<HashMap<Arc<str>, LinksOfServer>>);
 
 #[derive(Debug, Default)]
-struct Known {
-    of: HashMap<String, Arc<str>>,
-    order: VecDeque<String>,
+struct LinksOfServer {
+    uris: HashSet<Arc<str>>,
+    order: VecDeque<Arc<str>>,
 }
 
 impl Links {
     fn note(&self, uri: &str, server: &Arc<str>) {
         let mut known = self.0.lock();
-        if known.of.insert(uri.into(), server.clone()).is_some() {
+        let links = known.entry(server.clone()).or_default();
+        if uri.len() > MAX_LINK || links.uris.contains(uri) {
             return;
         }
-        if known.order.len() == LINKS
-            && let Some(oldest) = known.order.pop_front()
+        if links.order.len() == LINKS
+            && let Some(oldest) = links.order.pop_front()
         {
-            known.of.remove(&oldest);
+            links.uris.remove(&oldest);
         }
-        known.order.push_back(uri.into());
+        let uri: Arc<str> = uri.into();
+        links.uris.insert(uri.clone());
+        links.order.push_back(uri);
     }
 
-    fn of(&self, uri: &str) -> Option<Arc<str>> {
-        self.0.lock().of.get(uri).cloned()
+    /// Returns the servers that gave a link to a URI.
+    fn of(&self, uri: &str) -> Vec<Arc<str>> {
+        let known = self.0.lock();
+        known.iter().filter(|(_, links)| links.uris.contains(uri)).map(|(server, _)| server.clone()).collect()
+    }
+}
+
+/// The key of this process for links in results of requests without a session: such a link names its server and has a seal,
+/// which nobody else can make. It is good for the profile that got it, as long as the gateway runs.
+#[derive(Debug)]
+pub(super) struct Seal([u8; 32]);
+
+impl Default for Seal {
+    fn default() -> Self {
+        let (one, two) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
+        let mut key = [0; 32];
+        key[..16].copy_from_slice(one.as_bytes());
+        key[16..].copy_from_slice(two.as_bytes());
+        Self(key)
+    }
+}
+
+/// Before the seal in a URI that names its server.
+const SEALED: char = '~';
+
+impl Seal {
+    fn of(&self, profile: &str, server: &str, uri: &str) -> String {
+        let inner = [
+            &[profile.len() as u64, server.len() as u64].map(u64::to_be_bytes).concat()[..],
+            profile.as_bytes(),
+            server.as_bytes(),
+            uri.as_bytes(),
+        ];
+        let inner = inner.iter().fold(Sha256::new_with_prefix(self.0), |hash, part| hash.chain_update(part));
+        let outer = Sha256::new_with_prefix(self.0).chain_update(inner.finalize()).finalize();
+        hex(&outer[..16])
+    }
+
+    /// Returns the URI that a client without a session reads a link by.
+    fn close(&self, profile: &str, server: &str, uri: &str) -> String {
+        let seal = self.of(profile, server, uri);
+        named_uri(server, &format!("{SEALED}{seal}/{uri}"))
+    }
+
+    /// Returns the server and the URI there of a link with a good seal.
+    fn open<'u>(&self, profile: &str, uri: &'u str) -> Option<(&'u str, &'u str)> {
+        let (server, rest) = split_named(uri)?;
+        let (seal, own) = rest.strip_prefix(SEALED)?.split_once('/')?;
+        // Compared as hashes, so that the time says nothing of how much was right.
+        let is_good = Sha256::digest(self.of(profile, server, own)) == Sha256::digest(seal);
+        is_good.then_some((server, own))
     }
 }
 
@@ -115,8 +184,8 @@ impl Gateway {
     }
 
     fn shown<'a>(
-        gate: &Gate,
         entries: impl Iterator<Item = &'a OfferedItem>,
+        is_seen: impl Fn(&OfferedItem) -> bool,
         cursor: Option<&str>,
     ) -> Result<Page, ErrorData> {
         let from = match cursor {
@@ -125,10 +194,7 @@ impl Gateway {
                 ErrorData::invalid_params(format!("`{cursor}` is not a cursor of this list"), None)
             })?,
         };
-        let mut seen: HashMap<&str, bool> = HashMap::new();
-        let mut entries = entries
-            .filter(|entry| *seen.entry(&entry.server).or_insert_with(|| gate.sees(&entry.server)))
-            .skip(from);
+        let mut entries = entries.filter(|entry| is_seen(entry)).skip(from);
         let page = entries.by_ref().take(PAGE).map(|entry| entry.shown.clone()).collect();
         let next = entries.next().map(|_| (from + PAGE).to_string());
         Ok(Page { entries: page, next })
@@ -138,21 +204,21 @@ impl Gateway {
     pub async fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
-        Self::shown(&gate, gate.catalog().passed().prompts(), cursor)
+        Self::shown(gate.catalog().passed().prompts(), |prompt| gate.shows_prompt(prompt), cursor)
     }
 
     /// Lists the resources visible to a caller.
     pub async fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
-        Self::shown(&gate, gate.catalog().passed().resources().iter(), cursor)
+        Self::shown(gate.catalog().passed().resources().iter(), |one| gate.shows_resource(one), cursor)
     }
 
     /// Lists the resource templates visible to a caller.
     pub async fn resource_templates(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
-        Self::shown(&gate, gate.catalog().passed().templates().iter(), cursor)
+        Self::shown(gate.catalog().passed().templates().iter(), |one| gate.shows_resource(one), cursor)
     }
 
     /// Returns a server's answer to `prompts/get`, verbatim.
@@ -163,15 +229,18 @@ impl Gateway {
         arguments: Map<String, Value>,
     ) -> Result<Value, ErrorData> {
         let gate = self.gate(&caller.session);
-        let prompt = gate.catalog().passed().prompt(name).filter(|prompt| gate.sees(&prompt.server));
-        let Some(prompt) = prompt else {
-            return Err(ErrorData::invalid_params(format!("there is no prompt `{name}`"), None));
-        };
+        let prompt = gate.prompt(name)?;
         let (connection, control, wait) = self.route(caller, &prompt.server)?;
+        let (server, settings) = (&prompt.server, connection.settings());
+        let passing = Passing { gate: &gate, caller, server, settings: &settings, label: name };
+        self.may_leave(passing, &arguments).map_err(stopped)?;
         let result = connection.get_prompt(&prompt.own, arguments, control, wait).await;
-        let result = result.map_err(|error| to_rpc_error(&prompt.server, error))?;
-        let messages = result.get("messages").and_then(Value::as_array).into_iter().flatten();
-        self.note_links(caller, &prompt.server, messages.filter_map(|message| message.get("content")));
+        let known = &gate.world.secrets;
+        let result = result.map_err(|error| masked(to_rpc_error(&prompt.server, error), known))?;
+        let mut result = self.inspected(passing, result).await.map_err(stopped)?;
+        let messages = result.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
+        let blocks = messages.filter_map(|message| message.get_mut("content"));
+        self.note_links(caller, &prompt.server, blocks);
         Ok(result)
     }
 
@@ -182,19 +251,70 @@ impl Gateway {
         }
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
-        let (connection, control, wait) = self.route(caller, &server)?;
-        let result = connection.read_resource(&own, control, wait).await;
-        let mut result = result.map_err(|error| match error {
-            CallError::Rpc(error) if error.code == ErrorCode::RESOURCE_NOT_FOUND => {
-                not_found(uri, &error.message)
+        self.read_from(caller, uri, &server, &own).await
+    }
+
+    /// The same for the tool `read_resource`, which can ask the user where the rules want that.
+    pub(super) async fn read_resource_or_ask(
+        &self,
+        caller: &Caller,
+        uri: &str,
+        tool: &Tool,
+    ) -> Result<Value, Fault> {
+        let is_quiet = caller.session.app.is_some() || caller.session.unattended || is_notices(caller, uri);
+        if !is_quiet && let Ok((_, server, own, Verdict::Approve(rule))) = self.judged_resource(caller, uri) {
+            let params = Map::from_iter([("uri".to_string(), json!(uri))]);
+            let question = format!("May the resource `{}` of `{server}` be read?", clip(&own, SHOWN_URI));
+            let written = Value::Object(params.clone());
+            let by = self.gate(&caller.session).approve_by(&server);
+            let asked = ApprovalAsked { rule, written, own: Some(question), by };
+            match self.approve(caller, tool, &params, asked).await {
+                Ok(_) => {}
+                Err(Interrupt::Fault(fault)) => return Err(*fault),
+                Err(_) => return Err(Fault::new(Code::Internal, "The user could not be asked.")),
             }
-            other => to_rpc_error(&server, other),
-        })?;
-        if own != uri {
-            for content in result.get_mut("contents").and_then(Value::as_array_mut).into_iter().flatten() {
-                if let Some(inner) = content.get("uri").and_then(Value::as_str) {
-                    content["uri"] = json!(if inner == own { uri.into() } else { named_uri(&server, inner) });
+            // The user may have taken minutes; the rules may have changed since.
+            match self.judged_resource(caller, uri) {
+                Ok((_, now, same, Verdict::Allow | Verdict::Approve(_))) if now == server && same == own => {}
+                _ => return self.read_resource(caller, uri).await.map_err(|error| unread(uri, &error)),
+            }
+            let read = self.read_from(caller, uri, &server, &own).await;
+            return read.map_err(|error| unread(uri, &error));
+        }
+        self.read_resource(caller, uri).await.map_err(|error| unread(uri, &error))
+    }
+
+    async fn read_from(
+        &self,
+        caller: &Caller,
+        uri: &str,
+        server: &Arc<str>,
+        own: &str,
+    ) -> Result<Value, ErrorData> {
+        let (connection, control, wait) = self.route(caller, server)?;
+        let (gate, settings) = (self.gate(&caller.session), connection.settings());
+        let passing = Passing { gate: &gate, caller, server, settings: &settings, label: uri };
+        let sent = Map::from_iter([("uri".to_string(), json!(own))]);
+        self.may_leave(passing, &sent).map_err(stopped)?;
+        let result = connection.read_resource(own, control, wait).await;
+        let result = result.map_err(|error| {
+            let error = match error {
+                CallError::Rpc(error) if error.code == ErrorCode::RESOURCE_NOT_FOUND => {
+                    not_found(uri, &error.message)
                 }
+                other => to_rpc_error(server, other),
+            };
+            masked(error, &gate.world.secrets)
+        })?;
+        let mut result = self.inspected(passing, result).await.map_err(stopped)?;
+        for content in result.get_mut("contents").and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some(inner) = content.get("uri").and_then(Value::as_str).map(String::from) else { continue };
+            if inner == own {
+                content["uri"] = json!(uri);
+            } else if let Some(sealed) = self.linked(caller, server, &inner) {
+                content["uri"] = json!(sealed);
+            } else if own != uri {
+                content["uri"] = json!(named_uri(server, &inner));
             }
         }
         Ok(result)
@@ -208,13 +328,54 @@ impl Gateway {
         json!({ "contents": [{ "uri": uri, "mimeType": "application/json", "text": text }] })
     }
 
-    /// Resolves a resource to its server and its URI there.
+    /// Resolves a resource that the caller may read to its server and its URI there.
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
+        let (_, server, own, verdict) = self.judged_resource(caller, uri)?;
+        match verdict {
+            Verdict::Allow => Ok((server, own)),
+            Verdict::Approve(rule) => Err(not_found(
+                uri,
+                &format!(
+                    "the rule `{rule}` wants the user to approve each reading, and this method cannot ask; the tool `gateway.read_resource` can"
+                ),
+            )),
+            Verdict::Deny(rule) if rule.ends_with(".unlisted_resources") => Err(not_found(
+                uri,
+                &format!(
+                    "`{server}` does not list it, no result linked to it, and the configuration does not open such URIs (`{rule} = true`)"
+                ),
+            )),
+            Verdict::Deny(rule) => {
+                Err(not_found(uri, &format!("the rule `{rule}` of the configuration forbids it")))
+            }
+        }
+    }
+
+    /// Resolves a resource, and returns what the rules say of reading it.
+    pub(super) fn judged_resource(
+        &self,
+        caller: &Caller,
+        uri: &str,
+    ) -> Result<(Gate, Arc<str>, String, Verdict), ErrorData> {
         let gate = self.gate(&caller.session);
-        let linked = self.sessions.links(caller).of(uri);
         let seen = |server: &str| gate.sees(server);
-        match gate.catalog().passed().resolve_uri(uri, &seen, linked) {
-            UriTarget::Server(server, own) => Ok((server, own)),
+        if let Some((server, own)) = self.sessions.seal.open(caller.session.owner(), uri)
+            && let Some(connection) = gate.connection(server)
+        {
+            let server = connection.name.clone();
+            let verdict = gate.verdict_on_resource(&server, own, Claim::Linked);
+            return Ok((gate, server, own.into(), verdict));
+        }
+        let links = &caller.session.of_client().links;
+        match gate.catalog().passed().resolve_uri(uri, &seen, &|uri| links.of(uri)) {
+            UriTarget::Server(server, own, claim) => {
+                let mut verdict = gate.verdict_on_resource(&server, &own, claim);
+                // A link may lead to what the profile does not list.
+                if claim == Claim::Listed && verdict != Verdict::Allow && links.of(&own).contains(&server) {
+                    verdict = gate.verdict_on_resource(&server, &own, Claim::Linked);
+                }
+                Ok((gate, server, own, verdict))
+            }
             UriTarget::Ambiguous(uris) => Err(ErrorData::invalid_params(
                 format!("several servers have `{uri}`; read it by one of: {}", uris.join(", ")),
                 Some(json!({ "uri": uri, "uris": uris })),
@@ -232,7 +393,10 @@ impl Gateway {
         let (server, own) = self.resource(caller, uri)?;
         let (connection, ..) = self.route(caller, &server)?;
         let subscribed = connection.subscribe(own).await;
-        subscribed.map(FollowedResource::OfServer).map_err(|error| to_rpc_error(&server, error))
+        let known = &self.gate(&caller.session).world.secrets;
+        subscribed
+            .map(FollowedResource::OfServer)
+            .map_err(|error| masked(to_rpc_error(&server, error), known))
     }
 
     /// Returns a server's answer to `completion/complete`, verbatim.
@@ -242,33 +406,39 @@ impl Gateway {
         mut params: CompleteRequestParams,
     ) -> Result<Value, ErrorData> {
         let gate = self.gate(&caller.session);
-        let passed = gate.catalog().passed();
         let unknown = |what: &str| ErrorData::invalid_params(format!("there is no {what}"), None);
         let server = match &mut params.r#ref {
             Reference::Prompt(prompt) => {
-                let entry = passed.prompt(&prompt.name).filter(|entry| gate.sees(&entry.server));
-                let entry = entry.ok_or_else(|| unknown("such prompt"))?;
+                let entry = gate.prompt(&prompt.name)?;
                 prompt.name.clone_from(&entry.own);
                 entry.server.clone()
             }
-            Reference::Resource(resource) => match passed.template(&resource.uri) {
-                Some(entry) => {
-                    resource.uri.clone_from(&entry.own);
-                    entry.server.clone()
+            Reference::Resource(resource) => {
+                let is_there = |server: &str| gate.sees(server);
+                match gate.catalog().passed().template(&resource.uri, &is_there) {
+                    Some(entry) if gate.shows_resource(entry) => {
+                        resource.uri.clone_from(&entry.own);
+                        entry.server.clone()
+                    }
+                    Some(_) => return Err(unknown("such resource template")),
+                    None => {
+                        let (server, own) = self.resource(caller, &resource.uri)?;
+                        resource.uri = own;
+                        server
+                    }
                 }
-                None => {
-                    let (server, own) = self.resource(caller, &resource.uri)?;
-                    resource.uri = own;
-                    server
-                }
-            },
+            }
             _ => return Err(unknown("such reference")),
         };
-        if !gate.sees(&server) {
-            return Err(unknown("such prompt or resource"));
-        }
         let (connection, control, wait) = self.route(caller, &server)?;
-        connection.complete(params, control, wait).await.map_err(|error| to_rpc_error(&server, error))
+        let settings = connection.settings();
+        let passing = Passing { gate: &gate, caller, server: &server, settings: &settings, label: &server };
+        let sent = [("argument", json!(params.argument)), ("context", json!(params.context))];
+        self.may_leave(passing, &sent.map(|(key, value)| (key.to_string(), value)).into_iter().collect())
+            .map_err(stopped)?;
+        let given = connection.complete(params, control, wait).await;
+        let given = given.map_err(|error| masked(to_rpc_error(&server, error), &gate.world.secrets))?;
+        self.inspected(passing, given).await.map_err(stopped)
     }
 
     /// How to ask a server on behalf of a caller: within half of the client's own timeout.
@@ -287,6 +457,8 @@ impl Gateway {
             progress: None,
             meta: caller.meta.clone(),
             asker: caller.asker.clone(),
+            owner: caller.account.id,
+            held: Held::default(),
         };
         Ok((connection, control, patience))
     }
@@ -296,25 +468,77 @@ impl Gateway {
         self.servers.want_log(session, level, |id| self.sessions.has(id));
     }
 
-    /// Remembers the server of each link in content blocks, so that clients can read the link. Leaves the
-    /// blocks unchanged.
+    /// Remembers the server of each link in content blocks, so that clients can read the link. The links of a session stay
+    /// unchanged; without a session, a link gets a URI that names its server, unless everybody reads it there anyway.
     pub(super) fn note_links<'a>(
         &self,
         caller: &Caller,
         server: &Arc<str>,
-        blocks: impl Iterator<Item = &'a Value>,
+        blocks: impl Iterator<Item = &'a mut Value>,
     ) {
         for block in blocks {
             let link = match block.get("type").and_then(Value::as_str) {
                 Some("resource_link") => Some(block),
-                Some("resource") => block.get("resource"),
+                Some("resource") => block.get_mut("resource"),
                 _ => None,
             };
-            if let Some(uri) = link.and_then(|link| link.get("uri")?.as_str()) {
-                self.sessions.links(caller).note(uri, server);
+            let Some(link) = link else { continue };
+            let sealed =
+                link.get("uri").and_then(Value::as_str).and_then(|uri| self.linked(caller, server, uri));
+            if let Some(sealed) = sealed {
+                link["uri"] = json!(sealed);
             }
         }
     }
+
+    /// Notes a link for the session of a caller. Without a session, returns the URI that the caller reads the link by, if that
+    /// is another one.
+    fn linked(&self, caller: &Caller, server: &Arc<str>, uri: &str) -> Option<String> {
+        if caller.lasting {
+            caller.session.of_client().links.note(uri, server);
+            return None;
+        }
+        if uri.len() > MAX_LINK || self.snapshot().catalog.passed().is_sole(server, uri) {
+            return None;
+        }
+        Some(self.sessions.seal.close(caller.session.owner(), server, uri))
+    }
+}
+
+impl Gate {
+    fn shows_prompt(&self, prompt: &OfferedItem) -> bool {
+        !matches!(self.verdict_on_prompt(&prompt.server, &prompt.own), Verdict::Deny(_))
+    }
+
+    fn shows_resource(&self, resource: &OfferedItem) -> bool {
+        let verdict = self.verdict_on_resource(&resource.server, &resource.own, Claim::Listed);
+        !matches!(verdict, Verdict::Deny(_))
+    }
+
+    /// Finds a prompt that the caller may get.
+    fn prompt(&self, name: &str) -> Result<&OfferedItem, ErrorData> {
+        let is_there = |server: &str| !self.is_foreign(server);
+        let found = self.catalog().passed().prompt(name, &self.world.names, &is_there);
+        let refused = |why: String| Err(ErrorData::invalid_params(why, None));
+        let Some(prompt) = found.filter(|prompt| self.sees(&prompt.server)) else {
+            return refused(format!("there is no prompt `{name}`"));
+        };
+        match self.verdict_on_prompt(&prompt.server, &prompt.own) {
+            Verdict::Allow => Ok(prompt),
+            Verdict::Deny(_) => refused(format!("there is no prompt `{name}`")),
+            Verdict::Approve(rule) => {
+                let skill = guide_name(&prompt.server, &prompt.own);
+                refused(format!(
+                    "the rule `{rule}` wants the user to approve each use of `{name}`, and this method cannot ask; execute_tool with `{skill}` can"
+                ))
+            }
+        }
+    }
+}
+
+/// The name of a prompt among tools.
+fn guide_name(server: &str, prompt: &str) -> String {
+    full_name(SKILLS, &format!("{server}/{prompt}"))
 }
 
 /// Whether these are the notices for a client. What calls tools in a client's name (an app, a watch, a schedule) does not get
@@ -323,8 +547,22 @@ fn is_notices(caller: &Caller, uri: &str) -> bool {
     caller.session.mail().is_some() && uri == named_uri(GATEWAY, NOTICES)
 }
 
+/// The error for what may not pass, because of a secret in it.
+fn stopped(fault: Fault) -> ErrorData {
+    ErrorData::invalid_request(fault.message, fault.details.map(|details| *details))
+}
+
 fn not_found(uri: &str, why: &str) -> ErrorData {
     ErrorData::resource_not_found(format!("`{uri}` cannot be read: {why}"), Some(json!({ "uri": uri })))
+}
+
+/// The fault of a resource that the tool `read_resource` could not read.
+fn unread(uri: &str, error: &ErrorData) -> Fault {
+    let code = match error.code {
+        ErrorCode::RESOURCE_NOT_FOUND | ErrorCode::INVALID_PARAMS => Code::NotFound,
+        _ => Code::UpstreamError,
+    };
+    Fault::new(code, format!("`{}` cannot be read: {}.", clip(uri, SHOWN_URI), error.message))
 }
 
 /// Turns a failed request into a JSON-RPC error. A server's own error stays as it is.

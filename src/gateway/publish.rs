@@ -17,11 +17,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Gateway, builtin,
     publisher::{Known, Lists},
+    trusting::{ServerNews, retain_differences},
 };
 use crate::{
     catalog::{GATEWAY, Listing},
+    config::OnChange,
     downstream::Update,
     name::{RESERVED, full_name},
+    pins::ChangeNews,
 };
 
 /// How long updates are gathered before a new snapshot is made.
@@ -34,7 +37,8 @@ impl Gateway {
             BTreeMap::from([(GATEWAY.into(), Known::of_all(builtin::listing(&self.config().gateway)))]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         let world = self.servers.world();
-        publisher.read_lists(&mut known, &world).await;
+        tokio::join!(publisher.read_lists(&mut known, &world), publisher.open_pins());
+        let (_, of_pins) = publisher.check_lists(&mut known, &world).await;
         self.guides.list(&mut known, &world.config);
         let mut generation = 1;
         // The handshake waits for the lists, and not for the folders of skills; the first search waits for both.
@@ -57,6 +61,7 @@ impl Gateway {
         let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
         let mut news: Vec<Value> = Vec::new();
         let mut relisted = false;
+        let mut differences = self.notices_of_differences(&mut news, of_pins);
         loop {
             if changed {
                 generation += 1;
@@ -65,6 +70,10 @@ impl Gateway {
             // Told only now: whoever reads of a new tool can call it.
             for notice in news.drain(..) {
                 self.tell_of_changes(&notice);
+            }
+            for (notice, changes) in differences.drain(..) {
+                let was_told = self.tell_of_changes(&notice);
+                self.note_told(was_told, notice, changes);
             }
             for waiting in barriers.drain(..) {
                 let _ = waiting.send(());
@@ -78,6 +87,7 @@ impl Gateway {
             changed = false;
             let mut next = tokio::select! {
                 update = updates.recv() => update,
+                () = publisher.trust_moved() => None,
                 () = self.servers.life.stop.cancelled() => return,
             };
             tokio::time::sleep(GATHER).await;
@@ -85,8 +95,7 @@ impl Gateway {
                 relisted |= matches!(update, Update::Listed { .. } | Update::Reconfigured);
                 match update {
                     Update::Listed { server, connection, session, listing, published } => {
-                        let listing =
-                            listing.map(|listing| Known { listing: Arc::new(listing), connection, session });
+                        let listing = listing.map(|listing| Known::new(listing, connection, session));
                         if let Some(listing) = listing {
                             let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
                             changed |= differs;
@@ -121,6 +130,9 @@ impl Gateway {
                 }
                 next = updates.try_recv().ok();
             }
+            let (differs, of_pins) = publisher.check_lists(&mut known, &self.servers.world()).await;
+            changed |= differs;
+            differences = self.notices_of_differences(&mut news, of_pins);
             if changed || self.guides.is_behind() {
                 // The same world for all lists: the prompts of a server that has ended are not among the skills.
                 world = self.servers.world();
@@ -153,8 +165,24 @@ impl Gateway {
         }
     }
 
-    /// Tells every session what changed, as far as its profile shows it.
-    fn tell_of_changes(&self, notice: &Value) {
+    /// Makes one notice of what a server lists and of what differs from the pins.
+    fn notices_of_differences(
+        &self,
+        news: &mut Vec<Value>,
+        of_pins: Vec<ServerNews>,
+    ) -> Vec<(Value, Vec<ChangeNews>)> {
+        let with_differences = |ServerNews { server, news: changes }| {
+            // What is told already of its list is told together with it.
+            let at = news.iter().rposition(|notice| notice["server"] == *server);
+            let listed = at.map(|at| news.remove(at));
+            (self.notice_of_changes(listed, &server, &changes), changes)
+        };
+        of_pins.into_iter().map(with_differences).collect()
+    }
+
+    /// Tells every session what changed, as far as its profile shows it. Returns whether any was told.
+    fn tell_of_changes(&self, notice: &Value) -> bool {
+        let mut was_told = false;
         for session in self.sessions.all() {
             let gate = self.gate(&session);
             let server = notice["server"].as_str().unwrap_or_default();
@@ -163,6 +191,10 @@ impl Gateway {
             let sees_server = gate.server(server).is_some() && gate.sees(server);
             let seen = |name: &mut Value| match gate.catalog().get_renamed(name.as_str().unwrap_or_default())
             {
+                // Whoever sees its server is told why a tool is gone.
+                Some(tool) if tool.change.as_ref().is_some_and(|change| change.effect == OnChange::Deny) => {
+                    sees_server
+                }
                 Some(tool) => {
                     *name = json!(&*tool.full);
                     gate.allows(tool)
@@ -179,6 +211,7 @@ impl Gateway {
                     own.as_object_mut().and_then(|fields| fields.remove(key));
                 }
             }
+            any |= own.as_object_mut().is_some_and(|own| retain_differences(own, &mut { seen }));
             let first = own.get("redefined").and_then(|names| names.get(0)).cloned();
             match (first, own.as_object_mut()) {
                 (Some(first), Some(fields)) if fields.contains_key("next_step") => {
@@ -189,14 +222,19 @@ impl Gateway {
                 }
                 (None, Some(fields)) => {
                     fields.remove("next_step");
-                    fields.remove("hint");
+                    if ["held", "differences"].iter().all(|key| !fields.contains_key(*key)) {
+                        fields.remove("hint");
+                        fields.remove("command");
+                    }
                 }
                 _ => {}
             }
             if any {
+                was_told = true;
                 session.notify(own);
             }
         }
+        was_told
     }
 
     /// Takes a server's new list; says whether it differs from the old one, and what is to be told.
@@ -213,9 +251,11 @@ impl Gateway {
             return (false, None);
         }
         let old = known.get(&server).filter(|old| old.session.is_none() || old.connection == new.connection);
-        if old.is_some_and(|old| old.listing == new.listing) {
+        if let Some(old) = old.filter(|old| old.raw == new.raw) {
             self.note_listed(&server);
             fresh.insert(server.clone());
+            // What was compared with the pins stays.
+            (new.raw, new.listing, new.checked) = (old.raw.clone(), old.listing.clone(), old.checked.clone());
             known.insert(server, new);
             return (false, None);
         }
@@ -224,13 +264,13 @@ impl Gateway {
         if !fresh.insert(server.clone())
             && let Some(old) = old
         {
-            notice = changes(&server, &old.listing, &new.listing);
+            notice = changes(&server, &old.raw, &new.raw);
         }
         if let Some(connection) = connection {
-            self.publisher.keep_list(&server, &connection.settings(), &new.listing);
+            self.publisher.keep_list(&server, &connection.settings(), &new.raw);
         }
         if let Some(old) = old {
-            new.listing = Arc::new(Listing::clone(&new.listing).sharing(&old.listing));
+            new = Known::new(Listing::clone(&new.raw).sharing(&old.raw), new.connection, new.session);
         }
         known.insert(server, new);
         (true, notice)

@@ -17,13 +17,19 @@ use tokio::{
     task::AbortHandle,
 };
 
-use super::{Indexing, Snapshot, builtin, lists, servers::Life, world::World};
+use super::{
+    Indexing, Snapshot, builtin, lists,
+    servers::Life,
+    trusting::CheckedWith,
+    world::{World, names_of},
+};
 use crate::{
     allocator,
     catalog::{GATEWAY, Listing, Source},
     config::{Config, ServerSettings},
     downstream::{Connection, Update},
-    name::RESERVED,
+    name::{Namespaces, RESERVED},
+    pins::Pins,
     search::{EmbedError, Embedder, Graph, Index, Settings},
 };
 
@@ -38,7 +44,12 @@ pub(super) type Lists = BTreeMap<Arc<str>, Known>;
 /// A known list.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
+    /// The list as it is published: where changes are held, with the definitions that are trusted.
     pub listing: Arc<Listing>,
+    /// The list as its server gave it.
+    pub raw: Arc<Listing>,
+    /// What it was last compared with; none if it was not yet.
+    pub checked: Option<CheckedWith>,
     /// The connection that listed it; 0 for a list of the last run.
     pub connection: u64,
     /// The session that its server belonged to, if it did.
@@ -48,7 +59,13 @@ pub(super) struct Known {
 impl Known {
     /// A list that may be published under any connection to its server.
     pub fn of_all(listing: Listing) -> Known {
-        Known { listing: Arc::new(listing), connection: 0, session: None }
+        Known::new(listing, 0, None)
+    }
+
+    /// The list of a connection.
+    pub fn new(listing: Listing, connection: u64, session: Option<u64>) -> Known {
+        let listing = Arc::new(listing);
+        Known { raw: listing.clone(), listing, checked: None, connection, session }
     }
 
     /// Whether the list is published as that of a connection. What the server of a session had listed is nobody else's, even
@@ -95,6 +112,8 @@ pub(super) struct Publisher {
     improving: AtomicBool,
     /// Where the last known lists are kept.
     folder: Option<PathBuf>,
+    /// Which definitions are trusted.
+    pub pins: Arc<Pins>,
     life: Life,
 }
 
@@ -104,6 +123,7 @@ impl Publisher {
         config: &Config,
         folder: Option<PathBuf>,
         without_embedder: bool,
+        pins: Pins,
         life: Life,
     ) -> Arc<Publisher> {
         let own = Source {
@@ -123,6 +143,7 @@ impl Publisher {
             graph: ArcSwapOption::empty(),
             improving: AtomicBool::new(false),
             folder,
+            pins: Arc::new(pins),
             life,
         })
     }
@@ -253,7 +274,9 @@ impl Publisher {
             .collect();
         let made = tokio::task::spawn_blocking(move || {
             let before = publisher.snapshot();
-            let catalog = Arc::new(before.catalog.updated(sources, &world.config.policies));
+            // Those of sessions name nothing for others.
+            let names = Arc::new(Namespaces::new(names_of(&world.config)));
+            let catalog = Arc::new(before.catalog.updated(sources, &world.config.policies, &names));
             catalog.warn_of_clashes(&before.catalog);
             if before.generation == 0 {
                 let unindexed = Arc::new(Index::new(Vec::new(), &world.config.embedder));

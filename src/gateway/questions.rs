@@ -25,7 +25,9 @@ use self::{
 use super::{interrupt::Interrupt, session::Caller};
 use crate::{
     answers::{self, Decision},
+    audit::Approver,
     catalog::Tool,
+    config::ApproveBy,
     downstream::{ELICITATION, InputRequests},
     fault::{Code, Fault},
     jobs::JobOwner,
@@ -39,13 +41,15 @@ const QUESTION_AGE: Duration = Duration::from_secs(3600);
 const APPROVAL_AGE: Duration = Duration::from_secs(600);
 /// How long an approval form stays open if the client can return at any time.
 const PARKED_AGE: Duration = Duration::from_secs(600);
-/// The most open questions; beyond it, the oldest is dropped.
-const MAX_QUESTIONS: usize = 1_000;
+/// The most bytes of open questions of one client; beyond it, or beyond its quota, its oldest is dropped.
+const MAX_BYTES: usize = 8 << 20;
 /// A form is abandoned this long before the soft deadline, to leave time for the answer.
 const MARGIN: Duration = Duration::from_secs(3);
 /// How many choices a question of a workflow has at most, and how many bytes.
 const MAX_CHOICES: usize = 200;
 const MAX_MESSAGE: usize = 20_000;
+/// How much of the params of a call the user is shown before an approval, in characters.
+const MOST_SHOWN: usize = 6_000;
 /// The key of Nonet's only request to a client.
 const ASK: &str = "ask";
 /// Words that mark a free-text question as asking for a secret.
@@ -58,8 +62,8 @@ const FOR_SESSION: &str = "allow_for_session";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
-    /// The version of the definition that the user was shown.
-    version: String,
+    /// The hash of the definition that the user was shown.
+    hash: Arc<str>,
     owner: JobOwner,
     params: String,
 }
@@ -85,6 +89,58 @@ pub struct AskArguments {
     pub(super) timeout: Option<u64>,
     pub(super) token: Option<String>,
     pub(super) answer: Option<Value>,
+}
+
+/// What is asked before a call.
+pub(super) struct ApprovalAsked {
+    /// The rule that asks.
+    pub rule: String,
+    /// The params as written.
+    pub written: Value,
+    /// The tool's own question, if it has one.
+    pub own: Option<String>,
+    /// Whose answer counts.
+    pub by: ApproveBy,
+}
+
+/// What comes of an approval.
+pub(super) enum Approved {
+    /// The user agrees, in this way.
+    By(Approver),
+    /// The client has no form, and an answer through the chat does not count.
+    Elsewhere(Box<Unasked>),
+}
+
+/// A call that the user has yet to be asked about.
+pub(super) struct Unasked {
+    pub approval: Approval,
+    pub message: String,
+    pub rule: String,
+    pub written: Value,
+    pub lasting: bool,
+}
+
+impl Approval {
+    /// That of a call.
+    pub(super) fn of(caller: &Caller, tool: &Tool, params: &Map<String, Value>) -> Self {
+        let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
+        Self { tool: tool.full.clone(), hash: tool.hash.clone(), owner: caller.owner(), params: hex(&digest) }
+    }
+
+    /// A digest of what is approved. Sessions are numbered in each process, which `nonce` tells apart.
+    pub(super) fn key(&self, nonce: &str) -> String {
+        let JobOwner { session, profile, local, account } = &self.owner;
+        // A program of this machine's user may have restarted since.
+        let account = (!*local).then(|| account.name().to_string());
+        let nonce = session.map(|_| nonce);
+        let all = json!([self.tool, self.hash, self.params, session, profile, local, nonce, account]);
+        hex(&Sha256::digest(all.to_string().as_bytes()))
+    }
+}
+
+/// The definition for which the user's word came through the chat: it counts only as long as such words do.
+fn by_chat(hash: &str) -> Arc<str> {
+    format!("chat {hash}").into()
 }
 
 /// What comes of a question.
@@ -153,7 +209,7 @@ impl AskArguments {
         if matches!(about, About::Content(_)) {
             message.push_str("\n\nApprove, deny, or say what to change.");
         }
-        Question { about, message, asked: Instant::now() }
+        Question { about, message, asked: Instant::now(), owner: 0 }
     }
 
     fn message(&self) -> String {
@@ -176,7 +232,7 @@ impl Questions {
         match self.ask(caller, &arguments).await? {
             QuestionOutcome::Answer(answer) => Ok(answer),
             QuestionOutcome::InChat(question) => {
-                let token = self.add(question.about.clone(), &question.message)?;
+                let token = self.add(caller, question.clone());
                 Ok(question.put(&token))
             }
         }
@@ -217,33 +273,36 @@ impl Questions {
         Ok(QuestionOutcome::InChat(arguments.in_chat()))
     }
 
+    /// Whether the user has approved a call in the chat that was not made since.
+    pub(super) fn is_approved(&self, approval: &Approval) -> bool {
+        self.approvals.get(approval).is_some_and(|at| at.elapsed() < APPROVAL_AGE)
+    }
+
     /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool with a
-    /// question of its `own` is asked about each time: no answer holds for the rest of the session.
+    /// question of its `own` is asked about each time: no answer holds for the rest of the session. Without forms, the answer
+    /// comes through the chat, or from elsewhere.
     pub(super) async fn approve(
         &self,
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
-        written: Value,
-        rule: &str,
-        own: Option<String>,
-    ) -> Result<(), Interrupt> {
-        let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
-        let approval = Approval {
-            tool: tool.full.clone(),
-            version: tool.version.clone(),
-            owner: caller.owner(),
-            params: hex(&digest),
-        };
+        asked: ApprovalAsked,
+    ) -> Result<Approved, Interrupt> {
+        let ApprovalAsked { rule, written, own, by } = asked;
+        let approval = Approval::of(caller, tool, params);
         // Only a lasting session can remember the choice.
         let lasting = caller.lasting && own.is_none();
-        if lasting && caller.session.approves(&tool.full, &tool.version) {
-            return Ok(());
+        let is_remembered = |hash: &str| caller.session.approves(&tool.full, hash);
+        if lasting
+            && (is_remembered(&tool.hash) || by == ApproveBy::Chat && is_remembered(&by_chat(&tool.hash)))
+        {
+            return Ok(Approved::By(Approver::Session));
         }
-        if let Some((_, at)) = self.approvals.remove(&approval)
+        if by == ApproveBy::Chat
+            && let Some((_, at)) = self.approvals.remove(&approval)
             && at.elapsed() < APPROVAL_AGE
         {
-            return Ok(());
+            return Ok(Approved::By(Approver::Chat));
         }
         let message = own.unwrap_or_else(|| approval_message(tool, params));
         let choices = if lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
@@ -260,12 +319,12 @@ impl Questions {
                 Err(unanswered(tool, &message, written))
             }
             FormOutcome::Reply(reply) => match reply.decision() {
-                Decision::Yes => Ok(()),
+                Decision::Yes => Ok(Approved::By(Approver::Form)),
                 Decision::Always => {
                     if lasting {
-                        caller.session.approve(&tool.full, &tool.version);
+                        caller.session.approve(&tool.full, &tool.hash);
                     }
-                    Ok(())
+                    Ok(Approved::By(Approver::Form))
                 }
                 Decision::No => Err(Fault::new(
                     Code::Forbidden,
@@ -282,8 +341,15 @@ impl Questions {
                 let message = format!("The user has not answered whether `{}` may run.", tool.full);
                 Err(unanswered(tool, &message, written))
             }
+            FormOutcome::NoForm if by == ApproveBy::User => {
+                let About::Call { approval, params: written, lasting } = about else {
+                    return Err(Fault::new(Code::Internal, "An approval is about a call.").into());
+                };
+                Ok(Approved::Elsewhere(Box::new(Unasked { approval, message, rule, written, lasting })))
+            }
             FormOutcome::NoForm => {
-                let token = self.add(about, &message)?;
+                let question = Question { about, message: message.clone(), asked: Instant::now(), owner: 0 };
+                let token = self.add(caller, question);
                 let always = if lasting { ", `allow_for_session`" } else { "" };
                 Err(Fault::new(
                     Code::NeedsApproval,
@@ -292,6 +358,24 @@ impl Questions {
                 .next("ask_user", json!({ "token": token }))
                 .into())
             }
+        }
+    }
+
+    /// Asks the user by a form whether to trust a definition; none without a clear answer. A model is never asked this.
+    pub(super) async fn trust(&self, caller: &Caller, question: &str) -> Option<bool> {
+        let schema = json!({
+            "type": "object",
+            "properties": { "decision": { "type": "string", "title": "Decision", "enum": ["trust", "deny"] } },
+            "required": ["decision"],
+        });
+        match self.put(caller, question, &schema, patience(caller)).await {
+            FormOutcome::Reply(Reply::Accept(form)) => match form.get("decision").and_then(Value::as_str) {
+                Some("trust") => Some(true),
+                Some("deny") => Some(false),
+                _ => None,
+            },
+            FormOutcome::Reply(Reply::Decline) => Some(false),
+            FormOutcome::Reply(Reply::Cancel) | FormOutcome::TimedOut | FormOutcome::NoForm => None,
         }
     }
 
@@ -322,27 +406,33 @@ impl Questions {
         }
     }
 
-    /// Adds an open question and returns its token. Asking again about the same call reuses the question.
-    fn add(&self, about: About, message: &str) -> Result<String, Fault> {
-        let same = |question: &Question| match (&question.about, &about) {
+    /// Adds an open question and returns its token. Asking again about the same call reuses the question. A question beyond
+    /// the client's quota takes the place of the client's oldest.
+    fn add(&self, caller: &Caller, mut question: Question) -> String {
+        let same = |open: &Question| match (&open.about, &question.about) {
             (About::Call { approval: one, .. }, About::Call { approval: other, .. }) => one == other,
             _ => false,
         };
-        if let Some(mut open) = self.open.iter_mut().find(|question| same(question)) {
+        if let Some(mut open) = self.open.iter_mut().find(|open| same(open)) {
             open.asked = Instant::now();
-            return Ok(open.key().clone());
+            return open.key().clone();
         }
-        if self.open.len() >= MAX_QUESTIONS {
-            self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
-            let oldest = self.open.iter().min_by_key(|question| question.asked).map(|q| q.key().clone());
-            if let Some(oldest) = oldest.filter(|_| self.open.len() >= MAX_QUESTIONS) {
-                self.open.remove(&oldest);
-            }
+        self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
+        let account = &caller.account;
+        question.owner = account.id;
+        let own = self.open.iter().filter(|open| open.owner == account.id);
+        let mut own: Vec<(Instant, usize, String)> =
+            own.map(|open| (open.asked, open.bytes(), open.key().clone())).collect();
+        own.sort_by_key(|(asked, ..)| std::cmp::Reverse(*asked));
+        let mut bytes = question.bytes() + own.iter().map(|(_, bytes, _)| bytes).sum::<usize>();
+        while own.len() >= account.quotas().questions || bytes > MAX_BYTES {
+            let Some((_, of_it, oldest)) = own.pop() else { break };
+            bytes = bytes.saturating_sub(of_it);
+            self.open.remove(&oldest);
         }
         let token = format!("ask-{}", uuid::Uuid::new_v4().simple());
-        let question = Question { about, message: message.into(), asked: Instant::now() };
         self.open.insert(token.clone(), question);
-        Ok(token)
+        token
     }
 
     /// Repeats an open question. Content without an answer leaves it open.
@@ -384,7 +474,7 @@ impl Questions {
             && answer["status"] == "approved"
         {
             if answers::decision(said).decision == Decision::Always && lasting {
-                caller.session.approve(&approval.tool, &approval.version);
+                caller.session.approve(&approval.tool, &by_chat(&approval.hash));
             }
             let name = approval.tool.clone();
             self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
@@ -416,7 +506,15 @@ pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
 }
 
 fn approval_message(tool: &Tool, params: &Map<String, Value>) -> String {
-    let shown = clip(&serde_json::to_string_pretty(params).unwrap_or_default(), 1_500);
+    let whole = serde_json::to_string_pretty(params).unwrap_or_default();
+    // What is not shown is not approved unawares.
+    let shown = match whole.chars().count().saturating_sub(MOST_SHOWN) {
+        0 => whole,
+        left => format!(
+            "NOT ALL IS SHOWN: {left} more characters of the params would be sent.\n{}",
+            clip(&whole, MOST_SHOWN)
+        ),
+    };
     let does = match tool.summary(200) {
         about if about.is_empty() => String::new(),
         about => format!("It does: {about}\n"),
@@ -445,7 +543,7 @@ enum FormOutcome {
 }
 
 /// How long to wait for a form: within the client's soft deadline, unless the client can return at any time.
-fn patience(caller: &Caller) -> Duration {
+pub(super) fn patience(caller: &Caller) -> Duration {
     match caller.forms() {
         Some(asker) if asker.parks => PARKED_AGE,
         _ => caller.limits.soft_deadline.saturating_sub(MARGIN),
@@ -467,7 +565,9 @@ mod tests {
     use super::*;
     use crate::{
         catalog::{Catalog, Listing, Source},
+        config::Quotas,
         gateway::session::Session,
+        quotas::Account,
     };
 
     fn arguments(value: Value) -> AskArguments {
@@ -507,16 +607,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_question_makes_room() {
-        let (questions, caller) = (Questions::default(), Caller::default());
+    async fn the_oldest_question_of_the_same_client_makes_room() {
+        let client = |name: &str| Caller {
+            account: Account::of_errands(Some(name), Quotas { questions: 3, ..Quotas::default() }),
+            ..Caller::default()
+        };
+        let (questions, caller, other) = (Questions::default(), client("one"), client("other"));
+        let theirs = open(&questions, &other).await;
         let first = open(&questions, &caller).await;
-        for _ in 0..MAX_QUESTIONS {
+        for _ in 0..3 {
             tokio::time::advance(Duration::from_millis(1)).await;
             open(&questions, &caller).await;
         }
-        assert_eq!(questions.open.len(), MAX_QUESTIONS);
-        let late = json!({ "token": first, "answer": "Bonn" });
-        assert_eq!(ask(&questions, &caller, late).await, Err(Code::NotFound));
+        assert_eq!(questions.open.len(), 4);
+        let answer = |token: &str| json!({ "token": token, "answer": "Bonn" });
+        assert_eq!(ask(&questions, &caller, answer(&first)).await, Err(Code::NotFound));
+        assert!(ask(&questions, &other, answer(&theirs)).await.is_ok());
+
+        // Large ones are fewer.
+        let large = json!({ "question": "Send it?", "content": "x".repeat(MAX_BYTES / 3) });
+        for _ in 0..3 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            ask(&questions, &caller, large.clone()).await.expect("a question");
+        }
+        assert_eq!(questions.open.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -536,8 +650,15 @@ mod tests {
         let approve_as = async |tool: &Tool, caller: &Caller, path: &str| {
             let params = json!({ "path": path });
             let params = params.as_object().expect("an object");
-            match questions.approve(caller, tool, params, json!(params), "a rule", None).await {
-                Ok(()) => Ok(()),
+            let asked = ApprovalAsked {
+                rule: "a rule".into(),
+                written: json!(params),
+                own: None,
+                by: ApproveBy::Chat,
+            };
+            match questions.approve(caller, tool, params, asked).await {
+                Ok(Approved::By(_)) => Ok(()),
+                Ok(Approved::Elsewhere(_)) => panic!("the chat counts"),
                 Err(Interrupt::Fault(fault)) => Err(fault),
                 Err(wrong) => panic!("{wrong:?}"),
             }
@@ -557,7 +678,7 @@ mod tests {
         assert!(approve(&one, "a").await.is_ok(), "this call");
         assert!(approve(&one, "a").await.is_err(), "once");
 
-        one.session.approve(&tool.full, &tool.version);
+        one.session.approve(&tool.full, &tool.hash);
         assert!(approve(&one, "b").await.is_ok(), "every call of the session");
         assert!(approve_as(&redefined, &one, "b").await.is_err(), "not of another definition");
     }

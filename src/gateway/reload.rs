@@ -2,36 +2,103 @@
 //!
 //! Only changed servers are touched. A server with the same command or address keeps its connection and gets
 //! its new settings. A server with another command or address, or one that was removed, is retired once its
-//! calls in flight have ended; its replacement starts at once. An unusable file changes nothing.
+//! calls in flight have ended; its replacement starts at once. An unusable file changes nothing, and neither does one that
+//! loses what protects (`losses`), until the user accepts it.
+
+mod losses;
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use notify::{RecursiveMode, Watcher};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use self::losses::losses;
 use super::{Changes, Gateway};
 use crate::{
-    config::{self, BearerToken, Config, Loaded},
+    config::{self, BearerToken, Config, Loaded, Unusable},
     downstream::Update,
-    keyring, secrets_file,
+    keyring,
+    pins::lock_file,
+    rates::Rates,
+    reloads::{self, ReloadDesk, ReloadPost, text_hash},
+    secrets_file, shell,
     text::clip,
 };
 
 /// How long a file must stay unchanged before it is read: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(200);
+/// How long the user's word for a text holds that is not in the file yet.
+const ACCEPTED: Duration = Duration::from_secs(60);
+
+/// The texts of servers.toml: the one in use, and the one that is refused.
+#[derive(Debug, Default)]
+pub(super) struct Texts(Mutex<KnownTexts>);
+
+#[derive(Debug, Default)]
+struct KnownTexts {
+    /// The hash of the text that is in use.
+    used: Option<String>,
+    /// Texts that the user accepts, by hash.
+    accepted: Vec<(String, Instant)>,
+    /// What is refused: the hash of the text, and what it loses.
+    refused: Option<(String, Vec<String>)>,
+}
+
+impl Texts {
+    /// Accepts a text, whatever it loses.
+    pub fn accept(&self, hash: String) {
+        let mut known = self.0.lock();
+        known.accepted.retain(|(other, at)| *other != hash && at.elapsed() < ACCEPTED);
+        known.accepted.push((hash, Instant::now()));
+    }
+
+    /// Returns what the text in the file loses, if it was refused for that.
+    pub fn refused(&self) -> Option<Vec<String>> {
+        self.0.lock().refused.as_ref().map(|(_, lost)| lost.clone())
+    }
+
+    /// Whether the user has accepted a text. Their word is good once.
+    fn takes(&self, hash: &str) -> bool {
+        let mut known = self.0.lock();
+        known.accepted.retain(|(_, at)| at.elapsed() < ACCEPTED);
+        let at = known.accepted.iter().position(|(accepted, _)| accepted == hash);
+        at.map(|at| known.accepted.swap_remove(at)).is_some()
+    }
+
+    /// Notes a text that is in use now.
+    fn use_it(&self, hash: String) {
+        let mut known = self.0.lock();
+        known.used = Some(hash);
+        known.refused = None;
+    }
+
+    /// Notes a refused text. Returns whether that is news.
+    fn refuse(&self, hash: String, lost: Vec<String>) -> bool {
+        let mut known = self.0.lock();
+        let refused = Some((hash, lost));
+        let is_news = known.refused != refused;
+        known.refused = refused;
+        is_news
+    }
+}
 
 impl Gateway {
     /// Applies a configuration. Returns what it changed.
     pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
         let updates = self.publisher.updates();
         self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
+        self.rates.store(Arc::new(Rates::new(&config, &self.rates.load())));
+        let digest = config.digest.clone();
+        self.hide_from_audit(&config);
         let (changes, ended) = self.servers.reload(config, updates.as_ref());
+        self.audit_reload(&digest, &changes);
         self.tell_of_ended(&ended);
         if let Some(updates) = updates {
             let _ = updates.send(Update::Reconfigured).await;
@@ -39,24 +106,26 @@ impl Gateway {
         changes
     }
 
-    /// Reloads the file whenever the file or `secrets.env` beside it changes, or a keyring it needs is
-    /// unlocked, until the gateway stops. `read` loads the file. Watching starts with the call, before the
-    /// future is first polled.
+    /// Reloads the file whenever the file or `secrets.env` beside it changes, a keyring it needs is unlocked, or `nonet reload`
+    /// asks for it at the `desk`, until the gateway stops. `read` checks the text of the file. Watching starts with the call,
+    /// before the future is first polled.
     pub fn watch(
         self: Arc<Self>,
         file: PathBuf,
-        read: impl Fn() -> Result<Loaded, config::Unusable> + Send + Sync + 'static,
+        desk: Option<ReloadDesk>,
+        read: impl Fn(&str) -> Result<Loaded, Unusable> + Send + Sync + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (sender, mut events) = mpsc::channel(16);
         let target = file.file_name().map(|name| name.to_os_string());
         let seen = move |event: notify::Result<notify::Event>| {
             let of_file = |event: &notify::Event| {
                 !event.kind.is_access()
-                    && event
-                        .paths
-                        .iter()
-                        .filter_map(|path| path.file_name())
-                        .any(|name| Some(name) == target.as_deref() || name == secrets_file::NAME)
+                    && event.paths.iter().filter_map(|path| path.file_name()).any(|name| {
+                        Some(name) == target.as_deref()
+                            || name == secrets_file::NAME
+                            || name == reloads::REQUEST
+                            || name == lock_file::NAME
+                    })
             };
             if event.as_ref().is_ok_and(of_file) {
                 // If the queue is full, a reload is already pending.
@@ -70,13 +139,18 @@ impl Gateway {
             Ok(watcher)
         });
         async move {
-            let _watcher = match watcher {
+            let mut watcher = match watcher {
                 Ok(watcher) => watcher,
                 Err(error) => {
                     tracing::warn!(file = %file.display(), %error, "cannot watch the configuration file; restart Nonet to apply changes");
                     return;
                 }
             };
+            let (post, mut answered) = open_post(desk, &mut watcher).await;
+            let begun = file.clone();
+            if let Ok(Ok(text)) = tokio::task::spawn_blocking(move || config::read_text(&begun)).await {
+                self.texts.use_it(text_hash(&text));
+            }
             let read = Arc::new(read);
             loop {
                 tokio::select! {
@@ -86,27 +160,72 @@ impl Gateway {
                     () = self.servers.life.stop.cancelled() => return,
                 }
                 while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
-                let read = read.clone();
-                match tokio::task::spawn_blocking(move || read()).await {
-                    Ok(Ok(loaded)) => self.apply(loaded).await,
-                    Ok(Err(error)) => self.announce(json!({
-                        "kind": "config_faulty",
-                        "message": clip(&error.to_string(), 1_000),
-                        "hint": "Nothing was changed. Run `nonet check` to see all faults.",
-                    })),
-                    Err(_) => return,
+                let (read, file, asked) = (read.clone(), file.clone(), post.clone());
+                let looked = tokio::task::spawn_blocking(move || {
+                    let request = asked.and_then(|post| post.request());
+                    let text =
+                        config::read_text(&file).map_err(|source| Unusable::Unreadable { file, source });
+                    let hash = text.as_ref().map(|text| text_hash(text)).unwrap_or_default();
+                    (request, hash, text.and_then(|text| read(&text)))
+                });
+                let Ok((request, hash, loaded)) = looked.await else { return };
+                let request = request.filter(|request| answered.as_ref() != Some(&request.id));
+                if let Some(request) = &request {
+                    let is_of_this =
+                        |from: &String| self.texts.0.lock().used.as_ref().is_none_or(|used| used == from);
+                    if let Some(accept) =
+                        request.accept.as_ref().filter(|_| request.from.iter().all(is_of_this))
+                    {
+                        self.texts.accept(accept.clone());
+                    }
+                    answered = Some(request.id.clone());
+                }
+                let outcome = match loaded {
+                    Ok(loaded) => self.apply(loaded, hash).await,
+                    Err(error) => {
+                        let notice = json!({
+                            "kind": "config_faulty",
+                            "message": clip(&error.to_string(), 1_000),
+                            "hint": "Nothing was changed. Run `nonet check` to see all faults.",
+                        });
+                        self.announce(&notice);
+                        notice
+                    }
+                };
+                if let Some(post) = post.clone() {
+                    let request = answered.clone();
+                    let told = tokio::task::spawn_blocking(move || post.answer(request, outcome));
+                    if let Ok(Err(error)) = told.await {
+                        tracing::warn!(%error, "`nonet reload` cannot be told what became of the file");
+                    }
                 }
             }
         }
     }
 
-    async fn apply(self: &Arc<Self>, mut loaded: Loaded) {
-        keep_faulty(&mut loaded, &self.config());
+    /// Applies a file that could be read, unless it loses what protects. Returns what was told of it.
+    async fn apply(self: &Arc<Self>, mut loaded: Loaded, hash: String) -> Value {
+        let now = self.config();
+        keep_faulty(&mut loaded, &now);
+        let lost = losses(&now, &loaded.config);
+        if !lost.is_empty() && !self.texts.takes(&hash) {
+            let notice = json!({
+                "kind": "config_refused",
+                "message": format!("The changed servers.toml is refused, because it loses {}. The configuration stays as it was.", lost.join("; ")),
+                "lost": lost,
+                "hint": format!("If the user means it: `{}`, or a restart.", shell::nonet("reload --accept", &now.file)),
+            });
+            if self.texts.refuse(hash, lost) {
+                self.announce(&notice);
+            }
+            return notice;
+        }
+        self.texts.use_it(hash);
         let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
         let changes = self.reload(loaded.config).await;
         if changes == Changes::default() && faults.is_empty() {
             tracing::info!("configuration reloaded; nothing changed");
-            return;
+            return json!({ "kind": "config_unchanged" });
         }
         let mut notice = json!({ "kind": "config_changed" });
         if let (Some(notice), Ok(Value::Object(changes))) =
@@ -118,16 +237,42 @@ impl Gateway {
             notice["faults"] = json!(faults);
             notice["hint"] = json!("Entries with a fault keep their old version; new ones are left out.");
         }
-        self.announce(notice);
+        self.announce(&notice);
+        notice
     }
 
     /// Logs the outcome of a changed file and notifies every session that sees all servers.
-    fn announce(&self, notice: Value) {
-        match notice["kind"] == "config_faulty" || notice.get("faults").is_some() {
+    fn announce(&self, notice: &Value) {
+        match notice["kind"] != "config_changed" || notice.get("faults").is_some() {
             true => tracing::warn!("{notice}"),
             false => tracing::info!("{notice}"),
         }
-        self.sessions.notify_unrestricted(&notice);
+        self.sessions.notify_unrestricted(notice);
+    }
+}
+
+/// Takes a place at the desk and watches for requests. Returns the last request as well, which was for others.
+async fn open_post(
+    desk: Option<ReloadDesk>,
+    watcher: &mut notify::RecommendedWatcher,
+) -> (Option<Arc<ReloadPost>>, Option<String>) {
+    let Some(desk) = desk else { return (None, None) };
+    let opened = tokio::task::spawn_blocking(move || {
+        let before = desk.request().map(|request| request.id);
+        desk.open().map(|post| (post, before))
+    });
+    match opened.await {
+        Ok(Ok((post, before))) => {
+            if let Err(error) = watcher.watch(post.folder(), RecursiveMode::NonRecursive) {
+                tracing::warn!(%error, "`nonet reload` cannot reach this gateway");
+            }
+            (Some(Arc::new(post)), before)
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "`nonet reload` cannot reach this gateway");
+            (None, None)
+        }
+        Err(_) => (None, None),
     }
 }
 

@@ -21,8 +21,9 @@ use super::{
 };
 use crate::{
     fault::{Code, Fault},
-    jobs::{self, Full, Job, Jobs, Progress, Start},
+    jobs::{self, Job, Jobs, Progress, Start, TaskSummary},
     kept::KeptResults,
+    quotas::Admission,
     results::json_len,
 };
 
@@ -50,6 +51,8 @@ pub(super) struct Run {
     pub background: bool,
     /// Set once it goes on as a job.
     pub went_on: Arc<AtomicBool>,
+    /// Its places in the quotas, so that it can always go on.
+    pub admission: Admission,
 }
 
 impl Run {
@@ -62,6 +65,7 @@ impl Run {
             progress: Arc::new(|| None),
             background: false,
             went_on: Arc::default(),
+            admission: Admission::default(),
         }
     }
 
@@ -93,19 +97,16 @@ impl Run {
         }
         self.went_on.store(true, Ordering::Release);
         let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked()) });
-        let Run { label, cancel, progress, .. } = self;
-        let start = Start { label, owner: caller.owner(), began: started, cancel, progress };
-        let job = match adopt(jobs, caller, start, running) {
-            Ok(job) => job,
-            Err(full) => {
-                return Ok(Fault::new(Code::RateLimited, full.to_string())
-                    .retry_after(Duration::from_secs(10))
-                    .then(jobs::list_call())
-                    .to_result());
-            }
-        };
+        let Run { label, cancel, progress, admission, .. } = self;
+        let place = Some(admission.into_job(&caller.account));
+        let start = Start { label, owner: caller.owner(), began: started, cancel, progress, place };
+        let job = adopt(jobs, caller, start, running);
+        let begun = job.summary();
+        // Whoever gets the handle may come back after this gateway was killed.
+        job.recorded().await;
+        let told = TaskSummary { message: job.summary().message, ..begun };
         match caller.as_task {
-            AsTask::Never => Ok(text_result(json!(job.summary().with_wait_call()).to_string())),
+            AsTask::Never => Ok(text_result(json!(told.with_wait_call()).to_string())),
             _ => Err(Interrupt::Task(job)),
         }
     }
@@ -148,16 +149,16 @@ pub(super) async fn handed_out(
 }
 
 /// A job that has ended with this result already.
-pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: Value) -> Option<Arc<Job>> {
+pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: Value) -> Arc<Job> {
     let Run { label, began, cancel, progress, .. } = Run::new(label.into(), CancellationToken::new());
-    let start = Start { label, owner: caller.owner(), began, cancel, progress };
-    let job = adopt(jobs, caller, start, tokio::spawn(async move { result })).ok()?;
+    let start = Start { label, owner: caller.owner(), began, cancel, progress, place: None };
+    let job = adopt(jobs, caller, start, tokio::spawn(async move { result }));
     job.wait(SETTLE).await;
-    Some(job)
+    job
 }
 
 /// Makes running work a job of this caller, who gets a notice of its end.
-fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<Value>) -> Result<Arc<Job>, Full> {
+fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<Value>) -> Arc<Job> {
     let session = Arc::downgrade(&caller.session);
     let owner = caller.session.owner().to_owned();
     let mail = caller.session.mail().cloned();

@@ -18,6 +18,7 @@ use crate::{
     downstream::{Connection, Remedy, State, Update, likely_cause},
     fault::{Code, Fault, NextStep},
     name::{self, ServerName},
+    reloads::text_hash,
     secrets, shell,
     text::clip,
 };
@@ -92,6 +93,7 @@ impl Gateway {
         let settings = ServerSettings { session: Some(session.id), ..settings };
         let connection =
             self.servers.add(&name, &settings, &updates, |world| has_room(world, &name, session.id))?;
+        self.audit_event("server_added", || json!({ "server": &*name, "session": session.id }));
         let mut trial =
             Trial { gateway: self.clone(), session: session.id, name: name.clone(), is_kept: false };
         let mut states = connection.watch();
@@ -193,6 +195,7 @@ impl Gateway {
     /// Takes a session's server of that name out of the world, and waits until it has stopped and nobody finds it any more.
     async fn retire_servers(&self, session: u64, name: &str) {
         for connection in self.servers.remove(session, Some(name)) {
+            self.audit_event("server_removed", || json!({ "server": name, "session": session }));
             let mut states = connection.watch();
             connection.retire(RETIRE_LIMIT).await;
             let stopped = states.wait_for(|state| matches!(state, State::Stopped));
@@ -238,8 +241,20 @@ impl Gateway {
     /// Takes a server out of the file, and waits until it is gone. Returns what the user should know.
     async fn take_from_file(&self, name: &str) -> Result<Option<String>, Fault> {
         let (file, server) = (self.config().file.clone(), name.to_string());
-        let unused = match tokio::task::spawn_blocking(move || file::remove(&file, &server)).await {
-            Ok(Ok(unused)) => unused,
+        let removed = tokio::task::spawn_blocking(move || {
+            let unused = file::remove(&file, &server)?;
+            Ok::<_, file::Unchanged>((unused, config::read_text(&file)))
+        });
+        let unused = match removed.await {
+            Ok(Ok((unused, text))) => {
+                // It may have been the only server. What was refused before stays refused.
+                if let Ok(text) = text
+                    && self.texts.refused().is_none()
+                {
+                    self.texts.accept(text_hash(&text));
+                }
+                unused
+            }
             Ok(Err(why)) => {
                 return Err(Fault::new(Code::Internal, format!("`{name}` was not removed: {why}")));
             }
@@ -357,12 +372,24 @@ impl Gateway {
                 _ => refusal.into(),
             });
         }
-        let env = |name: &str| std::env::var(name).ok();
+        let env = crate::variables::var;
         let mut server = config::server_of(&name, &keys, &world.config.file, &env)
             .map_err(|faults| invalid(told(&name, &faults)))?;
         // As every server of the file.
-        if let Transport::Stdio { inherit_env, .. } = &mut server.settings.transport {
+        server.settings.limits = world.config.limits.messages();
+        if let Transport::Stdio { inherit_env, sandbox, .. } = &mut server.settings.transport {
             *inherit_env = inherit_env.with(&world.config.gateway.inherit_env);
+            if let Some(of_gateway) = &world.config.sandbox {
+                if keys.contains_key("sandbox") {
+                    let message =
+                        "The `sandbox` of servers that a client adds is that of `[gateway]` in servers.toml.";
+                    let mut params = params.clone();
+                    params.remove("sandbox");
+                    let step = NextStep::own("add_server", Value::Object(params));
+                    return Err(Fault::new(Code::Forbidden, message).then(step));
+                }
+                *sandbox = Some(Box::new(of_gateway.clone()));
+            }
         }
         Ok(Plan { name, server, persist })
     }
@@ -392,6 +419,9 @@ impl Gateway {
     /// Ends the servers of a session, or the one of that name.
     fn end_servers(self: &Arc<Self>, session: u64, name: Option<&str>) {
         let gone = self.servers.remove(session, name);
+        for connection in &gone {
+            self.audit_event("server_removed", || json!({ "server": &*connection.name, "session": session }));
+        }
         if gone.is_empty() {
             return;
         }
@@ -655,8 +685,8 @@ mod tests {
         let check = |name: &str, value: &str, expected: &str| {
             assert_eq!(variable(name, value), expected, "{name}={value}");
         };
-        check("LD_PRELOAD", "/tmp/x.so", "/tmp/x.so");
-        check("GIT_ASKPASS", "/tmp/x.sh", "/tmp/x.sh");
+        check("LD_PRELOAD", "/opt/x.so", "/opt/x.so");
+        check("GIT_ASKPASS", "/opt/x.sh", "/opt/x.sh");
         check("BASH_ENV", "a b", "'a b'");
         check("API_TOKEN", "s3cret-value", "***");
         check("DATABASE", "postgres://ann:s3cret@host/x", "'postgres://ann:***@host/x'");

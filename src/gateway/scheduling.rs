@@ -12,7 +12,6 @@ use super::{
     Gateway,
     apps::AppArguments,
     errands::{FAR_BACK_MS, SMALL, Unkept, bounded, failure, not_kept, unattended},
-    gate::meta_tool,
     interrupt::Interrupt,
     session::Caller,
 };
@@ -22,6 +21,7 @@ use crate::{
     fault::{Code, Fault, NextStep},
     gateway::apps,
     jobs::{Jobs, Start, TaskState, wait_call},
+    name::meta_tool,
     results::{is_error, json_len, value_of},
     store::{Most, NewRecord, Record, RecordKind, StoreError},
     text::{clip, hex},
@@ -432,7 +432,7 @@ impl Gateway {
                 Some(TaskState::Lost) | None => again = true,
             }
         }
-        self.jobs.make_room()?;
+        self.jobs.has_room()?;
         let now_ms = self.clock.unix_ms();
         let late_ms = self.lateness(record.due_ms.unwrap_or(now_ms), now_ms);
         let run = BegunRun { task_id: Jobs::new_id(), again, late_ms };
@@ -443,22 +443,12 @@ impl Gateway {
             return Ok(());
         }
         record.revision += 1;
-        if let Err(full) = self.as_task(&caller, &run.task_id, &appointment).await {
-            appointment.begun = None;
-            record.body = json!(appointment);
-            self.records.change(record).await?;
-            return Err(full.into());
-        }
+        self.as_task(&caller, &run.task_id, &appointment).await;
         Ok(self.ended_run(&caller, &record, appointment).await?)
     }
 
     /// Makes the run a task with this handle, and waits for its end.
-    async fn as_task(
-        self: &Arc<Self>,
-        caller: &Caller,
-        task_id: &str,
-        appointment: &Appointment,
-    ) -> Result<(), crate::jobs::Full> {
+    async fn as_task(self: &Arc<Self>, caller: &Caller, task_id: &str, appointment: &Appointment) {
         let cancel = CancellationToken::new();
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, what) = (self.clone(), appointment.what.clone());
@@ -469,10 +459,10 @@ impl Gateway {
         };
         let running = tokio::spawn(async move { gateway.scheduled_call(&own, what).await });
         let progress = Arc::new(|| None);
-        let start = Start { label, owner: caller.owner(), began: Instant::now(), cancel, progress };
-        let job = self.jobs.adopt_as(task_id.into(), start, running, |_| ())?;
+        let (owner, began) = (caller.owner(), Instant::now());
+        let start = Start { label, owner, began, cancel, progress, place: None };
+        let job = self.jobs.adopt_as(task_id.into(), start, running, |_| ());
         while job.wait(WAIT).await.is_none() {}
-        Ok(())
     }
 
     async fn scheduled_call(self: &Arc<Self>, caller: &Caller, what: What) -> Value {

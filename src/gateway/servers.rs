@@ -65,7 +65,7 @@ impl Life {
 
 pub(super) struct Servers {
     world: ArcSwap<World>,
-    around: Arc<ConnectionContext>,
+    pub around: Arc<ConnectionContext>,
     started: watch::Sender<bool>,
     /// Changes with each configuration.
     reloads: watch::Sender<()>,
@@ -95,6 +95,7 @@ impl Servers {
             let dial = dials.remove(&*name);
             Arc::new(Connection::new(name, settings.clone(), around.clone(), dial))
         });
+        around.secrets.store(world.secrets.clone());
         Self {
             world: ArcSwap::from_pointee(world),
             around,
@@ -111,6 +112,12 @@ impl Servers {
 
     pub fn world(&self) -> Arc<World> {
         self.world.load_full()
+    }
+
+    /// Replaces the world. What servers write is masked by its secrets from now on.
+    fn store(&self, world: World) {
+        self.around.secrets.store(world.secrets.clone());
+        self.world.store(Arc::new(world));
     }
 
     /// Changes with each configuration.
@@ -169,7 +176,7 @@ impl Servers {
             World::new(config, Some(&before), |name, settings| self.connection(name, settings));
         // What is on its way is taken note of once: the call that wrote it may have been cut off.
         ended.retain(|(name, _)| self.persisting.remove(name).is_none());
-        self.world.store(Arc::new(world));
+        self.store(world);
         drop(replacing);
         self.reloads.send_replace(());
         self.unmatched.changed();
@@ -204,7 +211,7 @@ impl Servers {
         let connection = self.connection(name.clone(), settings);
         let mut connections = Connections::clone(&before.connections);
         connections.insert(name.clone(), connection.clone());
-        self.world.store(Arc::new(World::of(before.config.clone(), connections)));
+        self.store(World::of(before.config.clone(), connections));
         self.supervise(&connection, updates);
         Ok(connection)
     }
@@ -220,7 +227,7 @@ impl Servers {
         let gone: Vec<_> =
             connections.extract_if(.., |server, _| goes(server)).map(|(_, gone)| gone).collect();
         if !gone.is_empty() {
-            self.world.store(Arc::new(World::of(before.config.clone(), connections)));
+            self.store(World::of(before.config.clone(), connections));
         }
         gone
     }

@@ -16,11 +16,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{mail::Mail, mailbox::Mailbox, prompts_resources::Links};
 use crate::{
     catalog::{GATEWAY, Kind, Tool},
-    config::{ClientLimits, Globs, ServerSettings},
-    downstream::{ClientChannel, Connection, ELICITATION},
+    config::{ClientLimits, Globs, KnownToken, ServerSettings},
+    downstream::{ClientChannel, Connection, ELICITATION, QuestionTurns},
     jobs::JobOwner,
     learning::RecentSearches,
     memory::Worklist,
+    quotas::{Account, Admission, Exhausted},
     trace::{self, Span},
 };
 
@@ -31,11 +32,13 @@ pub struct Session {
     pub id: u64,
     /// The profile that it was given, if any.
     pub profile: Option<String>,
+    /// Whose quotas it counts against.
+    pub account: Arc<Account>,
     client: OnceLock<Box<str>>,
     /// What it has yet to be told.
     pub(super) mailbox: Mailbox,
     /// Tools that the user allowed for the rest of the session.
-    approved: Mutex<HashMap<Arc<str>, String>>,
+    approved: Mutex<HashMap<Arc<str>, Arc<str>>>,
     /// Tools that it loaded by name: they rank higher for the rest of the session.
     loaded: Mutex<HashSet<Arc<str>>>,
     /// Servers whose instructions it was given.
@@ -50,6 +53,8 @@ pub struct Session {
     added: OnceLock<DropGuard>,
     /// Whose the links in its results are.
     pub(super) links: Links,
+    /// The questions to its user, which take turns.
+    pub turns: Arc<QuestionTurns>,
     /// Whether nobody is there to be asked: its calls run by themselves.
     pub(super) unattended: bool,
     /// The app that makes its calls, if it is not the client itself.
@@ -117,9 +122,9 @@ impl Session {
     }
 
     /// A new session under a profile. What it is not told of lasting notices is told the next session of its owner.
-    pub(super) fn with_mail(profile: Option<String>, mail: Arc<Mail>) -> Arc<Self> {
+    pub(super) fn with_mail(profile: Option<String>, account: Arc<Account>, mail: Arc<Mail>) -> Arc<Self> {
         let mailbox = Mailbox::with_mail(mail, profile.as_deref().unwrap_or_default());
-        Arc::new(Self { id: next_id(), profile, mailbox, ..Self::default() })
+        Arc::new(Self { id: next_id(), profile, account, mailbox, ..Self::default() })
     }
 
     /// Where its lasting notices go.
@@ -140,7 +145,8 @@ impl Session {
     /// A session in which an app calls tools for a client: those that its rules and the client's profile allow.
     pub(super) fn of_app(id: &str, allowed: Globs, of: &Arc<Self>) -> Arc<Self> {
         let app = Some(AppScope { id: id.into(), allowed, of: of.clone() });
-        Arc::new(Self { id: of.id, profile: of.profile.clone(), app, ..Self::default() })
+        let (profile, account) = (of.profile.clone(), of.account.clone());
+        Arc::new(Self { id: of.id, profile, account, app, ..Self::default() })
     }
 
     /// The session of the client itself.
@@ -188,14 +194,14 @@ impl Session {
         self.client.get().map(|client| &**client)
     }
 
-    /// Remembers that the user allows every call of this version of a tool for the rest of the session.
-    pub(super) fn approve(&self, tool: &Arc<str>, version: &str) {
-        self.approved.lock().insert(tool.clone(), version.into());
+    /// Remembers that the user allows every call of a tool with this definition for the rest of the session.
+    pub(super) fn approve(&self, tool: &Arc<str>, hash: &Arc<str>) {
+        self.approved.lock().insert(tool.clone(), hash.clone());
     }
 
-    /// Whether the user has allowed every call of this version of a tool.
-    pub(super) fn approves(&self, tool: &str, version: &str) -> bool {
-        self.approved.lock().get(tool).is_some_and(|approved| approved == version)
+    /// Whether the user has allowed every call of a tool with this definition.
+    pub(super) fn approves(&self, tool: &str, hash: &str) -> bool {
+        self.approved.lock().get(tool).is_some_and(|approved| **approved == *hash)
     }
 
     /// Remembers that these tools were loaded.
@@ -239,6 +245,17 @@ impl Caller {
             session: self.lasting.then_some(self.session.id),
             profile: self.session.profile.clone(),
             local: self.local,
+            account: self.account.clone(),
+        }
+    }
+
+    /// Takes a place for new work of this caller, before any of it is done: of a call that may become a job later, or of a job
+    /// from the beginning, as a `launch` is. Work inside of other work has the place of that.
+    pub(super) fn admit(&self, launch: bool) -> Result<Admission, Exhausted> {
+        match launch || self.as_task == AsTask::AtOnce {
+            _ if self.is_admitted => Ok(Admission::default()),
+            true => self.account.job(),
+            false => self.account.call(),
         }
     }
 
@@ -260,6 +277,10 @@ impl Caller {
 pub struct Caller {
     /// Whose it is.
     pub session: Arc<Session>,
+    /// Whose quotas it counts against.
+    pub account: Arc<Account>,
+    /// Whether it is part of work that has its place in the quotas.
+    pub is_admitted: bool,
     /// Who sends it, for the log.
     pub client: String,
     /// Cancelled when the client cancels the request or leaves.
@@ -268,6 +289,8 @@ pub struct Caller {
     pub progress: Option<mpsc::Sender<Value>>,
     /// Whether the session lasts beyond this request.
     pub lasting: bool,
+    /// The bearer token of the request, if it came with one.
+    pub token: Option<KnownToken>,
     /// Whether it is a client of the user of this machine, over stdio or the socket of the shared gateway.
     pub local: bool,
     /// How it can be asked while the request is open, by servers and by Nonet itself.

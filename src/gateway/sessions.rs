@@ -5,24 +5,21 @@ use std::sync::{Arc, Weak};
 use dashmap::DashMap;
 use serde_json::Value;
 
-use super::{
-    mail::Mail,
-    prompts_resources::Links,
-    session::{Caller, Session},
-};
+use super::{mail::Mail, prompts_resources::Seal, session::Session};
+use crate::quotas::Account;
 
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     /// By number.
     open: DashMap<u64, Weak<Session>>,
-    /// Links in results of requests without a session.
-    links: Links,
+    /// Seals links in results of requests without a session.
+    pub seal: Seal,
 }
 
 impl Sessions {
     /// Opens a session under a profile. It closes with its last `Arc`.
-    pub fn open(&self, profile: Option<String>, mail: &Arc<Mail>) -> Arc<Session> {
-        let session = Session::with_mail(profile, mail.clone());
+    pub fn open(&self, profile: Option<String>, account: Arc<Account>, mail: &Arc<Mail>) -> Arc<Session> {
+        let session = Session::with_mail(profile, account, mail.clone());
         self.open.retain(|_, session| session.strong_count() > 0);
         self.open.insert(session.id, Arc::downgrade(&session));
         session
@@ -30,11 +27,6 @@ impl Sessions {
 
     pub fn all(&self) -> impl Iterator<Item = Arc<Session>> {
         self.open.iter().filter_map(|session| session.upgrade())
-    }
-
-    /// Returns a caller's links: its session's, or those shared by all requests without a session.
-    pub fn links<'a>(&'a self, caller: &'a Caller) -> &'a Links {
-        if caller.lasting { &caller.session.of_client().links } else { &self.links }
     }
 
     pub fn get(&self, id: u64) -> Option<Arc<Session>> {
@@ -88,8 +80,8 @@ mod tests {
         let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
         let store = SqliteStore::new(None, retention, Clock::default());
         let mail = mail::Mail::new(Arc::new(store), Outward::closed(), Life::default());
-        let first = sessions.open(None, &mail);
-        let second = sessions.open(Some("p".into()), &mail);
+        let first = sessions.open(None, Arc::default(), &mail);
+        let second = sessions.open(Some("p".into()), Arc::default(), &mail);
         first.is_of("one");
         assert_eq!(sessions.clients(), [(first.id, "one".to_string(), None)]);
         sessions.notify_unrestricted(&json!({}));

@@ -1,25 +1,28 @@
 //! `use_skill`: SKILL.md folders of the configuration, and every server's prompts.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
     call::text_result,
     gate::{Gate, may_not_be_used},
+    inspect::{Passing, without_known},
     interrupt::Interrupt,
     session::Caller,
 };
 use crate::{
     catalog::{Kind, SKILLS, guide::is_named},
-    downstream::{CallError, Control, State},
+    downstream::{CallError, Control, Held, State},
     fault::{Code, Fault},
     name,
+    policy::Verdict,
     search::{Boosts, Document, Index},
-    skills::{self, Skill},
+    skills::Skill,
     text::clip,
 };
 
@@ -27,6 +30,8 @@ use crate::{
 const LISTED: usize = 50;
 /// How many skills a query finds.
 const FOUND: usize = 5;
+/// How long the files of a skill may take to be read.
+const READING: Duration = Duration::from_secs(5);
 /// How long a skill's description is in a list, in characters.
 const SUMMARY: usize = 200;
 
@@ -111,8 +116,9 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
     let servers = gate.catalog().servers().iter().filter(|(server, _)| gate.sees(server));
     let prompts =
         servers.flat_map(|(server, entry)| entry.listing.prompts.iter().map(move |prompt| (server, prompt)));
-    let prompts = prompts.map(|(server, prompt)| {
-        let prompt = Prompt::of(prompt);
+    let prompts = prompts.map(|(server, prompt)| (server, Prompt::of(prompt)));
+    let is_shown = |server: &str, own: &str| !matches!(gate.verdict_on_prompt(server, own), Verdict::Deny(_));
+    let prompts = prompts.filter(|(server, prompt)| is_shown(server, prompt.name)).map(|(server, prompt)| {
         let shown = |(name, required): &(&str, bool)| format!("{name}{}", if *required { "" } else { "?" });
         ListedSkill {
             name: format!("{server}/{}", prompt.name),
@@ -130,9 +136,19 @@ impl Gateway {
         caller: &Caller,
         arguments: SkillArguments,
     ) -> Result<Value, Interrupt> {
+        self.follow_skill(caller, arguments, false).await
+    }
+
+    /// The same, for a skill that the user may have `approved` already.
+    pub(super) async fn follow_skill(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: SkillArguments,
+        approved: bool,
+    ) -> Result<Value, Interrupt> {
         let gate = self.gate(&caller.session);
-        let folders = gate.config().gateway.skills.clone();
-        let local = tokio::task::spawn_blocking(move || skills::load(&folders)).await.unwrap_or_default();
+        self.guides.read(&gate.config().gateway.skills, Duration::ZERO).await;
+        let local = self.guides.skills();
         let all = || listed(&local, &gate);
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
@@ -140,25 +156,32 @@ impl Gateway {
             let answer = query.map_or_else(|| list(&all()), |query| best(&all(), query));
             return Ok(text_result(answer.to_string()));
         };
+        let named = gate.servers_of_skill(command);
         // One that has this very name goes before those with a name like it.
         for exactly in [true, false] {
             let is_meant = |name: &str| match exactly {
                 true => name == command || name::full_name(SKILLS, name) == command,
                 false => is_named(Kind::Skill, name, command),
             };
-            if let Some(skill) = local.iter().find(|skill| is_meant(&skill.name)) {
+            let is_local = |skill: &&Skill| is_meant(&skill.name) && (exactly || named.is_empty());
+            if let Some(skill) = local.iter().find(is_local) {
                 may_use(&gate, &skill.name)?;
-                let result = local_skill(skill, &arguments)?;
+                let result = local_skill(skill.clone(), arguments).await?;
                 self.guided(caller, Kind::Skill, &skill.name);
                 return Ok(result);
             }
             for (server, entry) in gate.catalog().servers() {
+                // The server that is named comes first.
+                if !named.is_empty() && !named.contains(server) {
+                    continue;
+                }
                 let is_it = |own: &Prompt<'_>| is_meant(&format!("{server}/{}", own.name));
                 if let Some(prompt) = entry.listing.prompts.iter().map(Prompt::of).find(is_it)
                     && gate.sees(server)
                 {
                     let name = format!("{server}/{}", prompt.name);
                     may_use(&gate, &name)?;
+                    may_get(&gate, server, &prompt, approved)?;
                     let result =
                         self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await?;
                     self.guided(caller, Kind::Skill, &name);
@@ -190,19 +213,30 @@ impl Gateway {
         };
         // Both waits together end before the soft deadline: a prompt does not become a task.
         let patience = caller.limits.soft_deadline / 2;
+        let settings = connection.settings();
+        let label = format!("{server}/{name}");
+        let passing = Passing { gate, caller, server, settings: &settings, label: &label };
+        let arguments = prompt.arguments(given);
+        self.may_leave(passing, &arguments)?;
         let control = Control {
-            timeout: connection.settings().timeout.min(patience),
+            timeout: settings.timeout.min(patience),
             cancel: CancellationToken::clone(&caller.cancel),
             progress: None,
             meta: Map::new(),
             asker: caller.asker.clone(),
+            owner: caller.account.id,
+            held: Held::default(),
         };
-        let answer = connection.get_prompt(name, prompt.arguments(given), control, patience).await;
+        let answer = connection.get_prompt(name, arguments, control, patience).await;
         let answer = answer.map_err(|error| {
-            Fault::new(prompt_code(&error), format!("`{server}` did not give the prompt `{name}`: {error}"))
-                .next("use_skill", json!({ "query": name }))
+            let message = format!("`{server}` did not give the prompt `{name}`: {error}");
+            let fault = Fault::new(prompt_code(&error), message).next("use_skill", json!({ "query": name }));
+            without_known(fault, &gate.world.secrets)
         })?;
-        Ok(messages_as_result(&format!("{server}/{name}"), &answer))
+        let mut answer = self.inspected(passing, answer).await?;
+        let messages = answer.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
+        self.note_links(caller, server, messages.filter_map(|message| message.get_mut("content")));
+        Ok(messages_as_result(&label, &answer))
     }
 }
 
@@ -212,6 +246,23 @@ fn may_use(gate: &Gate, skill: &str) -> Result<(), Fault> {
             Err(may_not_be_used(&name::full_name(SKILLS, skill), &rule).next("use_skill", json!({})))
         }
         None => Ok(()),
+    }
+}
+
+/// Checks what the rules say of a server's prompt. One that the user approves at each use is called like a tool: there, the
+/// user is asked.
+fn may_get(gate: &Gate, server: &str, prompt: &Prompt<'_>, approved: bool) -> Result<(), Fault> {
+    let full = name::full_name(SKILLS, &format!("{server}/{}", prompt.name));
+    match gate.verdict_on_prompt(server, prompt.name) {
+        Verdict::Allow => Ok(()),
+        Verdict::Approve(_) if approved => Ok(()),
+        Verdict::Approve(rule) => {
+            let message =
+                format!("`{full}` is used only if the user agrees (`{rule}`). execute_tool asks the user.");
+            Err(Fault::new(Code::NeedsApproval, message)
+                .next("execute_tool", json!({ "name": full, "params": {} })))
+        }
+        Verdict::Deny(rule) => Err(may_not_be_used(&full, &rule).next("use_skill", json!({}))),
     }
 }
 
@@ -243,6 +294,7 @@ fn prompt_code(error: &CallError) -> Code {
         CallError::NotReady(_) | CallError::Closed(_) => Code::ServerDown,
         CallError::TimedOut(_) => Code::Timeout,
         CallError::Busy(_) | CallError::RateLimited { .. } => Code::RateLimited,
+        CallError::Resting(_) => Code::ServerDown,
         CallError::Cancelled => Code::Cancelled,
         CallError::NotAllowed { .. } => Code::AuthRequired,
         CallError::Params(_) => Code::InvalidParams,
@@ -276,24 +328,39 @@ fn messages_as_result(skill: &str, answer: &Value) -> Value {
     result
 }
 
-fn local_skill(skill: &Skill, arguments: &SkillArguments) -> Result<Value, Fault> {
-    let fault = |error: skills::SkillError| {
-        Fault::new(Code::NotFound, format!("The skill `{}`: {error}.", skill.name))
-            .next("use_skill", json!({ "command": skill.name }))
-    };
-    if let Some(file) = &arguments.file {
-        return Ok(text_result(skill.file(file).map_err(fault)?));
-    }
-    let mut text = skill.text().map_err(fault)?;
-    if let Some(given) = &arguments.arguments {
-        let given = given.as_str().map_or_else(|| given.to_string(), String::from);
-        if text.contains("$ARGUMENTS") {
-            text = text.replace("$ARGUMENTS", &given);
-        } else {
-            text.push_str(&format!("\n\nArguments: {given}\n"));
+/// A skill of a folder, or a file beside it, read within a limit of time.
+async fn local_skill(skill: Skill, arguments: SkillArguments) -> Result<Value, Fault> {
+    let SkillArguments { file, arguments: given, .. } = arguments;
+    let name = skill.name.clone();
+    let again = json!({ "command": name });
+    let wanted = file.clone();
+    let reading = tokio::task::spawn_blocking(move || match &wanted {
+        Some(file) => skill.file(file).map(|text| (text, Vec::new())),
+        None => skill.text().map(|text| (text, skill.files())),
+    });
+    let (mut text, files) = match timeout(READING, reading).await {
+        Ok(Ok(read)) => read.map_err(|error| {
+            Fault::new(Code::NotFound, format!("The skill `{name}`: {error}.")).next("use_skill", again)
+        })?,
+        Ok(Err(_)) => return Err(Fault::new(Code::Internal, "The skill could not be read.")),
+        Err(_) => {
+            let message = format!("The folder of the skill `{name}` does not answer. Do without it.");
+            return Err(Fault::new(Code::Timeout, message));
         }
+    };
+    if file.is_some() {
+        return Ok(text_result(text));
     }
-    Ok(text_result(follow(&skill.name, &text, &skill.files())))
+    let given = match &given {
+        None => String::new(),
+        Some(given) => given.as_str().map_or_else(|| given.to_string(), String::from),
+    };
+    if text.contains("$ARGUMENTS") {
+        text = text.replace("$ARGUMENTS", &given);
+    } else if !given.is_empty() {
+        text.push_str(&format!("\n\nArguments: {given}\n"));
+    }
+    Ok(text_result(follow(&name, &text, &files)))
 }
 
 /// A skill's text with the note to follow it.

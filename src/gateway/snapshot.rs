@@ -7,9 +7,11 @@ use std::{
 
 use dashmap::DashMap;
 
+use super::world::names_of;
 use crate::{
     catalog::{Catalog, Kind, Source, Tool},
     config::Config,
+    name::Namespaces,
     results::json_len,
     search::Index,
 };
@@ -59,7 +61,8 @@ impl Snapshot {
         config: &Config,
         generation: u64,
     ) -> Snapshot {
-        let catalog = self.catalog.updated(sources, &config.policies);
+        let names = Arc::new(Namespaces::new(names_of(config)));
+        let catalog = self.catalog.updated(sources, &config.policies, &names);
         self.indexed(Arc::new(catalog), config, generation)
     }
 

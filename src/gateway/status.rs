@@ -8,16 +8,24 @@ use serde_json::{Value, json};
 
 use super::{Gateway, gate::Gate, session::Caller};
 use crate::{
+    audit::AuditStatus,
     clock::millis,
-    downstream::{Connection, Era, State, likely_cause},
+    downstream::{BreakerStatus, Connection, Era, State, likely_cause},
     metrics::Latency,
+    rates::ShownRate,
 };
+
+/// The most marked tools of one server on the live page.
+const MOST_MARKED: usize = 20;
 
 /// The status of the gateway.
 #[derive(Serialize)]
 struct GatewayStatus {
     version: &'static str,
     uptime_s: u64,
+    /// What a refused servers.toml would lose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_refused: Option<Vec<String>>,
     servers: Vec<ServerStatus>,
     tools: usize,
     search: SearchStatus,
@@ -25,6 +33,11 @@ struct GatewayStatus {
     failures: u64,
     outcomes: BTreeMap<&'static str, u64>,
     tasks_running: usize,
+    /// The rules of the configuration on how many calls may be made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rates: Vec<ShownRate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<AuditStatus>,
     #[serde(skip_serializing_if = "Latency::is_empty")]
     latency: Latency,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,6 +89,9 @@ pub struct ServerStatus {
     /// `session` for a server that a session has added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<&'static str>,
+    /// Whether the server is in a sandbox.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sandboxed: bool,
     /// Why the server is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
@@ -85,6 +101,9 @@ pub struct ServerStatus {
     /// The command that signs in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
+    /// What gets no calls for a while because calls of it got no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerStatus>,
     /// The likely cause of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub likely_cause: Option<&'static str>,
@@ -99,6 +118,9 @@ pub struct LiveStatus {
     /// The last lines of stderr.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stderr: Vec<String>,
+    /// Tools whose definitions have something noticeable, and what that is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Value>,
     /// The calls of all its tools.
     pub calls: u64,
     /// The failed calls among them.
@@ -120,6 +142,8 @@ impl ServerStatus {
             state: state.as_str(),
             calls_running: connection.in_flight() as u64,
             of: connection.settings().session.map(|_| "session"),
+            sandboxed: connection.settings().is_sandboxed(),
+            breaker: connection.resting(),
             ..Self::default()
         };
         match state {
@@ -160,7 +184,14 @@ impl Gateway {
     pub fn status(&self, caller: &Caller) -> Value {
         let gate = self.gate(&caller.session);
         let servers = self.server_statuses(&gate).into_iter().map(|(status, _)| status);
-        self.gateway_status(&gate, servers.collect())
+        self.gateway_status(&gate, caller, servers.collect())
+    }
+
+    /// Looks at all definitions once, on a thread for blocking work: thousands take a while.
+    pub async fn look_at_definitions(&self) {
+        let snapshot = self.snapshot();
+        let look = move || snapshot.tools.iter().for_each(|tool| _ = tool.marks());
+        let _ = tokio::task::spawn_blocking(look).await;
     }
 
     /// Returns what the live page shows: all servers, those of sessions included.
@@ -179,24 +210,33 @@ impl Gateway {
             let counts = entry.into_iter().flat_map(|entry| &entry.tools).map(|tool| self.metrics.of(tool));
             let (calls, failures) = counts.fold((0, 0), |sum, tool| (sum.0 + tool.0, sum.1 + tool.1));
             let uptime_s = connection.ready_for().map(|time| time.as_secs());
-            status.live = Some(LiveStatus { stderr: connection.stderr_tail(), calls, failures, uptime_s });
+            let marked = entry.into_iter().flat_map(|entry| &entry.tools).filter_map(|full| {
+                let tool = gate.catalog().get(full)?;
+                let first = tool.marks().marks.first()?;
+                Some(json!({ "tool": &*tool.full, "what": first.what, "where": first.place }))
+            });
+            let (stderr, marks) = (connection.stderr_tail(), marked.take(MOST_MARKED).collect());
+            status.live = Some(LiveStatus { stderr, marks, calls, failures, uptime_s });
             if connection.is_held() {
                 status.state = "disabled";
             }
             status
         });
-        self.gateway_status(&gate, servers.collect())
+        self.gateway_status(&gate, &Caller::default(), servers.collect())
     }
 
-    fn gateway_status(&self, gate: &Gate, mut servers: Vec<ServerStatus>) -> Value {
+    fn gateway_status(&self, gate: &Gate, caller: &Caller, mut servers: Vec<ServerStatus>) -> Value {
         servers.extend(gate.left_out_status());
         servers.sort_by(|a, b| a.name.cmp(&b.name));
+        let (profile, token) =
+            (caller.session.profile.as_deref(), caller.token.as_ref().map(|token| token.token));
         let snapshot = &gate.snapshot;
         let indexing = *self.publisher.indexing().borrow();
         let (calls, failures) = self.metrics.total();
         json!(GatewayStatus {
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: self.uptime().as_secs(),
+            config_refused: if gate.is_limited() { None } else { self.texts.refused() },
             servers,
             tools: snapshot.of_servers().filter(|tool| !gate.hides(tool)).count(),
             search: SearchStatus {
@@ -208,6 +248,9 @@ impl Gateway {
             failures,
             outcomes: self.metrics.outcomes(),
             tasks_running: self.jobs.running(),
+            rates: self.rates.load().shown(profile, token, |server| gate.sees(server)),
+            // Where it is concerns whoever may see everything.
+            audit: self.audit_status().filter(|_| profile.is_none()),
             latency: self.metrics.latency(),
             mean_us: self.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
         })

@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Gateway;
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     config::{AppKind, Config, Globs, StepKind, ToolOverride, written_key},
     fault::Code,
     name::{self, RESERVED},
+    policy::RESOURCES,
 };
 
 /// The categories of Nonet's own whose names are always known.
@@ -238,7 +239,9 @@ impl<'a> Finder<'a> {
     /// Checks the patterns of a policy, which is a rule on servers' tools.
     fn policy(&mut self, key: &str, patterns: &[String]) {
         for pattern in patterns {
-            match split(pattern).filter(|(category, _)| [SKILLS, APPS].contains(category)) {
+            match split(pattern)
+                .filter(|(category, rest)| *category == APPS || *category == SKILLS && !rest.contains('/'))
+            {
                 Some((category, _)) => {
                     let message = format!(
                         "`{pattern}` matches no tool: policies are for tools; a profile hides {category} with `deny`"
@@ -292,7 +295,27 @@ impl<'a> Finder<'a> {
         }
     }
 
+    /// Whether a pattern matches a server's prompt or resource.
+    fn matches_item(&self, pattern: &str) -> bool {
+        let Ok(globs) = Globs::new(vec![pattern.into()]) else { return false };
+        let servers = self.catalog.servers().iter().filter(|(_, entry)| entry.session.is_none());
+        let mut items = servers.flat_map(|(server, entry)| {
+            let of = |items: &'a [Value], key: &'static str| {
+                let owns = items.iter().filter_map(move |one| one.get(key)?.as_str());
+                owns.map(|own| name::full_name(server, own))
+            };
+            let listing = &entry.listing;
+            let uris = of(&listing.resources, "uri").chain(of(&listing.templates, "uriTemplate"));
+            of(&listing.prompts, "name").chain(uris)
+        });
+        items.any(|item| globs.matches(&item))
+    }
+
     fn pattern(&mut self, key: &str, pattern: &str) {
+        // Links in results may lead to resources that are not listed.
+        if split(pattern).is_some_and(|(category, _)| category == RESOURCES) || self.matches_item(pattern) {
+            return;
+        }
         let all: Vec<&'a Arc<Tool>> = self.tools.clone();
         let names = || all.iter().map(|tool| &*tool.full);
         let Some((server, rest)) = split(pattern) else {

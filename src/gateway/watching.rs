@@ -14,6 +14,7 @@ use crate::{
     catalog::{GATEWAY, Kind, Tool},
     clock::millis,
     fault::{Code, Fault, NextStep},
+    jobs::JobOwner,
     results::{Whole, is_error, json_len, value_of},
     store::{Most, NewRecord, Record, RecordKind, StoreError},
     text::clip,
@@ -116,7 +117,7 @@ impl Gateway {
         if is_error(&result) {
             return Ok(not_started(result));
         }
-        let looked = self.finding(&watch, result, at_ms).await;
+        let looked = self.finding(&own.owner(), &watch, result, at_ms).await;
         if let Finding::Error(error) = &looked.finding {
             return Err(Fault::new(Code::InvalidParams, format!("No watch was started: {}.", error.message)));
         }
@@ -242,8 +243,8 @@ impl Gateway {
         let caller = self.errand_caller(&record.owner, "watch");
         let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
         let looked = match self.errand_call(&caller, &watch.tool, &watch.params).await {
-            Ok(Called { result, .. }) => self.finding(&watch, result, at_ms).await,
-            Err(fault) => self.finding(&watch, fault.to_result(), at_ms).await,
+            Ok(Called { result, .. }) => self.finding(&caller.owner(), &watch, result, at_ms).await,
+            Err(fault) => self.finding(&caller.owner(), &watch, fault.to_result(), at_ms).await,
         };
         let elapsed_ms = millis(timer.elapsed());
         Ok(self.took_check(&caller, record, &looked, at_ms, elapsed_ms).await?)
@@ -326,7 +327,7 @@ impl Gateway {
     }
 
     /// What a result says to a watch.
-    async fn finding(&self, watch: &Watch, result: Value, at_ms: u64) -> Looked {
+    async fn finding(&self, owner: &JobOwner, watch: &Watch, result: Value, at_ms: u64) -> Looked {
         let failed = |code: String, message: String, result: Value| {
             let finding = Finding::Error(CheckError { code, message });
             Looked { finding, value: Value::Null, result }
@@ -337,7 +338,7 @@ impl Gateway {
         }
         let value = match &watch.select {
             None => value_of(&result),
-            Some(filter) => match self.kept.select(filter, Whole::of(&result)).await {
+            Some(filter) => match self.kept.select(owner, filter, Whole::of(&result)).await {
                 Ok(value) => value,
                 Err(error) => return failed(Code::InvalidParams.as_str().into(), error.to_string(), result),
             },
@@ -345,7 +346,7 @@ impl Gateway {
         let is_met = match &watch.expression {
             None => false,
             Some(expression) => {
-                match self.kept.holds(expression, json!({ "result": value }).to_string()).await {
+                match self.kept.holds(owner, expression, json!({ "result": value }).to_string()).await {
                     Ok(holds) => holds,
                     Err(error) => {
                         return failed(Code::InvalidParams.as_str().into(), error.to_string(), result);

@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use super::inspect::secrets_of;
 use crate::{
     config::{Config, ServerSettings},
     downstream::Connection,
+    leaks::KnownSecrets,
+    name::Namespaces,
 };
 
 /// The connections, by server name.
@@ -18,6 +21,16 @@ pub(super) struct World {
     pub connections: Arc<Connections>,
     /// The sessions of the servers that sessions have added.
     pub owners: Arc<BTreeMap<Arc<str>, u64>>,
+    /// The secrets of the configuration and of those servers.
+    pub secrets: Arc<KnownSecrets>,
+    /// The names of all servers: those of the file, disabled and left out ones too, and those of sessions.
+    pub names: Arc<Namespaces>,
+}
+
+/// The names of the servers of a file, with or without a connection.
+pub(super) fn names_of(config: &Config) -> impl Iterator<Item = &str> {
+    let servers = config.servers.keys().map(|name| name.as_str());
+    servers.chain(config.left_out.keys().map(String::as_str))
 }
 
 /// What a new configuration changed, by server.
@@ -59,7 +72,9 @@ impl World {
             Some((name.clone(), connection.settings().session?))
         };
         let owners = Arc::new(connections.iter().filter_map(owner).collect());
-        World { config, connections: Arc::new(connections), owners }
+        let secrets = Arc::new(secrets_of(&config, &connections));
+        let names = Namespaces::new(names_of(&config).chain(connections.keys().map(|name| &**name)));
+        World { config, connections: Arc::new(connections), owners, secrets, names: Arc::new(names) }
     }
 
     /// Returns the world without the servers of other sessions; `None` if there are none.
@@ -149,6 +164,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         before.allowed_hosts == after.allowed_hosts && before.allowed_origins == after.allowed_origins;
     let settings = [
         ("[embedder]", old.embedder == new.embedder),
+        ("[audit]", old.audit == new.audit),
         ("gateway.learn", before.learn == after.learn),
         ("gateway.keep_results_*", kept),
         ("gateway.allowed_*", allowed),
@@ -161,15 +177,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{
-        config,
-        downstream::{ConnectionContext, process_guard::ProcessGuard},
-    };
+    use crate::{config, downstream::ConnectionContext};
 
     fn after(world: Option<&World>, text: &str) -> Transition {
         let config = config::parse(text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
-        let around =
-            Arc::new(ConnectionContext { guard: ProcessGuard::new(None), vault: None, login: String::new() });
+        let around = Arc::new(ConnectionContext::without_guard());
         World::new(config, world, |name, settings| {
             Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
         })

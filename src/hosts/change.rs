@@ -51,6 +51,14 @@ pub struct Applied {
 }
 
 impl Change {
+    /// The texts before and after it, if the file was there and stays.
+    pub fn texts(&self) -> Option<(&str, &str)> {
+        fn text(bytes: &Option<Vec<u8>>) -> Option<&str> {
+            std::str::from_utf8(bytes.as_deref()?).ok()
+        }
+        text(&self.before).zip(text(&self.after))
+    }
+
     pub(super) fn new(
         file: &Path,
         before: Option<Vec<u8>>,

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, Table, Value as Toml};
 
 use super::{FileFormat, HostFault, listed, read, text::position};
+use crate::config::toml_value;
 
 /// The table of servers in a host's file. Texts have `\n` line ends.
 pub(super) struct HostTable<'a> {
@@ -76,13 +77,13 @@ impl HostTable<'_> {
                 let known = servers.and_then(|servers| servers.get_mut(name));
                 let Some(table) = known.and_then(Item::as_table_like_mut) else {
                     let items =
-                        entry.iter().map(|(key, value)| (key.as_str(), Item::Value(toml_input(value))));
+                        entry.iter().map(|(key, value)| (key.as_str(), Item::Value(toml_value(value))));
                     return add_toml(document, self.table, name, items.collect());
                 };
                 ADDRESS.into_iter().for_each(|key| drop(table.remove(key)));
                 for (key, value) in entry {
                     if there.and_then(|there| there.get(key)) != Some(value) {
-                        table.insert(key, Item::Value(toml_input(value)));
+                        table.insert(key, Item::Value(toml_value(value)));
                     }
                 }
             })?,
@@ -281,23 +282,6 @@ fn input(value: &Value) -> CstInputValue {
         Value::Array(items) => CstInputValue::Array(items.iter().map(input).collect()),
         Value::Object(members) => {
             CstInputValue::Object(members.iter().map(|(key, value)| (key.clone(), input(value))).collect())
-        }
-    }
-}
-
-pub(super) fn toml_input(value: &Value) -> Toml {
-    match value {
-        // TOML has no null; nothing that is written here is one.
-        Value::Null => Toml::from(""),
-        Value::Bool(truth) => Toml::from(*truth),
-        Value::Number(number) => match number.as_i64() {
-            Some(number) => Toml::from(number),
-            None => Toml::from(number.as_f64().unwrap_or_default()),
-        },
-        Value::String(text) => Toml::from(text.as_str()),
-        Value::Array(items) => Toml::Array(items.iter().map(toml_input).collect()),
-        Value::Object(members) => {
-            Toml::InlineTable(members.iter().map(|(key, value)| (key.as_str(), toml_input(value))).collect())
         }
     }
 }

@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use toml_edit::{Document, Item, TableLike, Value};
 
+use crate::config::written_key;
+
 /// The key of the table of servers.
 pub(super) const TABLE: &str = "servers";
 
@@ -17,7 +19,7 @@ pub(super) fn without(text: &str, name: &str) -> Option<String> {
     if let Some(server) = servers.as_table_like()?.get(name)
         && servers.is_inline_table()
     {
-        return without_member(text, &layout, servers, name, server);
+        return without_member(text, servers, name, server);
     }
     let mut left = text.to_string();
     // From the last to the first, so that the positions of those to come stay right.
@@ -69,7 +71,7 @@ pub(super) fn with(text: &str, name: &str, block: &str, member: &str) -> Option<
         let before = text.get(..at)?;
         let comma = if before.ends_with(['{', ',']) { "" } else { "," };
         let gap = if at == end { " " } else { "" };
-        return Some(replaced(text, at..at, &format!("{comma} {} = {member}{gap}", key(name))));
+        return Some(replaced(text, at..at, &format!("{comma} {} = {member}{gap}", written_key(name))));
     }
     let last = layout.headers.iter().rposition(|header| header.path.first().is_some_and(|key| key == TABLE));
     let at = match last {
@@ -91,11 +93,6 @@ pub(super) fn with(text: &str, name: &str, block: &str, member: &str) -> Option<
     }
     new.push_str(after);
     Some(new)
-}
-
-/// A key as TOML writes it.
-pub(super) fn key(name: &str) -> String {
-    crate::config::written_key(name)
 }
 
 /// A text with the places of its tables and keys.
@@ -149,7 +146,7 @@ impl<'a> Layout<'a> {
             let end = self.end_with_comments(index);
             match blocks.last_mut().filter(|_| last_header == index.checked_sub(1)) {
                 // What is between the tables of one server is the server's.
-                Some(block) if index > 0 => block.end = end,
+                Some(block) => block.end = end,
                 _ => blocks.push(self.above(header.at)..end),
             }
             last_header = Some(index);
@@ -260,8 +257,7 @@ fn cut(text: &mut String, block: Range<usize>) {
 }
 
 /// Cuts a server out of `servers = { ... }`.
-fn without_member(text: &str, layout: &Layout, servers: &Item, name: &str, server: &Item) -> Option<String> {
-    let whole = servers.span()?;
+fn without_member(text: &str, servers: &Item, name: &str, server: &Item) -> Option<String> {
     let mut spans = Vec::new();
     match is_dotted(server) {
         false => spans.push(servers.as_table_like()?.key(name)?.span()?.start..server.span()?.end),
@@ -283,7 +279,7 @@ fn without_member(text: &str, layout: &Layout, servers: &Item, name: &str, serve
             left.replace_range(start..span.end, "");
         }
     }
-    (whole.end <= layout.text.len()).then_some(left)
+    Some(left)
 }
 
 /// The values of an inline table with dotted keys.

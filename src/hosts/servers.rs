@@ -6,35 +6,26 @@ use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use super::{
     FileFormat, HostFault,
-    edit::{HostTable, add_toml, toml_input},
+    edit::{HostTable, add_toml},
     entry::{HostServer, Reach},
     names::{Meaning, Names, Reference},
     parts::{TextPart, TextParts, escaped, own},
     read,
+    server_text::TABLE,
 };
+use crate::config::{self, toml_value};
 
 pub(super) const HEADER: &str = "\
 # The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` are environment variables or lines of `secrets.env` in
 # this folder; `${keyring:NAME}` is a secret in the keyring (`nonet secret set NAME`). `nonet check` reports every fault
 # with its line; `nonet schema` prints every key with its meaning.
 ";
-/// The key of the table of servers.
-const TABLE: &str = "servers";
 /// Longer lines are broken up.
 const MAX_LINE: usize = 110;
 /// The keys that say how a server is reached. They are compared, and replaced together.
 const CONNECTION: [&str; 6] = ["command", "args", "env", "cwd", "url", "headers"];
 /// Further keys that belong to one way of reaching a server, and go with it.
-const OF_ONE_WAY: [&str; 8] = [
-    "transport",
-    "openapi",
-    "endpoints",
-    "base_url",
-    "operations",
-    "headers_out",
-    "max_response_bytes",
-    "private_addresses",
-];
+const OF_ONE_WAY: [&str; 3] = ["transport", "openapi", "endpoints"];
 
 /// A servers.toml while it is being edited.
 pub(super) struct ServersToml {
@@ -151,7 +142,7 @@ impl ServersToml {
         let Some(there) = servers.and_then(|servers| servers.get_mut(newcomer.name)) else { return };
         let inline = there.is_inline_table();
         let Some(there) = there.as_table_like_mut() else { return };
-        for key in CONNECTION.into_iter().chain(OF_ONE_WAY) {
+        for key in CONNECTION.into_iter().chain(OF_ONE_WAY).chain(config::OF_REST) {
             if !new.iter().any(|(kept, _)| *kept == key) {
                 there.remove(key);
             }
@@ -266,7 +257,7 @@ fn table<'n>(key: &str, texts: impl Iterator<Item = (&'n String, String)>) -> It
 
 /// Any other value: a table of its own if it is too long for a line.
 fn item(key: &str, json: &serde_json::Value) -> Item {
-    let value = toml_input(json);
+    let value = toml_value(json);
     match json {
         serde_json::Value::Object(members) if key.len() + 3 + value.to_string().len() > MAX_LINE => {
             let mut items: Vec<_> =

@@ -1,6 +1,9 @@
 //! A task as answers show it.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::SystemTime,
+};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,6 +14,9 @@ use crate::{
     fault::NextStep,
     store::{JobRow, JobState},
 };
+
+/// What is said of a task that is not on the disk.
+const PASSING: &str = "It is kept in memory only, until this gateway ends: the disk cannot be written.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -72,7 +78,7 @@ impl Job {
             tool: self.label.clone(),
             elapsed_ms: millis(elapsed),
             progress: progress.and_then(|progress| progress()),
-            message: None,
+            message: self.is_passing.load(Ordering::Acquire).then_some(PASSING),
             kind: None,
             error: None,
             next_step: None,

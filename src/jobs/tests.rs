@@ -7,8 +7,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
+    config::Quotas,
     search::Outcome,
-    store::{KeptCounts, NamedFigures, Retention, SqliteStore, StoreError, Stored},
+    store::{KeptCounts, NamedFigures, Retention, SqliteStore, Stored},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -24,7 +25,7 @@ fn jobs() -> Jobs {
 }
 
 fn owner(session: Option<u64>, profile: Option<&str>, local: bool) -> JobOwner {
-    JobOwner { session, profile: profile.map(Into::into), local }
+    JobOwner { session, profile: profile.map(Into::into), local, ..JobOwner::default() }
 }
 
 fn me() -> JobOwner {
@@ -38,11 +39,12 @@ fn start(owner: JobOwner) -> Start {
         began: Instant::now(),
         cancel: CancellationToken::new(),
         progress: Arc::new(|| None),
+        place: None,
     }
 }
 
 /// A job of this owner that does not end.
-fn endless(jobs: &Jobs, owner: JobOwner) -> Result<Arc<Job>, Full> {
+fn endless(jobs: &Jobs, owner: JobOwner) -> Arc<Job> {
     jobs.adopt(start(owner), tokio::spawn(std::future::pending()), |_| {})
 }
 
@@ -50,7 +52,7 @@ fn endless(jobs: &Jobs, owner: JobOwner) -> Result<Arc<Job>, Full> {
 async fn a_job_is_shown_to_its_owner() {
     let jobs = jobs();
     let check = |of: &JobOwner, by: &JobOwner, shown: bool, listed: bool| {
-        let job = endless(&jobs, of.clone()).expect("there is room");
+        let job = endless(&jobs, of.clone());
         assert_eq!(jobs.get(&job.id, by).is_some(), shown, "{of:?} {by:?}");
         assert_eq!(jobs.list(by).iter().any(|one| one.id == job.id), listed, "{of:?} {by:?}");
     };
@@ -76,30 +78,86 @@ async fn a_job_is_shown_to_its_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finished_jobs_make_room_and_running_ones_do_not() {
+async fn work_that_was_begun_always_becomes_a_job() {
     let jobs = Jobs { most: 3, ..jobs() };
     let (end, ended) = tokio::sync::oneshot::channel();
     let work = tokio::spawn(async { ended.await.expect("the test ends it") });
-    let first = jobs.adopt(start(me()), work, |_| {}).expect("there is room");
-    tokio::time::advance(Duration::from_secs(1)).await;
+    let first = jobs.adopt(start(me()), work, |_| {});
     for _ in 0..2 {
-        endless(&jobs, me()).expect("there is room");
+        assert_eq!(jobs.has_room(), Ok(()));
+        endless(&jobs, me());
     }
-    let refused = start(me());
-    let cancel = refused.cancel.clone();
-    let full = jobs.adopt(refused, tokio::spawn(async { json!({}) }), |_| {}).expect_err("all of them run");
-    assert_eq!(full.to_string(), "3 calls are running in the background already");
-    assert!(cancel.is_cancelled(), "nobody follows work that was refused");
+    assert_eq!(jobs.has_room(), Err(Exhausted::Gateway(3)), "nothing new begins");
+    let late = start(me());
+    let cancel = late.cancel.clone();
+    let late = jobs.adopt(late, tokio::spawn(std::future::pending()), |_| {});
+    assert!(!cancel.is_cancelled() && jobs.knows(&late.id) && jobs.knows(&first.id));
     end.send(json!({ "content": [] })).expect("it is running");
     first.wait(HOUR).await.expect("it ends");
     tokio::time::advance(Duration::from_secs(1)).await;
-    let last = endless(&jobs, me()).expect("there is room");
+    let last = endless(&jobs, me());
     assert!(!jobs.knows(&first.id) && jobs.knows(&last.id));
     assert_eq!(jobs.list(&me())[0].id, last.id, "newest first");
     // The store still has it.
     let found = jobs.find(&first.id, &me()).await.expect("it is known");
     assert_eq!((found.state, found.job.is_none()), (TaskState::Completed, true));
+    assert_eq!(jobs.running(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_client_with_the_most_ended_jobs_makes_room() {
+    let jobs = Jobs { most: 30, ..jobs() };
+    let of = |name: &str| JobOwner { account: Account::of_errands(Some(name), Quotas::default()), ..me() };
+    let done = async |owner: JobOwner| {
+        let job = jobs.adopt(start(owner), tokio::spawn(async { json!({}) }), |_| {});
+        job.wait(HOUR).await.expect("it ends");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        job.id.clone()
+    };
+    let mut small = Vec::new();
+    for _ in 0..2 {
+        small.push(done(of("small")).await);
+    }
+    for _ in 0..100 {
+        done(of("large")).await;
+    }
+    assert!(small.iter().all(|id| jobs.knows(id)), "another client's jobs went");
+    assert!(jobs.all().len() <= 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_has_its_place_until_it_ends() {
+    let jobs = jobs();
+    let account = Account::of_session(Quotas { calls: 2, jobs: 1, ..Quotas::default() });
+    let begin = |launch: bool| if launch { account.job() } else { account.call() };
+    let hand_over = |admission: crate::quotas::Admission| {
+        let place = Some(admission.into_job(&account));
+        jobs.adopt(Start { place, ..start(me()) }, tokio::spawn(std::future::pending()), |_| {})
+    };
+    let first = hand_over(begin(true).expect("there is room"));
+    assert_eq!(begin(true).err(), Some(Exhausted::Jobs(1)));
+    // What was sent goes on, however many jobs there are.
+    let (one, other) = (begin(false).expect("a call"), begin(false).expect("a call"));
+    assert_eq!(begin(false).err(), Some(Exhausted::Calls(2)));
+    hand_over(one);
+    hand_over(other);
+    assert_eq!((account.jobs(), begin(false).err()), (3, Some(Exhausted::Jobs(3))));
+    first.cancel.cancel();
+    drop(first);
     assert_eq!(jobs.running(), 3);
+}
+
+/// Whoever has a handle finds the job in the store, even if this gateway ends at that moment.
+#[tokio::test(start_paused = true)]
+async fn a_job_is_recorded_when_its_handle_is_given() {
+    let clock = Clock::default();
+    let takes = Duration::from_secs(2);
+    let slow = Arc::new(Unreliable { store: store(None, &clock), takes, fails: false });
+    let jobs = Jobs::new(slow.clone(), clock);
+    let job = endless(&jobs, me());
+    assert!(slow.job(&job.id, "").await.expect("readable").is_none());
+    job.recorded().await;
+    assert_eq!(slow.job(&job.id, "").await.expect("readable").map(|row| row.state), Some(JobState::Working));
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,7 +170,7 @@ async fn the_end_of_a_job_is_that_of_its_work() {
             tokio::time::sleep(Duration::from_secs(5)).await;
             value.expect("the work panics")
         };
-        let job = jobs.adopt(start, tokio::spawn(work), |_| {}).expect("there is room");
+        let job = jobs.adopt(start, tokio::spawn(work), |_| {});
         let running = json!(job.summary());
         assert_eq!((&running["state"], &running["elapsed_ms"]), (&json!("running"), &json!(0)));
         if cancelled {
@@ -143,7 +201,7 @@ async fn progress_is_shown_until_the_end() {
         work.await;
         json!({})
     });
-    let job = jobs.adopt(Start { progress, ..start(me()) }, running, |_| {}).expect("there is room");
+    let job = jobs.adopt(Start { progress, ..start(me()) }, running, |_| {});
     assert_eq!(job.summary().progress, Some(json!({ "progress": 2 })));
     job.wait(HOUR).await.expect("it ends");
     assert_eq!(job.summary().progress, None);
@@ -164,7 +222,7 @@ async fn the_end_is_announced_once_and_says_whether_somebody_waited() {
             tokio::time::sleep(Duration::from_secs(5)).await;
             json!({})
         };
-        let job = jobs.adopt(start(me()), tokio::spawn(work), announce).expect("there is room");
+        let job = jobs.adopt(start(me()), tokio::spawn(work), announce);
         let waiting = job.clone();
         let waiter = waits.then(|| tokio::spawn(async move { waiting.wait(HOUR).await }));
         let notice = ended.await.expect("it is announced");
@@ -194,9 +252,9 @@ fn another_run_knows_what_ended_and_what_was_lost() {
         let before = Jobs::new(store(Some(&folder), &clock), clock.clone());
         let done =
             before.adopt(start(mine.clone()), tokio::spawn(async { json!({ "content": [] }) }), |_| {});
-        done.expect("there is room").wait(HOUR).await.expect("it ends");
+        done.wait(HOUR).await.expect("it ends");
         let hangs = tokio::spawn(std::future::pending());
-        let lost = before.adopt(start(mine.clone()), hangs, |_| {}).expect("there is room");
+        let lost = before.adopt(start(mine.clone()), hangs, |_| {});
         while before.store.job(&lost.id, "").await.expect("readable").is_none() {
             tokio::task::yield_now().await;
         }
@@ -233,14 +291,20 @@ struct Unreliable {
 }
 
 impl Store for Unreliable {
-    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Stored<'a, ()> {
-        self.store.put_result(id, owner, value)
+    fn put_result<'a>(
+        &'a self,
+        id: &'a str,
+        owner: &'a str,
+        share: Share,
+        value: Arc<Value>,
+    ) -> Stored<'a, Lasts> {
+        self.store.put_result(id, owner, share, value)
     }
 
-    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Stored<'_, ()> {
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts> {
         Box::pin(async move {
             tokio::time::sleep(self.takes).await;
-            if self.fails { Err(StoreError::Unusable) } else { self.store.put_job(job, result).await }
+            if self.fails { Err(StoreError::Unusable) } else { self.store.put_job(job, share, result).await }
         })
     }
 
@@ -254,6 +318,10 @@ impl Store for Unreliable {
 
     fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
         self.store.jobs(owner, limit)
+    }
+
+    fn sweep(&self) -> Stored<'_, ()> {
+        self.store.sweep()
     }
 
     fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
@@ -286,7 +354,7 @@ async fn a_job_has_ended_only_when_its_result_is_kept() {
         let jobs = Jobs::new(unreliable.clone(), clock.clone());
         let result = json!({ "content": [{ "type": "text", "text": "done" }] });
         let work = result.clone();
-        let job = jobs.adopt(start(me()), tokio::spawn(async move { work }), |_| {}).expect("there is room");
+        let job = jobs.adopt(start(me()), tokio::spawn(async move { work }), |_| {});
         // The note of its start takes as long.
         assert!(job.wait(Duration::from_secs(19)).await.is_none());
         let end = job.wait(HOUR).await.expect("it ends");

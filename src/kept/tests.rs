@@ -37,7 +37,7 @@ fn rows(count: usize) -> Value {
 }
 
 async fn keep(kept: &KeptResults, owner: &JobOwner, result: Value) -> String {
-    kept.keep(owner, Arc::new(result)).await.expect("it is kept")
+    kept.keep(owner, Arc::new(result)).await.expect("it is kept").reference
 }
 
 async fn fetch(kept: &KeptResults, owner: &JobOwner, query: Value) -> Result<Value, Code> {
@@ -150,9 +150,10 @@ async fn the_result_of_a_task_is_there_once_the_task_has_ended() {
         began: Instant::now(),
         cancel: CancellationToken::new(),
         progress: Arc::new(|| None),
+        place: None,
     };
     let work = tokio::spawn(async { ended.await.expect("the test ends it") });
-    let job = kept.jobs.adopt(start, work, |_| {}).expect("there is room");
+    let job = kept.jobs.adopt(start, work, |_| {});
     let fault = kept.of_task(&me, &job.id, BUDGET).await.expect_err("it is running");
     let next = fault.next_step.expect("a call that waits");
     assert_eq!(next.arguments["params"], json!({ "task_id": job.id, "wait": true }));

@@ -7,7 +7,8 @@ use tokio::time::timeout;
 
 use crate::{
     gateway::{AtWork, Gateway, NEEDS_CONFIG, session::Caller},
-    text::clip,
+    name::RESERVED,
+    text::{clip, line},
 };
 
 /// How many left-out servers the instructions name.
@@ -39,8 +40,12 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
         .into_iter()
         .map(|category| {
             let name = category["name"].as_str().unwrap_or_default();
-            let about = category["description"].as_str().unwrap_or_default();
-            if about.is_empty() { name.to_string() } else { format!("{name} ({})", clip(about, 60)) }
+            // Never a server's own words: they would be read as Nonet's.
+            let about = match RESERVED.contains(&name) {
+                true => category["description"].as_str().unwrap_or_default(),
+                false => gate.config().about(name).unwrap_or_default(),
+            };
+            if about.is_empty() { name.to_string() } else { format!("{name} ({})", line(about.trim(), 60)) }
         })
         .collect();
     let mut text = String::from(

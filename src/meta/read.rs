@@ -11,7 +11,6 @@ use crate::{
     aliases::Aliases,
     fault::{Code, Fault},
     gateway::{Gate, Gateway, Interrupt, session::Caller},
-    name,
     schema::{Reading, Schema},
 };
 
@@ -145,10 +144,7 @@ impl MetaCall<'_> {
         }
         let gate = self.gate();
         let takes = |tool: &str, param: &str| gate.takes(tool, param);
-        let is_server = |given: &str| {
-            let folded = name::fold(given);
-            gate.catalog().servers().keys().any(|server| name::fold(server) == folded)
-        };
+        let is_server = |given: &str| gate.is_server_name(given);
         let tools = KnownTools { takes: &takes, is_server: &is_server };
         let (opened, changes) = arguments::opened(own, given);
         self.changes.extend(changes);

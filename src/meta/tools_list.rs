@@ -103,6 +103,9 @@ fn direct(tool: &Tool, limits: &ClientLimits) -> Value {
     if !tool.description.is_empty() {
         definition["description"] = json!(tool.description);
     }
+    if definition.get("title").is_some() {
+        definition["title"] = json!(tool.title);
+    }
     if tool.description.chars().count() > limits.max_description {
         let more = format!(" [more: get_tool {}]", tool.full);
         let most = limits.max_description.saturating_sub(more.chars().count());

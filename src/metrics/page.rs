@@ -63,6 +63,8 @@ pub(super) struct MetricsPage {
     pub(super) calls: BTreeMap<(Arc<str>, Arc<str>, &'static str), u64>,
     /// By outcome.
     pub(super) refused: BTreeMap<&'static str, u64>,
+    /// By server, kind and what was done.
+    pub(super) found: BTreeMap<(Arc<str>, &'static str, &'static str), u64>,
     pub(super) servers: BTreeMap<Arc<str>, Arc<ServerCounts>>,
     pub(super) gateway: HistogramReading,
     pub(super) search: HistogramReading,
@@ -96,6 +98,10 @@ impl MetricsPage {
         out.counters("nonet_calls", None, "Calls of tools that have ended", calls)?;
         let refused = self.refused.iter().map(|(outcome, count)| ([("outcome", *outcome)], *count));
         out.counters("nonet_refused", None, "Calls that no tool was called for", refused)?;
+        let found = self.found.iter().map(|((server, kind, done), count)| {
+            ([("server", &**server), ("kind", *kind), ("done", *done)], *count)
+        });
+        out.counters("nonet_found", None, "Secrets and instructions on their way", found)?;
         let bytes_in = self.servers().map(|(label, server)| (label, server.bytes_in.load(Relaxed)));
         out.counters("nonet_in", Some(&Unit::Bytes), "Params of calls as JSON", bytes_in)?;
         let bytes_out = self.servers().map(|(label, server)| (label, server.bytes_out.load(Relaxed)));

@@ -149,7 +149,7 @@ impl<'e> Read<'e> {
         schema
     }
 
-    fn operation(self, name: &str) -> Operation {
+    fn operation(self, name: &str, base: Option<Arc<str>>) -> Operation {
         let params = self.params();
         let called = format!("{} {}", self.method, nonet_base::text::clip(&self.endpoint.path, 200));
         let description = self.endpoint.description.as_deref().unwrap_or_default();
@@ -191,7 +191,7 @@ impl<'e> Read<'e> {
             params: sent,
             body,
             accept: HeaderValue::from_static("application/json, */*;q=0.5"),
-            base: None,
+            base,
         };
         Operation { definition: Arc::new(definition), method: self.method, plan }
     }
@@ -204,12 +204,13 @@ pub(super) fn check(endpoint: &Endpoint) -> Vec<String> {
 }
 
 /// Makes a service of endpoints.
-pub(super) fn service(endpoints: &BTreeMap<String, Endpoint>) -> Service {
+pub(super) fn service(endpoints: &BTreeMap<String, Endpoint>, base_url: Option<&str>) -> Service {
     let mut service = Service::default();
+    let base: Option<Arc<str>> = base_url.map(Into::into);
     for (name, endpoint) in endpoints {
         match Read::new(endpoint) {
             (Some(read), faults) if faults.is_empty() => {
-                service.operations.insert(name.clone(), read.operation(name));
+                service.operations.insert(name.clone(), read.operation(name, base.clone()));
             }
             (_, faults) => service.left_out.push(format!("{name}: {}", faults.join("; "))),
         }

@@ -177,7 +177,7 @@ pub(super) struct Plan {
     pub params: Vec<Sent>,
     pub body: Option<Body>,
     pub accept: http::HeaderValue,
-    /// The address of the service, if the document names one.
+    /// The address of the service, if one is known.
     pub base: Option<Arc<str>>,
 }
 

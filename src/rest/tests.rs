@@ -745,11 +745,11 @@ fn endpoint(value: Value) -> Endpoint {
 fn endpoints_put_params_where_they_say() {
     let check = |given: Value, params: Value, expected: &str| {
         let endpoints = BTreeMap::from([("own".to_string(), endpoint(given))]);
-        let service = Service::by_hand(&endpoints);
+        let service = Service::by_hand(&endpoints, Some("https://a.test/v1"));
         assert_eq!(service.left_out, Vec::<String>::new());
         let operation = &service.operations["own"];
         assert_eq!(Schema::new(operation.definition["inputSchema"].clone()).broken(), None);
-        let made = operation.request(Some("https://a.test/v1"), params.as_object().expect("an object"));
+        let made = operation.request(None, params.as_object().expect("an object"));
         let text = made.map_or_else(
             |why| format!("! {why}"),
             |request| {
@@ -791,7 +791,7 @@ fn endpoints_put_params_where_they_say() {
 fn the_definition_of_an_endpoint() {
     let given =
         json!({ "method": "DELETE", "path": "/u/{id}", "description": "Removes a user", "query": ["force"] });
-    let service = Service::by_hand(&BTreeMap::from([("remove".to_string(), endpoint(given))]));
+    let service = Service::by_hand(&BTreeMap::from([("remove".to_string(), endpoint(given))]), None);
     insta::assert_json_snapshot!(*service.operations["remove"].definition);
 }
 
@@ -799,7 +799,7 @@ fn the_definition_of_an_endpoint() {
 fn endpoints_that_cannot_work_are_refused() {
     let check = |given: Value, expected: &[&str]| {
         assert_eq!(super::endpoints::check(&endpoint(given.clone())), expected, "{given}");
-        let service = Service::by_hand(&BTreeMap::from([("own".to_string(), endpoint(given))]));
+        let service = Service::by_hand(&BTreeMap::from([("own".to_string(), endpoint(given))]), None);
         assert_eq!(service.left_out.is_empty(), expected.is_empty());
         assert_eq!(service.operations.is_empty(), !expected.is_empty());
     };

@@ -93,7 +93,11 @@ fn found(text: &str) -> Vec<(Range<usize>, String)> {
         }
     }
     let places: Vec<Range<usize>> = PLACE.find_iter(text).map(|place| place.range()).collect();
-    let is_in_place = |at: usize| places.iter().any(|place| place.contains(&at));
+    // They are in order, and none overlaps another.
+    let is_in_place = |at: usize| {
+        let after = places.partition_point(|place| place.start <= at);
+        after.checked_sub(1).is_some_and(|last| places[last].contains(&at))
+    };
     for pair in ASSIGNED.captures_iter(text) {
         let name = &pair[1];
         if let Some((range, quoted)) = value(&pair, 2)

@@ -9,7 +9,7 @@ use http::{
 };
 use serde_json::json;
 
-use crate::config::{BearerToken, Config};
+use crate::config::{BearerToken, Config, KnownToken};
 
 /// The code of the JSON-RPC error of a refusal: the first of the range for servers.
 const REFUSED: i32 = -32000;
@@ -72,6 +72,21 @@ pub(super) fn to_everything(config: &Config, headers: &HeaderMap) -> Result<(), 
         Who::Anybody | Who::Owner => Ok(()),
         Who::Under(_) => Err(AccessDenied::NotWithThisToken),
     }
+}
+
+/// Returns the token of a request, if access needs one and this one is in the configuration.
+pub(super) fn token(config: &Config, headers: &HeaderMap) -> Option<BearerToken> {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    let only = given.next().filter(|_| given.next().is_none());
+    let of_profiles = config.profiles.values().flat_map(|profile| &profile.tokens);
+    let mut known = config.gateway.tokens.iter().chain(of_profiles);
+    let token = only.and_then(bearer).map(BearerToken::new).filter(|_| config.guarded)?;
+    known.any(|known| *known == token).then_some(token)
+}
+
+/// Returns the token of a request, if the configuration has it.
+pub(super) fn known_token(config: &Config, headers: &HeaderMap) -> Option<KnownToken> {
+    config.known_token(BearerToken::new(bearer(headers.get(AUTHORIZATION)?)?))
 }
 
 fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<Who<'a>, AccessDenied> {

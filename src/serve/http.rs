@@ -6,13 +6,14 @@ use axum::{
     Router,
     body::Body,
     extract::{Path, Request, State},
+    middleware::Next,
     response::Response,
     routing::any,
-    serve::ListenerExt,
 };
 use http::{
     HeaderMap, HeaderValue, Method, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST},
+    uri::Authority,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use parking_lot::Mutex;
@@ -20,25 +21,36 @@ use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
     streamable_http_server::session::local::LocalSessionManager,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NonetServer,
+    NonetServer, OfToken,
     access::{self, AccessDenied},
+    held_arguments::HeldArguments,
     in_flight::Parkings,
+    listen::{self, LocalAddress},
     page,
+    stdio::of_client,
 };
 use crate::{
+    allocator,
+    config::{Config, LimitSettings},
     gateway::Gateway,
+    quotas::Account,
     wire::{
-        Message, MessageFault, OF_CLIENT, Refused,
+        Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
         rmcp::{is_unreadable_body, without_carrier},
     },
 };
 
 /// How long open requests may take to end after the gateway was told to stop.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether many sessions have ended.
+const TIDY: Duration = Duration::from_secs(5);
+/// From how many on memory is given back.
+const MANY_SESSIONS: usize = 100;
 
 /// How to serve HTTP.
 pub struct HttpOptions {
@@ -64,6 +76,14 @@ pub async fn serve_http(
     ready: impl FnOnce(Serving),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
+    let config = gateway.config();
+    anyhow::ensure!(
+        is_open_only_where_wanted(&config, options.address),
+        "{} is an address that others may reach, and {} has no tokens: whoever reaches it could run every tool. List `tokens` in \
+         [gateway] or in a profile, use an address such as 127.0.0.1:8931, or set `allow_without_tokens = true` in [gateway]",
+        options.address,
+        config.file.display()
+    );
     let listener = TcpListener::bind(options.address)
         .await
         .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
@@ -76,34 +96,85 @@ pub async fn serve_http(
     if token.is_some() {
         gateway.calls.switch_on();
     }
-    let doors = Arc::new(Doors::new(&gateway, &options, address, &ending));
+    let hosts = allowed_hosts(address, &gateway.config().gateway.allowed_hosts);
+    let doors = Arc::new(Doors::new(&gateway, &options, address, hosts.clone(), &ending));
     tokio::spawn(doors.clone().follow());
-    let router = router(doors).merge(page::router(&gateway, token));
+    gateway.serves_at(&format!("http://{address}"), token.is_some());
+    tokio::spawn(doors.clone().tidy());
+    let beside = page::router(&gateway, token).layer(axum::middleware::from_fn(
+        move |request: Request, next: Next| {
+            let allowed = is_allowed_host(&request, &hosts);
+            async move { if allowed { next.run(request).await } else { wrong_host() } }
+        },
+    ));
+    let router = router(doors).merge(beside);
     gateway.connect();
     gateway.keep_time();
     ready(Serving { address, page: link });
-    let listener = listener.tap_io(|socket| {
-        if let Err(error) = socket.set_nodelay(true) {
-            tracing::debug!(%error, "no TCP_NODELAY");
-        }
-    });
     let end = ending.clone();
-    let signal = async move {
+    tokio::spawn(async move {
         stop.await;
         end.cancel();
-    };
-    let serving = axum::serve(listener, router).with_graceful_shutdown(signal);
-    let served = tokio::select! {
-        served = serving.into_future() => served.map_err(Into::into),
-        () = async { ending.cancelled().await; tokio::time::sleep(GRACE).await } => Ok(()),
-    };
+    });
+    let settings = gateway.clone();
+    let limits = move || settings.config().limits.clone();
+    tokio::select! {
+        () = listen::serve(listener, router, limits, ending.clone()) => {}
+        () = async { ending.cancelled().await; tokio::time::sleep(GRACE).await } => {}
+    }
     gateway.stop().await;
-    served
+    Ok(())
 }
+
+/// The hosts by which this address may be reached. A page of another site must not reach it through a name of its own (DNS
+/// rebinding).
+fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
+    let mut hosts = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into(), "[::1]".into()];
+    if !address.ip().is_unspecified() {
+        hosts.push(address.ip().to_string());
+    }
+    hosts.extend(more.iter().cloned());
+    hosts
+}
+
+/// Whether a request names one of the hosts, or the very address that it came to, as probes of an orchestrator do: no page of
+/// another site has that.
+fn is_allowed_host(request: &Request, hosts: &[String]) -> bool {
+    fn plain(host: &str) -> String {
+        host.trim_matches(['[', ']']).to_ascii_lowercase()
+    }
+    let mut given = request.headers().get_all(HOST).iter();
+    let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
+    let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
+    let local = request.extensions().get::<LocalAddress>();
+    local.is_some_and(|local| plain(host.host()).parse() == Ok(local.0))
+        || hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
+            Ok(allowed) => {
+                plain(allowed.host()) == plain(host.host())
+                    && allowed.port_u16().is_none_or(|port| host.port_u16() == Some(port))
+            }
+            Err(_) => plain(allowed) == plain(host.host()),
+        })
+}
+
+fn wrong_host() -> Response {
+    let why = "this host name is not allowed: add it to `allowed_hosts` of [gateway]\n";
+    let mut response = Response::new(Body::from(why));
+    *response.status_mut() = StatusCode::FORBIDDEN;
+    response
+}
+
+/// Whether requests need a token where other machines reach the address, or the configuration wants it otherwise.
+fn is_open_only_where_wanted(config: &Config, address: SocketAddr) -> bool {
+    config.guarded || config.gateway.allow_without_tokens || address.ip().to_canonical().is_loopback()
+}
+
+type HttpService = StreamableHttpService<NonetServer, LocalSessionManager>;
 
 /// The MCP service of one profile, with its sessions.
 struct Door {
-    service: StreamableHttpService<NonetServer, LocalSessionManager>,
+    service: HttpService,
+    sessions: Arc<LocalSessionManager>,
     /// Ends every session of it.
     end: CancellationToken,
 }
@@ -112,6 +183,7 @@ struct Door {
 /// may be.
 struct Doors {
     gateway: Arc<Gateway>,
+    address: SocketAddr,
     /// The profile of clients at `/mcp`.
     default: Option<String>,
     settings: StreamableHttpServerConfig,
@@ -124,31 +196,34 @@ impl Doors {
         gateway: &Arc<Gateway>,
         options: &HttpOptions,
         address: SocketAddr,
+        hosts: Vec<String>,
         ending: &CancellationToken,
     ) -> Self {
         let own = &gateway.config().gateway;
-        // A page of another site must not reach this address through a name of its own (DNS
-        // rebinding), nor with the browser's help: both Host and Origin are checked.
-        let mut hosts = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into(), "[::1]".into()];
-        if !address.ip().is_unspecified() {
-            hosts.push(address.ip().to_string());
-        }
-        hosts.extend(own.allowed_hosts.iter().cloned());
+        // A page of another site must not reach this address with the browser's help either: both Host and Origin are
+        // checked.
         let mut origins =
             vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
         origins.extend(own.allowed_origins.iter().cloned());
         let settings = StreamableHttpServerConfig::default()
             .with_allowed_hosts(hosts)
             .with_allowed_origins(origins)
-            .with_max_request_body_bytes(OF_CLIENT.bytes);
+            .with_max_request_body_bytes(Limits::HIGHEST.of_client.bytes);
         let (gateway, default, ending) = (gateway.clone(), options.profile.clone(), ending.clone());
-        Self { gateway, default, settings, ending, open: Mutex::default() }
+        Self { gateway, address, default, settings, ending, open: Mutex::default() }
     }
 
     /// Answers a request to `/mcp`, or to `/mcp/NAME`.
     async fn enter(&self, named: Option<&str>, mut request: Request) -> Response {
         match self.service(named, request.headers()) {
-            Ok(service) => {
+            Ok((service, account)) => {
+                if let Some(account) = account {
+                    request.extensions_mut().insert(OfToken(account));
+                }
+                // Who it is stays known by its place in the file.
+                if let Some(token) = access::known_token(&self.gateway.config(), request.headers()) {
+                    request.extensions_mut().insert(token);
+                }
                 // It has done its work, and goes no further: not into what a session keeps, nor into a log.
                 request.headers_mut().remove(AUTHORIZATION);
                 // Whoever takes anything takes what the specification wants to be named.
@@ -160,7 +235,7 @@ impl Doors {
                 }
                 let ends = request.method() == Method::DELETE;
                 if request.method() == Method::POST {
-                    request = match within_bounds(request).await {
+                    request = match within_bounds(request, &self.gateway.config().limits).await {
                         Ok(request) => request,
                         Err(refusal) => return refusal,
                     };
@@ -183,22 +258,31 @@ impl Doors {
         &self,
         named: Option<&str>,
         headers: &HeaderMap,
-    ) -> Result<StreamableHttpService<NonetServer, LocalSessionManager>, AccessDenied> {
+    ) -> Result<(HttpService, Option<Arc<Account>>), AccessDenied> {
         let mut open = self.open.lock();
         // Looked at under the lock: what `close` has closed is not opened again by an older configuration.
         let config = self.gateway.config();
+        if !is_open_only_where_wanted(&config, self.address) {
+            return Err(AccessDenied::NoToken);
+        }
         let profile = access::profile(&config, headers, named, self.default.as_deref())?;
+        let account =
+            access::token(&config, headers).map(|token| self.gateway.account_of(profile.as_deref(), token));
         let door = open.entry(profile).or_insert_with_key(|profile| {
             let (gateway, profile, parkings) = (self.gateway.clone(), profile.clone(), Parkings::default());
-            let end = self.ending.child_token();
+            let strangers = gateway.account_of_strangers(profile.as_deref());
+            let (end, sessions) = (self.ending.child_token(), Arc::<LocalSessionManager>::default());
             let service = StreamableHttpService::new(
-                move || Ok(NonetServer::new(gateway.clone(), profile.clone(), true, parkings.clone())),
-                Arc::default(),
+                move || {
+                    let strangers = Some(strangers.clone());
+                    Ok(NonetServer::new(gateway.clone(), profile.clone(), strangers, parkings.clone()))
+                },
+                sessions.clone(),
                 self.settings.clone().with_cancellation_token(end.clone()),
             );
-            Door { service, end }
+            Door { service, sessions, end }
         });
-        Ok(door.service.clone())
+        Ok((door.service.clone(), account))
     }
 
     /// Ends the sessions of profiles that are gone from the configuration.
@@ -212,6 +296,30 @@ impl Doors {
             }
             stays
         });
+    }
+
+    /// How many sessions are open.
+    async fn count(&self) -> usize {
+        let all: Vec<_> = self.open.lock().values().map(|door| door.sessions.clone()).collect();
+        let mut count = 0;
+        for sessions in all {
+            count += sessions.sessions.read().await.len();
+        }
+        count
+    }
+
+    /// Gives memory back to the system after many sessions have ended, until the end. The allocator would keep it: a session
+    /// takes dozens of kilobytes in small pieces.
+    async fn tidy(self: Arc<Self>) {
+        let mut most = 0;
+        while self.ending.run_until_cancelled(tokio::time::sleep(TIDY)).await.is_some() {
+            let open = self.count().await;
+            most = most.max(open);
+            if most - open >= MANY_SESSIONS {
+                most = open;
+                let _ = tokio::task::spawn_blocking(allocator::give_back).await;
+            }
+        }
     }
 
     /// Closes after each change of the configuration, until the end.
@@ -236,26 +344,54 @@ fn router(doors: Arc<Doors>) -> Router {
 }
 
 /// A request with its whole body, if the message in it is within its bounds; else the answer.
-async fn within_bounds(request: Request) -> Result<Request, Response> {
+async fn within_bounds(request: Request, settings: &LimitSettings) -> Result<Request, Response> {
+    let limits = settings.messages();
     let (parts, body) = request.into_parts();
-    let body = match Limited::new(body, OF_CLIENT.bytes).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let fault = MessageFault::TooLong(OF_CLIENT.bytes);
-            return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, None, fault.of_request()));
-        }
-        Err(error) => {
-            let what = (-32700, format!("Parse error: the body broke off: {error}"));
-            return Err(refusal(StatusCode::BAD_REQUEST, None, what));
+    let body =
+        match timeout(settings.body_timeout, Limited::new(body, limits.of_client.bytes).collect()).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                let fault = MessageFault::TooLong(limits.of_client.bytes);
+                return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, None, fault.of_request()));
+            }
+            Ok(Err(error)) => {
+                let what = (-32700, format!("Parse error: the body broke off: {error}"));
+                return Err(refusal(StatusCode::BAD_REQUEST, None, what));
+            }
+            Err(_) => {
+                let limit = humantime::format_duration(settings.body_timeout);
+                let what = (-32700, format!("Parse error: the body did not come within {limit}"));
+                return Err(refusal(StatusCode::REQUEST_TIMEOUT, None, what));
+            }
+        };
+    let text = body.clone();
+    let scan = move || Scanned::of(text, limits.of_client.values);
+    let (scanned, _) = off_thread(Weight::of(body.len()), scan).await;
+    let message = match scanned.within(|head| of_client(head, &limits)) {
+        Ok(message) => message,
+        // rmcp says what is wrong with a body that is not JSON.
+        Err(refused) if refused.fault.is_syntax() => return Ok(Request::from_parts(parts, Body::from(body))),
+        Err(Refused { head, fault, .. }) => {
+            return Err(refusal(StatusCode::BAD_REQUEST, head.id.as_deref(), fault.of_request()));
         }
     };
-    match Message::within(body.clone(), |_| OF_CLIENT) {
-        // rmcp says what is wrong with a body that is not JSON.
-        Err(Refused { head, fault, .. }) if !fault.is_syntax() => {
-            Err(refusal(StatusCode::BAD_REQUEST, head.id.as_deref(), fault.of_request()))
-        }
-        _ => Ok(Request::from_parts(parts, Body::from(body))),
+    if let (MessageKind::Request, None, Some(id)) = (message.kind(), message.id(), message.id_text()) {
+        let what = "Invalid Request: the id is neither a text nor a number of 64 bits".to_string();
+        return Err(refusal(StatusCode::BAD_REQUEST, Some(&id), (-32600, what)));
     }
+    let weight = message.weight();
+    let (held, _) = match weight.is_large() {
+        true => off_thread(weight, move || HeldArguments::split(&message)).await,
+        false => (None, None),
+    };
+    Ok(match held {
+        Some((held, light)) => {
+            let mut request = Request::from_parts(parts, Body::from(light));
+            held.go_with(&mut request);
+            request
+        }
+        None => Request::from_parts(parts, Body::from(body)),
+    })
 }
 
 /// A JSON-RPC error as an answer.

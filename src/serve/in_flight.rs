@@ -23,9 +23,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     downstream::{ClientChannel, InputReplies, InputRequests, LogLevel, ToClient},
-    gateway::{Gateway, session::Caller},
+    gateway::{
+        Gateway,
+        session::{Caller, Session},
+    },
     jobs,
     meta::{self, Answer},
+    quotas::{Account, Place},
 };
 
 /// The progress notifications of one call that wait for its client.
@@ -44,6 +48,8 @@ pub(super) struct InFlight<T> {
     /// The identity of the request: the client's answers are good only for the same request.
     what: String,
     profile: Option<String>,
+    /// Whose quotas it counts against.
+    account: Arc<Account>,
     work: Pin<Box<dyn Future<Output = T> + Send>>,
     progress: Option<mpsc::Receiver<Value>>,
     toward: mpsc::Receiver<ToClient>,
@@ -74,6 +80,7 @@ struct Parked<T> {
     request: InFlight<T>,
     reply: oneshot::Sender<InputReplies>,
     asked: Vec<String>,
+    _place: Place,
 }
 
 /// How a request left its handler.
@@ -98,7 +105,7 @@ pub(super) struct Channels {
 impl Channels {
     /// Returns the channels to a client with these capabilities.
     pub fn new(
-        session: u64,
+        session: &Session,
         can: Arc<Map<String, Value>>,
         parks: bool,
         log: Option<LogLevel>,
@@ -107,7 +114,8 @@ impl Channels {
         let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
         let (to, toward) = mpsc::channel(TOWARD_QUEUE);
         let (declined, waits) = (Arc::default(), Arc::default());
-        let asker = ClientChannel { session, to, can, declined, parks, waits, log };
+        let (session, turns) = (session.id, session.turns.clone());
+        let asker = ClientChannel { session, to, can, declined, turns, parks, waits, log };
         let cancel = CancellationToken::new();
         Self { progress, asker, cancel, receivers: (from_progress, toward) }
     }
@@ -117,11 +125,12 @@ impl Channels {
         self,
         what: String,
         profile: Option<String>,
+        account: Arc<Account>,
         work: impl Future<Output = T> + Send + 'static,
     ) -> InFlight<T> {
         let (progress, toward) = self.receivers;
         let (asker, cancel) = (self.asker, self.cancel.drop_guard());
-        InFlight { what, profile, work: Box::pin(work), progress, toward, asker, cancel }
+        InFlight { what, profile, account, work: Box::pin(work), progress, toward, asker, cancel }
     }
 }
 
@@ -170,6 +179,8 @@ impl<T: Send + 'static> InFlight<T> {
         // Polled here and not in a task: rmcp sends a request on the stream of the request that is being handled.
         let mut asking: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
         let mut cancelled = false;
+        // A question that the client still shows when the call ends is taken back.
+        let over = CancellationToken::new();
         let ended = loop {
             tokio::select! {
                 biased;
@@ -181,7 +192,9 @@ impl<T: Send + 'static> InFlight<T> {
                         Ok(asked) => return RequestOutcome::Asks(asked),
                         Err(open) => self = *open,
                     },
-                    ToClient::Ask(requests, reply) => asking.push(ask(peer, requests, reply).boxed()),
+                    ToClient::Ask(requests, reply) => {
+                        asking.push(ask(peer, requests, reply, over.clone()).boxed());
+                    }
                 },
                 Some(()) = asking.next(), if !asking.is_empty() => {}
                 () = context.ct.cancelled(), if !cancelled => {
@@ -190,6 +203,9 @@ impl<T: Send + 'static> InFlight<T> {
                 }
             }
         };
+        over.cancel();
+        while asking.next().await.is_some() {}
+        drop(asking);
         // Earlier progress goes out before the answer; the queue is closed, so that a flood does not delay the answer.
         if let Some(mut progress) = self.progress {
             progress.close();
@@ -222,8 +238,13 @@ async fn next(progress: &mut Option<mpsc::Receiver<Value>>) -> Option<Value> {
 }
 
 /// Sends a server's requests to a client of the session era, one after the other. Cancels the current request at the client
-/// once the server no longer needs the reply.
-async fn ask(peer: &Peer<RoleServer>, requests: InputRequests, mut reply: oneshot::Sender<InputReplies>) {
+/// once the server no longer needs the reply, or the call is over.
+async fn ask(
+    peer: &Peer<RoleServer>,
+    requests: InputRequests,
+    mut reply: oneshot::Sender<InputReplies>,
+    over: CancellationToken,
+) {
     let mut replies = InputReplies::new();
     for (key, request) in requests {
         let answer = match serde_json::from_value::<ServerRequest>(request) {
@@ -231,11 +252,16 @@ async fn ask(peer: &Peer<RoleServer>, requests: InputRequests, mut reply: onesho
                 let sent = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
                 match sent {
                     Ok(mut handle) => {
+                        let no_longer = async {
+                            tokio::select! {
+                                () = reply.closed() => "the server no longer needs it",
+                                () = over.cancelled() => "the call has ended",
+                            }
+                        };
                         let answer = tokio::select! {
                             answer = &mut handle.rx => answer,
-                            () = reply.closed() => {
-                                let reason = Some("the server no longer needs it".to_string());
-                                let _ = handle.cancel(reason).await;
+                            reason = no_longer => {
+                                let _ = handle.cancel(Some(reason.to_string())).await;
                                 return;
                             }
                         };
@@ -298,6 +324,10 @@ impl<T: Send + 'static> Parking<T> {
                 return Err(Box::new(open));
             }
         };
+        let Some(place) = open.account.parked() else {
+            tracing::warn!(account = %open.account.name(), "too many requests of a client wait for it; a server's request was declined");
+            return Err(Box::new(open));
+        };
         // The work continues meanwhile: progress, timeouts.
         let running = tokio::spawn(open.work);
         // Fails only if the whole process ends.
@@ -308,7 +338,7 @@ impl<T: Send + 'static> Parking<T> {
             }
         };
         let open = InFlight { work: Box::pin(work), ..open };
-        self.0.lock().insert(handle.clone(), Parked { request: open, reply, asked });
+        self.0.lock().insert(handle.clone(), Parked { request: open, reply, asked, _place: place });
         // Weak: parked requests end with the last client that could come back for them.
         let parking = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -363,6 +393,7 @@ impl LogThreshold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Quotas;
 
     /// Parks a request with one question. Returns its handle, the reply's receiver and the future of its work.
     fn park(
@@ -370,8 +401,9 @@ mod tests {
         what: &str,
         profile: Option<&str>,
     ) -> (String, oneshot::Receiver<InputReplies>) {
-        let channels = Channels::new(1, Arc::default(), true, None, false);
-        let request = channels.open(what.into(), profile.map(Into::into), std::future::pending::<u8>());
+        let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
+        let request =
+            channels.open(what.into(), profile.map(Into::into), Arc::default(), std::future::pending::<u8>());
         let question = json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } } });
         let (reply, replied) = oneshot::channel();
         let asked = parking.park(request, InputRequests::from_iter([("q".into(), question)]), reply);
@@ -421,11 +453,22 @@ mod tests {
         for number in 0..MAX_PARKED {
             park(&parking, &number.to_string(), None);
         }
-        let request = Channels::new(1, Arc::default(), true, None, false).open(
-            String::new(),
-            None,
-            std::future::pending::<u8>(),
-        );
-        assert!(parking.park(request, InputRequests::new(), oneshot::channel().0).is_err());
+        assert!(parking.park(request(Arc::default()), InputRequests::new(), oneshot::channel().0).is_err());
+    }
+
+    #[tokio::test]
+    async fn one_client_does_not_take_the_room_of_another() {
+        let parking = Arc::<Parking<u8>>::default();
+        let account = || Account::of_session(Quotas { parked: 2, ..Quotas::default() });
+        let (one, other) = (account(), account());
+        let park = |account: &Arc<Account>| {
+            parking.park(request(account.clone()), InputRequests::new(), oneshot::channel().0).is_ok()
+        };
+        assert_eq!([park(&one), park(&one), park(&one), park(&other)], [true, true, false, true]);
+    }
+
+    fn request(account: Arc<Account>) -> InFlight<u8> {
+        let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
+        channels.open(String::new(), None, account, std::future::pending())
     }
 }

@@ -27,10 +27,12 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::access;
 use crate::{
+    approvals::{Decision, Undecided, Verdict, WaitingApproval},
     config::BearerToken,
     gateway::{Gateway, SearchArguments, session::Caller},
     meta,
     metrics::{CONTENT_TYPE, Now, ServerNow},
+    pins::WaitingPin,
 };
 
 /// The page: one file, one style, one script.
@@ -70,6 +72,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
+        .route("/approve/{address}", post(answer_at))
         .with_state(gateway.clone());
     let Some(token) = token.map(|token| BearerToken::new(&token)) else { return plain };
     let api = Router::new()
@@ -77,6 +80,9 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .route("/ui/api/search", get(search))
         .route("/ui/api/calls", get(calls))
         .route("/ui/api/servers/{name}/{action}", post(act))
+        .route("/ui/api/waiting", get(waiting))
+        .route("/ui/api/approvals/{id}", post(decide))
+        .route("/ui/api/trust", post(trust))
         .with_state(gateway.clone())
         .route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
             let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
@@ -152,6 +158,7 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
 }
 
 async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
+    gateway.look_at_definitions().await;
     let mut state = gateway.live_status();
     let saving = meta::saving(&gateway);
     state["saving"] = json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1 });
@@ -217,6 +224,130 @@ fn event(call: &Value) -> Result<Bytes, Infallible> {
     Ok(Bytes::from(format!("data: {call}\n\n")))
 }
 
+/// What waits for the user: approvals, and definitions to trust.
+async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
+    let approvals = match gateway.approvals.waiting().await {
+        Ok(waiting) => waiting.iter().map(WaitingApproval::to_json).collect::<Vec<_>>(),
+        Err(error) => return failed(error),
+    };
+    match gateway.waiting_definitions(MOST_SHOWN).await {
+        Ok((pins, total)) => {
+            let definitions: Vec<Value> = pins.iter().map(WaitingPin::to_json).collect();
+            answer(
+                StatusCode::OK,
+                &json!({ "approvals": approvals, "definitions": definitions, "total": total }),
+            )
+        }
+        Err(why) => failed(why),
+    }
+}
+
+fn failed(why: impl std::fmt::Display) -> Response {
+    answer(StatusCode::INTERNAL_SERVER_ERROR, &json!({ "error": { "message": why.to_string() } }))
+}
+
+/// How many definitions the page shows at once.
+const MOST_SHOWN: usize = 100;
+
+/// Decides an approval.
+async fn decide(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>, body: Bytes) -> Response {
+    let wanted: DecisionWanted = match serde_json::from_slice(&body) {
+        Ok(wanted) => wanted,
+        Err(error) => return unreadable(&error),
+    };
+    let decision = Decision { verdict: wanted.decision, answer: wanted.answer, by: "page".into() };
+    match gateway.approvals.decide(&id, decision).await {
+        Ok(one) => {
+            gateway
+                .audit_event("page", || json!({ "action": "approval", "id": id, "decided": one.decision() }));
+            done()
+        }
+        Err(why) => refused(&why),
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> Response {
+    answer(StatusCode::BAD_REQUEST, &json!({ "error": { "message": error.to_string() } }))
+}
+
+#[derive(Deserialize)]
+struct DecisionWanted {
+    decision: Verdict,
+    answer: Option<Value>,
+}
+
+/// The longest answer of a webhook, in bytes.
+const MAX_SAID: usize = 64 << 10;
+
+/// Takes the answer of a program at the one-time address of its question.
+async fn answer_at(
+    State(gateway): State<Arc<Gateway>>,
+    Path(address): Path<String>,
+    request: Request,
+) -> Response {
+    let limit = gateway.config().limits.body_timeout;
+    let body = axum::body::to_bytes(request.into_body(), MAX_SAID);
+    let Ok(Ok(body)) = tokio::time::timeout(limit, body).await else {
+        let error = json!({ "error": { "message": "the answer did not come, or is too long" } });
+        return answer(StatusCode::REQUEST_TIMEOUT, &error);
+    };
+    let said = serde_json::from_slice(&body).unwrap_or_default();
+    match gateway.answer_at(&address, &said).await {
+        Ok(()) => done(),
+        Err(why) => refused(&why),
+    }
+}
+
+fn refused(why: &Undecided) -> Response {
+    let status = match why {
+        Undecided::Unknown => StatusCode::NOT_FOUND,
+        Undecided::Unfit(_) => StatusCode::BAD_REQUEST,
+        Undecided::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    answer(status, &json!({ "error": { "message": why.to_string() } }))
+}
+
+/// Trusts definitions as the page has shown them: each by its name and its hash.
+async fn trust(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Response {
+    let wanted: Vec<TrustWanted> = match serde_json::from_slice(&body) {
+        Ok(wanted) => wanted,
+        Err(error) => return unreadable(&error),
+    };
+    let waiting = match gateway.waiting_definitions(MOST_SHOWN).await {
+        Ok((waiting, _)) => waiting,
+        Err(why) => return failed(why),
+    };
+    let is_wanted = |one: &WaitingPin| {
+        let hash = one.pin.waiting.as_deref();
+        wanted.iter().any(|wanted| Some(&*wanted.hash) == hash && wanted.name == one.name())
+    };
+    let seen: Vec<_> = waiting.into_iter().filter(is_wanted).map(|one| one.pin).collect();
+    match gateway.trust(seen).await {
+        Ok(trusted) => {
+            tracing::info!(trusted, "definitions were trusted on the live page");
+            gateway.audit_event(
+                "page",
+                || json!({ "action": "trust", "definitions": wanted.len(), "trusted": trusted }),
+            );
+            let changed = wanted.len().saturating_sub(trusted);
+            answer(StatusCode::OK, &json!({ "trusted": trusted, "changed_meanwhile": changed }))
+        }
+        Err(why) => failed(why),
+    }
+}
+
+#[derive(Deserialize)]
+struct TrustWanted {
+    name: String,
+    hash: String,
+}
+
+fn done() -> Response {
+    let mut done = Response::new(Body::empty());
+    *done.status_mut() = StatusCode::NO_CONTENT;
+    done
+}
+
 async fn act(State(gateway): State<Arc<Gateway>>, Path((name, action)): Path<(String, String)>) -> Response {
     let connections = gateway.connections();
     let Some(connection) = connections.get(name.as_str()) else {
@@ -235,7 +366,6 @@ async fn act(State(gateway): State<Arc<Gateway>>, Path((name, action)): Path<(St
         }
     }
     tracing::info!(server = %name, action, "requested on the live page");
-    let mut done = Response::new(Body::empty());
-    *done.status_mut() = StatusCode::NO_CONTENT;
-    done
+    gateway.audit_event("page", || json!({ "server": name, "action": action }));
+    done()
 }

@@ -149,13 +149,14 @@ async fn accept(
 
 async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, here: ConnectedClient) {
     let config = gateway.config();
+    let limits = config.limits.messages();
     let known = |hello: &Hello| match &hello.profile {
         Some(name) if !config.profiles.contains_key(name) => {
             Some(format!("there is no [profiles.{name}] in {}", config.file.display()))
         }
         _ => None,
     };
-    let (hello, reader, writer) = match shared::greet(stream, known).await {
+    let (hello, reader, writer) = match shared::greet(stream, limits.of_client.bytes, known).await {
         Ok(Some(greeted)) => greeted,
         Ok(None) => return,
         Err(error) => {
@@ -164,9 +165,9 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, here: ConnectedCli
         }
     };
     here.is_of(&hello.version);
-    let handler = Verbatim(NonetServer::new(gateway.clone(), hello.profile, false, Parkings::default()));
+    let handler = Verbatim(NonetServer::new(gateway.clone(), hello.profile, None, Parkings::default()));
     let serving = async {
-        match serve_server(handler, ClientLines::new(reader, writer)).await {
+        match serve_server(handler, ClientLines::new(reader, writer, limits)).await {
             Ok(running) => drop(running.waiting().await),
             Err(error) => tracing::debug!(%error, "a client of this machine left before its handshake"),
         }

@@ -4,14 +4,15 @@
 //! throw away a tree of values for each kind of message that it is not. And what rmcp's types do not have (`task` of a call,
 //! `tasks` of the capabilities, both of 2025-11-25) is let through. Everything else is rmcp's.
 
-use std::{future::Future, io};
+use std::{collections::HashSet, future::Future, io};
 
 use bytes::Bytes;
 use rmcp::{
     RoleServer,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientRequest, ErrorCode, ErrorData, GetExtensions, GetMeta,
-        JsonObject, JsonRpcMessage, MetaObject, ProtocolVersion, RequestId, ServerResult,
+        CallToolRequest, CallToolRequestParams, ClientNotification, ClientRequest, ErrorCode, ErrorData,
+        GetExtensions, GetMeta, JsonObject, JsonRpcMessage, MetaObject, ProtocolVersion, RequestId,
+        ServerResult,
     },
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::Transport,
@@ -22,23 +23,65 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::tasks;
 use crate::wire::{
-    Head, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, OF_CLIENT, Refused,
+    Head, Heavy, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, Refused, Scanned,
+    SizeLimit, Weight,
 };
 
 /// The JSON-RPC error code of an answer that cannot be used.
 const UNUSABLE: i32 = -32603;
+/// The JSON-RPC error code of an answer to one request too many (JSON-RPC's range for servers).
+const BUSY: i32 = -32000;
+/// How many requests of one client may have no answer yet.
+const MOST_UNANSWERED: usize = 1_000;
 
 /// The client's end: stdin and stdout, or a socket.
 pub(super) struct ClientLines<R, W> {
     lines: LineReader<R>,
     writer: LineWriter<W>,
+    limits: Limits,
+    /// A line that is being read.
+    reading: Heavy<Result<RxJsonRpcMessage<RoleServer>, Unreadable>>,
     /// A message that is too long, until its end says whose it is.
     open: Option<Head>,
+    /// Requests that have no answer yet.
+    unanswered: HashSet<RequestId>,
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> ClientLines<R, W> {
-    pub fn new(lines: LineReader<R>, writer: W) -> Self {
-        Self { lines, writer: LineWriter::new(writer), open: None }
+    /// The lines are to be of the limits as well.
+    pub fn new(lines: LineReader<R>, writer: W, limits: Limits) -> Self {
+        let writer = LineWriter::new(writer, limits.unread);
+        Self { lines, writer, limits, reading: Heavy::Idle, open: None, unanswered: HashSet::new() }
+    }
+}
+
+impl<R, W> ClientLines<R, W> {
+    /// Counts a request until it is answered or cancelled. Of more than [`MOST_UNANSWERED`], the last is refused: reading must
+    /// go on, since what a client answers to questions may be what the others wait for.
+    fn counted(
+        &mut self,
+        message: RxJsonRpcMessage<RoleServer>,
+    ) -> Result<RxJsonRpcMessage<RoleServer>, Unreadable> {
+        match &message {
+            JsonRpcMessage::Request(request) if self.unanswered.len() >= MOST_UNANSWERED => {
+                let what =
+                    format!("{MOST_UNANSWERED} requests are in flight; wait for answers, then send it again");
+                let id = serde_json::to_string(&request.id).unwrap_or_default();
+                return Err(Unreadable::Request(Message::failure(&id, BUSY, &what)));
+            }
+            JsonRpcMessage::Request(request) => {
+                self.unanswered.insert(request.id.clone());
+            }
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    self.unanswered.remove(id);
+                }
+            }
+            _ => {}
+        }
+        Ok(message)
     }
 }
 
@@ -53,6 +96,11 @@ where
         &mut self,
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        match &message {
+            JsonRpcMessage::Response(response) => drop(self.unanswered.remove(&response.id)),
+            JsonRpcMessage::Error(error) => drop(error.id.as_ref().map(|id| self.unanswered.remove(id))),
+            _ => {}
+        }
         let line = match &message {
             JsonRpcMessage::Response(response) => match &response.result {
                 ServerResult::InitializeResult(result)
@@ -67,26 +115,39 @@ where
             },
             _ => serde_json::to_vec(&message),
         };
-        let writer = self.writer.clone();
-        async move { writer.write(line).await }
+        // It waits from now on: what a client does not read must be known before more is read of it.
+        let line = line.map(|line| self.writer.line(line)).map_err(io::Error::other);
+        async move { line?.write().await }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            let unread = match self.lines.next().await? {
-                Line::Whole(line) => match read(line.freeze()) {
+            if let Some((read, _)) = self.reading.done().await {
+                match read.and_then(|message| self.counted(message)) {
                     Ok(message) => return Some(message),
-                    Err(unread) => unread,
-                },
+                    Err(Unreadable::Request(refusal)) => self.writer.write_soon(refusal.into()),
+                    // Whoever asked the client must not wait for what was skipped.
+                    Err(Unreadable::Answer(answer)) => return Some(*answer),
+                    Err(Unreadable::Noise) => {}
+                }
+            }
+            // A client that does not read what it asks for may not ask for more.
+            self.writer.backlog().unstuck().await;
+            let longest = self.limits.of_client.bytes;
+            let unread = match self.lines.next().await? {
+                Line::Whole(line) => {
+                    let limits = self.limits;
+                    self.reading.begin(Weight::guessed(&line), move || read(line.freeze(), &limits));
+                    continue;
+                }
                 Line::TooLong(beginning) => {
                     let head = Head::of(&beginning);
                     tracing::warn!(
-                        method = head.method,
-                        "a message of the client is longer than {} bytes; skipped",
-                        OF_CLIENT.bytes
+                        method = head.shown_method(),
+                        "a message of the client is longer than {longest} bytes; skipped"
                     );
                     match head.id {
-                        Some(_) => Unreadable::of(head, MessageFault::TooLong(OF_CLIENT.bytes)),
+                        Some(_) => Unreadable::of(head, MessageFault::TooLong(longest)),
                         None => {
                             self.open = Some(head);
                             continue;
@@ -94,16 +155,11 @@ where
                     }
                 }
                 Line::TooLongEnd(tail) => match self.open.take().map(|head| head.with_tail(&tail)) {
-                    Some(head) => Unreadable::of(head, MessageFault::TooLong(OF_CLIENT.bytes)),
+                    Some(head) => Unreadable::of(head, MessageFault::TooLong(longest)),
                     None => continue,
                 },
             };
-            match unread {
-                Unreadable::Request(refusal) => self.writer.write_soon(refusal.into()),
-                // Whoever asked the client must not wait for what was skipped.
-                Unreadable::Answer(answer) => return Some(*answer),
-                Unreadable::Noise => {}
-            }
+            self.reading = Heavy::Done(Err(unread));
         }
     }
 
@@ -158,8 +214,9 @@ struct CallParams {
 }
 
 /// Reads one message.
-fn read(line: Bytes) -> Result<RxJsonRpcMessage<RoleServer>, Unreadable> {
-    let message = match Message::within(line, |_| OF_CLIENT) {
+fn read(line: Bytes, limits: &Limits) -> Result<RxJsonRpcMessage<RoleServer>, Unreadable> {
+    let scanned = Scanned::of(line, limits.of_client.values);
+    let message = match scanned.within(|head| of_client(head, limits)) {
         Ok(message) => message,
         Err(Refused { head, fault, bytes }) if fault.is_syntax() => {
             let begins = bytes.trim_ascii_start().first();
@@ -197,6 +254,15 @@ fn read(line: Bytes) -> Result<RxJsonRpcMessage<RoleServer>, Unreadable> {
         };
         Unreadable::Request(Message::failure(&id, code, &format!("{what}: {error}")))
     })
+}
+
+/// How large a message of a client may be. Arguments of calls are read once; rmcp reads everything else many times over.
+pub(super) fn of_client(head: &Head, limits: &Limits) -> SizeLimit {
+    let SizeLimit { bytes, values } = limits.of_client;
+    match head.method.as_deref() {
+        Some("tools/call") => limits.of_client,
+        _ => SizeLimit { bytes, values: values / 10 },
+    }
 }
 
 /// The answer to a line that is not a JSON object.

@@ -4,14 +4,14 @@
 
 mod chunks;
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path, time::Duration};
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde_json::Value;
 
 use super::{
-    JobRow, JobState, KeptCounts, Retention, StoreError,
+    JobRow, JobState, KeptCounts, Retention, Share, StoreError,
     file::{Database, DbFormat, files},
     lease::{Holder, Presence},
 };
@@ -29,11 +29,19 @@ const MOST_TURNS: usize = 8;
 /// Bytes of the log that stay on the disk after they were moved into the file.
 const LONGEST_LOG: i64 = 16 << 20;
 
+/// How much age one look at the clock may add. A gateway that runs looks more often, so that only a jump of the clock, or a
+/// time without gateways, is longer.
+const LONGEST_STEP: Duration = Duration::from_secs(3_600);
+
 /// An owner is in the column `profile`, NULL for the empty one.
 const JOB: &str = "SELECT id, label, coalesce(profile, ''), state, process, started_ms, ended_ms
     FROM entries WHERE label IS NOT NULL";
 const VALUE: &str =
     "SELECT number, bytes FROM entries WHERE id = ?1 AND profile IS nullif(?2, '') AND bytes > 0";
+
+/// What may go to make room, the oldest first.
+const ENDED: &str = "SELECT number, bytes, share, aged_ms FROM entries WHERE state <> 'working' AND number IS NOT ?1 ORDER BY number";
+const CLOCK: &str = "SELECT aged_ms, seen_ms FROM clock";
 
 const FORMAT: DbFormat = DbFormat {
     name: "kept.db",
@@ -63,9 +71,15 @@ const FORMAT: DbFormat = DbFormat {
             data BLOB NOT NULL,
             PRIMARY KEY (entry, n)
         ) STRICT",
+        // `share` names the client whose quota an entry counts against. Ages are by the store's own clock, which `clock` has
+        // with the time of day when it was last looked at: `aged_ms` of an entry is what it said when the entry was put.
+        "ALTER TABLE entries ADD COLUMN share TEXT NOT NULL DEFAULT '';
+        ALTER TABLE entries ADD COLUMN aged_ms INTEGER NOT NULL DEFAULT 0;
+        CREATE TABLE clock (aged_ms INTEGER NOT NULL, seen_ms INTEGER NOT NULL) STRICT;
+        INSERT INTO clock VALUES (0, 0)",
     ],
     set_up,
-    reads: &[JOB, VALUE, chunks::READ],
+    reads: &[JOB, VALUE, ENDED, CLOCK, chunks::READ],
     // They may be large, and their content was to be kept for a short time only.
     most_damaged: 1,
 };
@@ -111,6 +125,11 @@ impl KeptDb {
         Ok(db)
     }
 
+    /// Whether it is on the disk.
+    pub fn is_file(&self) -> bool {
+        self.presence.is_some()
+    }
+
     /// Keeps everything in memory, until this is dropped.
     pub fn in_memory(retention: Retention, holder: Holder) -> Result<KeptDb, StoreError> {
         let database = Database::in_memory(&FORMAT)?;
@@ -119,29 +138,29 @@ impl KeptDb {
 
     /// See [`Store::put_result`](super::Store::put_result); returns the length of the value in bytes. Ten milliseconds for
     /// 1 MB, half a second for 50 MB, of which about 5 MB are in memory at a time.
-    pub fn put_result(&self, id: &str, owner: &str, value: &Value) -> Result<u64, StoreError> {
+    pub fn put_result(&self, id: &str, owner: &str, share: &Share, value: &Value) -> Result<u64, StoreError> {
         let now = sql(self.holder.clock.unix_ms());
-        self.put(id, Some(value), |transaction| {
+        self.put(id, share, Some(value), |transaction, aged| {
             transaction.execute(
-                "INSERT INTO entries (id, profile, state, started_ms, ended_ms, bytes)
-                 VALUES (?1, nullif(?2, ''), 'done', ?3, ?3, 0)",
-                params![id, owner, now],
+                "INSERT INTO entries (id, profile, state, started_ms, ended_ms, bytes, share, aged_ms)
+                 VALUES (?1, nullif(?2, ''), 'done', ?3, ?3, 0, ?4, ?5)",
+                params![id, owner, now, share.of, aged],
             )
         })
     }
 
     /// See [`Store::put_job`](super::Store::put_job); returns the length of the value in bytes.
-    pub fn put_job(&self, job: &JobRow, value: Option<&Value>) -> Result<u64, StoreError> {
+    pub fn put_job(&self, job: &JobRow, share: &Share, value: Option<&Value>) -> Result<u64, StoreError> {
         let (state, ended_ms) = match job.state {
             JobState::Working => ("working", None),
             JobState::Done { ended_ms, failed: false } => ("done", Some(ended_ms)),
             JobState::Done { ended_ms, failed: true } => ("failed", Some(ended_ms)),
             JobState::Cancelled { ended_ms } => ("cancelled", Some(ended_ms)),
         };
-        let insert = |transaction: &Transaction| {
+        let insert = |transaction: &Transaction, aged: i64| {
             transaction.execute(
-                "INSERT INTO entries (id, profile, label, process, state, started_ms, ended_ms, bytes)
-                 VALUES (?1, nullif(?2, ''), ?3, ?4, ?5, ?6, ?7, 0) ON CONFLICT DO NOTHING",
+                "INSERT INTO entries (id, profile, label, process, state, started_ms, ended_ms, bytes, share, aged_ms)
+                 VALUES (?1, nullif(?2, ''), ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9) ON CONFLICT DO NOTHING",
                 params![
                     job.id,
                     job.owner,
@@ -149,14 +168,30 @@ impl KeptDb {
                     self.holder.number,
                     state,
                     sql(job.started_ms),
-                    ended_ms.map(sql)
+                    ended_ms.map(sql),
+                    share.of,
+                    aged
                 ],
             )
         };
         match ended_ms {
-            None => self.database.write(insert).map(|_| 0),
-            Some(_) => self.put(&job.id, value, insert),
+            None => {
+                let work = |transaction: &Transaction| insert(transaction, self.aged(transaction)?);
+                self.database.write(work).map(|_| 0)
+            }
+            Some(_) => self.put(&job.id, share, value, insert),
         }
+    }
+
+    /// Removes an entry, if it is there.
+    pub fn remove(&self, id: &str) -> Result<(), StoreError> {
+        self.database.write(|transaction| {
+            let known = "SELECT number FROM entries WHERE id = ?1";
+            match transaction.query_row(known, [id], |row| row.get(0)).optional()? {
+                Some(number) => remove(transaction, number),
+                None => Ok(()),
+            }
+        })
     }
 
     /// The job with this handle.
@@ -222,16 +257,17 @@ impl KeptDb {
     fn put(
         &self,
         id: &str,
+        share: &Share,
         value: Option<&Value>,
-        insert: impl FnOnce(&Transaction) -> rusqlite::Result<usize>,
+        insert: impl FnOnce(&Transaction, i64) -> rusqlite::Result<usize>,
     ) -> Result<u64, StoreError> {
-        let oldest = self.oldest();
         let bytes = self.database.write(|transaction| {
+            let aged = self.aged(transaction)?;
             let known = "SELECT number FROM entries WHERE id = ?1";
             if let Some(number) = transaction.query_row(known, [id], |row| row.get(0)).optional()? {
                 remove(transaction, number)?;
             }
-            insert(transaction)?;
+            insert(transaction, aged)?;
             let number = transaction.last_insert_rowid();
             let mut bytes = 0;
             if let Some(value) = value {
@@ -239,7 +275,7 @@ impl KeptDb {
                 let update = "UPDATE entries SET bytes = ?2 WHERE number = ?1";
                 transaction.execute(update, [number, sql(bytes)])?;
             }
-            make_room(transaction, self.retention, oldest, Some(number))?;
+            make_room(transaction, self.retention, self.oldest(aged), Some((number, share)))?;
             Ok(bytes)
         })?;
         self.give_back();
@@ -247,11 +283,11 @@ impl KeptDb {
     }
 
     /// Removes expired entries, and expired jobs whose lease has ended.
-    fn tidy(&self) -> Result<(), StoreError> {
-        let oldest = self.oldest();
+    pub fn tidy(&self) -> Result<(), StoreError> {
         self.database.write(|transaction| {
+            let oldest = self.oldest(self.aged(transaction)?);
             let mut statement = transaction
-                .prepare("SELECT number, process FROM entries WHERE state = 'working' AND started_ms < ?1")?;
+                .prepare("SELECT number, process FROM entries WHERE state = 'working' AND aged_ms <= ?1")?;
             let working: Vec<(i64, u32)> = statement
                 .query_map([oldest], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<Result<_, _>>()?;
@@ -312,9 +348,23 @@ impl KeptDb {
         }
     }
 
-    /// Entries that ended at this time or before, in milliseconds since 1970, are too old.
-    fn oldest(&self) -> i64 {
-        sql(self.holder.clock.unix_ms()).saturating_sub(sql(millis(self.retention.age)))
+    /// Looks at the time of day, and returns what the store's own clock says: the sum of the steps between two looks, each an
+    /// hour at most and none back. So neither a clock that jumps nor a pause without gateways makes everything old at once.
+    fn aged(&self, transaction: &Transaction) -> rusqlite::Result<i64> {
+        let (aged, seen): (i64, i64) =
+            transaction.query_row(CLOCK, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let now = sql(self.holder.clock.unix_ms());
+        let step = now.saturating_sub(seen).clamp(0, sql(millis(LONGEST_STEP)));
+        // Nobody has looked before.
+        let step = if seen == 0 { 0 } else { step };
+        let aged = aged.saturating_add(step);
+        transaction.execute("UPDATE clock SET aged_ms = ?1, seen_ms = ?2", [aged, now])?;
+        Ok(aged)
+    }
+
+    /// Entries that ended when the store's clock said this, or before, are too old.
+    fn oldest(&self, aged: i64) -> i64 {
+        aged.saturating_sub(sql(millis(self.retention.age)))
     }
 
     /// The job of a row; none if the row does not fit.
@@ -344,38 +394,93 @@ impl KeptDb {
     }
 }
 
-/// Removes entries that ended at `oldest` or before, then the oldest until the rest is within the limits. Neither `newest`
-/// nor a running job is removed.
-///
-/// Entries from the future stay: a clock that starts in 1970 would remove everything.
+/// Removes entries that ended at `oldest` or before, then the oldest of the share that the newest entry belongs to until the
+/// share fits, then the oldest of whichever share is the largest until all fit. Neither the newest entry nor a running job is
+/// removed.
 fn make_room(
     transaction: &Transaction,
     retention: Retention,
     oldest: i64,
-    newest: Option<i64>,
+    newest: Option<(i64, &Share)>,
 ) -> rusqlite::Result<()> {
-    let ended = "SELECT number, bytes FROM entries WHERE ended_ms <= ?1 AND number IS NOT ?2 ORDER BY number";
-    let ended_before = |time: i64| -> rusqlite::Result<Vec<(i64, i64)>> {
-        let mut statement = transaction.prepare(ended)?;
-        statement.query_map(params![time, newest], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
-    };
-    for (number, _) in ended_before(oldest)? {
-        remove(transaction, number)?;
-    }
-    let (mut entries, mut bytes) = counts(transaction)?;
-    let most = sql(retention.bytes);
-    if entries <= MOST_ENTRIES && bytes <= most {
-        return Ok(());
-    }
-    for (number, of_it) in ended_before(i64::MAX)? {
-        if entries <= MOST_ENTRIES && bytes <= most {
-            break;
+    let mut statement = transaction.prepare(ENDED)?;
+    let ended = statement.query_map([newest.map(|(number, _)| number)], |row| {
+        Ok(EndedEntry { number: row.get(0)?, bytes: row.get(1)?, share: row.get(2)?, aged: row.get(3)? })
+    })?;
+    let ended: Vec<EndedEntry> = ended.collect::<Result<_, _>>()?;
+    let mut shares = HashMap::<String, Shelf>::new();
+    for entry in ended {
+        if entry.aged <= oldest {
+            remove(transaction, entry.number)?;
+            continue;
         }
-        remove(transaction, number)?;
-        entries -= 1;
-        bytes = bytes.saturating_sub(of_it);
+        let shelf = shares.entry(entry.share).or_default();
+        shelf.bytes = shelf.bytes.saturating_add(entry.bytes);
+        shelf.entries.push((entry.number, entry.bytes));
+    }
+    let (mut entries, mut all) = counts(transaction)?;
+    if let Some((number, share)) = newest {
+        let of_it = "SELECT bytes FROM entries WHERE number = ?1";
+        let shelf = shares.entry(share.of.to_string()).or_default();
+        let bytes: i64 = transaction.query_row(of_it, [number], |row| row.get(0))?;
+        shelf.bytes = shelf.bytes.saturating_add(bytes);
+        shelf.newest = 1;
+        while shelf.bytes > sql(share.bytes)
+            && let Some(bytes) = shelf.remove_oldest(transaction)?
+        {
+            all = all.saturating_sub(bytes);
+            entries -= 1;
+        }
+    }
+    let most = sql(retention.bytes);
+    while entries > MOST_ENTRIES || all > most {
+        let by_bytes = all > most;
+        let largest = shares
+            .values_mut()
+            .filter(|shelf| shelf.gone < shelf.entries.len())
+            .max_by_key(|shelf| if by_bytes { shelf.bytes } else { shelf.count() });
+        let Some(largest) = largest else { break };
+        if let Some(of_it) = largest.remove_oldest(transaction)? {
+            all = all.saturating_sub(of_it);
+            entries -= 1;
+        }
     }
     Ok(())
+}
+
+/// An entry that may go.
+struct EndedEntry {
+    number: i64,
+    bytes: i64,
+    share: String,
+    aged: i64,
+}
+
+/// The entries of one share that may go, the oldest first.
+#[derive(Default)]
+struct Shelf {
+    entries: Vec<(i64, i64)>,
+    /// How many of them are gone.
+    gone: usize,
+    /// 1 if the newest entry, which stays, is of this share.
+    newest: i64,
+    /// Bytes of what is left, the newest included.
+    bytes: i64,
+}
+
+impl Shelf {
+    fn count(&self) -> i64 {
+        i64::try_from(self.entries.len() - self.gone).unwrap_or(i64::MAX).saturating_add(self.newest)
+    }
+
+    /// Removes the oldest entry, and returns its bytes; none if there is none.
+    fn remove_oldest(&mut self, transaction: &Transaction) -> rusqlite::Result<Option<i64>> {
+        let Some((number, bytes)) = self.entries.get(self.gone).copied() else { return Ok(None) };
+        remove(transaction, number)?;
+        self.gone += 1;
+        self.bytes = self.bytes.saturating_sub(bytes);
+        Ok(Some(bytes))
+    }
 }
 
 /// The number of entries and the bytes of their values. By `total`: `sum` fails on numbers that are too large.

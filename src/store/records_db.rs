@@ -143,6 +143,15 @@ impl RecordsDb {
         })
     }
 
+    /// All records of a kind, oldest first. Rows that cannot be read are left out, with a warning.
+    pub fn of_kind(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
+        self.database.with(|connection| {
+            let mut statement = connection.prepare(&format!("{COLUMNS} WHERE kind = ?1 ORDER BY number"))?;
+            let rows = statement.query_map([kind.as_str()], |row| Ok(read(row)))?;
+            Ok(rows.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().map(|(record, _)| record).collect())
+        })
+    }
+
     /// See [`Records::change`](super::Records::change).
     pub fn change(&self, record: &Record) -> Result<bool, StoreError> {
         self.database.write(|transaction| {

@@ -1,13 +1,20 @@
 //! The store in SQLite files.
 
-use std::{fmt::Debug, path::PathBuf, sync::Arc};
+use std::{
+    fmt::Debug,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use serde_json::Value;
 use tokio::{sync::OnceCell, task::spawn_blocking};
 
 use super::{
-    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, Most, NamedFigures, NewRecord, OutcomesDb,
-    Record, RecordKind, Records, RecordsDb, Retention, Store, StoreError, Stored,
+    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, Lasts, Most, NamedFigures, NewRecord, OutcomesDb,
+    Record, RecordKind, Records, RecordsDb, Retention, Share, Store, StoreError, Stored,
 };
 use crate::{clock::Clock, search::Outcome};
 
@@ -15,13 +22,17 @@ use crate::{clock::Clock, search::Outcome};
 /// threads.
 ///
 /// Without a folder, or with one that cannot be used, results, jobs and records are kept in memory, outcomes and figures
-/// not at all.
+/// not at all. While the disk is full, results and jobs are kept in memory beside the file.
 #[derive(Debug)]
 pub struct SqliteStore {
     folder: Option<PathBuf>,
     retention: Retention,
     holder: Holder,
     kept: OnceCell<Option<Arc<KeptDb>>>,
+    /// Results and jobs that could not be written to the file.
+    spare: OnceCell<Option<Arc<KeptDb>>>,
+    /// Whether the last write to the file failed.
+    is_failing: AtomicBool,
     records: OnceCell<Option<Arc<RecordsDb>>>,
     outcomes: OnceCell<Option<Arc<OutcomesDb>>>,
 }
@@ -30,8 +41,9 @@ impl SqliteStore {
     /// The store of a folder. Touches no file yet.
     pub fn new(folder: Option<PathBuf>, retention: Retention, clock: Clock) -> Self {
         let holder = Holder::new(clock);
-        let (kept, records, outcomes) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
-        Self { folder, retention, holder, kept, records, outcomes }
+        let (kept, spare) = (OnceCell::new(), OnceCell::new());
+        let (records, outcomes, is_failing) = (OnceCell::new(), OnceCell::new(), AtomicBool::new(false));
+        Self { folder, retention, holder, kept, spare, is_failing, records, outcomes }
     }
 
     /// The same for gateways of this configuration, however it is written.
@@ -40,15 +52,73 @@ impl SqliteStore {
         self
     }
 
-    async fn with_kept<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&KeptDb) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+    async fn kept(&self) -> Result<Arc<KeptDb>, StoreError> {
         let open = async || {
             let (folder, retention, holder) = (self.folder.clone(), self.retention, self.holder.clone());
             spawn_blocking(move || open_kept(folder, retention, holder).map(Arc::new)).await.ok().flatten()
         };
-        run(self.kept.get_or_init(open).await.clone().ok_or(StoreError::Unusable)?, work).await
+        self.kept.get_or_init(open).await.clone().ok_or(StoreError::Unusable)
+    }
+
+    /// The memory beside the file, once something could not be written.
+    fn spare(&self) -> Option<Arc<KeptDb>> {
+        self.spare.get().cloned().flatten()
+    }
+
+    /// Writes to the file, or into memory if the file cannot be written.
+    async fn put_kept(
+        &self,
+        id: String,
+        work: impl Fn(&KeptDb) -> Result<u64, StoreError> + Send + Sync + 'static,
+    ) -> Result<Lasts, StoreError> {
+        let (db, work) = (self.kept().await?, Arc::new(work));
+        let on_file = work.clone();
+        // A store that has no folder has nothing that could fail.
+        let is_file = db.is_file();
+        let as_asked = if is_file || self.folder.is_none() { Lasts::AsConfigured } else { Lasts::UntilEnd };
+        let error = match run(db, move |db| on_file(db)).await {
+            Ok(_) => {
+                if self.is_failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!("results and tasks are written to the disk again");
+                }
+                if let Some(spare) = self.spare() {
+                    // It would hide what the file has now.
+                    run(spare, move |spare| spare.remove(&id)).await?;
+                }
+                return Ok(as_asked);
+            }
+            Err(error) if !is_file => return Err(error),
+            Err(error) => error,
+        };
+        if !self.is_failing.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "results and tasks are kept in memory until the disk can be written again");
+        }
+        let open = async || {
+            let bytes = self.retention.bytes.min(MOST_SPARE);
+            let (retention, holder) = (Retention { bytes, ..self.retention }, self.holder.clone());
+            let failed = |error: &_| tracing::error!(%error, "results and tasks cannot be kept in memory");
+            let open = move || KeptDb::in_memory(retention, holder).inspect_err(failed).ok().map(Arc::new);
+            spawn_blocking(open).await.ok().flatten()
+        };
+        let spare = self.spare.get_or_init(open).await.clone().ok_or(error)?;
+        run(spare, move |db| work(db)).await.map(|_| Lasts::UntilEnd)
+    }
+
+    /// Reads what could not be written to the file, if `is_found`, else the file.
+    async fn read_kept<T: Send + 'static>(
+        &self,
+        is_found: impl FnOnce(&T) -> bool,
+        work: impl Fn(&KeptDb) -> Result<T, StoreError> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        let work = Arc::new(work);
+        if let Some(spare) = self.spare() {
+            let in_memory = work.clone();
+            let found = run(spare, move |db| in_memory(db)).await?;
+            if is_found(&found) {
+                return Ok(found);
+            }
+        }
+        run(self.kept().await?, move |db| work(db)).await
     }
 
     async fn with_records<T: Send + 'static>(
@@ -85,6 +155,9 @@ impl SqliteStore {
     }
 }
 
+/// The most bytes that are kept in memory while the file cannot be written.
+const MOST_SPARE: u64 = 64 << 20;
+
 /// Opens the file; the same in memory where that is not possible.
 fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: Holder) -> Option<KeptDb> {
     if let Some(folder) = folder {
@@ -120,36 +193,76 @@ async fn run<Db: Send + Sync + 'static, T: Send + 'static>(
 }
 
 impl Store for SqliteStore {
-    fn put_result<'a>(&'a self, id: &'a str, owner: &'a str, value: Arc<Value>) -> Stored<'a, ()> {
-        let (id, owner) = (id.to_owned(), owner.to_owned());
-        Box::pin(self.with_kept(move |db| db.put_result(&id, &owner, &value).map(drop)))
+    fn put_result<'a>(
+        &'a self,
+        id: &'a str,
+        owner: &'a str,
+        share: Share,
+        value: Arc<Value>,
+    ) -> Stored<'a, Lasts> {
+        let (of, owner) = (id.to_owned(), owner.to_owned());
+        Box::pin(self.put_kept(id.to_owned(), move |db| db.put_result(&of, &owner, &share, &value)))
     }
 
-    fn put_job(&self, job: JobRow, result: Option<Arc<Value>>) -> Stored<'_, ()> {
-        Box::pin(self.with_kept(move |db| db.put_job(&job, result.as_deref()).map(drop)))
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts> {
+        Box::pin(self.put_kept(job.id.clone(), move |db| db.put_job(&job, &share, result.as_deref())))
     }
 
     fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
-        Box::pin(self.with_kept(move |db| db.text(&id, &owner)))
+        Box::pin(self.read_kept(Option::is_some, move |db| db.text(&id, &owner)))
     }
 
     fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
-        Box::pin(self.with_kept(move |db| db.job(&id, &owner)))
+        Box::pin(self.read_kept(Option::is_some, move |db| db.job(&id, &owner)))
     }
 
     fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
         let owner = owner.to_owned();
-        Box::pin(self.with_kept(move |db| db.jobs(&owner, limit)))
+        Box::pin(async move {
+            let of_memory = match self.spare() {
+                Some(spare) => {
+                    let owner = owner.clone();
+                    run(spare, move |db| db.jobs(&owner, limit)).await?
+                }
+                None => Vec::new(),
+            };
+            let mut jobs = run(self.kept().await?, move |db| db.jobs(&owner, limit)).await?;
+            if !of_memory.is_empty() {
+                jobs.retain(|job| of_memory.iter().all(|newer| newer.id != job.id));
+                jobs.extend(of_memory);
+                jobs.sort_by_key(|job| std::cmp::Reverse(job.started_ms));
+                jobs.truncate(limit);
+            }
+            Ok(jobs)
+        })
+    }
+
+    fn sweep(&self) -> Stored<'_, ()> {
+        Box::pin(async move {
+            if !self.kept.initialized() {
+                return Ok(());
+            }
+            if let Some(spare) = self.spare() {
+                run(spare, KeptDb::tidy).await?;
+            }
+            run(self.kept().await?, KeptDb::tidy).await
+        })
     }
 
     fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
         Box::pin(async move {
-            match self.kept.initialized() {
-                true => self.with_kept(KeptDb::counts).await.map(Some),
-                false => Ok(None),
+            if !self.kept.initialized() {
+                return Ok(None);
             }
+            let mut counts = run(self.kept().await?, KeptDb::counts).await?;
+            if let Some(spare) = self.spare() {
+                let more = run(spare, KeptDb::counts).await?;
+                counts.entries += more.entries;
+                counts.bytes += more.bytes;
+            }
+            Ok(Some(counts))
         })
     }
 
@@ -192,6 +305,15 @@ impl Records for SqliteStore {
                 return Ok(Vec::new());
             }
             self.with_records(move |db| db.all(kind, &owner)).await
+        })
+    }
+
+    fn of_kind(&self, kind: RecordKind) -> Stored<'_, Vec<Record>> {
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(Vec::new());
+            }
+            self.with_records(move |db| db.of_kind(kind)).await
         })
     }
 

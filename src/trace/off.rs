@@ -63,3 +63,17 @@ impl Span {
     #[inline]
     pub fn ended(&self, _outcome: &'static str) {}
 }
+
+/// The way of audit lines to a collector: there is none.
+#[derive(Debug)]
+pub struct AuditExport;
+
+impl AuditExport {
+    /// Opens no way.
+    pub fn start() -> Option<Self> {
+        None
+    }
+
+    /// Sends nothing.
+    pub fn emit(&self, _line: &str) {}
+}

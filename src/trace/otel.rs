@@ -31,7 +31,7 @@ use crate::text::clip;
 /// The variables that choose a protocol.
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 /// How long what was not sent yet may hold up the end of the process.
-const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 /// The longest name that is taken from a client, in characters.
 const MAX_NAME: usize = 200;
 
@@ -53,13 +53,7 @@ impl Export {
         if !wanted(|name| std::env::var(name).ok()) {
             return Ok(None);
         }
-        for name in PROTOCOLS {
-            let protocol = std::env::var(name).unwrap_or_default();
-            anyhow::ensure!(
-                ["", "http/protobuf"].contains(&protocol.trim()),
-                "{name} is `{protocol}`, and Nonet speaks http/protobuf alone"
-            );
-        }
+        ensure_protocol(&PROTOCOLS)?;
         // Fails only if another provider was installed first, which then serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let exporter = opentelemetry_otlp::SpanExporter::builder()
@@ -98,16 +92,31 @@ impl Drop for Export {
     }
 }
 
+/// Refuses a protocol that Nonet does not speak.
+pub(super) fn ensure_protocol(names: &[&str]) -> anyhow::Result<()> {
+    for name in names {
+        let protocol = std::env::var(name).unwrap_or_default();
+        anyhow::ensure!(
+            ["", "http/protobuf"].contains(&protocol.trim()),
+            "{name} is `{protocol}`, and Nonet speaks http/protobuf alone"
+        );
+    }
+    Ok(())
+}
+
 /// A fault without the endpoints that it may cite, which may hold passwords.
-fn masked(fault: String) -> String {
-    let endpoints = ENDPOINTS.iter().filter_map(|name| std::env::var(name).ok());
+pub(super) fn masked(fault: String) -> String {
+    let endpoints = ENDPOINTS
+        .iter()
+        .chain(&["OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"])
+        .filter_map(|name| std::env::var(name).ok());
     endpoints
         .filter(|endpoint| !endpoint.is_empty())
         .fold(fault, |fault, endpoint| fault.replace(&endpoint, "***"))
 }
 
 /// Who sends: `nonet`, if `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` do not say otherwise.
-fn resource() -> Resource {
+pub(super) fn resource() -> Resource {
     let named = std::env::var("OTEL_SERVICE_NAME").is_ok_and(|name| !name.is_empty())
         || std::env::var("OTEL_RESOURCE_ATTRIBUTES").is_ok_and(|all| all.contains("service.name="));
     let resource =

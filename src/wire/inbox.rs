@@ -9,9 +9,9 @@ use bytes::Bytes;
 use rmcp::model::RequestId;
 
 use super::{
-    ANSWER, MessageFault, OF_SERVER, SizeLimit,
-    message::{Head, Message, MessageKind, Refused},
-    scan::elements,
+    Limits, MessageFault, SizeLimit,
+    message::{Head, Message, MessageKind, Refused, Scanned},
+    scan::{MemberRanges, elements},
     sse::{Data, StreamEvent},
 };
 use crate::text::clip;
@@ -25,29 +25,53 @@ const SHOWN: usize = 200;
 /// The JSON-RPC error code of an answer that cannot be used.
 const UNUSABLE: i32 = -32603;
 
+/// How much is shown of an error that is longer than messages of a server may be, in characters.
+const SHOWN_ERROR: usize = 2_000;
+
 /// What is known of the requests whose answers are awaited.
 pub trait Expectations {
+    /// The limits of the connection.
+    fn limits(&self) -> &Limits;
     /// How large the answer to a request may be; none if no answer to it is awaited.
     fn bound(&self, id: &RequestId) -> Option<SizeLimit>;
 }
 
 /// How large a message may be that begins like this.
 fn bound(head: &Head, awaited: &impl Expectations) -> SizeLimit {
+    let limits = awaited.limits();
     match (&head.id, head.kind) {
-        // What is in it is judged for itself.
-        _ if head.is_batch => ANSWER,
+        // What is in it is judged for itself. Only one old revision has batches, and none is of results that large.
+        _ if head.is_batch => limits.page,
         // The id of its request is at the end.
-        (None, MessageKind::Result | MessageKind::Error) => ANSWER,
-        (Some(id), MessageKind::Result | MessageKind::Error | MessageKind::Other) => {
-            serde_json::from_str(id).ok().and_then(|id| awaited.bound(&id)).unwrap_or(OF_SERVER)
+        (None, MessageKind::Result) => limits.answer,
+        (Some(id), MessageKind::Result | MessageKind::Other) => {
+            serde_json::from_str(id).ok().and_then(|id| awaited.bound(&id)).unwrap_or(limits.of_server)
         }
-        _ => OF_SERVER,
+        _ => limits.of_server,
     }
 }
 
 /// How many bytes a message may have that begins like this: what [`super::LineReader::next_within`] asks.
 pub fn judge(beginning: &[u8], awaited: &impl Expectations) -> usize {
     bound(&Head::of(beginning), awaited).bytes
+}
+
+/// A text that was scanned.
+pub enum Scan {
+    One(Scanned),
+    Batch(Vec<Scanned>),
+    Noise(Bytes),
+}
+
+/// Scans a text that should be one message, or a batch of them, of at most `most` values.
+pub fn scan(text: Bytes, most: usize) -> Scan {
+    if text.trim_ascii_start().first() != Some(&b'[') {
+        return Scan::One(Scanned::of(text, most));
+    }
+    match elements(&text, MAX_BATCH, most) {
+        Some(batch) => Scan::Batch(batch.into_iter().map(|at| Scanned::of(text.slice(at), most)).collect()),
+        None => Scan::Noise(text),
+    }
 }
 
 /// The messages of one connection that wait to be read.
@@ -58,7 +82,7 @@ pub struct Inbox {
     ready: VecDeque<Message>,
     refusals: Vec<Bytes>,
     /// A message that is too long, until its end says whose it is.
-    open: Option<(Head, MessageFault)>,
+    open: Option<(Head, MessageFault, String)>,
     logged: u64,
 }
 
@@ -79,21 +103,19 @@ impl Inbox {
         self.refusals.drain(..)
     }
 
-    /// Takes a text that should be one message, or a batch of them.
-    pub fn take(&mut self, text: Bytes, awaited: &impl Expectations) {
-        if text.trim_ascii_start().first() != Some(&b'[') {
-            return self.take_one(text, awaited);
-        }
-        match elements(&text, MAX_BATCH, ANSWER.values) {
-            Some(batch) => batch.into_iter().for_each(|at| self.take_one(text.slice(at), awaited)),
-            None => self.note("no JSON-RPC message; skipped", &text),
+    /// Takes a text that was scanned.
+    pub fn take(&mut self, scan: Scan, awaited: &impl Expectations) {
+        match scan {
+            Scan::One(scanned) => self.take_one(scanned, awaited),
+            Scan::Batch(batch) => batch.into_iter().for_each(|scanned| self.take_one(scanned, awaited)),
+            Scan::Noise(text) => self.note("no JSON-RPC message; skipped", &text),
         }
     }
 
-    /// Takes the messages of an event.
-    pub fn take_event(&mut self, event: StreamEvent, awaited: &impl Expectations) {
+    /// The text of an event that holds messages, which is to be scanned. The others are taken.
+    pub fn take_event(&mut self, event: StreamEvent, awaited: &impl Expectations) -> Option<Bytes> {
         match event.data {
-            Data::Whole(data) if event.is_message() => self.take(data, awaited),
+            Data::Whole(data) if event.is_message() => return Some(data),
             Data::TooLong(beginning, tail) => {
                 self.too_long(&beginning, awaited);
                 self.too_long_end(&tail);
@@ -101,17 +123,19 @@ impl Inbox {
             // Pings and the like.
             _ => {}
         }
+        None
     }
 
-    fn take_one(&mut self, text: Bytes, awaited: &impl Expectations) {
-        match Message::within(text, |head| bound(head, awaited)) {
+    fn take_one(&mut self, scanned: Scanned, awaited: &impl Expectations) {
+        match scanned.within(|head| bound(head, awaited)) {
             Ok(message) => self.ready.push_back(message),
             Err(Refused { head, fault, bytes }) if fault.is_syntax() && head.kind == MessageKind::Other => {
                 self.note("no JSON-RPC message; skipped", &bytes);
             }
             Err(Refused { head, fault, bytes }) => {
                 self.note(&format!("{fault}; skipped"), &bytes);
-                self.refuse(head, fault);
+                let said = error_excerpt(&head, &bytes);
+                self.refuse(head, fault, &said);
             }
         }
     }
@@ -121,21 +145,22 @@ impl Inbox {
         let head = Head::of(beginning);
         let fault = MessageFault::TooLong(bound(&head, awaited).bytes);
         self.note(&format!("{fault}; skipped"), beginning);
+        let said = error_excerpt(&head, beginning);
         match head.id {
-            Some(_) => self.refuse(head, fault),
-            None => self.open = Some((head, fault)),
+            Some(_) => self.refuse(head, fault, &said),
+            None => self.open = Some((head, fault, said)),
         }
     }
 
     /// Takes the end of such a message, which may tell the request where the beginning did not.
     pub fn too_long_end(&mut self, tail: &str) {
-        if let Some((head, fault)) = self.open.take() {
-            self.refuse(head.with_tail(tail), fault);
+        if let Some((head, fault, said)) = self.open.take() {
+            self.refuse(head.with_tail(tail), fault, &said);
         }
     }
 
     /// Lets nobody wait for a message that was skipped: neither whoever asked for it, nor the server that asks.
-    fn refuse(&mut self, head: Head, fault: MessageFault) {
+    fn refuse(&mut self, head: Head, fault: MessageFault, said: &str) {
         let Some(id) = head.id else { return };
         match head.kind {
             MessageKind::Notification => {}
@@ -144,9 +169,20 @@ impl Inbox {
                 self.refusals.push(Message::failure(&id, code, &what));
             }
             MessageKind::Result | MessageKind::Error | MessageKind::Other => {
-                let what = format!("the answer is {fault}; it was dropped");
+                let what = format!("the answer is {fault}; it was dropped{said}");
                 self.ready.extend(Message::of(Message::failure(&id, UNUSABLE, &what)));
             }
+        }
+    }
+
+    /// Answers a request of the server that cannot be read, so that the server does not wait.
+    pub fn refuse_unread(&mut self, message: &Message, what: &str) {
+        if let (MessageKind::Request, Some(id)) = (message.kind(), message.id_text()) {
+            self.refusals.push(Message::failure(
+                &id,
+                -32600,
+                &format!("Invalid Request: {}", clip(what, SHOWN)),
+            ));
         }
     }
 
@@ -163,17 +199,34 @@ impl Inbox {
     }
 }
 
+/// What an error says that is not taken whole.
+pub fn error_excerpt(head: &Head, beginning: &[u8]) -> String {
+    if head.kind != MessageKind::Error {
+        return String::new();
+    }
+    let error = MemberRanges::find(beginning, usize::MAX).0.error.unwrap_or_default();
+    let error =
+        String::from_utf8_lossy(&beginning[error.start..error.end.min(error.start + 4 * SHOWN_ERROR)]);
+    format!(". The error begins with: {}", clip(&error, SHOWN_ERROR))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{super::PAGE, *};
+    use super::*;
+
+    const LIMITS: Limits = Limits::new(1 << 20, 8 << 20, 32 << 20, 64 << 20, 4 << 20);
 
     struct Some7;
 
     impl Expectations for Some7 {
+        fn limits(&self) -> &Limits {
+            &LIMITS
+        }
+
         fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
             match id.to_string().as_str() {
-                "7" => Some(ANSWER),
-                "8" => Some(PAGE),
+                "7" => Some(LIMITS.answer),
+                "8" => Some(LIMITS.page),
                 _ => None,
             }
         }
@@ -181,7 +234,7 @@ mod tests {
 
     fn take(text: String) -> (Vec<String>, Vec<String>) {
         let mut inbox = Inbox::new("s".into(), "a line");
-        inbox.take(text.into(), &Some7);
+        inbox.take(scan(text.into(), LIMITS.answer.values), &Some7);
         let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let refusals = inbox.refusals().map(|bytes| shown(&bytes)).collect();
         (std::iter::from_fn(|| inbox.pop()).map(|message| shown(message.bytes())).collect(), refusals)
@@ -205,11 +258,13 @@ mod tests {
         check(format!("{{\"id\":8,\"result\":{{\"a\":\"{}\"}}}}", mib(8)), false);
         check(format!("{{\"result\":{{\"a\":\"{}\"}},\"id\":8}}", mib(8)), false);
         check(format!("{{\"id\":9,\"result\":{{\"a\":\"{}\"}}}}", mib(1)), false);
+        check(format!("{{\"id\":7,\"error\":{{\"a\":\"{}\"}}}}", &mib(1)[..1_000_000]), true);
+        check(format!("{{\"id\":7,\"error\":{{\"a\":\"{}\"}}}}", mib(1)), false);
         let numbers = |count: usize| vec!["1"; count].join(",");
-        check(format!("{{\"method\":\"x\",\"params\":[{}]}}", numbers(99_990)), true);
-        check(format!("{{\"method\":\"x\",\"params\":[{}]}}", numbers(100_001)), false);
+        check(format!("{{\"method\":\"x\",\"params\":[{}]}}", numbers(20_960)), true);
+        check(format!("{{\"method\":\"x\",\"params\":[{}]}}", numbers(20_980)), false);
         check(format!("{{\"id\":7,\"result\":[{}]}}", numbers(100_001)), true);
-        check(format!("{{\"id\":7,\"result\":[{}]}}", numbers(4_000_001)), false);
+        check(format!("{{\"id\":7,\"result\":[{}]}}", numbers(2_097_160)), false);
     }
 
     #[test]
@@ -218,6 +273,13 @@ mod tests {
         assert_eq!(refusals, [""; 0]);
         assert!(ready[0].contains("\"id\":8,\"error\""), "{ready:?}");
         assert!(ready[0].contains("longer than the limit of 8388608 bytes"), "{ready:?}");
+        let (ready, _) =
+            take(format!("{{\"id\":7,\"error\":{{\"message\":\"because\",\"data\":\"{}\"}}}}", mib(2)));
+        assert!(
+            ready[0].contains("The error begins with: {\\\"message\\\":\\\"because")
+                && ready[0].len() < 3_000,
+            "{ready:?}"
+        );
         let (ready, refusals) = take(format!("{{\"method\":\"x\",\"params\":\"{}\",\"id\":\"a\"}}", mib(1)));
         assert_eq!(ready, [""; 0]);
         assert!(refusals[0].contains("\"id\":\"a\",\"error\":{\"code\":-32600"), "{refusals:?}");

@@ -8,7 +8,10 @@ use tokio::{
     sync::Mutex,
 };
 
-use super::message::TAIL;
+use super::{
+    backlog::{Backlog, Waiting},
+    message::TAIL,
+};
 
 /// From this length on, in bytes, a line takes its memory with it.
 const LARGE: usize = 1 << 20;
@@ -123,7 +126,12 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
 }
 
 /// Writes lines, each whole. All clones write to the same stream.
-pub struct LineWriter<W>(Arc<Mutex<Option<W>>>);
+pub struct LineWriter<W>(Arc<Output<W>>);
+
+struct Output<W> {
+    stream: Mutex<Option<W>>,
+    backlog: Backlog,
+}
 
 impl<W> Clone for LineWriter<W> {
     fn clone(&self) -> Self {
@@ -131,24 +139,44 @@ impl<W> Clone for LineWriter<W> {
     }
 }
 
+/// A line that waits to be written.
+pub struct WaitingLine<W> {
+    line: Vec<u8>,
+    output: Arc<Output<W>>,
+    _waits: Waiting,
+}
+
+impl<W: AsyncWrite + Unpin> WaitingLine<W> {
+    /// Writes it.
+    pub async fn write(self) -> io::Result<()> {
+        let mut writer = self.output.stream.lock().await;
+        let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+        writer.write_all(&self.line).await?;
+        writer.flush().await
+    }
+}
+
 impl<W: AsyncWrite + Unpin> LineWriter<W> {
-    pub fn new(to: W) -> Self {
-        Self(Arc::new(Mutex::new(Some(to))))
+    /// A writer to an end that is stuck while `limit` bytes wait for it.
+    pub fn new(to: W, limit: usize) -> Self {
+        Self(Arc::new(Output { stream: Mutex::new(Some(to)), backlog: Backlog::new(limit) }))
     }
 
-    /// Writes a message and its line break.
-    pub async fn write(&self, message: serde_json::Result<Vec<u8>>) -> io::Result<()> {
-        let mut line = message.map_err(io::Error::other)?;
-        line.push(b'\n');
-        let mut writer = self.0.lock().await;
-        let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-        writer.write_all(&line).await?;
-        writer.flush().await
+    /// What waits for the other end.
+    pub fn backlog(&self) -> &Backlog {
+        &self.0.backlog
+    }
+
+    /// A message that waits from now on, also if it is not written at once.
+    pub fn line(&self, mut message: Vec<u8>) -> WaitingLine<W> {
+        message.push(b'\n');
+        let _waits = self.0.backlog.enter(message.len());
+        WaitingLine { line: message, output: self.0.clone(), _waits }
     }
 
     /// Closes the stream, which tells the other end to leave.
     pub async fn close(&self) {
-        self.0.lock().await.take();
+        self.0.stream.lock().await.take();
     }
 }
 
@@ -156,9 +184,12 @@ impl<W: AsyncWrite + Unpin + Send + 'static> LineWriter<W> {
     /// Writes a message in a task of its own: whoever reads must not wait for an end that does not read, and a future that is
     /// dropped must not leave half a line.
     pub fn write_soon(&self, message: Vec<u8>) {
-        let writer = self.clone();
+        if self.backlog().is_full() {
+            return;
+        }
+        let line = self.line(message);
         tokio::spawn(async move {
-            if let Err(error) = writer.write(Ok(message)).await {
+            if let Err(error) = line.write().await {
                 tracing::debug!(%error, "a refusal was not written");
             }
         });
@@ -213,5 +244,23 @@ mod tests {
         assert!(matches!(&lines[0], Line::Whole(line) if line.len() > 300_000));
         assert_eq!(lines[1], whole("after"));
         assert!(matches!(&lines[2], Line::TooLong(_)));
+    }
+
+    #[tokio::test]
+    async fn an_end_that_does_not_read_is_stuck_until_it_does() {
+        let (mut reader, writer) = tokio::io::duplex(1_000);
+        let writer = LineWriter::new(writer, 100_000);
+        for _ in 0..9 {
+            writer.write_soon(vec![b'x'; 10_000]);
+        }
+        assert!(!writer.backlog().is_stuck());
+        writer.write_soon(vec![b'x'; 10_000]);
+        assert!(writer.backlog().is_stuck());
+        let (mut read, waiting) = (vec![0; 10 * 10_001], writer.clone());
+        let (_, done) = tokio::join!(waiting.backlog().unstuck(), reader.read_exact(&mut read));
+        assert!(done.is_ok() && !writer.backlog().is_stuck());
+        // One that is given up waits no more.
+        drop(writer.line(vec![b'x'; 200_000]));
+        assert!(!writer.backlog().is_stuck());
     }
 }

@@ -8,15 +8,20 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ANSWER, MessageFault, SizeLimit,
+    MessageFault, SizeLimit,
+    heavy::Weight,
     scan::{JsonFlaw, MemberRanges},
 };
+use crate::text::clip;
 
 /// The `_meta` key of the protocol version that each request of the stateless era carries (2026-07-28).
 pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// How much of the end of a message is searched for its id, in bytes.
 pub(super) const TAIL: usize = 512;
+
+/// How much of a method is shown, in characters.
+const SHOWN_METHOD: usize = 100;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +41,38 @@ pub enum MessageKind {
 pub struct Message {
     bytes: Bytes,
     members: MemberRanges,
+    /// How many values it holds.
+    values: usize,
+}
+
+/// Bytes that were scanned and not judged yet.
+#[derive(Debug)]
+pub struct Scanned {
+    bytes: Bytes,
+    members: MemberRanges,
+    values: Result<usize, JsonFlaw>,
+}
+
+impl Scanned {
+    /// Scans bytes for a message of at most `most` values.
+    pub fn of(bytes: Bytes, most: usize) -> Self {
+        let (members, values) = MemberRanges::find(&bytes, most);
+        Self { bytes, members, values }
+    }
+
+    /// The message, if it is within a bound, which may depend on what the message is.
+    pub fn within(self, bound: impl FnOnce(&Head) -> SizeLimit) -> Result<Message, Refused> {
+        let Self { bytes, members, values } = self;
+        let head = Head::found(&bytes, &members);
+        match bound(&head).check(bytes.len(), values) {
+            Ok(values) => Ok(Message { bytes, members, values }),
+            Err(fault) => {
+                // The scan ended at the flaw, and the id may be behind it.
+                let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]);
+                Err(Refused { head: head.with_tail(&tail), fault, bytes })
+            }
+        }
+    }
 }
 
 /// What is read of a message's params. Of any type, so that one that is wrong hides no other.
@@ -59,21 +96,12 @@ impl Message {
     /// Reads a message of at most `values` values.
     pub fn read(bytes: Bytes, values: usize) -> Result<Self, JsonFlaw> {
         let (members, found) = MemberRanges::find(&bytes, values);
-        found.map(|_| Self { bytes, members })
+        found.map(|values| Self { bytes, members, values })
     }
 
-    /// Reads a message within a bound, which may depend on what the message is.
-    pub fn within(bytes: Bytes, bound: impl FnOnce(&Head) -> SizeLimit) -> Result<Self, Refused> {
-        let (members, scanned) = MemberRanges::find(&bytes, ANSWER.values);
-        let head = Head::found(&bytes, &members);
-        match bound(&head).check(bytes.len(), scanned) {
-            Ok(()) => Ok(Self { bytes, members }),
-            Err(fault) => {
-                // The scan ended at the flaw, and the id may be behind it.
-                let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]);
-                Err(Refused { head: head.with_tail(&tail), fault, bytes })
-            }
-        }
+    /// Reads a message within a bound.
+    pub fn within(bytes: Bytes, bound: SizeLimit) -> Result<Self, Refused> {
+        Scanned::of(bytes, bound.values).within(|_| bound)
     }
 
     /// The answer that a request failed. `id` is JSON.
@@ -89,6 +117,11 @@ impl Message {
     /// Its bytes.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// What it costs to read all of it.
+    pub fn weight(&self) -> Weight {
+        Weight { bytes: self.bytes.len(), values: self.values }
     }
 
     pub fn kind(&self) -> MessageKind {
@@ -127,8 +160,7 @@ impl Message {
 
     /// Its id as JSON in one form: texts may be escaped in several ways. `null` is none.
     pub fn id_text(&self) -> Option<String> {
-        let id: Value = serde_json::from_slice(&self.bytes[self.members.id.clone()?]).ok()?;
-        (!id.is_null()).then(|| id.to_string())
+        id_text(&self.bytes[self.members.id.clone()?])
     }
 
     /// The same message under another id, which is JSON.
@@ -196,6 +228,17 @@ impl Message {
     }
 }
 
+/// An id as JSON in one form. Numbers stay as they are: one that is too large for any type is still the id that its sender
+/// waits for.
+fn id_text(id: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(id).ok()?;
+    match value {
+        Value::Null => None,
+        Value::Number(number) if number.is_f64() => Some(String::from_utf8_lossy(id).into_owned()),
+        value => Some(value.to_string()),
+    }
+}
+
 /// A message that is not taken.
 #[derive(Debug)]
 pub struct Refused {
@@ -248,8 +291,7 @@ impl Head {
         };
         // One that ends with the bytes may go on.
         let id = members.id.clone().filter(|at| at.end < bytes.len());
-        let id = id.and_then(|at| serde_json::from_slice::<Value>(&bytes[at]).ok());
-        let id = id.filter(|id| id.is_number() || id.is_string()).map(|id| id.to_string());
+        let id = id.and_then(|at| id_text(&bytes[at])).filter(|id| !id.starts_with(['{', '[', 't', 'f']));
         let method = members.method.as_ref().and_then(|at| text(bytes, at)).map(Cow::into_owned);
         Self { kind, id, method, is_batch: bytes.trim_ascii_start().first() == Some(&b'[') }
     }
@@ -261,6 +303,11 @@ impl Head {
             self.kind = MessageKind::Request;
         }
         self
+    }
+
+    /// Its method for a log or an answer: names may be as long as messages.
+    pub fn shown_method(&self) -> Option<String> {
+        self.method.as_deref().map(|method| clip(method, SHOWN_METHOD))
     }
 
     /// Whether it is a request or a notification.
@@ -326,6 +373,8 @@ mod tests {
         assert_eq!(stateless.version().as_deref(), Some("2026-07-28"));
         assert!(of(r#"{"id":"caf\u00e9","result":{}}"#).answers("\"caf\u{e9}\""));
         assert_eq!(of(r#"{"id":null,"error":{}}"#).id_text(), None);
+        let large = of(r#"{"id":98765432109876543210,"result":{}}"#);
+        assert!(large.answers("98765432109876543210") && large.id().is_none());
     }
 
     #[test]
@@ -344,6 +393,8 @@ mod tests {
         check("{\"id\":-3}", Some("-3"));
         check("{\"id\":1", None);
         check("{\"id\":null}", None);
+        check("{\"id\":123456789012345678901234567890,\"x", Some("123456789012345678901234567890"));
+        check("{\"id\":[1],\"x", None);
         check("{\"params\":{}", None);
         // Not the id of something inside.
         check("{\"result\":{\"id\":5,\"x\":[{\"id\":6}]},\"jsonrpc\":\"2.0\",\"id\":7}", Some("7"));

@@ -118,11 +118,14 @@ pub fn transport_fault(fault: HttpFault) -> TransportFault {
     }
 }
 
-/// What is behind an error. rmcp does not call what its HTTP client says a source.
+/// What is behind an error. rmcp does not call what its HTTP client says a source, nor does an IO error what it wraps.
 pub fn source<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
-    match error.downcast_ref::<TransportFault>() {
-        Some(StreamableHttpError::Client(fault)) => Some(fault),
-        _ => error.source(),
+    if let Some(StreamableHttpError::Client(fault)) = error.downcast_ref::<TransportFault>() {
+        return Some(fault);
+    }
+    match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
     }
 }
 

@@ -8,6 +8,9 @@ use std::ops::Range;
 /// The deepest nesting that is read, the message itself included. `serde_json` reads no deeper.
 pub const MAX_DEPTH: usize = 127;
 
+/// What an object with members counts as: its table takes as much memory as so many values.
+pub(super) const OF_OBJECT: usize = 6;
+
 /// Why bytes are not taken for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonFlaw {
@@ -21,7 +24,7 @@ pub enum JsonFlaw {
     #[error("nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
     /// They hold more values than the given limit.
-    #[error("more than {0} values")]
+    #[error("more than {0} values (an object counts as six)")]
     TooManyValues(usize),
     /// A member of the message is there twice.
     #[error("a message with two members `{0}`")]
@@ -143,7 +146,8 @@ impl Budget {
                         return (at, Err(JsonFlaw::TooDeep));
                     }
                     // What it holds: an empty one counts as one too.
-                    if !self.take() {
+                    let is_filled = byte == b'{' && bytes.get(at + 1) != Some(&b'}');
+                    if !self.take(if is_filled { OF_OBJECT } else { 1 }) {
                         return (at, Err(JsonFlaw::TooManyValues(self.most)));
                     }
                     at += 1;
@@ -153,7 +157,7 @@ impl Budget {
                     at += 1;
                 }
                 b',' => {
-                    if !self.take() {
+                    if !self.take(1) {
                         return (at, Err(JsonFlaw::TooManyValues(self.most)));
                     }
                     at += 1;
@@ -166,14 +170,14 @@ impl Budget {
             }
             end = at;
         }
-        match self.take() {
+        match self.take(1) {
             true => (end, Ok(())),
             false => (end, Err(JsonFlaw::TooManyValues(self.most))),
         }
     }
 
-    fn take(&mut self) -> bool {
-        let left = self.left.checked_sub(1);
+    fn take(&mut self, count: usize) -> bool {
+        let left = self.left.checked_sub(count);
         self.left = left.unwrap_or_default();
         left.is_some()
     }
@@ -232,7 +236,7 @@ mod tests {
         assert_eq!(at(text, &members.result), Some("{\"id\":5, \"a\":\"}\\\"{\"}"));
         assert_eq!(at(text, &members.id), Some("7"));
         assert_eq!((members.method, members.error), (None, None));
-        assert_eq!(MemberRanges::find(b"{\"a\":[1,2,{}],\"b\":{\"c\":0}}", 100).1, Ok(7));
+        assert_eq!(MemberRanges::find(b"{\"a\":[1,2,{}],\"b\":{\"c\":0}}", 100).1, Ok(12));
         let escaped = "{\"m\\u0065thod\":\"x\"}";
         assert_eq!(at(escaped, &find(escaped).0.method), Some("\"x\""));
     }

@@ -59,6 +59,10 @@ pub async fn serve(
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     let code = loop {
+        if server.is_deaf.load(std::sync::atomic::Ordering::SeqCst) {
+            server.gone.notified().await;
+            break CRASH_CODE;
+        }
         line.clear();
         let read = tokio::select! {
             () = server.gone.notified() => break CRASH_CODE,

@@ -30,6 +30,8 @@ pub struct Script {
     pub page_size: Option<usize>,
     /// `tools/list` never runs out of pages; the tools come round again under new cursors.
     pub page_loop: bool,
+    /// The answers to `tools/list`, written as they are.
+    pub list_flood: Option<Flood>,
     /// `ttlMs` of modern answers that carry one.
     pub ttl_ms: u64,
     pub prompts: Vec<Prompt>,
@@ -126,7 +128,7 @@ pub struct Tool {
 /// What a call does. First, in this order and as far as given: `noise`, `delay_ms`, `log`, `progress`,
 /// `grow`, `rug_pull`, then `crash`, `hang` or `endless`. Then the answer: the first of `rpc_error`,
 /// `error`, `result`, `elicit`, `sampling`, `roots`, `text`, `size`, `json_rows`, `counter`, `env`,
-/// `request`; without any of them the arguments come back.
+/// `shell`, `request`; without any of them the arguments come back.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct On {
@@ -178,6 +180,8 @@ pub struct On {
     pub counter: bool,
     /// `{"env": the environment, "cwd": the folder, "args": the command line}`.
     pub env: bool,
+    /// What the argument `run` prints in a shell, both streams.
+    pub shell: bool,
     /// `{"params": the whole params, "headers": those of the HTTP request}`.
     pub request: bool,
     /// The call is a task that is working for so many looks (`tasks/get`); then the answer is its result.
@@ -188,6 +192,27 @@ pub struct On {
     pub wrong_id: bool,
     /// Answers two times.
     pub twice: bool,
+    /// Written before the answer, or in place of it.
+    pub flood: Option<Flood>,
+    /// So many bytes on stderr before the answer, without a line break.
+    pub stderr_bytes: usize,
+    /// Reads nothing more, over stdio.
+    pub stop_reading: bool,
+}
+
+/// Messages that are made as they are written, so that they may be larger than memory: `head`, then `unit` until there are
+/// `bytes`, then `tail`. In head and tail, `{id}` is the id of the request and `{n}` counts the messages.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Flood {
+    pub head: String,
+    pub unit: String,
+    pub tail: String,
+    pub bytes: usize,
+    /// How many of them; one, if left out.
+    pub times: Option<usize>,
+    /// They are the answer.
+    pub answers: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

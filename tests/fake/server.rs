@@ -4,7 +4,10 @@ use std::{
     collections::{BTreeSet, HashMap},
     io::Write,
     path::Path,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -14,7 +17,7 @@ use tokio::{sync::Notify, time::sleep};
 use super::{
     LEGACY, MODERN, SERVER_INFO_KEY, SUBSCRIPTION_KEY,
     out::{Out, flood_stderr, rpc_error},
-    script::{Prompt, Resource, Script, Tool},
+    script::{Flood, Prompt, Resource, Script, Tool},
 };
 
 pub(super) struct Server {
@@ -28,6 +31,12 @@ pub(super) struct Server {
     pub(super) followed: Mutex<BTreeSet<String>>,
     /// Tasks, by their id.
     pub(super) tasks: Mutex<HashMap<String, FakeTask>>,
+    /// Messages of floods so far.
+    pub(super) floods: AtomicU64,
+    /// Held by one flood at a time, so that none ends up in the middle of another.
+    pub(super) flooding: tokio::sync::Mutex<()>,
+    /// Set once nothing more is read.
+    pub(super) is_deaf: AtomicBool,
     /// Raised when a crash is due.
     pub(super) gone: Notify,
     logging: Mutex<()>,
@@ -76,6 +85,9 @@ impl Server {
             listeners: Mutex::default(),
             followed: Mutex::default(),
             tasks: Mutex::default(),
+            floods: AtomicU64::new(0),
+            flooding: tokio::sync::Mutex::default(),
+            is_deaf: AtomicBool::new(false),
             gone: Notify::new(),
             logging: Mutex::default(),
         })
@@ -292,6 +304,31 @@ impl Server {
             result["nextCursor"] = json!(format!("page-{}", from + size));
         }
         Ok(result)
+    }
+
+    /// Writes messages that are made meanwhile.
+    pub(super) async fn flood(&self, flood: &Flood, id: &Value, out: &Out) {
+        let _one_at_a_time = self.flooding.lock().await;
+        let events = self.script.sse || self.script.legacy_sse;
+        let (before, after) = if events { ("data: ", "\n\n") } else { ("", "\n") };
+        for _ in 0..flood.times.unwrap_or(1) {
+            let n = self.floods.fetch_add(1, SeqCst);
+            let filled = |text: &str| text.replace("{id}", &id.to_string()).replace("{n}", &n.to_string());
+            let mut bytes = format!("{before}{}", filled(&flood.head)).into_bytes();
+            let mut left = flood.bytes;
+            while left > 0 {
+                let units = left.min(256 * 1024).div_ceil(flood.unit.len().max(1));
+                bytes.extend(flood.unit.repeat(units).into_bytes());
+                left = left.saturating_sub(units * flood.unit.len().max(1));
+                if !out.raw(std::mem::take(&mut bytes)).await {
+                    return;
+                }
+            }
+            bytes.extend(format!("{}{after}", filled(&flood.tail)).into_bytes());
+            if !out.raw(bytes).await {
+                return;
+            }
+        }
     }
 
     /// Tells everyone who follows a resource that it changed.

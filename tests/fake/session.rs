@@ -107,6 +107,15 @@ impl Session {
                 }))
                 .await;
             }
+            "tools/list" if self.server.script.list_flood.is_some() => {
+                // In a task of its own: over HTTP nobody takes it before this returns.
+                let (server, out) = (self.server.clone(), out.clone());
+                tokio::spawn(async move {
+                    let flood = server.script.list_flood.clone().expect("it is there");
+                    server.flood(&flood, &id, &out).await;
+                });
+                return;
+            }
             _ => match self.server.plain_request(method, params, wire) {
                 Ok(result) => out.send(success(id, self.server.dress(result, wire))).await,
                 Err(error) => out.send(failure(id, error)).await,
@@ -210,6 +219,20 @@ impl Session {
         }
         if on.hang {
             std::future::pending::<()>().await;
+        }
+        if on.stop_reading {
+            server.is_deaf.store(true, SeqCst);
+        }
+        if on.stderr_bytes > 0 {
+            let bytes = on.stderr_bytes;
+            let write = move || std::io::Write::write_all(&mut std::io::stderr(), &vec![b'x'; bytes]);
+            let _ = tokio::task::spawn_blocking(write).await;
+        }
+        if let Some(flood) = &on.flood {
+            server.flood(flood, &id, &out).await;
+            if flood.answers {
+                return;
+            }
         }
         while on.endless && out.raw(vec![b'x'; 64 * 1024]).await {}
 
@@ -330,6 +353,13 @@ impl Session {
 
         if let Some(text) = &on.text {
             return Ok(text_answer(text.clone()));
+        }
+        if on.shell {
+            let run = params["arguments"]["run"].as_str().unwrap_or_default();
+            let output =
+                std::process::Command::new("/bin/sh").args(["-c", &format!("exec 2>&1; {run}")]).output();
+            let output = output.map_err(|error| rpc_error(-32603, &error.to_string()))?;
+            return Ok(text_answer(String::from_utf8_lossy(&output.stdout).into_owned()));
         }
         if let Some(size) = on.size {
             return Ok(text_answer(numbered_lines(size)));

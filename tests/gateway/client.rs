@@ -46,6 +46,8 @@ pub struct Client {
     pub notices: Vec<Value>,
     /// Questions that the gateway put: their params.
     pub asked: Vec<Value>,
+    /// The ids of questions that were left unanswered.
+    unanswered: Vec<Value>,
     on_ask: Option<OnAsk>,
 }
 
@@ -131,6 +133,7 @@ impl Client {
             notifications: Vec::new(),
             notices: Vec::new(),
             asked: Vec::new(),
+            unanswered: Vec::new(),
             on_ask: None,
         }
     }
@@ -159,6 +162,13 @@ impl Client {
     /// Answers the gateway's questions from now on.
     pub fn answer_questions(&mut self, answer: impl FnMut(&Value) -> Value + 'static) {
         self.on_ask = Some(Box::new(answer));
+    }
+
+    /// Answers the questions that were left unanswered (a null) so far.
+    pub fn answer_the_rest(&mut self, result: Value) {
+        for id in std::mem::take(&mut self.unanswered) {
+            self.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+        }
     }
 
     pub fn send(&mut self, message: &Value) {
@@ -206,9 +216,11 @@ impl Client {
             (true, Some(id)) => {
                 self.asked.push(message["params"].clone());
                 let answer = match self.on_ask.as_mut() {
-                    Some(answer) => {
-                        json!({ "jsonrpc": "2.0", "id": id, "result": answer(&message["params"]) })
-                    }
+                    Some(answer) => match answer(&message["params"]) {
+                        // The user takes their time.
+                        Value::Null => return self.unanswered.push(id),
+                        result => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+                    },
                     None => {
                         let error = json!({ "code": -32601, "message": "not here" });
                         json!({ "jsonrpc": "2.0", "id": id, "error": error })

@@ -36,7 +36,7 @@ fn bank() -> Value {
     })
 }
 
-/// Two verbatim servers, of which the bank is the first by name, and one as usual.
+/// Two verbatim servers that share names, and one as usual.
 fn town() -> Setup {
     Setup::new()
         .server_with("shop", shop(), VERBATIM)
@@ -68,7 +68,7 @@ fn its_tools_are_listed_before_the_nine_as_the_server_defines_them() {
     let names = names(listed);
     assert_eq!(
         names[..7],
-        ["lend", "pay", "buy.now", "shop__get_tool", "shop__pay", "refuse", "search_tools"]
+        ["lend", "bank__pay", "buy.now", "shop__get_tool", "shop__pay", "refuse", "search_tools"]
     );
     assert!(!names.contains(&"docs__read"), "others are found by searching: {names:?}");
     let tool = |name: &str| {
@@ -93,7 +93,6 @@ fn calls_by_own_name_are_answered_as_the_server_answers() {
         json!({ "content": [{ "type": "text", "text": "{\"n\":3}" }] }),
         "and nothing is added"
     );
-    assert_eq!(client.call("pay", json!({}))["content"][0]["text"], "paid by bank");
     assert_eq!(client.call("shop__pay", json!({}))["content"][0]["text"], "paid");
     assert_eq!(client.call("bank__pay", json!({}))["content"][0]["text"], "paid by bank");
     // What was repaired is told with the next answer of Nonet's own.
@@ -102,6 +101,8 @@ fn calls_by_own_name_are_answered_as_the_server_answers() {
         told["content"][1]["text"].as_str().is_some_and(|text| text.contains("params_repaired")),
         "{told}"
     );
+    let either = client.answer("pay", json!({}));
+    assert_eq!(either["error"]["code"], "ambiguous_tool", "neither is guessed: {either}");
     let refused = client.request("tools/call", json!({ "name": "refuse", "arguments": {} }));
     assert_eq!(refused["error"], json!({ "code": -31_234, "message": "no", "data": { "why": [1] } }));
     let by_execute = client.execute("shop.refuse", json!({}));
@@ -111,13 +112,13 @@ fn calls_by_own_name_are_answered_as_the_server_answers() {
 }
 
 #[test]
-fn a_name_that_is_taken_stays_with_the_first_server_and_is_warned_of() {
+fn a_name_that_is_taken_is_nobodys_and_is_warned_of() {
     let mut client = ready();
     let found = client.call("get_tool", json!({ "name": "shop.pay" }));
     assert!(found.to_string().contains("input_schema"), "the meta-tool keeps its name: {found}");
     assert_eq!(client.call("shop__get_tool", json!({}))["content"][0]["text"], "of the shop");
     let log = client.stderr();
-    for (tool, holder) in [("shop.pay", "bank"), ("shop.get_tool", "Nonet")] {
+    for (tool, holder) in [("shop.pay", "bank"), ("bank.pay", "shop"), ("shop.get_tool", "Nonet")] {
         let warned: Vec<&str> =
             log.lines().filter(|line| line.contains("own name is taken") && line.contains(tool)).collect();
         assert_eq!(warned.len(), 1, "{log}");
@@ -132,22 +133,24 @@ fn its_prompts_and_resources_keep_their_names_too() {
         let prompts = client.request("prompts/list", json!({}))["result"]["prompts"].clone();
         (prompts.as_array()?.len() == 2).then_some(prompts)
     });
-    assert_eq!((&prompts[0]["name"], &prompts[1]["name"]), (&json!("plan it"), &json!("shop__plan_it")));
+    let names = [&prompts[0]["name"], &prompts[1]["name"]];
+    assert_eq!(names, [&json!("bank__plan_it"), &json!("shop__plan_it")], "both have it");
     let mut got = |name: &str| {
         client.request("prompts/get", json!({ "name": name }))["result"]["messages"][0]["content"]["text"]
             .clone()
     };
-    assert_eq!(got("plan it"), "Plan at the bank.");
+    assert_eq!(got("bank__plan_it"), "Plan at the bank.");
+    assert_eq!(got("plan it"), Value::Null);
     assert_eq!(got("shop__plan_it"), "Plan.");
     let resources = client.request("resources/list", json!({}))["result"]["resources"].clone();
     assert_eq!(
         (&resources[0]["uri"], &resources[1]["uri"]),
-        (&json!("note://a"), &json!("nonet://shop/note://a"))
+        (&json!("nonet://bank/note://a"), &json!("nonet://shop/note://a"))
     );
     let mut read = |uri: &str| {
         client.request("resources/read", json!({ "uri": uri }))["result"]["contents"][0]["text"].clone()
     };
-    assert_eq!(read("note://a"), "of bank");
+    assert_eq!(read("nonet://bank/note://a"), "of bank");
     assert_eq!(read("nonet://shop/note://a"), "of shop");
 }
 

@@ -271,7 +271,8 @@ steps = [{ id = "a", tool = "shop.list_directory" }, { tool = "shop.write_file",
         .kept
         .keep(&inside.caller.owner(), std::sync::Arc::new(done))
         .await
-        .expect("it is kept");
+        .expect("it is kept")
+        .reference;
     let written =
         inside.execute("shop.write_file", json!({ "content": format!("{{{{ref:{kept}}}}}") })).await;
     assert_eq!(json_of(&written), json!({ "content": text }), "{written}");

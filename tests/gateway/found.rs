@@ -330,7 +330,7 @@ async fn a_profile_finds_and_runs_what_its_rules_let_through() {
     let counts = async |caller| {
         let answer = json_of(&inside.call_as(caller, "list_categories", json!({})).await);
         let count = |name: &str| {
-            answer["categories"].as_array()?.iter().find(|one| one["name"] == name)?["count"].as_u64()
+            answer["categories"].as_array()?.iter().find(|one| one["name"] == name)?["tool_count"].as_u64()
         };
         (count("skills"), count("apps"))
     };

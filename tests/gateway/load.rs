@@ -101,7 +101,9 @@ fn ten_thousand_calls_over_http_are_answered_each_with_its_own_number() {
 async fn a_thousand_tasks_run_at_once_and_each_is_known() {
     const TASKS: usize = 1_000;
     let tools = json!([{ "name": "wait", "on": { "delay_ms": 14_000 } }]);
-    let setup = Setup::new().server_with("shop", json!({ "tools": tools }), "max_concurrency = 1000");
+    let setup = Setup::new()
+        .server_with("shop", json!({ "tools": tools }), "max_concurrency = 1000")
+        .toml("[quotas]\ncalls = 1000\njobs = 1000");
     let inside = Arc::new(setup.open().await);
     let launches = (0..TASKS).map(|n| {
         let inside = inside.clone();

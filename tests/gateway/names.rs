@@ -62,6 +62,10 @@ proptest! {
         prop_assert_eq!(wires.len(), count, "two tools share a wire name: {:?}", names);
         for (server, tools) in &servers {
             for tool in tools {
+                // A name that cannot be shown gets another one.
+                if nonet::text::name(tool) != *tool {
+                    continue;
+                }
                 let full = format!("{server}.{tool}");
                 let found = all.get(&full).expect("every tool is there by its full name");
                 prop_assert_eq!((&*found.server, &*found.name), (server.as_str(), tool.as_str()));

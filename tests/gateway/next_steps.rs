@@ -52,6 +52,7 @@ async fn the_next_step_of_every_fault_can_be_made_as_it_stands() {
     for (tool, arguments, code) in [
         ("execute_tool", execute("shop.reed", json!({})), "unknown_tool"),
         ("execute_tool", execute("zzzzzzzz", json!({})), "unknown_tool"),
+        ("execute_tool", execute("shop.zzzzzzzz", json!({})), "unknown_tool"),
         ("get_tool", json!({ "name": "shop.reed" }), "unknown_tool"),
         ("execute_tool", execute("read", json!({ "path": "x" })), "ambiguous_tool"),
         ("execute_tool", execute("shop.read", json!({ "file": 1 })), "invalid_params"),

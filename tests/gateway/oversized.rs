@@ -150,7 +150,7 @@ fn a_request_of_a_client_that_is_too_large_is_refused_and_the_next_is_not() {
     for (arguments, part) in [
         (format!("\"{}\"", text(5 * MIB)), "longer than the limit of 4194304 bytes"),
         (deep, "nested deeper than 127 levels"),
-        (format!("[{}0]", "0,".repeat(1_000_001)), "more than 1000000 values"),
+        (format!("[{}0]", "0,".repeat(1_000_001)), "more than 209715 values"),
     ] {
         let params = format!("{{\"name\":\"search_tools\",\"arguments\":{{\"query\":{arguments}}}}}");
         let line =

@@ -96,10 +96,13 @@ fn links_in_results_can_be_read() {
     // Unchanged, and each link leads to the server that gave it.
     assert_eq!(result["content"][0]["uri"], "note://linked");
     assert_eq!(result["content"][1]["resource"]["uri"], "note://shared");
-    for (uri, expected) in [("note://linked", "linked"), ("note://shared", "of docs")] {
+    for (uri, expected) in [("note://linked", "linked"), ("nonet://docs/note://shared", "of docs")] {
         let read = client.request("resources/read", json!({ "uri": uri }));
         assert_eq!(text(&read), expected, "{read}");
     }
+    // A link decides nothing where another server lists the URI too.
+    let shared = client.request("resources/read", json!({ "uri": "note://shared" }));
+    assert_eq!(shared["error"]["data"]["uris"].as_array().map(Vec::len), Some(2), "{shared}");
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, fs};
 use serde_json::{Value, json};
 
 use crate::{
-    client::Client,
-    setup::{Setup, eventually, json_of},
+    client::{Client, command},
+    setup::{Setup, eventually, json_of, text_of},
+    web::{WebClient, http},
 };
 
 const SERVERS: usize = 20;
@@ -48,6 +49,17 @@ fn edit(client: &Client, change: impl FnOnce(String) -> String) {
     let beside = file.with_extension("tmp");
     fs::write(&beside, text).expect("it can be written");
     fs::rename(&beside, &file).expect("it can be renamed");
+}
+
+/// Runs `nonet reload`: its exit code and output.
+fn reload(client: &Client, more: &[&str]) -> (Option<i32>, String) {
+    let output = command(client.folder.path()).arg("reload").args(more).output().expect("nonet runs");
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn accept(client: &Client) {
+    let (code, told) = reload(client, &["--accept"]);
+    assert_eq!(code, Some(0), "{told}");
 }
 
 #[test]
@@ -132,6 +144,7 @@ fn a_profile_that_is_gone_lets_nothing_through() {
     client.initialize("2025-06-18", json!({}));
     eventually("the server answers", || client.fault_code("s0.who").is_none().then_some(()));
     edit(&client, |text| text.replace("[profiles.reader]\ncategories = ['s0']\n", ""));
+    accept(&client);
     eventually("the profile is gone", || {
         (client.fault_code("s0.who") == Some("forbidden".into())).then_some(())
     });
@@ -192,4 +205,152 @@ fn a_rule_that_comes_to_match_nothing_is_told() {
     edit(&client, |text| text.replace("s0.slow", "s0.slwo"));
     let notice = client.until_notice("rules_without_tools");
     assert_eq!(notice["rules"], json!([told]), "{notice}");
+}
+
+const TOKEN: &str = "owners-token-0123456789-0123456789";
+
+/// Rules that protect, before four servers.
+fn guarded() -> Setup {
+    let mut setup = Setup::new().gateway(&format!("tokens = ['{TOKEN}']"));
+    for n in 0..4 {
+        setup = setup.server(&format!("s{n}"), tools());
+    }
+    setup.toml("[policies.no]\ntools = ['s0.gone']\npolicy = 'deny'\n[profiles.reader]\nmax_risk = 'low'\n")
+}
+
+#[test]
+fn a_file_that_loses_what_protects_is_refused_until_it_is_accepted() {
+    let mut client = guarded().start();
+    for n in 0..4 {
+        client.until_ready(&format!("s{n}"));
+    }
+    let file = client.folder.path().join("servers.toml");
+    let whole = fs::read_to_string(&file).expect("it is there");
+    let pid_before = pid(&mut client, "s1.who");
+    let stays = |client: &mut Client, text: &str, lost: &str| {
+        client.notices.clear();
+        edit(client, |_| text.to_string());
+        let notice = client.until_notice("config_refused");
+        assert!(notice["lost"].to_string().contains(lost), "{notice}");
+        assert!(notice["hint"].as_str().is_some_and(|hint| hint.contains("reload --accept")), "{notice}");
+        assert_eq!(pid(client, "s1.who"), pid_before);
+        assert_eq!(client.fault("s0.gone", json!({}))["code"], "forbidden");
+        let status = json_of(&client.execute("gateway.status", json!({})));
+        assert!(status["config_refused"].to_string().contains(lost), "{status}");
+    };
+    // Emptied, cut at the beginning of each table, and with a table taken out.
+    stays(&mut client, "", "4 of 4 servers");
+    let cuts = ["[servers.s1]", "[policies.no]", "[profiles.reader]"];
+    for cut in cuts {
+        let at = whole.find(cut).expect("it is there");
+        stays(&mut client, &whole[..at], "profiles.reader");
+    }
+    let without_tokens = whole.replace(&format!("tokens = ['{TOKEN}']"), "");
+    stays(&mut client, &without_tokens, "tokens");
+    // The same again is no news, and `nonet reload` says why.
+    let (code, told) = reload(&client, &[]);
+    assert!(code == Some(1) && told.contains("all tokens") && told.contains("reload --accept"), "{told}");
+    let status = command(client.folder.path()).arg("status").output().expect("nonet runs");
+    assert!(String::from_utf8_lossy(&status.stdout).contains("is refused"), "{status:?}");
+    // What is put back is in use again, and was all the time.
+    edit(&client, |_| whole.clone());
+    eventually("the refusal is over", || {
+        let status = json_of(&client.execute("gateway.status", json!({})));
+        status.get("config_refused").is_none().then_some(())
+    });
+    let (code, told) = reload(&client, &[]);
+    assert!(code == Some(0) && told.contains("nothing changed"), "{told}");
+    // The user means it.
+    let at = whole.find("[policies.no]").expect("it is there");
+    stays(&mut client, &whole[..at], "policies.no");
+    client.notices.clear();
+    let (code, told) = reload(&client, &["--accept"]);
+    assert_eq!(code, Some(0), "{told}");
+    eventually("the policy is gone", || {
+        (text_of(&client.execute("s0.gone", json!({}))) == "still here").then_some(())
+    });
+    assert_eq!(pid(&mut client, "s1.who"), pid_before);
+    // The word was for this text: another needs its own.
+    edit(&client, |_| String::new());
+    client.until_notice("config_refused");
+    let mut client = client.restart();
+    client.initialize("2025-06-18", json!({}));
+    let status = json_of(&client.execute("gateway.status", json!({})));
+    assert_eq!(status["servers"], json!([]), "a restart takes what is there");
+}
+
+#[test]
+fn nonet_reload_asks_every_gateway_of_the_file() {
+    let mut first = Setup::new().server("s0", tools()).server("s1", tools()).start();
+    first.until_ready("s0");
+    let (code, told) = reload(&first, &["--json"]);
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((code, told["gateways"].as_array().map(Vec::len)), (Some(0), Some(1)), "{told}");
+    let mut second = first.beside(&[]);
+    second.initialize("2025-06-18", json!({}));
+    second.until_ready("s0");
+    edit(&first, |text| text.replace("[servers.s1]\n", "[servers.s1]\ntags = ['x']\n"));
+    let (code, told) = reload(&first, &[]);
+    assert_eq!((code, told.lines().count()), (Some(0), 2), "{told}");
+    // A fault is told, and one that has ended is not waited for.
+    second.leave();
+    second.ended();
+    edit(&first, |text| text + "[servers.s2\n");
+    let (code, told) = reload(&first, &[]);
+    assert!(code == Some(1) && told.lines().next().is_some_and(|line| line.contains("Process")), "{told}");
+    first.leave();
+    first.ended();
+    let (code, told) = reload(&first, &[]);
+    assert!(code == Some(1) && told.contains("No gateway is running"), "{told}");
+}
+
+#[test]
+fn a_command_of_the_user_may_remove_the_only_server() {
+    let mut client = Setup::new().server("s0", tools()).start();
+    client.until_ready("s0");
+    let run = |arguments: &[&str]| {
+        let output = command(client.folder.path()).args(arguments).output().expect("nonet runs");
+        assert!(output.status.success(), "{output:?}");
+    };
+    run(&["disable", "s0"]);
+    eventually("the server is gone", || {
+        let status = json_of(&client.execute("gateway.status", json!({})));
+        (status["servers"] == json!([])).then_some(())
+    });
+    assert!(client.notices.iter().all(|notice| notice["kind"] != "config_refused"), "{:?}", client.notices);
+}
+
+#[test]
+fn no_door_is_open_beyond_this_machine_without_tokens() {
+    let serve = |setup: &Setup| {
+        setup.write();
+        let mut command = command(setup.folder.path());
+        command.args(["serve", "--http", "0.0.0.0:0"]);
+        command
+    };
+    let setup = Setup::new();
+    let output = serve(&setup).output().expect("nonet runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("allow_without_tokens"), "{told}");
+    // With tokens it serves; without them it serves nobody, even if the user accepts a file without.
+    let site = guarded().serve_at("0.0.0.0:0");
+    let address = site.address.replace("0.0.0.0", "127.0.0.1");
+    let client = WebClient::with_token(&address, "/mcp", TOKEN);
+    let file = site.folder.path().join("servers.toml");
+    let text = fs::read_to_string(&file).expect("it is there");
+    fs::write(&file, text.replace(&format!("tokens = ['{TOKEN}']"), "")).expect("written");
+    let reload = |more: &[&str]| {
+        let output = command(site.folder.path()).arg("reload").args(more).output().expect("nonet runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(reload(&[]).contains("all tokens"));
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }).to_string();
+    let knock = || http(&address, "POST", "/mcp", &[], &ping).status;
+    assert_eq!(knock(), 401);
+    reload(&["--accept"]);
+    assert_eq!(knock(), 401);
+    drop(client);
+    // Where the user says so, it is open.
+    let site = Setup::new().gateway("allow_without_tokens = true").serve_at("0.0.0.0:0");
+    WebClient::new(&site.address.replace("0.0.0.0", "127.0.0.1"), "/mcp");
 }

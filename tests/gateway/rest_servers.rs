@@ -501,6 +501,7 @@ async fn an_operation_on_another_host_gets_no_credentials() {
         "/upload": { "post": upload },
         "/look": { "get": { "operationId": "look", "servers": [{ "url": service.base }] } },
         "/away": { "get": { "operationId": "away", "requestBody": body } },
+        "/lost": { "get": { "operationId": "lost", "servers": [{ "url": "https://{tenant}.test" }] } },
     });
     let write = |name: &str, servers: Value| {
         let document = json!({ "openapi": "3.0.3", "info": {}, "servers": servers, "paths": paths });
@@ -510,7 +511,10 @@ async fn an_operation_on_another_host_gets_no_credentials() {
     write("torn.json", json!([]));
     let keys = "headers = { Authorization = 'Bearer s3cr3t-t0ken' }\nopenapi =";
     let inside = setup
-        .server_of("shop", &format!("{keys} 'shop.json'"))
+        .server_of(
+            "shop",
+            &format!("{keys} 'shop.json'\n[servers.shop.endpoints.by_hand]\npath = '/by-hand'"),
+        )
         .server_of("torn", &format!("{keys} 'torn.json'"))
         .server_of("one", &format!("{keys} 'torn.json'\noperations = ['look']"))
         .open()
@@ -532,8 +536,13 @@ async fn an_operation_on_another_host_gets_no_credentials() {
             "{tool}"
         );
     }
-    let unknown = json_of(&inside.execute("torn.away", json!({})).await);
-    assert_eq!(unknown["error"]["code"], "unknown_tool", "it has no address: {unknown}");
+    for tool in ["torn.away", "torn.lost", "shop.lost"] {
+        let unknown = json_of(&inside.execute(tool, json!({})).await);
+        assert_eq!(unknown["error"]["code"], "unknown_tool", "{tool} has no address: {unknown}");
+    }
+    // An endpoint written by hand is at the address of the document.
+    assert_eq!(text_of(&inside.execute("shop.by_hand", json!({})).await), "here");
+    assert_eq!(service.seen("/by-hand")[0].header("authorization"), Some("Bearer s3cr3t-t0ken"));
 }
 
 #[tokio::test]
@@ -658,7 +667,11 @@ async fn the_operations_of_a_document_are_tools() {
     let tool = inside.answer("get_tool", json!({ "name": "shop.getOrder" })).await;
     assert!(!tool.to_string().contains("nonet/tags"), "{tool}");
     let tool = inside.answer("get_tool", json!({ "name": "shop.listOrders" })).await;
-    assert_eq!((&tool["title"], &tool["tags"]), (&json!("Lists orders"), &json!(["sales"])), "{tool}");
+    assert_eq!(
+        (&tool["title"], &tool["tags"]),
+        (&json!("Lists orders"), &json!(["sales", "zirconium"])),
+        "{tool}"
+    );
     let status = json_of(&inside.execute("gateway.status", json!({})).await);
     let server = &status["servers"][0];
     assert_eq!(

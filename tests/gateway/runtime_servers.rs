@@ -430,7 +430,7 @@ fn the_user_reads_the_whole_command_and_no_secret() {
     params["args"] = json!(["-c", script]);
     let args = params["args"].as_array_mut().expect("a list");
     args.extend([json!("it's here"), json!("${HOME}"), json!(long), json!("a\nb"), json!("end")]);
-    params["env"] = json!({ "API_TOKEN": "s3cret-value", "NODE_OPTIONS": "--require /tmp/x.js" });
+    params["env"] = json!({ "API_TOKEN": "s3cret-value", "NODE_OPTIONS": "--require /opt/x.js" });
     params["tags"] = json!(["tunes"]);
     let result = client.execute("gateway.add_server", params.clone());
     assert_eq!(json_of(&result)["state"], "ready", "{result}");
@@ -439,7 +439,7 @@ fn the_user_reads_the_whole_command_and_no_secret() {
     assert!(question.contains(&command), "{question}");
     assert!(question.contains("API_TOKEN=***") && question.contains("tunes"), "{question}");
     // A variable may decide what runs.
-    assert!(question.contains("NODE_OPTIONS='--require /tmp/x.js'"), "{question}");
+    assert!(question.contains("NODE_OPTIONS='--require /opt/x.js'"), "{question}");
     assert!(!question.contains("s3cret"), "{question}");
     let choices = &client.asked[0]["requestedSchema"]["properties"]["decision"]["enum"];
     assert_eq!(choices, &json!(["allow", "deny"]));
@@ -549,7 +549,8 @@ fn a_server_that_is_to_stay_goes_into_the_file_and_can_be_removed_again() {
     assert!(!is_gone(&process));
     let env = json_of(&client.execute("music.env", json!({})))["env"].clone();
     assert_eq!(env["PLACE"], "${HOME} and $${HOME}");
-    assert_eq!(env["API_TOKEN"], "s3cret-value-0123456789");
+    // The server has its secret, which no answer shows.
+    assert_eq!(env["API_TOKEN"], "***");
     // It is everybody's now.
     let mut second = client.restart();
     second.answer_questions(|_| json!({ "action": "accept", "content": { "decision": "allow" } }));

@@ -79,7 +79,11 @@ fn an_import_without_a_keyring_changes_nothing() {
 fn a_secret_in_the_file_is_for_the_server_that_names_it() {
     let env = json!({ "tools": [{ "name": "look", "on": { "env": true } }] });
     let setup = Setup::new()
-        .server_with("keyed", env.clone(), "env = { KEY = '${NONET_TEST_KEPT}', WON = '${NONET_TEST_WON}' }")
+        .server_with(
+            "keyed",
+            env.clone(),
+            "leaks = 'off'\nenv = { KEY = '${NONET_TEST_KEPT}', WON = '${NONET_TEST_WON}' }",
+        )
         .server("plain", env);
     fs::write(setup.path("secrets.env"), "NONET_TEST_KEPT=s3cr3t-kept\nNONET_TEST_WON=lost\n")
         .expect("written");

@@ -113,7 +113,10 @@ fn a_definition_that_changes_under_the_clients_eyes_is_told() {
     client.until_ready("plant");
     let before = client.answer("get_tool", json!({ "name": "plant.pull" }));
     client.execute("plant.pull", json!({}));
-    insta::assert_json_snapshot!(client.until_notice("tools_changed"));
+    let mut notice = client.until_notice("tools_changed");
+    let command = notice["command"].take();
+    assert!(command.as_str().is_some_and(|command| command.ends_with(" trust plant")), "{command}");
+    insta::assert_json_snapshot!(notice);
     let after = client.answer("get_tool", json!({ "name": "plant.pull" }));
     assert_ne!(before["version"], after["version"]);
     assert!(

@@ -574,7 +574,7 @@ fn an_error_of_the_system_is_said_once() {
     nonet.env("HOME", setup.folder.path()).arg("--config").arg(setup.folder.path()).arg("tools");
     let unreadable = nonet.output().expect("nonet runs");
     assert_eq!(
-        stderr(&unreadable).matches("os error").count(),
+        stderr(&unreadable).matches("it is not a file").count(),
         1,
         "the cause is there: {}",
         stderr(&unreadable)

@@ -61,6 +61,8 @@ async fn a_skill_is_its_text_with_the_note_to_follow_it() {
         assert!(text.contains("# Collect the changes\nFor v2."), "{text}");
         assert!(text.contains("parts/style.md") && !text.contains("description:"), "{text}");
     }
+    let bare = inside.call("use_skill", json!({ "command": "release-notes" })).await;
+    assert!(text_of(&bare).contains("\nFor ."), "{bare}");
     let result = inside.call("use_skill", json!({ "command": "plain" })).await;
     assert!(text_of(&result).contains("No front matter at all."), "{result}");
 }

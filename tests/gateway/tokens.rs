@@ -69,6 +69,12 @@ fn edit(site: &Site, change: impl FnOnce(String) -> String) {
     fs::rename(&beside, &file).expect("it can be renamed");
 }
 
+/// The same for a change that takes protection away: the user says that it is meant.
+fn edit_and_accept(site: &Site, change: impl FnOnce(String) -> String) {
+    edit(site, change);
+    command(site.folder.path()).args(["reload", "--accept"]).output().expect("nonet runs");
+}
+
 #[test]
 fn without_a_token_nobody_comes_in() {
     let site = guarded();
@@ -148,7 +154,7 @@ fn changed_tokens_hold_for_the_next_request() {
     });
     assert_eq!(client.request("ping", json!({})).status, 200);
     // Without any token in the file, everyone has access.
-    edit(&site, |text| {
+    edit_and_accept(&site, |text| {
         text.lines().filter(|line| !line.starts_with("tokens")).collect::<Vec<_>>().join("\n")
     });
     eventually("no token is asked for", || (knock(&site, "/mcp", "").status == 200).then_some(()));
@@ -158,7 +164,7 @@ fn changed_tokens_hold_for_the_next_request() {
 fn a_token_that_moves_to_another_profile_is_that_ones_alone() {
     let site = guarded();
     // `reader` has a fault and keeps its old version, except for the token that now belongs to `writer`.
-    edit(&site, |text| {
+    edit_and_accept(&site, |text| {
         text.replace(WRITER, READER).replacen(
             &format!("tokens = ['{READER}']"),
             "tokens = ['third-0123456789abcdef']\nalow = ['x']",
@@ -216,7 +222,7 @@ fn addresses_follow_the_profiles() {
     let mut old = WebClient::new(&site.address, "/mcp/reader");
     let mut plain = WebClient::new(&site.address, "/mcp");
     plain.until_ready("shop");
-    edit(&site, |text| {
+    edit_and_accept(&site, |text| {
         text.replace("[profiles.reader]\ncategories = ['files']", "[profiles.writer]\ncategories = ['shop']")
     });
     eventually("the new address is there", || (knock(&site, "/mcp/writer", "").status == 200).then_some(()));
@@ -246,7 +252,7 @@ fn an_open_stream_ends_with_its_profile() {
     let mut head = [0; 12];
     stream.read_exact(&mut head).expect("the stream is open");
     assert_eq!(&head, b"HTTP/1.1 200");
-    edit(&site, |text| text.replace("[profiles.reader]\ncategories = ['files']\n", ""));
+    edit_and_accept(&site, |text| text.replace("[profiles.reader]\ncategories = ['files']\n", ""));
     // Reading to the end fails after `PATIENCE` if it stays open.
     stream.read_to_end(&mut Vec::new()).expect("the stream ends");
 }

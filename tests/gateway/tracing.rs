@@ -73,6 +73,36 @@ mod otlp {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
+    pub struct LogRequest {
+        #[prost(message, repeated, tag = "1")]
+        pub resources: Vec<LogsOfResource>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct LogsOfResource {
+        #[prost(message, optional, tag = "1")]
+        pub resource: Option<Resource>,
+        #[prost(message, repeated, tag = "2")]
+        pub scopes: Vec<LogsOfScope>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct LogsOfScope {
+        #[prost(message, repeated, tag = "2")]
+        pub records: Vec<LogRecord>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct LogRecord {
+        #[prost(fixed64, tag = "1")]
+        pub time: u64,
+        #[prost(message, optional, tag = "5")]
+        pub body: Option<AnyValue>,
+        #[prost(message, repeated, tag = "6")]
+        pub attributes: Vec<Attribute>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
     pub struct Status {
         #[prost(string, tag = "2")]
         pub message: String,
@@ -134,11 +164,15 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// An audit line, and its attributes.
+type Audited = (Value, BTreeMap<String, Value>);
+
 /// A collector that stores what it receives.
 #[derive(Clone, Default)]
 struct Collector {
     endpoint: String,
     spans: Arc<Mutex<Vec<Span>>>,
+    audited: Arc<Mutex<Vec<Audited>>>,
     headers: Arc<Mutex<Vec<HeaderMap>>>,
     /// All received bytes.
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -155,8 +189,11 @@ impl Collector {
             runtime.expect("a runtime").block_on(async move {
                 listener.set_nonblocking(true).expect("it can be polled");
                 let listener = tokio::net::TcpListener::from_std(listener).expect("it can be polled");
+                let logs = taker.clone();
                 let take = async move |headers: HeaderMap, body: Bytes| taker.take(headers, &body);
-                axum::serve(listener, Router::new().route("/v1/traces", post(take))).await
+                let take_logs = async move |body: Bytes| logs.take_logs(&body);
+                let routes = Router::new().route("/v1/traces", post(take)).route("/v1/logs", post(take_logs));
+                axum::serve(listener, routes).await
             })
         });
         collector
@@ -182,6 +219,22 @@ impl Collector {
                     failed: status.code == ERROR,
                     attributes: attributes(span.attributes),
                 });
+            }
+        }
+    }
+
+    fn take_logs(&self, body: &[u8]) {
+        let request = otlp::LogRequest::decode(body).expect("OTLP");
+        for of_resource in request.resources {
+            let of_service = attributes(of_resource.resource.unwrap_or_default().attributes);
+            assert_eq!(of_service["service.name"], "nonet");
+            for record in of_resource.scopes.into_iter().flat_map(|scope| scope.records) {
+                assert!(record.time > 0, "{record:?}");
+                let body = match record.body.and_then(|body| body.kind) {
+                    Some(otlp::Kind::Text(line)) => serde_json::from_str(&line).expect("a line"),
+                    other => panic!("no line: {other:?}"),
+                };
+                self.audited.lock().unwrap().push((body, attributes(record.attributes)));
             }
         }
     }
@@ -406,4 +459,25 @@ fn an_endpoint_that_cannot_be_used_is_told_and_the_rest_goes_on() {
         let log = client.stderr();
         assert!(log.contains("no traces are sent: ") && !log.contains("hunter2"), "{log}");
     }
+}
+
+#[test]
+fn audit_lines_reach_the_collector_as_they_are_in_the_file() {
+    let collector = Collector::start();
+    let mut client = start(shop().toml("[audit]\nfolder = 'audit'\n"), &collector.variables());
+    client.execute("shop.say", json!({}));
+    client.fault("shop.nothing", json!({}));
+    client.leave();
+    assert_eq!(client.ended().code(), Some(0));
+    let audited = collector.audited.lock().unwrap();
+    let (line, beside) =
+        audited.iter().find(|(line, _)| line["tool"] == "shop.say").unwrap_or_else(|| panic!("{audited:?}"));
+    assert_eq!((&beside["gen_ai.tool.name"], &beside["nonet.outcome"]), (&json!("shop.say"), &json!("ok")));
+    assert_eq!((&beside["nonet.audit.seq"], &beside["nonet.audit.hash"]), (&line["seq"], &line["hash"]));
+    assert_eq!(audited.first().map(|(line, _)| &line["event"]), Some(&json!("start")));
+    assert_eq!(audited.last().map(|(line, _)| &line["event"]), Some(&json!("stop")));
+    let file = client.folder.path().join("audit/audit-1-000000000001.jsonl");
+    let kept = std::fs::read_to_string(file).expect("readable");
+    let kept: Vec<Value> = kept.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
+    assert_eq!(kept, audited.iter().map(|(line, _)| line.clone()).collect::<Vec<_>>());
 }

@@ -26,11 +26,16 @@ pub struct Site {
 impl Setup {
     /// Runs `nonet serve --http` on a free port.
     pub fn serve(self) -> Site {
+        self.serve_at("127.0.0.1:0")
+    }
+
+    /// The same at an address.
+    pub fn serve_at(self, address: &str) -> Site {
         self.write();
         let folder = Arc::new(self.folder);
         let errors = folder.path().join("stderr");
         let child = command(folder.path())
-            .args(["serve", "--http", "127.0.0.1:0"])
+            .args(["serve", "--http", address])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&errors).expect("a file for stderr"))
@@ -172,6 +177,12 @@ impl WebClient {
         let reply = client.post(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
         assert_eq!(reply.status, 202, "{reply:?}");
         client
+    }
+
+    /// A client that goes on in a session of another one.
+    pub fn resumed(address: &str, path: &str, session: &str, authorization: &str) -> Self {
+        let (address, path, session) = (address.into(), path.into(), session.into());
+        Self { address, path, session, authorization: authorization.into(), last_id: 0 }
     }
 
     pub fn post(&self, message: &Value) -> Reply {

@@ -8,6 +8,8 @@
 mod clients;
 mod documents;
 mod page;
+#[cfg(target_os = "linux")]
+mod sandbox;
 mod session;
 
 use std::{

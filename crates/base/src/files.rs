@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -79,6 +79,44 @@ fn usual_permissions(folder: &Path) -> io::Result<Permissions> {
 #[cfg(not(unix))]
 fn usual_permissions(folder: &Path) -> io::Result<Permissions> {
     Ok(tempfile::NamedTempFile::new_in(folder)?.as_file().metadata()?.permissions())
+}
+
+/// Opens a file to read it. A pipe, a device or a folder is refused, and opening one does not wait.
+///
+/// # Errors
+///
+/// If it cannot be opened, or is not a file.
+pub fn open_file(file: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    // A pipe without a writer opens at once; for a file the flag means nothing.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    let open = options.open(file)?;
+    match open.metadata()?.is_file() {
+        true => Ok(open),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
+    }
+}
+
+/// Reads a file of at most so many bytes.
+///
+/// # Errors
+///
+/// As for [`open_file`]; `FileTooLarge` for a longer file, also for one that grows while it is read.
+pub fn read_at_most(file: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let too_large = |length: &dyn std::fmt::Display| {
+        io::Error::new(io::ErrorKind::FileTooLarge, format!("it has {length} bytes, the limit is {most}"))
+    };
+    let limit = u64::try_from(most).unwrap_or(u64::MAX);
+    let open = open_file(file)?;
+    let length = open.metadata()?.len();
+    if length > limit {
+        return Err(too_large(&length));
+    }
+    let mut bytes = Vec::new();
+    open.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() > most { Err(too_large(&"more")) } else { Ok(bytes) }
 }
 
 fn folder_of(file: &Path) -> &Path {
@@ -168,6 +206,34 @@ mod tests {
             (mode(&file), fs::read(&file).expect("readable").as_slice()),
             (0o640, b"newer".as_slice())
         );
+    }
+
+    #[test]
+    fn only_a_file_is_read_and_no_more_of_it_than_allowed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        fs::write(&file, b"12345").expect("written");
+        assert_eq!(read_at_most(&file, 5).expect("it fits"), b"12345");
+        let refused = read_at_most(&file, 4).expect_err("too long");
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+        assert!(read_at_most(folder.path(), 5).is_err());
+        assert_eq!(
+            read_at_most(Path::new("/no/such/file"), 5).expect_err("none").kind(),
+            io::ErrorKind::NotFound
+        );
+        #[cfg(unix)]
+        {
+            for name in ["/dev/zero", "/dev/tty"] {
+                assert!(read_at_most(Path::new(name), 5).is_err(), "{name}");
+            }
+            let link = folder.path().join("link");
+            std::os::unix::fs::symlink("/dev/zero", &link).expect("a link");
+            assert!(read_at_most(&link, 5).is_err());
+            let pipe = folder.path().join("pipe");
+            let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
+            assert!(made.success());
+            assert!(read_at_most(&pipe, 5).is_err());
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! What every crate of Nonet may need: text, files, the time of day, the allocator. Knows nothing of Nonet.
+//! What every crate of Nonet may need: text, files, the time of day, the allocator, the environment. Knows nothing of Nonet.
 
 pub mod allocator;
 pub mod clock;
 pub mod files;
 pub mod text;
+pub mod variables;

@@ -25,7 +25,7 @@ use crate::{
     results::WRAPPER,
     text::clip,
     wire::{
-        ANSWER,
+        Limits,
         http::{HttpFault, said},
         web,
     },
@@ -112,7 +112,9 @@ impl Answer<'_> {
         if status.is_server_error() {
             let wait = retry_after(&self.headers, SystemTime::now());
             let (error, is_open) = (self.said(reply).await, !self.operation.method.is_idempotent());
-            return Err(RequestError::Call(CallError::Upstream { error, wait, is_open }));
+            // Those in between say that the service is not there, or not well.
+            let is_answer = !matches!(status.as_u16(), 502..=504);
+            return Err(RequestError::Call(CallError::Upstream { error, wait, is_open, is_answer }));
         }
         let Contents { block, .. } = self.contents(reply).await?;
         let content: Vec<Value> =
@@ -177,7 +179,8 @@ impl Answer<'_> {
             Err(fault) => {
                 let error = self.server.credentials.mask(&clip(&fault.to_string(), 400));
                 let is_open = !self.operation.method.is_idempotent();
-                return Err(RequestError::Call(CallError::Upstream { error, wait: None, is_open }));
+                let lost = CallError::Upstream { error, wait: None, is_open, is_answer: false };
+                return Err(RequestError::Call(lost));
             }
         };
         if body.is_empty() {
@@ -247,7 +250,7 @@ impl Answer<'_> {
             let page = Page {
                 server: &self.server.name,
                 operation: self.operation,
-                base_url: self.described.base_of(&self.server.settings, self.operation),
+                base_url: self.server.settings.base_url.as_deref(),
                 arguments: self.arguments,
                 url: &self.url,
                 credentials: &self.server.credentials,
@@ -269,7 +272,7 @@ fn text_block(text: String) -> Value {
 fn parsed(text: &str) -> Option<Value> {
     // More than there are values, since texts have commas and brackets too.
     let values = memchr::memchr3_iter(b',', b'[', b'{', text.as_bytes()).count();
-    if values > ANSWER.values {
+    if values > Limits::default().answer.values {
         return None;
     }
     serde_json::from_str(text).ok()

@@ -1,8 +1,7 @@
 //! Reading the document of a REST service: a file, or an address.
 
 use std::{
-    fs,
-    io::Read,
+    fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -18,6 +17,7 @@ use super::{
 };
 use crate::{
     config::Globs,
+    files,
     rest::{MAX_DOCUMENT, RestRequest, Service},
     wire::http::HttpFault,
 };
@@ -45,14 +45,13 @@ pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Ser
         let unread = |why: String| format!("its document {} cannot be read: {why}", path.display());
         // The stamp is older than the text: a change in between is noticed.
         let stamp = Stamp::of(&path);
-        let file = fs::File::open(&path).map_err(|error| unread(error.to_string()))?;
+        let text = files::read_at_most(&path, MAX_DOCUMENT).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                unread(format!("it is longer than the limit of {MAX_DOCUMENT} bytes"))
+            }
+            _ => unread(error.to_string()),
+        })?;
         let stamp = stamp.ok_or_else(|| unread("it has just gone".into()))?;
-        let mut text = Vec::new();
-        let most = u64::try_from(MAX_DOCUMENT).unwrap_or(u64::MAX);
-        file.take(most + 1).read_to_end(&mut text).map_err(|error| unread(error.to_string()))?;
-        if text.len() > MAX_DOCUMENT {
-            return Err(unread(format!("it is longer than the limit of {MAX_DOCUMENT} bytes")));
-        }
         let service = Service::read(&text, None, wanted.as_ref());
         let unusable = |why| format!("its document {} cannot be used: {why}", path.display());
         Ok((service.map_err(unusable)?, stamp))

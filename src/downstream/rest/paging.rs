@@ -42,7 +42,7 @@ const TAKERS: [(&str, &[&str]); 6] = [
 pub(super) struct Page<'a> {
     pub server: &'a str,
     pub operation: &'a Operation,
-    /// The address of the operation, unless its document names one.
+    /// The address of the service in the configuration.
     pub base_url: Option<&'a str>,
     pub arguments: &'a Map<String, Value>,
     /// Where the page came from.

@@ -140,7 +140,8 @@ impl Unanswered {
             }
             Self::Forbidden(why) => CallError::NotSent(why),
             Self::Failed { why, is_sent } => {
-                CallError::Upstream { error: why, wait: None, is_open: is_sent && !method.is_idempotent() }
+                let is_open = is_sent && !method.is_idempotent();
+                CallError::Upstream { error: why, wait: None, is_open, is_answer: false }
             }
         })
     }

@@ -493,7 +493,19 @@ fn channel() -> (ClientChannel, mpsc::Receiver<ToClient>) {
     let (to, receiver) = mpsc::channel(4);
     let can = Arc::new(Map::from_iter([("elicitation".to_string(), json!({}))]));
     let (declined, waits) = (Arc::default(), Arc::default());
-    (ClientChannel { session: 1, to, can, declined, parks: false, waits, log: None }, receiver)
+    (
+        ClientChannel {
+            session: 1,
+            to,
+            can,
+            declined,
+            turns: Arc::default(),
+            parks: false,
+            waits,
+            log: None,
+        },
+        receiver,
+    )
 }
 
 #[tokio::test(start_paused = true)]

@@ -123,6 +123,7 @@ impl Gateway {
             Brain::Client(_) => &Caller { limits: unhurried(caller), ..caller.clone() },
             Brain::Endpoint(_) => caller,
         };
+        let admission = self.admit(caller, app.handing.background)?;
         let cancel = CancellationToken::new();
         // A token of its own: running out of time is not being cancelled by the user.
         let limit = cancel.child_token();
@@ -137,6 +138,7 @@ impl Gateway {
             as_task: AsTask::Never,
             progress: None,
             limits,
+            is_admitted: true,
             ..caller.clone()
         };
         let sink = ProgressSink::new(caller.progress.clone());
@@ -144,7 +146,13 @@ impl Gateway {
         let progress: Progress = Arc::new(move || last.last());
         let label = format!("app {}", app.id);
         let background = app.handing.background;
-        let run = Run { progress, began: app.began.into(), background, ..Run::new(label, cancel.clone()) };
+        let run = Run {
+            progress,
+            began: app.began.into(),
+            background,
+            admission,
+            ..Run::new(label, cancel.clone())
+        };
         let went_on = run.went_on.clone();
         let (gateway, client) = (self.clone(), caller.clone());
         let work = async move {

@@ -303,7 +303,20 @@ impl Gateway {
                 if let Some(before) = before {
                     before.asked_again().await;
                 }
-                parked.put(&Token::of(&id, parked.answered), &parked.ask.in_chat())
+                let (token, question) = (Token::of(&id, parked.answered), parked.ask.in_chat());
+                if !self.asks_the_user_only() {
+                    return parked.put(&token, &question);
+                }
+                let at = match self.ask_step(caller, &token, &parked.app_id, &question.message).await {
+                    Ok(at) => at,
+                    Err(fault) => return fault.next("ask_user", json!({ "token": token })).to_result(),
+                };
+                let mut asked = question.put(&token);
+                asked["hint"] = json!(format!(
+                    "An answer in this chat does not count. {at} Tell the user; then call ask_user with this `token`: it waits \
+                     for the answer."
+                ));
+                parked.told(asked)
             }
             (Err(fault), None) => fault.to_result(),
             (Err(fault), Some(before)) => {
@@ -328,6 +341,19 @@ impl Gateway {
         // The run that had the answer was cut off, or the time for an answer is over.
         let known = parked.answer.clone().or_else(|| self.parked.timed_out(&record, &parked.ask));
         let is_of_now = Token::read(token).answered == parked.answered;
+        // Before the answer is taken.
+        let admission = self.admit(caller, false)?;
+        // What a model says is not the user's word then.
+        let of_user = match known.is_none() && is_of_now && self.asks_the_user_only() {
+            true => Some(self.step_answered(caller, &now, &parked.app_id, &question.message).await?),
+            false => None,
+        };
+        // A no is a no to any question.
+        let known = known.or_else(|| of_user.clone().filter(|said| *said == json!({ "status": "denied" })));
+        let (said, content) = match &of_user {
+            Some(answer) => (Some(answer), None),
+            None => (said, content),
+        };
         let answer = match (known, said.filter(|_| is_of_now)) {
             (Some(answer), _) => answer,
             (None, None) => return Ok(parked.put(&now, &question)),
@@ -372,7 +398,7 @@ impl Gateway {
         let checkpoints = Arc::new(self.parked.answered(record, &answer).await?);
         flow.log = Some(RunLog::new(checkpoints.clone()));
         flow.checkpoints = Some(checkpoints);
-        self.run_workflow(caller, flow).await
+        self.run_workflow(caller, flow, admission).await
     }
 
     /// The workflow of the configuration, if it is the one that was parked.

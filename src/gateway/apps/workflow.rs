@@ -26,6 +26,7 @@ use crate::{
         session::Caller,
     },
     jobs::Progress,
+    quotas::Admission,
     results::{is_error, source_of},
     template::{self, Named, Source},
     workflow::{CallKind, CallOutcome, Flaw, INPUT, OnError, Plan, PlannedCall, Retry},
@@ -103,7 +104,8 @@ impl Gateway {
     ) -> Result<Value, Interrupt> {
         let flow = Flow::new(app, steps, output)?;
         self.check_steps(caller, &flow).await?;
-        self.run_workflow(caller, flow).await
+        let admission = self.admit(caller, flow.handing.background)?;
+        self.run_workflow(caller, flow, admission).await
     }
 
     /// Refuses what cannot go well in the steps that are left, before anything runs.
@@ -121,10 +123,12 @@ impl Gateway {
         self: &Arc<Self>,
         caller: &Caller,
         flow: Flow,
+        admission: Admission,
     ) -> Result<Value, Interrupt> {
         let cancel = CancellationToken::new();
         let span = caller.meta_span("call_app");
-        let mut own = Caller { cancel: cancel.clone(), trace: span.parent(), ..caller.clone() };
+        let (is_admitted, trace) = (true, span.parent());
+        let mut own = Caller { cancel: cancel.clone(), trace, is_admitted, ..caller.clone() };
         // A workflow that goes on after a question is not run by `run_app`.
         if own.within.last().is_none_or(|app| **app != *flow.id) {
             own.within = inside(caller, &flow.id);
@@ -137,6 +141,7 @@ impl Gateway {
             progress,
             began: flow.began.into(),
             background: flow.handing.background,
+            admission,
             ..Run::new(format!("app {}", flow.id), cancel.clone())
         };
         let went_on = run.went_on.clone();

@@ -1,21 +1,21 @@
 //! `gateway.read_resource`: a server's resource as a result.
 
 use futures::FutureExt;
-use rmcp::model::ErrorCode;
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
 use crate::{
     aliases::Aliases,
+    catalog::GATEWAY,
     fault::{Code, Fault},
     gateway::{Gateway, session::Caller},
-    text::clip,
+    name::full_name,
 };
 
 pub(super) const TOOL: OwnTool = OwnTool {
     name: "read_resource",
     title: "Read a resource",
-    description: "Reads a resource of a server by its URI: one that a result links to (resource_link), or any other that a server has.",
+    description: "Reads a resource of a server by its URI: one that a result links to (resource_link), or one that a server lists.",
     properties: || json!({ "uri": { "type": "string", "description": "URI of the resource, as the link gives it" } }),
     required: &["uri"],
     access: Access::ReadOnly,
@@ -35,13 +35,12 @@ struct ResourceArguments {
 }
 
 async fn as_result(gateway: &Gateway, caller: &Caller, uri: &str) -> Result<Value, Fault> {
-    let mut resource = gateway.read_resource(caller, uri).await.map_err(|error| {
-        let code = match error.code {
-            ErrorCode::RESOURCE_NOT_FOUND | ErrorCode::INVALID_PARAMS => Code::NotFound,
-            _ => Code::UpstreamError,
-        };
-        Fault::new(code, format!("`{}` cannot be read: {}.", clip(uri, 200), error.message))
-    })?;
+    let gate = gateway.gate(&caller.session);
+    let name = full_name(GATEWAY, TOOL.name);
+    let Some(tool) = gate.catalog().get(&name) else {
+        return Err(Fault::new(Code::UnknownTool, format!("There is no tool `{name}`.")));
+    };
+    let mut resource = gateway.read_resource_or_ask(caller, uri, tool).await?;
     let contents = match resource.get_mut("contents").map(Value::take) {
         Some(Value::Array(contents)) => contents,
         _ => Vec::new(),

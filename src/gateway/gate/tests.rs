@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     catalog::{Catalog, GATEWAY, Listing, Source, guide},
     config,
-    downstream::{ConnectionContext, process_guard::ProcessGuard},
+    downstream::ConnectionContext,
     gateway::{builtin, session::Caller},
     search::Index,
 };
@@ -15,11 +15,8 @@ use crate::{
 /// server.
 fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     let config = config::parse(toml, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
-    let around = Arc::new(ConnectionContext {
-        guard: ProcessGuard::new(None),
-        vault: None,
-        login: "nonet login".into(),
-    });
+    let around =
+        Arc::new(ConnectionContext { login: "nonet login".into(), ..ConnectionContext::without_guard() });
     let world = World::new(config, None, |name, settings| {
         Arc::new(Connection::new(name, settings.clone(), around.clone(), None))
     })
@@ -114,7 +111,8 @@ fn skills_and_apps_are_for_every_profile_that_does_not_deny_them_and_for_no_mode
     };
     check("", &all);
     check("categories = ['files']", &all[..3]);
-    check("only = ['shop.write']\nmax_risk = 'medium'", &[all[0], all[2], all[3]]);
+    check("only = ['shop.write']\nmax_risk = 'medium'", &[all[0], all[2]]);
+    check("only = ['shop.write', 'shop.plan']\nmax_risk = 'medium'", &[all[0], all[2], all[3]]);
     check("max_risk = 'low'\ncategories = ['mail']", &[all[0], all[2]]);
     check("deny = ['apps.*', 'skills.shop/*']", &all[1..3]);
     check("deny = ['shop.*']", &all[..3]);

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use serde_json::{Map, Value, json};
-use tokio::sync::MutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::{Common, RunLog, Values, goes_alone};
@@ -26,6 +25,7 @@ use crate::{
     results::{is_error, json_len, text_of},
     schema::Schema,
     template::{self, Filled, Named},
+    turns::Slot,
     workflow::{CallKind, CallOutcome, INPUT, PlannedCall, Retry, StepsRead},
 };
 
@@ -140,7 +140,7 @@ impl Gateway {
         };
         let mut one = match ended.await {
             Ok(one) => one,
-            Err(fault) => self.not_made(common, call, &begun, &fault),
+            Err(fault) => self.not_made(common, call, &begun, &fault).await,
         };
         if one.succeeded() && call.select.is_some() {
             let (result, size) = (Arc::unwrap_or_clone(one.result), 0);
@@ -166,8 +166,9 @@ impl Gateway {
         let value = |id: &String| values.get(id).map(|source| source.value.clone()).unwrap_or_default();
         let steps: Map<String, Value> = seen.map(|id| (id.clone(), value(id))).collect();
         let over = json!({ "input": value(&INPUT.to_string()), "steps": steps });
+        let owner = common.caller.owner();
         let said = tokio::select! {
-            said = self.kept.holds(when, over.to_string()) => said,
+            said = self.kept.holds(&owner, when, over.to_string()) => said,
             () = common.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
         };
         said.map_err(|error| {
@@ -194,18 +195,21 @@ impl Gateway {
             CallKind::App => self.call_inner_app(common, call, &call.name, values, cancel, log).await,
             CallKind::Ask => self.ask_in_plan(common, call, values).await,
         };
-        ended.unwrap_or_else(|fault| self.not_made(common, call, &begun, &fault))
+        match ended {
+            Ok(one) => one,
+            Err(fault) => self.not_made(common, call, &begun, &fault).await,
+        }
     }
 
     /// A call that failed before it reached what it calls.
-    fn not_made(
+    async fn not_made(
         &self,
         common: &Common<'_>,
         call: &PlannedCall,
         begun: &Begun,
         fault: &Fault,
     ) -> ActionResult {
-        self.refused(common.caller, &call.name, begun, fault);
+        self.refused(common.caller, &call.name, begun, fault).await;
         ActionResult::not_run(call, fault, begun.at.elapsed())
     }
 
@@ -220,9 +224,12 @@ impl Gateway {
         let mut waits = call.retry.as_ref().map(pauses);
         let mut calls = 0;
         loop {
-            let begun = Begun::new(common.caller, &call.params);
+            let begun = self.begin(common.caller, &call.name, &call.params);
             let made = self.try_action(common, call, values, &begun, cancel.child_token()).await;
-            let mut one = made.unwrap_or_else(|fault| self.not_made(common, call, &begun, &fault));
+            let mut one = match made {
+                Ok(one) => one,
+                Err(fault) => self.not_made(common, call, &begun, &fault).await,
+            };
             calls += one.calls;
             one.calls = calls;
             let Some(retry) = call.retry.as_ref().filter(|_| !one.succeeded()) else { return one };
@@ -255,23 +262,34 @@ impl Gateway {
         let (caller, halt) = (common.caller, &common.halt);
         let prepared = self.prepare_action(caller, call, values).await?;
         let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
+        if !template::names(&call.params).is_empty() {
+            self.audit_params(begun, &prepared.params);
+        }
         let mut timeout = call.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
         let connection = match goes_alone(&tool) {
             true => self.servers.connection_for(&prepared.gate, caller, &tool.server),
             false => None,
         };
         let _turn = match &connection {
-            Some(connection) => Some(turn(connection, &tool, timeout, &cancel, halt).await?),
+            Some(connection) => {
+                let owner = caller.account.id;
+                Some(turn(connection, owner, &tool, timeout, &cancel, halt).await?)
+            }
             None => None,
         };
         let _slot = tokio::select! {
             slot = common.slots.acquire() => slot.ok(),
             () = cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
         };
+        // It may have waited for minutes.
+        let now = self.gate(&caller.session).tool(&tool.full)?;
+        if now.hash != tool.hash || now.held().is_some() {
+            return Err(super::super::call::redefined(&tool));
+        }
         timeout = timeout.map(|limit| limit.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
         let sink = ProgressSink::new(None);
         let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        self.record(caller, &tool, begun, json_len(&made.result), &made);
+        self.record(caller, &tool, begun, json_len(&made.result), &made).await;
         Ok(ActionResult { repaired, calls: 1, ..ActionResult::of(tool.full.to_string(), made.result) })
     }
 
@@ -345,7 +363,8 @@ impl Gateway {
         let arguments = AppArguments::of_step(id, input, timeout, log);
         let answer = match self.run_app(&caller, arguments).await {
             Ok(answer) => answer,
-            Err(Interrupt::Fault(fault)) => return Err(*fault),
+            // It has its line of the audit log.
+            Err(Interrupt::Fault(fault)) => return Ok(ActionResult::not_run(call, &fault, Duration::ZERO)),
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
                 return Err(Fault::new(Code::Internal, "The app was not run; run it with call_app."));
             }
@@ -412,23 +431,27 @@ pub(crate) fn unknown(values: &Values) -> Named {
 }
 
 /// Waits until no other plan has a call in flight on a connection that takes one at a time.
-async fn turn<'a>(
-    connection: &'a Connection,
+async fn turn(
+    connection: &Connection,
+    owner: u64,
     tool: &Tool,
     timeout: Option<Duration>,
     cancel: &CancellationToken,
     halt: &CancellationToken,
-) -> Result<MutexGuard<'a, ()>, Fault> {
+) -> Result<Slot, Fault> {
     let not_run =
         |why: &str| Fault::new(Code::Cancelled, format!("Not run: {why} while it waited for its turn."));
+    let busy = || {
+        let message = format!("`{}` was busy with other calls for all of its time.", tool.server);
+        Fault::new(Code::RateLimited, message).retry_after(Duration::from_secs(1))
+    };
     tokio::select! {
         biased;
         () = cancel.cancelled() => Err(not_run("cancelled")),
         () = halt.cancelled() => Err(not_run("another call failed and `fail_fast` is set,")),
         () = tokio::time::sleep(timeout.unwrap_or(connection.settings().timeout)) => {
-            let message = format!("`{}` was busy with other calls for all of its time.", tool.server);
-            Err(Fault::new(Code::RateLimited, message).retry_after(Duration::from_secs(1)))
+            Err(busy())
         }
-        turn = connection.one_at_a_time.lock() => Ok(turn),
+        turn = connection.one_at_a_time.take(owner) => turn.map_err(|_| busy()),
     }
 }

@@ -122,7 +122,13 @@ impl Gateway {
         };
         drive(Schedule::resumed(&plan, pace, &outcomes), &mut items, halted, &common.halt.child_token())
             .await;
-        items.into_result()
+        let calls = items.calls;
+        // Its items have their lines of the audit log.
+        let failed = |fault: Fault| {
+            let took = std::time::Duration::ZERO;
+            ActionResult { calls, ..ActionResult::not_run(call, &fault, took) }
+        };
+        Ok(items.into_result().unwrap_or_else(failed))
     }
 }
 

@@ -74,6 +74,8 @@ struct Truncated {
     truncated: bool,
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     reference: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lasts: Option<&'static str>,
     bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     begins: Option<String>,
@@ -137,11 +139,11 @@ impl Gateway {
     /// The beginning of a result that other calls took what they needed from, and the reference to the rest.
     async fn in_short(&self, caller: &Caller, result: &Arc<Value>, bytes: usize) -> Value {
         let begins = Some(clip(&results::text_of_value(result), PASSED_ON));
-        let (reference, not_kept) = match self.kept.keep(&caller.owner(), result.clone()).await {
-            Ok(reference) => (Some(reference), None),
-            Err(why) => (None, Some(why.to_string())),
+        let (reference, lasts, not_kept) = match self.kept.keep(&caller.owner(), result.clone()).await {
+            Ok(kept) => (Some(kept.reference.clone()), kept.passing(), None),
+            Err(why) => (None, None, Some(why.to_string())),
         };
-        json!(Truncated { truncated: true, reference, bytes, begins, not_kept })
+        json!(Truncated { truncated: true, reference, lasts, bytes, begins, not_kept })
     }
 
     /// A result inside a larger answer: its value where that says everything, else its blocks. Here all

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::{Approval, AskArguments};
 use crate::{
     answers::{self, Decision, Said},
+    results::json_len,
     schema::Schema,
     text::clip,
 };
@@ -38,8 +39,23 @@ pub(super) struct Unread {
 #[derive(Clone, Debug)]
 pub(in crate::gateway) struct Question {
     pub(super) about: About,
-    pub(super) message: String,
+    pub(in crate::gateway) message: String,
     pub(super) asked: Instant,
+    /// The number of the client whose quota it counts against.
+    pub(super) owner: u64,
+}
+
+impl Question {
+    /// About how much memory it takes, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let about = match &self.about {
+            About::Call { params, .. } | About::Form(params) => json_len(params),
+            About::Content(text) => text.len(),
+            About::Choices(choices, _) => choices.iter().map(String::len).sum(),
+            About::Free => 0,
+        };
+        self.message.len() + about
+    }
 }
 
 impl Question {

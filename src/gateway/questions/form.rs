@@ -6,21 +6,8 @@ use super::{AskArguments, about::About};
 use crate::{
     answers::{self, Decision},
     fault::{Code, Fault},
-    name,
+    secrets::asked_in,
 };
-
-/// Parts of property names that suggest a secret.
-const SECRETS: [&str; 9] = [
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "token",
-    "api_key",
-    "apikey",
-    "private_key",
-    "credit_card",
-];
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reply {
@@ -91,15 +78,12 @@ pub(super) fn check_form(form: &Value) -> Result<(), Fault> {
     let Some(properties) = properties.filter(|_| form.get("type") == Some(&json!("object"))) else {
         return Err(bad("`form` is a JSON Schema of type `object` with `properties`.".into()));
     };
+    if let Some(name) = asked_in(form, "") {
+        return Err(bad(format!(
+            "`{name}` asks for a secret. Secrets are never asked for in a form: the user sets them as environment variables and names them in servers.toml as ${{NAME}}."
+        )));
+    }
     for (name, schema) in properties {
-        let folded = name::fold(name);
-        let title = schema.get("title").and_then(Value::as_str).map(name::fold).unwrap_or_default();
-        let hidden = schema.get("format").and_then(Value::as_str) == Some("password");
-        if hidden || SECRETS.iter().any(|secret| folded.contains(secret) || title.contains(secret)) {
-            return Err(bad(format!(
-                "`{name}` asks for a secret. Secrets are never asked for in a form: the user sets them as environment variables and names them in servers.toml as ${{NAME}}."
-            )));
-        }
         let kind = schema.get("type").and_then(Value::as_str);
         let flat = matches!(kind, Some("string" | "number" | "integer" | "boolean"))
             || (kind == Some("array")

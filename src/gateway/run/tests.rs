@@ -3,17 +3,21 @@
 use super::*;
 use crate::{
     clock::Clock,
-    config::ClientLimits,
+    config::{ClientLimits, Quotas},
     gateway::session::Session,
-    store::{Retention, SqliteStore},
+    quotas::{Account, Exhausted},
+    store::{JobState, Retention, SqliteStore, Store},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn jobs() -> Jobs {
-    let clock = Clock::default();
+fn store() -> Arc<SqliteStore> {
     let retention = Retention { bytes: 1 << 20, age: HOUR };
-    Jobs::new(Arc::new(SqliteStore::new(None, retention, clock.clone())), clock)
+    Arc::new(SqliteStore::new(None, retention, Clock::default()))
+}
+
+fn jobs() -> Jobs {
+    Jobs::new(store(), Clock::default())
 }
 
 /// A client that waits for a minute.
@@ -60,6 +64,36 @@ async fn work_over_the_deadline_goes_on_as_a_job() {
     check(false, 61.0, Some(60.0)).await;
     check(true, 1.9, None).await;
     check(true, 2.1, Some(2.0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_has_a_job_before_its_handle_is_given() {
+    let (store, caller) = (store(), caller());
+    let jobs = Jobs::new(store.clone(), Clock::default());
+    let answer = launch(true).wait(&jobs, &caller, std::future::pending()).await.expect("an answer");
+    let id = json_of(&answer)["task_id"].as_str().expect("a handle").to_string();
+    let row = store.job(&id, "").await.expect("readable").expect("it is there");
+    assert_eq!(row.state, JobState::Working);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_over_the_deadline_goes_on_whatever_the_quota_of_jobs_says() {
+    let jobs = jobs();
+    let account = Account::of_session(Quotas { calls: 2, jobs: 1, ..Quotas::default() });
+    let caller = Caller { account: account.clone(), ..caller() };
+    let first = Run { admission: caller.admit(true).expect("there is room"), ..launch(true) };
+    first.wait(&jobs, &caller, std::future::pending()).await.expect("a handle");
+    assert_eq!(caller.admit(true).err(), Some(Exhausted::Jobs(1)));
+    let run = Run { admission: caller.admit(false).expect("a call"), ..launch(false) };
+    let cancel = run.cancel.clone();
+    let answer = run.wait(&jobs, &caller, std::future::pending()).await.expect("an answer");
+    assert_eq!(json_of(&answer)["state"], "running");
+    assert!(!cancel.is_cancelled() && account.jobs() == 2 && jobs.running() == 2);
+    // A call that ends gives its place back.
+    for _ in 0..5 {
+        let run = Run { admission: caller.admit(false).expect("a call"), ..launch(false) };
+        run.wait(&jobs, &caller, work(Duration::from_secs(1))).await.expect("an answer");
+    }
 }
 
 #[tokio::test(start_paused = true)]

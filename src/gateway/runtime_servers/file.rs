@@ -1,6 +1,6 @@
 //! Servers that clients have added to servers.toml. A comment above such a server says so, and a client may remove it.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ pub(super) enum Unchanged {
 pub(super) fn add(file: &Path, name: &str, keys: &Map<String, Value>) -> Result<(), Unchanged> {
     let options = ImportOptions { replace: false, keyring: None, file: true };
     hosts::add_server(file, name, keys, options, &Machine::this()?)?.apply()?;
-    let text = fs::read_to_string(file)?;
+    let text = config::read_text(file)?;
     if let Some(at) = header(&text, name) {
         let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
         let (before, after) = text.split_at(at);
@@ -36,7 +36,7 @@ pub(super) fn add(file: &Path, name: &str, keys: &Map<String, Value>) -> Result<
 
 /// Whether a client has added the server.
 pub(super) fn was_added(file: &Path, name: &str) -> bool {
-    let Ok(text) = fs::read_to_string(file) else { return false };
+    let Ok(text) = config::read_text(file) else { return false };
     let above = header(&text, name).and_then(|at| text[..at].lines().next_back());
     above.is_some_and(|line| line.trim() == ADDED)
 }

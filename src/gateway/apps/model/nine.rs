@@ -14,10 +14,10 @@ use crate::{
     gateway::{
         Gateway,
         call::{Request, text_result},
-        gate::meta_tool,
         interrupt::Interrupt,
         session::Caller,
     },
+    name::meta_tool,
     schema::Schema,
 };
 

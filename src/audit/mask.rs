@@ -1,0 +1,73 @@
+//! Params without secrets: values that the configuration knows, places that are named like secrets, and what looks like one.
+
+use serde_json::Value;
+
+use crate::{
+    secrets::{is_harmless, is_secret_name, without_secrets},
+    text::clip,
+};
+
+/// What stands in place of a secret.
+const MASK: &str = "***";
+/// The most characters of params in a line.
+const MAX_TEXT: usize = 16_000;
+
+/// Returns params, written as JSON, without secrets and within bounds. `known` are values that must not appear.
+pub(super) fn masked(text: &str, known: &[String]) -> String {
+    let text = match serde_json::from_str::<Value>(text) {
+        Ok(mut params) => {
+            mask(&mut params, known);
+            params.to_string()
+        }
+        // Cut off in the middle.
+        Err(_) => plain(text, known),
+    };
+    clip(&text, MAX_TEXT)
+}
+
+fn mask(value: &mut Value, known: &[String]) {
+    match value {
+        Value::String(text) => *text = plain(text, known),
+        Value::Array(items) => items.iter_mut().for_each(|item| mask(item, known)),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(text) if is_secret_name(name) && !is_harmless(text, name) => {
+                        *text = MASK.into()
+                    }
+                    Value::Number(_) if is_secret_name(name) => *value = MASK.into(),
+                    value => mask(value, known),
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn plain(text: &str, known: &[String]) -> String {
+    let text = known
+        .iter()
+        .filter(|secret| text.contains(secret.as_str()))
+        .fold(text.to_owned(), |text, secret| text.replace(secret, MASK));
+    without_secrets(&text).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn params_have_no_secrets() {
+        let check = |params: &str, expected: &str| {
+            assert_eq!(masked(params, &["hunter2-of-the-config".into()]), expected, "{params}");
+        };
+        check(r#"{"path":"a/b","n":3}"#, r#"{"path":"a/b","n":3}"#);
+        check(
+            r#"{"password":"blue monkey 9","deep":[{"api_key":"0123456789"}]}"#,
+            r#"{"password":"***","deep":[{"api_key":"***"}]}"#,
+        );
+        check(r#"{"text":"say hunter2-of-the-config twice"}"#, r#"{"text":"say *** twice"}"#);
+        check(r#"{"text":"it is ghp_0123456789abcdefghij0123456789abcdef"}"#, r#"{"text":"it is ***"}"#);
+        check(r#"{"text":"say hunter2-of-the-config tw"#, r#"{"text":"say *** tw"#);
+    }
+}

@@ -1,0 +1,124 @@
+//! `nonet reload`: asks the running gateways of a servers.toml to read it now, and tells what became of it.
+
+use std::{path::Path, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::{FAILED, OK, show, signal::stopped};
+use crate::{
+    config,
+    reloads::{ReloadAnswer, ReloadDesk, ReloadRequest},
+    shell, store,
+};
+
+/// How long the gateways may take.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How often their answers are looked for.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// Asks, waits and tells. Exit code 1: no gateway runs, or one has not taken the file.
+pub(super) async fn run(accept: bool, as_json: bool, config: Option<&Path>) -> anyhow::Result<u8> {
+    let file = config::find(config)?;
+    let text = match accept {
+        true => Some(config::read_text(&file)?),
+        false => None,
+    };
+    let Some(desk) = desk(&file) else {
+        anyhow::bail!("there is no home folder for what gateways and `nonet reload` tell each other");
+    };
+    let before = desk.answers();
+    let request = ReloadRequest::new(text.as_deref());
+    if !before.is_empty() {
+        desk.ask(&request)?;
+    }
+    let answers = tokio::select! {
+        answers = answers(&desk, &request, before) => answers,
+        code = stopped() => return Ok(code),
+    };
+    let is_taken = |outcome: &Value| {
+        matches!(outcome["kind"].as_str(), Some("config_changed" | "config_unchanged"))
+            && outcome.get("faults").is_none()
+    };
+    let taken = answers.iter().filter(|answer| is_taken(&answer.outcome)).count();
+    if as_json {
+        let all: Vec<Value> =
+            answers.iter().map(|answer| json!({ "pid": answer.pid, "outcome": answer.outcome })).collect();
+        show::whole(&json!({ "file": file, "gateways": all }));
+    } else if answers.is_empty() {
+        say!("No gateway is running for {}.", file.display());
+    } else {
+        answers.iter().for_each(|answer| tell(answer, &file));
+    }
+    Ok(if taken > 0 && taken == answers.len() { OK } else { FAILED })
+}
+
+/// The place where the gateways of a file are asked; none without a state folder.
+pub(super) fn desk(file: &Path) -> Option<ReloadDesk> {
+    Some(ReloadDesk::of(&store::folder()?, file))
+}
+
+/// Has the running gateways take a change of the file that a command is about to make for the user: one edit, from one text to
+/// another.
+pub(super) fn accept_edit(file: &Path, before: &str, after: &str) {
+    if let Some(desk) = desk(file).filter(|desk| desk.folder().exists())
+        && let Err(error) = desk.ask(&ReloadRequest::of_edit(before, after))
+    {
+        tracing::debug!(%error, "the running gateways could not be told of the edit");
+    }
+}
+
+/// Waits until each gateway that ran `before` has answered the request or has ended.
+async fn answers(desk: &ReloadDesk, request: &ReloadRequest, before: Vec<ReloadAnswer>) -> Vec<ReloadAnswer> {
+    let began = Instant::now();
+    loop {
+        let mut now = desk.answers();
+        // One that has started since has read the file.
+        now.retain(|answer| before.iter().any(|known| known.pid == answer.pid));
+        let is_answered = |answer: &ReloadAnswer| answer.request.as_ref() == Some(&request.id);
+        if now.iter().all(is_answered) {
+            return now;
+        }
+        if began.elapsed() > LIMIT {
+            for answer in now.iter_mut().filter(|answer| !is_answered(answer)) {
+                answer.outcome = json!({ "kind": "no_answer", "message": "It does not answer." });
+            }
+            return now;
+        }
+        sleep(EVERY).await;
+    }
+}
+
+fn tell(answer: &ReloadAnswer, file: &Path) {
+    let outcome = &answer.outcome;
+    let names = |key: &str| {
+        let names = outcome[key].as_array()?.iter().filter_map(Value::as_str);
+        let names: Vec<&str> = names.collect();
+        (!names.is_empty()).then(|| format!("{} {}", key.replace('_', " "), names.join(", ")))
+    };
+    let said = match outcome["kind"].as_str() {
+        Some("config_changed") => {
+            let done = ["started", "restarted", "stopped", "changed", "needs_restart"];
+            let done: Vec<String> = done.into_iter().filter_map(names).collect();
+            if done.is_empty() { "taken".into() } else { done.join("; ") }
+        }
+        Some("config_unchanged") => "nothing changed".into(),
+        _ => outcome["message"].as_str().unwrap_or("it says nothing").to_string(),
+    };
+    say!("Process {}: {said}", answer.pid);
+    for fault in outcome["faults"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        say!("  {fault}");
+    }
+    if outcome["kind"] == "config_refused" {
+        say!("  If that is what you mean: `{}`.", shell::nonet("reload --accept", file));
+    }
+}
+
+/// Prints which gateways refuse the file as it is.
+pub(super) fn tell_refused(file: &Path) {
+    let answers = desk(file).map(|desk| desk.answers()).unwrap_or_default();
+    answers
+        .iter()
+        .filter(|answer| answer.outcome["kind"] == "config_refused")
+        .for_each(|answer| tell(answer, file));
+}

@@ -1,0 +1,128 @@
+//! `nonet trust`: what servers changed, and the user's trust in it.
+
+use std::{
+    io::{BufRead, IsTerminal, Read, Write},
+    path::Path,
+    time::Duration,
+};
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{FAILED, OK, show};
+use crate::{
+    clock::Clock,
+    config, gateway,
+    pins::{Pins, WaitingPin, plain},
+    shell,
+    store::{self, Pin},
+};
+
+/// The longest answer that is read, in bytes.
+const LONGEST_ANSWER: u64 = 100;
+
+/// What to trust.
+#[derive(Debug, Args)]
+pub(super) struct TrustArgs {
+    /// Server or tool, such as `files` or `files.read_file` (default: list what waits)
+    pub names: Vec<String>,
+    /// List what waits, with what changed, and trust nothing
+    #[arg(long)]
+    pub list: bool,
+    /// Trust without asking
+    #[arg(long, short, conflicts_with = "list")]
+    pub yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Lists what waits, or trusts it. A running gateway takes that up within a second.
+pub(super) fn run(args: &TrustArgs, config: Option<&Path>) -> anyhow::Result<u8> {
+    let file = config::find(config)?;
+    let pins = Pins::new(store::folder(), &gateway::place_of(&file), Clock::default());
+    let waiting = pins.waiting(usize::MAX)?;
+    if args.list || args.names.is_empty() {
+        let named =
+            |one: &&WaitingPin| args.names.is_empty() || args.names.iter().any(|name| one.is_named(name));
+        let shown: Vec<&WaitingPin> = waiting.iter().filter(named).collect();
+        list(&shown, args.json, &file);
+        return Ok(OK);
+    }
+    let mut seen: Vec<&WaitingPin> = Vec::new();
+    let mut unknown = Vec::new();
+    for name in &args.names {
+        let found: Vec<&WaitingPin> = waiting.iter().filter(|one| one.is_named(name)).collect();
+        if found.is_empty() {
+            unknown.push(name.as_str());
+        }
+        let new = found.into_iter().filter(|one| seen.iter().all(|known| known.pin != one.pin));
+        seen.extend(new.collect::<Vec<_>>());
+    }
+    if !unknown.is_empty() {
+        let message = format!(
+            "nothing of {} waits to be trusted; `{}` lists what does",
+            show::names(&unknown),
+            shell::nonet("trust --list", &file)
+        );
+        show::refuse(crate::fault::Code::NotFound, message, args.json);
+        return Ok(FAILED);
+    }
+    if !args.json {
+        seen.iter().for_each(|one| show_one(one));
+    }
+    if !args.yes && !agreed(seen.len())? {
+        return Ok(FAILED);
+    }
+    let wanted: Vec<Pin> = seen.iter().map(|one| one.pin.clone()).collect();
+    let trusted = pins.trust(&wanted)?;
+    match args.json {
+        true => say!("{}", json!({ "trusted": trusted, "definitions": all(&seen) })),
+        false => say!(
+            "Trusted {}. A running gateway applies it within a second.",
+            show::count(trusted as u64, "definition")
+        ),
+    }
+    if trusted < wanted.len() {
+        show::complain("some definitions changed meanwhile and are not trusted; run the command again");
+        return Ok(FAILED);
+    }
+    Ok(OK)
+}
+
+fn all(pins: &[&WaitingPin]) -> Vec<Value> {
+    pins.iter().map(|one| one.to_json()).collect()
+}
+
+fn list(waiting: &[&WaitingPin], as_json: bool, file: &Path) {
+    if as_json {
+        return show::line(&json!({ "waiting": all(waiting) }).to_string());
+    }
+    if waiting.is_empty() {
+        return say!("Nothing waits to be trusted.");
+    }
+    waiting.iter().for_each(|one| show_one(one));
+    say!("\n`{}` trusts a server's definitions, or one of them.", shell::nonet("trust SERVER[.TOOL]", file));
+}
+
+/// Prints what differs. Text of servers is escaped in it.
+fn show_one(one: &WaitingPin) {
+    let now = Clock::default().unix_ms();
+    let age = show::age(Duration::from_millis(now.saturating_sub(one.pin.since_ms)));
+    say!("{} ({}, since {age})", plain(&one.name()), one.standing.as_str());
+    one.difference.lines().for_each(|line| say!("    {line}"));
+}
+
+/// Asks on the terminal; without one, nobody agrees.
+fn agreed(count: usize) -> anyhow::Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        show::complain("nothing was trusted: there is no terminal to ask on; with `--yes` nobody is asked");
+        return Ok(false);
+    }
+    eprint!("Trust {}? [y/N] ", if count == 1 { "it".into() } else { format!("these {count}") });
+    std::io::stderr().flush()?;
+    let mut line = String::new();
+    std::io::stdin().lock().take(LONGEST_ANSWER).read_line(&mut line).context("cannot read the answer")?;
+    Ok(matches!(line.trim().to_lowercase().as_str(), "y" | "yes"))
+}

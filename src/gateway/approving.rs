@@ -1,0 +1,282 @@
+//! Approvals out of the model's hands (`approve_by = "user"`): the live page, `nonet approve` or a webhook decide where the
+//! client has no form.
+//!
+//! The first call asks and fails at once, so that the model can tell the user; the same call made again waits for the decision.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{
+    Gateway,
+    interrupt::Interrupt,
+    questions::{Approval, ApprovalAsked, Approved, Unasked, patience},
+    session::Caller,
+};
+use crate::{
+    approvals::{Asked, Decision, Undecided, Verdict, WaitingApproval},
+    audit::Approver,
+    catalog::Tool,
+    config::{ApprovalHook, ApproveBy},
+    fault::{Code, Fault},
+    outward, shell,
+    store::StoreError,
+    text::hex,
+};
+
+/// How long a call waits for a webhook that may answer at once.
+const HOOK: Duration = Duration::from_secs(10);
+
+/// How the user answers an approval.
+enum Answered {
+    /// With a decision, which is used up.
+    Decided(Decision),
+    /// Not yet.
+    Waiting(Box<WaitingApproval>),
+}
+
+impl Gateway {
+    /// Asks before a call: by a form, through the chat, or elsewhere.
+    pub(super) async fn approve(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+        asked: ApprovalAsked,
+    ) -> Result<Approver, Interrupt> {
+        let unasked = match self.questions.approve(caller, tool, params, asked).await? {
+            Approved::By(approver) => return Ok(approver),
+            Approved::Elsewhere(unasked) => unasked,
+        };
+        let Unasked { approval, message, rule, written, lasting } = *unasked;
+        let asked = Asked {
+            key: approval.key(&self.approvals.nonce),
+            question: message,
+            subject: tool.full.to_string(),
+            rule: rule.clone(),
+            client: caller.client.clone(),
+            lasting,
+            ..Asked::default()
+        };
+        match self.answered_elsewhere(caller, asked).await? {
+            Answered::Decided(Decision { verdict: Verdict::Deny, by, .. }) => {
+                let message = format!("The user did not allow this call of `{}` ({rule}; {by}).", tool.full);
+                Err(Fault::new(Code::Forbidden, message).into())
+            }
+            Answered::Decided(decision) => {
+                if decision.verdict == Verdict::AllowForSession && lasting {
+                    caller.session.approve(&tool.full, &tool.hash);
+                }
+                Ok(match decision.by.as_str() {
+                    "page" => Approver::Page,
+                    "webhook" => Approver::Webhook,
+                    _ => Approver::Command,
+                })
+            }
+            Answered::Waiting(one) => {
+                let message = format!(
+                    "`{}` runs only if the user approves it ({rule}), and not by an answer in this chat. {} Tell the user what \
+                     would run; then make the same call again: it waits for the decision.",
+                    tool.full,
+                    self.where_to_answer(&one)
+                );
+                let again = json!({ "name": &*tool.full, "params": written });
+                Err(Fault::new(Code::NeedsApproval, message)
+                    .details(json!({ "approval": one.id(), "left_s": one.left.as_secs() }))
+                    .next("execute_tool", again)
+                    .into())
+            }
+        }
+    }
+
+    /// Where the user answers, for the model to pass on.
+    fn where_to_answer(&self, one: &WaitingApproval) -> String {
+        let command = shell::nonet(&format!("approve {}", one.id()), &self.config().file);
+        let page =
+            self.page_address().map_or_else(String::new, |page| format!("on the live page ({page}) or "));
+        let minutes = one.left.as_secs().div_ceil(60).max(1);
+        format!("The user decides {page}with `{command}` in a terminal, within {minutes} minutes.")
+    }
+
+    /// The approval of something: as the user has decided it, or as it waits. What is asked for the second time waits for the
+    /// user.
+    async fn asked_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<WaitingApproval, Fault> {
+        let owner = caller.session.owner();
+        let known = self.approvals.of_key(owner, &asked.key).await.map_err(not_kept)?;
+        let one = match known {
+            Some(one) => {
+                let waited = self.approvals.wait(one, patience(caller), &caller.cancel).await;
+                waited.map_err(not_kept)?
+            }
+            None => {
+                let hook = self.config().gateway.approve_webhook.clone();
+                let address = match (&hook, self.http.get()) {
+                    (Some(_), Some(_)) => uuid::Uuid::new_v4().simple().to_string(),
+                    _ => String::new(),
+                };
+                let asked = Asked { address, ..asked };
+                let Some(one) = self.approvals.ask(owner, asked).await.map_err(not_kept)? else {
+                    let message = "Too many approvals wait for the user already. They are decided with `nonet approve`, or end \
+                                   by themselves after some minutes.";
+                    return Err(Fault::new(Code::RateLimited, message));
+                };
+                match hook {
+                    Some(hook) => self.consult(caller, hook, one).await?,
+                    None => Some(one),
+                }
+            }
+        };
+        one.ok_or_else(over)
+    }
+
+    /// The decision on something, which is used up, or the approval that waits for it.
+    async fn answered_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<Answered, Fault> {
+        let one = self.asked_elsewhere(caller, asked).await?;
+        let Some(decision) = one.decision().cloned() else { return Ok(Answered::Waiting(Box::new(one))) };
+        match self.approvals.take(one).await.map_err(not_kept)? {
+            true => Ok(Answered::Decided(decision)),
+            // The same call, made at the same time, has used it.
+            false => Err(over()),
+        }
+    }
+
+    /// Sends a question to the webhook, and waits for it a little.
+    async fn consult(
+        &self,
+        caller: &Caller,
+        hook: ApprovalHook,
+        one: WaitingApproval,
+    ) -> Result<Option<WaitingApproval>, Fault> {
+        let mut question = one.to_json();
+        question["kind"] = json!("approval");
+        if let Some(place) = self.http.get() {
+            question["answer_url"] = json!(format!("{}/approve/{}", place.address, one.asked.address));
+        }
+        let (approvals, id) = (self.approvals.clone(), one.id().to_string());
+        let asking = self.servers.life.tasks.spawn(async move {
+            let answer = match outward::consult(&hook, &question).await {
+                Ok(answer) => answer,
+                Err(why) => {
+                    tracing::warn!("`gateway.approve_webhook` was not asked: {why}");
+                    return;
+                }
+            };
+            if let Some(decision) = decision_of(&answer, "webhook")
+                && let Err(why) = approvals.decide(&id, decision).await
+            {
+                tracing::warn!(%id, "the answer of `gateway.approve_webhook` does not count: {why}");
+            }
+        });
+        let _ = tokio::time::timeout(HOOK.min(patience(caller)), asking).await;
+        let now = self.approvals.wait(one, Duration::ZERO, &caller.cancel);
+        let one = now.await.map_err(not_kept)?;
+        let Some(one) = one else { return Ok(None) };
+        self.approvals.of_key(caller.session.owner(), &one.asked.key).await.map_err(not_kept)
+    }
+
+    /// Asks the question of a parked workflow elsewhere. Returns where the user answers.
+    pub(super) async fn ask_step(
+        &self,
+        caller: &Caller,
+        token: &str,
+        app: &str,
+        question: &str,
+    ) -> Result<String, Fault> {
+        let one = self.asked_elsewhere(caller, of_step(caller, token, app, question)).await?;
+        Ok(self.where_to_answer(&one))
+    }
+
+    /// Whether the rates have counted this very call already, when the user was asked about it.
+    pub(super) async fn was_rated(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+        by: ApproveBy,
+    ) -> bool {
+        let approval = Approval::of(caller, tool, params);
+        match by {
+            ApproveBy::Chat => self.questions.is_approved(&approval),
+            ApproveBy::User => {
+                let key = approval.key(&self.approvals.nonce);
+                matches!(self.approvals.of_key(caller.session.owner(), &key).await, Ok(Some(_)))
+            }
+        }
+    }
+
+    /// The user's answer to the question of a parked workflow, which was given elsewhere.
+    pub(super) async fn step_answered(
+        &self,
+        caller: &Caller,
+        token: &str,
+        app: &str,
+        question: &str,
+    ) -> Result<Value, Fault> {
+        match self.answered_elsewhere(caller, of_step(caller, token, app, question)).await? {
+            Answered::Decided(Decision { verdict: Verdict::Deny, .. }) => Ok(json!({ "status": "denied" })),
+            Answered::Decided(Decision { answer: Some(answer), .. }) => Ok(answer),
+            Answered::Decided(_) => Ok(json!("approve")),
+            Answered::Waiting(one) => {
+                let message = format!(
+                    "The app `{app}` waits for the user's own answer, and not for one in this chat (`gateway.approve_by`). {} \
+                     Tell the user; then call ask_user with the token: it waits for the answer.",
+                    self.where_to_answer(&one)
+                );
+                Err(Fault::new(Code::NeedsApproval, message)
+                    .details(
+                        json!({ "approval": one.id(), "left_s": one.left.as_secs(), "question": question }),
+                    )
+                    .next("ask_user", json!({ "token": token })))
+            }
+        }
+    }
+
+    /// Whether only the user's own answers count for questions of workflows.
+    pub(super) fn asks_the_user_only(&self) -> bool {
+        self.config().gateway.approve_by == ApproveBy::User
+    }
+
+    /// Takes the answer that came to a one-time address.
+    pub async fn answer_at(&self, address: &str, answer: &Value) -> Result<(), Undecided> {
+        let failed = |error: StoreError| Undecided::Failed(error.to_string());
+        let id = self.approvals.at_address(address).await.map_err(failed)?.ok_or(Undecided::Unknown)?;
+        let unfit = Undecided::Unfit("the answer is {\"decision\": \"allow\"} or {\"decision\": \"deny\"}");
+        let decision = decision_of(answer, "webhook").ok_or(unfit)?;
+        self.approvals.decide(&id, decision).await.map(drop)
+    }
+}
+
+/// What is asked for a step of a workflow.
+fn of_step(caller: &Caller, token: &str, app: &str, question: &str) -> Asked {
+    Asked {
+        key: hex(&Sha256::digest(format!("ask {token}").as_bytes())),
+        question: question.into(),
+        subject: format!("apps.{app}"),
+        rule: "gateway.approve_by".into(),
+        client: caller.client.clone(),
+        takes_answer: true,
+        ..Asked::default()
+    }
+}
+
+/// The decision in an answer of a program; none if it says nothing clear.
+fn decision_of(answer: &Value, by: &str) -> Option<Decision> {
+    let verdict = match answer.get("decision")?.as_str()? {
+        "allow" => Verdict::Allow,
+        "allow_for_session" => Verdict::AllowForSession,
+        "deny" => Verdict::Deny,
+        _ => return None,
+    };
+    Some(Decision { verdict, answer: answer.get("answer").cloned(), by: by.into() })
+}
+
+fn not_kept(error: StoreError) -> Fault {
+    Fault::new(Code::Internal, format!("The approval cannot be kept or read: {error}"))
+}
+
+fn over() -> Fault {
+    let message =
+        "The approval was used by another call, or its time is over. Make the call again to ask again.";
+    Fault::new(Code::NeedsApproval, message)
+}

@@ -1,0 +1,188 @@
+//! What the audit log is told: calls with who made them and by which rule, reloads, servers that come and go.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::{Changes, Gateway, call::Begun, gate::Gate, session::Caller};
+use crate::{
+    audit::{Audit, AuditStatus, AuditedCall, Entry},
+    catalog::Tool,
+    config::{Config, Policy, Transport},
+    fault::{Code, Fault},
+    policy::Verdict,
+    results::json_len,
+    text::clip,
+};
+
+/// The longest name of a tool or a client in a line, in characters.
+const MAX_NAME: usize = 200;
+/// The shortest value of the configuration that is masked in params: shorter ones are in many words.
+const MIN_SECRET: usize = 6;
+
+/// Opens the audit log of a configuration, if it wants one.
+pub(super) fn open(config: &Config, state: Option<&Path>) -> Option<Audit> {
+    let settings = config.audit.clone()?;
+    let about = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "config": config.file.display().to_string(),
+        "config_sha256": config.digest,
+    });
+    let about = about.as_object().cloned().unwrap_or_default();
+    // Fails only if the system has no thread left.
+    let audit = Audit::open(settings, state, about)
+        .inspect_err(|error| tracing::error!(%error, "there is no audit log"))
+        .ok()?;
+    audit.hide(secrets(config));
+    Some(audit)
+}
+
+/// Values of a configuration that must not be shown.
+fn secrets(config: &Config) -> Vec<String> {
+    let mut found = Vec::new();
+    for server in config.servers.values() {
+        found.extend(server.secrets.iter());
+        match &server.transport {
+            Transport::Stdio { env, .. } => found.extend(env.values()),
+            Transport::Http { headers, oauth, .. } => {
+                found.extend(headers.values().chain(&oauth.client_secret));
+            }
+            Transport::Rest(rest) => found.extend(rest.headers.values().chain(&rest.oauth.client_secret)),
+        }
+    }
+    let mut found: Vec<String> = found
+        .into_iter()
+        .map(|secret| secret.expose().to_owned())
+        .filter(|text| text.len() >= MIN_SECRET)
+        .collect();
+    // The longest first: one may be a part of another.
+    found.sort_by_key(|text| std::cmp::Reverse(text.len()));
+    found.dedup();
+    found
+}
+
+/// What a line says of a caller.
+fn who(caller: &Caller) -> Entry {
+    Entry {
+        client: clip(&caller.client, MAX_NAME).into(),
+        session: caller.lasting.then_some(caller.session.id),
+        profile: caller.session.profile.clone(),
+        token: caller.token.as_ref().map(|token| token.place.clone()),
+        within: caller.within.clone(),
+        ..Entry::default()
+    }
+}
+
+impl Gateway {
+    /// Begins a call, which has its line in the audit log however it ends.
+    pub(super) fn begin(&self, caller: &Caller, name: &str, params: &Value) -> Begun {
+        let begun = Begun::new(caller, params);
+        if let Some(audit) = &self.audit {
+            let entry =
+                Entry { tool: clip(name, MAX_NAME).into(), bytes_in: Some(begun.bytes_in), ..who(caller) };
+            *begun.audited.lock() = Some(audit.call(entry, params));
+        }
+        begun
+    }
+
+    /// Begins the line of an app.
+    pub(super) fn audit_app(&self, caller: &Caller, name: &str, input: &Value) -> Option<AuditedCall> {
+        let audit = self.audit.as_ref()?;
+        let entry =
+            Entry { tool: clip(name, MAX_NAME).into(), bytes_in: Some(json_len(input)), ..who(caller) };
+        Some(audit.call(entry, input))
+    }
+
+    /// Whether calls may be sent as far as the audit log is concerned.
+    pub(super) fn audit_admits(&self) -> Result<(), Fault> {
+        let Some(Err(why)) = self.audit.as_ref().map(Audit::admits) else { return Ok(()) };
+        let message = format!(
+            "Not called: the audit log cannot be written ({why}), and `on_failure = \"refuse\"` of [audit] lets no call go without a line. The user has to make room or mend the folder."
+        );
+        Err(Fault::new(Code::Internal, message).retry_after(std::time::Duration::from_secs(5)))
+    }
+
+    /// Has the line of a call say with which params it was sent.
+    pub(super) fn audit_params(&self, begun: &Begun, params: &Map<String, Value>) {
+        let Some(audit) = &self.audit else { return };
+        if let Some(call) = begun.audited.lock().as_mut()
+            && let Some(entry) = call.entry()
+        {
+            entry.params = Some(audit.params(&Value::Object(params.clone())));
+        }
+    }
+
+    /// Writes the line of a call that was refused before it reached a tool.
+    pub(super) async fn audit_refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
+        let Some(audit) = &self.audit else { return };
+        let own = begun.audited.lock().take();
+        // An action whose plan has failed has no line yet.
+        let mut call = own.unwrap_or_else(|| {
+            let tool = clip(name, MAX_NAME).into();
+            audit.call(Entry { tool, bytes_in: Some(begun.bytes_in), ..who(caller) }, &Value::Null)
+        });
+        if let Some(entry) = call.entry() {
+            self.say_why(entry, &self.gate(&caller.session), name, fault.code);
+        }
+        call.end(fault.code.as_str()).await;
+    }
+
+    /// Says which rule refused a call.
+    fn say_why(&self, entry: &mut Entry, gate: &Gate, name: &str, code: Code) {
+        let Some(tool) = gate.named(name) else { return };
+        entry.tool = tool.full.clone();
+        entry.version = Some(tool.version.as_str().into());
+        if let Some(change) = tool.held().filter(|_| code == Code::NeedsApproval) {
+            (entry.verdict, entry.rule) = (Some("approve"), Some(change.rule.clone()));
+        } else if matches!(code, Code::Forbidden | Code::NeedsApproval) {
+            (entry.verdict, entry.rule) = match gate.verdict(tool) {
+                Verdict::Deny(rule) => (Some("deny"), Some(rule)),
+                Verdict::Approve(rule) => (Some("approve"), Some(rule)),
+                Verdict::Allow => (Some("allow"), None),
+            };
+        }
+    }
+
+    /// Writes that a configuration was loaded.
+    pub(super) fn audit_reload(&self, digest: &str, changes: &Changes) {
+        self.audit_event("reload", || {
+            let mut about = json!(changes);
+            about["config_sha256"] = digest.into();
+            about
+        });
+    }
+
+    /// Has the audit log mask the secrets of a configuration, and those that it masked before.
+    pub(super) fn hide_from_audit(&self, config: &Config) {
+        if let Some(audit) = &self.audit {
+            let mut hidden = secrets(config);
+            hidden.extend(secrets(&self.config()));
+            hidden.sort_by_key(|text| std::cmp::Reverse(text.len()));
+            hidden.dedup();
+            audit.hide(hidden);
+        }
+    }
+
+    /// Writes something that changes whom is trusted with what.
+    pub(crate) fn audit_event(&self, event: &'static str, about: impl FnOnce() -> Value) {
+        if let Some(audit) = &self.audit {
+            audit.event(event, about());
+        }
+    }
+
+    /// Returns how the audit log is, if there is one.
+    pub(super) fn audit_status(&self) -> Option<AuditStatus> {
+        self.audit.as_ref().map(Audit::status)
+    }
+}
+
+/// The verdict on a call that was made, and the key that says so.
+pub(super) fn verdict(tool: &Tool, is_approved: bool) -> (&'static str, Option<String>) {
+    let rule = Some(tool.policy_rule.clone()).filter(|rule| !rule.is_empty());
+    match (is_approved, tool.policy) {
+        (true, Policy::Approve) => ("approve", rule),
+        (true, _) => ("approve", Some(super::gate::ALWAYS.into())),
+        (false, _) => ("allow", rule),
+    }
+}

@@ -1,0 +1,91 @@
+//! Rates of calls, and what rests because it keeps failing: what callers are told of both.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Gateway, gate::Gate, session::Caller};
+use crate::{
+    catalog::Tool,
+    clock::millis,
+    downstream::{BreakerNews, Connection},
+    fault::{Code, Fault},
+    rates::{Exceeded, RatedCall},
+};
+
+impl Gateway {
+    /// Takes a call of a server's tool from the rates of everybody whom it concerns.
+    pub(super) fn take_rate(&self, caller: &Caller, tool: &Tool) -> Result<(), Fault> {
+        if !tool.is_of_server() {
+            return Ok(());
+        }
+        let call = RatedCall {
+            server: &tool.server,
+            tool: &tool.own,
+            profile: caller.session.profile.as_deref(),
+            token: caller.token.as_ref().map(|token| token.token),
+        };
+        self.rates.load().take(&call).map_err(|exceeded| used_up(tool, &exceeded))
+    }
+
+    /// Tells the sessions that see all servers what rests and what is back.
+    pub(super) fn tell_of_breaker(&self, caller: &Caller, gate: &Gate, connection: &Arc<Connection>) {
+        if !connection.has_breaker_news() {
+            return;
+        }
+        let is_shared =
+            gate.connection(&connection.name).is_some_and(|shared| Arc::ptr_eq(shared, connection));
+        let is_private = connection.settings().session.is_some() || !is_shared;
+        for news in connection.breaker_news() {
+            let (tool, notice) = match news {
+                BreakerNews::Rests(tool, resting) => {
+                    let wait = millis(resting.wait);
+                    tracing::warn!(
+                        server = %connection.name,
+                        tool = tool.as_deref(),
+                        failures = resting.failures,
+                        wait_ms = wait,
+                        error = resting.error,
+                        "it keeps failing and gets no calls for now"
+                    );
+                    let message = format!(
+                        "{} calls in a row got no answer, so it gets no calls for now. One call may try again after `retry_after_ms`.",
+                        resting.failures
+                    );
+                    let notice = json!({
+                        "kind": "calls_paused",
+                        "server": &*connection.name,
+                        "message": message,
+                        "last_error": resting.error,
+                        "retry_after_ms": wait,
+                    });
+                    (tool, notice)
+                }
+                BreakerNews::Answers(tool) => {
+                    tracing::info!(server = %connection.name, tool = tool.as_deref(), "it answers and gets calls again");
+                    (tool, json!({ "kind": "calls_resumed", "server": &*connection.name }))
+                }
+            };
+            let mut notice = notice;
+            if let Some(tool) = tool {
+                notice["tool"] = json!(&*tool);
+            }
+            match is_private {
+                true => caller.session.notify(notice),
+                false => self.sessions.notify_unrestricted(&notice),
+            }
+        }
+    }
+}
+
+/// The fault for a call beyond a rate.
+fn used_up(tool: &Tool, exceeded: &Exceeded) -> Fault {
+    let Exceeded { rule, rate, wait } = exceeded;
+    let message = format!(
+        "`{}` was not called: the rule `{rule} = \"{rate}\"` of the configuration allows no more calls for now. Wait for `retry_after_ms`, then call again.",
+        tool.full
+    );
+    // A wait of less than a millisecond is one: before it is over, the call would be refused again.
+    let wait = wait.saturating_add(std::time::Duration::from_millis(1));
+    Fault::new(Code::RateLimited, message).retry_after(wait)
+}

@@ -1,0 +1,341 @@
+//! Text that reads like instructions to a model, in the larger languages, and text that people do not see.
+//!
+//! This marks, and never decides: a page about such attacks is marked as well. Each family has its triggers, of which one is in
+//! every text that its pattern matches; only the text around a trigger is matched.
+
+use std::{ops::Range, sync::LazyLock};
+
+use regex::Regex;
+
+use crate::text::{self, Hidden};
+
+/// How far around a trigger a text is looked at, in bytes: before it and behind it.
+const BEFORE: usize = 120;
+const BEHIND: usize = 240;
+
+/// A kind of instruction.
+pub(super) struct Family {
+    /// What it is, as it is told.
+    pub what: &'static str,
+    /// Words of which one is in every match. ASCII letters match in any case; of others, the first is left out where it has one.
+    pub triggers: &'static [&'static str],
+    /// Whether it is told of definitions only: results may speak of it.
+    pub in_definitions: bool,
+    pattern: LazyLock<Regex>,
+}
+
+/// A pattern without regard to case, over any white space.
+fn pattern(alternatives: &[&str]) -> Regex {
+    Regex::new(&format!("(?i){}", alternatives.join("|"))).expect("a test uses every pattern")
+}
+
+/// The families.
+pub(super) static FAMILIES: [Family; 7] = [
+    Family {
+        what: "tells the model to ignore its instructions",
+        triggers: &[
+            "ignore",
+            "ignora",
+            "ignorier",
+            "disregard",
+            "forget ",
+            "override",
+            "do not follow",
+            "do not obey",
+            "vergiss",
+            "vergesse",
+            "missacht",
+            "oublie",
+            "ne tiens pas compte",
+            "ne tenez pas compte",
+            "olvid",
+            "haz caso omiso",
+            "descarta",
+            "esque",
+            "desconsider",
+            "dimentica",
+            "trascura",
+            "negeer",
+            "vergeet",
+            "zignoruj",
+            "zapomnij",
+            "talimat",
+            "гнорируй",
+            "абудь",
+            "е обращай",
+            "忽略",
+            "无视",
+            "無視",
+            "忽視",
+            "忘记",
+            "忘掉",
+            "忘れ",
+            "무시",
+            "잊",
+            "تجاهل",
+            "अनदेखा",
+            "नज़रअंदाज़",
+        ],
+        in_definitions: false,
+        pattern: LazyLock::new(|| {
+            pattern(&[
+                r"\b(?:ignore|disregard|forget|override|do not follow|do not obey)\b[^.!?\n]{0,30}\b(?:previous|prior|above|earlier|preceding|existing|original|all|any|your|system|former|other)\b[^.!?\n]{0,40}\b(?:instructions?|prompts?|guidelines?|directions?|directives?|guardrails?|system message|polic(?:y|ies)|rules? (?:you|above|given)|conversation)\b",
+                r"\b(?:ignore|disregard|forget)\s+(?:everything|all|anything)\s+(?:above|before|previously|you (?:were|have been|know|learned)|that (?:was|came))",
+                r"\b(?:ignorier|missacht|vergiss|vergesse)\p{L}*\b[^.!?\n]{0,50}\b(?:anweisung|instruktion|vorgabe|anleitung|systemprompt|prompt|regeln)",
+                r"\b(?:ignorez?|oubliez?|ne tenez pas compte|ne tiens pas compte)\b[^.!?\n]{0,50}\b(?:instructions|consignes?|directives?|règles|prompt)",
+                r"\b(?:ignora|ignore|olvid|descarta|haz caso omiso)\p{L}*\b[^.!?\n]{0,50}\b(?:instrucci|indicaci|directric|reglas|órdenes|prompt)",
+                r"\b(?:ignor[ae]|esque[çc]a|desconsider[ae])\p{L}*\b[^.!?\n]{0,50}\b(?:instruç|instruco|diretriz|regras|ordens|prompt)",
+                r"\b(?:ignora|dimentica|trascura)\p{L}*\b[^.!?\n]{0,50}\b(?:istruzion|regole|direttive|comandi|prompt)",
+                r"\b(?:negeer|vergeet)\b[^.!?\n]{0,50}\b(?:instructies|opdrachten|regels|prompt)",
+                r"\b(?:zignoruj|zapomnij)\b[^.!?\n]{0,50}(?:instrukcj|polece|zasad|prompt)",
+                r"talimat\p{L}*[^.!?\n]{0,30}(?:yok say|görmezden|unut|dikkate alma)",
+                r"(?:игнорируй|забудь|не обращай внимания)\p{L}*[^.!?\n]{0,50}(?:инструкци|указани|правил|команд|промпт)",
+                r"(?:忽略|无视|無視|忽視|忘记|忘掉)[^。！？\n]{0,16}(?:指令|指示|提示|规则|規則|命令|说明|說明)",
+                r"(?:指示|命令|プロンプト|ルール|指令)[^。\n]{0,12}(?:無視|忘れ)",
+                r"(?:지시|명령|프롬프트|규칙)[^.\n]{0,12}(?:무시|잊)",
+                r"تجاهل[^.!؟\n]{0,40}(?:التعليمات|الأوامر|تعليمات|القواعد)",
+                r"निर्देश[^।\n]{0,30}(?:अनदेखा|नज़रअंदाज़)",
+            ])
+        }),
+    },
+    Family {
+        what: "keeps something from the user",
+        triggers: &[
+            "the user",
+            "this user",
+            "your user",
+            "users",
+            "this to anyone",
+            "benutzer",
+            "nutzer",
+            "anwender",
+            "utilisateur",
+            "usuario",
+            "usuário",
+            "utente",
+            "gebruiker",
+            "użytkownik",
+            "ользовател",
+            "用户",
+            "用戶",
+            "使用者",
+            "ユーザー",
+            "사용자",
+            "المستخدم",
+        ],
+        in_definitions: false,
+        pattern: LazyLock::new(|| {
+            pattern(&[
+                r"\b(?:do not|don['’]?t|never|must not|mustn['’]?t|should not|shouldn['’]?t|without|avoid)\s+(?:\w+ ){0,3}(?:tell(?:ing)?|mention(?:ing)?|inform(?:ing)?|notify(?:ing)?|alert(?:ing)?|reveal(?:ing)?|disclos(?:e|ing)|let(?:ting)?|warn(?:ing)?)\b[^.!?\n]{0,40}\b(?:users?|anyone)\b",
+                r"\b(?:hide|conceal|keep)\s+(?:this|it|that|these)\b[^.!?\n]{0,30}\bfrom\s+(?:the|your|this)\s+users?\b",
+                r"\bthe user (?:must|should|need|does|can) ?(?:not|n['’]t|never)\s+(?:know|see|notice|be (?:told|informed|aware|notified))",
+                r"(?:sag|erwähn|teil|informier|verrat)\p{L}*\b[^.!?\n]{0,40}(?:benutzer|nutzer|anwender)\p{L}*\b[^.!?\n]{0,40}\b(?:nicht|nichts)\b",
+                r"\b(?:nicht|nichts|niemals)\b[^.!?\n]{0,40}(?:benutzer|nutzer|anwender)\p{L}*\b[^.!?\n]{0,20}(?:sagen|erwähnen|mitteilen|verraten|informieren)",
+                r"\bne\s+(?:le\s+|l['’]\s*|rien\s+)?(?:dis|dites|dire|mentionne|informe|révèle|préviens)\p{L}*\b[^.!?\n]{0,40}utilisateur",
+                r"\bno\s+(?:le\s+|se lo\s+|lo\s+)?(?:digas?|menciones?|informes?|reveles?|avises?|cuentes?)\b[^.!?\n]{0,40}usuario",
+                r"\bnão\s+(?:diga|mencione|informe|conte|revele|avise)\b[^.!?\n]{0,40}usuário",
+                r"\bnon\s+(?:dire|dirlo|menzionare|informare|rivelare|avvisare)\b[^.!?\n]{0,40}utente",
+                r"\b(?:vertel|meld|noem)\b[^.!?\n]{0,30}gebruiker\b[^.!?\n]{0,20}\bniet",
+                r"\bnie\s+(?:mów|informuj|wspominaj)\b[^.!?\n]{0,30}użytkownik",
+                r"не\s+(?:говори|сообщай|упоминай|рассказывай|уведомляй)\p{L}*[^.!?\n]{0,40}пользовател",
+                r"(?:不要|别|別|请勿|請勿|切勿|不得)[^。！？\n]{0,10}(?:告诉|告訴|告知|通知|提醒)[^。！？\n]{0,8}(?:用户|用戶|使用者)",
+                r"(?:不要|别|別|请勿|請勿|切勿|不得)[^。！？\n]{0,4}(?:向|对|對|跟)(?:用户|用戶|使用者)[^。！？\n]{0,8}(?:提及|透露|说明|提到|说)",
+                r"ユーザー[^。\n]{0,15}(?:言わない|伝えない|知らせない|話さない|教えない|言うな)",
+                r"사용자[^.\n]{0,15}(?:말하지|알리지|언급하지)",
+                r"لا\s+(?:تخبر|تبلغ|تذكر)[^.!؟\n]{0,30}المستخدم",
+            ])
+        }),
+    },
+    Family {
+        what: "poses as the system or addresses the model",
+        triggers: &[
+            "<|",
+            "<<sys",
+            "<important",
+            "<system-",
+            "<system_",
+            "system prompt",
+            "new instruction",
+            "you are now",
+            "from now on",
+            "system:",
+            "system message",
+            "system override",
+            "admin override",
+            "if you are a",
+            "if you're a",
+            "if you are reading",
+            "attention",
+            "note to",
+            "message to",
+            "message for",
+            "instructions for",
+            "neue anweisung",
+            "nouvelles instructions",
+            "nuevas instrucciones",
+            "новые инструкции",
+            "овые инструкции",
+            "新的指令",
+            "系统提示",
+            "新しい指示",
+        ],
+        in_definitions: false,
+        pattern: LazyLock::new(|| {
+            pattern(&[
+                r"<\|(?:im_start|system|start_header_id)\|>",
+                r"<<SYS>>",
+                r"<important>",
+                r"<system[-_](?:prompt|reminder|message|override|instructions?|note)>",
+                r"(?m)^[\s#*\[(>-]*(?:system|admin)(?:\s+(?:prompt|message|override|notice|instruction))?[\])*]*\s*:\s*[^\n]{0,40}\b(?:you must|you are|you will|you should|ignore|new instruction|from now)",
+                r"\b(?:system|admin) override\b",
+                r"\bnew\s+(?:system\s+)?instructions?\s*(?:follow\b|are\b|from\b|:)",
+                r"\b(?:neue anweisung\p{L}*|nouvelles instructions|nuevas instrucciones|новые инструкции)\s*:",
+                r"(?:新的指令|系统提示|新しい指示)\s*[:：]",
+                r"\byou are now\s+(?:in\s+)?(?:dan\b|developer mode|unrestricted|jailbroken|an?\s+(?:\w+\s+){0,2}(?:ai|assistant|agent|model)\b)",
+                r"\bfrom now on,?\s+you\s+(?:must|will|should|are|shall|have to)\b",
+                r"\bif you(?: are|['’]re)\s+(?:an?|the|reading this as an?)\s+(?:\w+\s+){0,2}(?:ai|llm|language model|chatbot|ai agent|ai assistant|gpt)\b[^.!?\n]{0,80}\b(?:must|please|should|you|ignore|send|include|say|reply|call|do)\b",
+                r"\b(?:attention|note to|message to|message for|instructions for)\s*[:,]?\s*(?:all\s+|any\s+|the\s+)?(?:ai|llm|llms|language models?|ai agents?|ai assistants?|chatbots?|claude|chatgpt|copilot)\b[^.\n]{0,20}[:,!]",
+                r"\b(?:reveal|print|repeat|output|show|send|leak)\s+(?:me\s+)?(?:your|the)\s+(?:full\s+|entire\s+|hidden\s+)?system prompt",
+            ])
+        }),
+    },
+    Family {
+        what: "asks for files with secrets",
+        triggers: &[
+            ".ssh",
+            "id_rsa",
+            "id_ed25519",
+            "/etc/passwd",
+            "/etc/shadow",
+            ".aws/",
+            ".netrc",
+            ".npmrc",
+            ".kube/config",
+            "mcp.json",
+            "claude_desktop_config",
+            ".env ",
+            ".env`",
+            ".env file",
+            ".env'",
+            ".git-credentials",
+            "login data",
+            "wallet.dat",
+        ],
+        in_definitions: false,
+        pattern: LazyLock::new(|| {
+            pattern(&[
+                r"\b(?:read|open|cat|load|fetch|send|include|pass|attach|upload|copy|print|provide|put|access|get|lies|öffne|sende|lis|ouvre|envoie|lee|abre|envía|leia|leggi|прочитай|открой|отправь|读取|读|打开|发送|読み|読んで|送信)\b[^\n]{0,60}(?:\.ssh\b|id_rsa|id_ed25519|/etc/(?:passwd|shadow)|\.aws/|\.netrc|\.npmrc|\.kube/config|mcp\.json|claude_desktop_config|\.env\b|\.git-credentials|wallet\.dat)",
+                r"(?:读取|读|打开|发送)[^\n]{0,30}(?:\.ssh\b|id_rsa|/etc/(?:passwd|shadow)|\.aws/|\.env\b|mcp\.json)",
+                r"(?:\.ssh/?\S*|id_rsa|/etc/(?:passwd|shadow)|\.aws/\S*|\.env|mcp\.json)`?\s*(?:を|의|를)[^\n]{0,20}(?:読|送|읽|보내)",
+            ])
+        }),
+    },
+    Family {
+        what: "wants data sent elsewhere",
+        triggers: &[
+            "conversation",
+            "chat history",
+            "credentials",
+            "passwords",
+            "api keys",
+            "private key",
+            "environment variables",
+            "previous messages",
+            "tool results",
+            "secrets",
+            "gesprächsverlauf",
+            "historique",
+            "historial",
+            "историю",
+            "对话",
+            "会話",
+        ],
+        in_definitions: false,
+        pattern: LazyLock::new(|| {
+            pattern(&[
+                r"\b(?:send|post|upload|forward|submit|transmit|email|exfiltrate|leak|append|include|encode|put)\b[^.!?\n]{0,40}\b(?:(?:entire|full|whole|all|this|the|any|user['’]?s?|previous|your)\s+){1,3}(?:conversation|chat history|credentials|passwords|api keys?|private keys?|environment variables|secrets|previous messages|messages|tool results)\b[^!?\n]{0,60}(?:https?://|\bto\s+\S+@|\bto\s+(?:the\s+)?(?:following\s+)?(?:url|address|server|endpoint|webhook)|\bas (?:a |an )?(?:query|parameter|param|base64)|\bin (?:the|this) [`'\x22]?\w+[`'\x22]? (?:param|parameter|argument|field))",
+                r"\b(?:sende|schicke)\b[^.!?\n]{0,40}(?:gesprächsverlauf|passwörter|zugangsdaten)[^!?\n]{0,40}(?:https?://|\ban\b)",
+                r"\b(?:envoie|envoyez|envía|envíe|envie|invia)\b[^.!?\n]{0,40}(?:historique|conversation|conversación|conversa|mots de passe|contraseñas|historial|senhas|credenzial)[^!?\n]{0,40}(?:https?://|\S+@)",
+                r"(?:отправь|перешли)[^.!?\n]{0,40}(?:историю|переписк|парол)[^!?\n]{0,40}(?:https?://|\S+@)",
+                r"(?:发送|送信)[^。\n]{0,30}(?:https?://|\S+@)",
+                r"(?:对话|会話)[^。\n]{0,20}(?:发送到|发到|送信|送って)",
+            ])
+        }),
+    },
+    Family {
+        what: "calls tools",
+        triggers: &["execute_tool", "run_parallel", "mcp__"],
+        in_definitions: false,
+        pattern: LazyLock::new(|| {
+            pattern(&[
+                r"(?m)(?:^|[.!?:]\s|\b(?:now|then|please|must|should|immediately|have to|need to|and),?\s)\s*(?:call|use|invoke|run|execute)\s+(?:the\s+)?(?:tool\s+)?[`'\x22]?(?:execute_tool|run_parallel|mcp__\w+)",
+                r"\b(?:rufe|nutze|appelle|utilise|llama|usa|chame|chiama|вызови|используй)\b[^.!?\n]{0,20}\b(?:execute_tool|run_parallel|mcp__\w+)",
+                r"(?:调用|使用)[^。\n]{0,10}(?:execute_tool|run_parallel|mcp__\w+)",
+            ])
+        }),
+    },
+    Family {
+        what: "steers calls of other tools",
+        triggers: &[
+            "other tool",
+            "any other",
+            "every other",
+            "all other",
+            "any tool",
+            "before using",
+            "before calling",
+            "instead of using",
+            "instead of calling",
+            "andere werkzeug",
+            "anderen werkzeug",
+            "autres outils",
+            "otras herramientas",
+            "другие инструменты",
+            "其他工具",
+            "他のツール",
+        ],
+        in_definitions: true,
+        pattern: LazyLock::new(|| {
+            pattern(&[
+                r"\b(?:before|prior to|instead of|whenever|when|after|every time)\s+(?:you\s+)?(?:us(?:e|ing)|call(?:ing)?|run(?:ning)?|invok(?:e|ing))\s+(?:any|every|all|each|another)\s+(?:other\s+)?tools?\b[^.\n]{0,80}\b(?:must|first|always|call|pass|send|include|this tool)\b",
+                r"\b(?:must|always|need to|have to)\b[^.\n]{0,40}\b(?:before|prior to|instead of)\s+(?:using|calling|running|invoking)\s+(?:any|every|all|each)\s+(?:other\s+)?tools?\b",
+                r"\bother tools?\b[^.\n]{0,40}\b(?:are|is)\s+(?:deprecated|broken|insecure|unsafe|disabled|forbidden)\b",
+                r"\b(?:do not|don['’]?t|never)\s+(?:use|call)\s+(?:any\s+)?other tools?\b",
+            ])
+        }),
+    },
+];
+
+impl Family {
+    /// Matches the text around a trigger. Returns what matches, and how far the text was looked at.
+    pub fn around(&self, text: &str, trigger: Range<usize>) -> (Option<Range<usize>>, usize) {
+        let start = text.floor_char_boundary(trigger.start.saturating_sub(BEFORE));
+        let end = text.floor_char_boundary((trigger.end + BEHIND).min(text.len()));
+        match self.pattern.find(&text[start..end]) {
+            Some(found) => (Some(start + found.start()..start + found.end()), start + found.end()),
+            // A match that begins at a later trigger may need what lies behind this window.
+            None => {
+                (None, trigger.end.max(text.floor_char_boundary(end.saturating_sub(BEHIND - BEFORE / 2))))
+            }
+        }
+    }
+}
+
+/// Returns what is hidden at a place that may begin something hidden, and how far the text was looked at.
+pub(super) fn hidden_at(text: &str, at: usize) -> (Option<(Range<usize>, Hidden)>, usize) {
+    let start = text.floor_char_boundary(at.saturating_sub(32));
+    let rest = &text[start..];
+    let mut found: Option<(Range<usize>, Hidden)> = None;
+    for (place, c, kind) in text::hidden(&rest[..rest.floor_char_boundary(4_096)]) {
+        let is_told = matches!(kind, Hidden::Tag | Hidden::Selector | Hidden::Direction);
+        let (place, end) = (start + place, start + place + c.len_utf8());
+        match &mut found {
+            None if place >= at && is_told => found = Some((place..end, kind)),
+            Some((range, of)) if *of == kind && range.end == place => range.end = end,
+            Some(_) => break,
+            None => {}
+        }
+    }
+    let until = found.as_ref().map_or(at + 1, |(range, _)| range.end);
+    (found, until)
+}

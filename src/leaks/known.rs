@@ -1,0 +1,171 @@
+//! Secrets that are known by their value, in the encodings that they leave in.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::Range,
+    sync::Arc,
+};
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
+};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::MASK;
+use crate::{
+    secrets::{MIN_TOKEN, is_harmless},
+    text::hex,
+};
+
+/// The shortest secret that is looked for, and the shortest encoding, in bytes: shorter ones are words.
+const SHORTEST: usize = 8;
+
+/// Secrets by their value, each with those that it belongs to.
+#[derive(Default)]
+pub struct KnownSecrets {
+    automaton: Option<AhoCorasick>,
+    /// By the number of the pattern.
+    owners: Vec<Arc<[Arc<str>]>>,
+}
+
+impl fmt::Debug for KnownSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} secrets and their encodings", self.owners.len())
+    }
+}
+
+/// Whether a value is a secret that can be told from words: long enough, and not of one kind of character.
+pub fn is_strong(value: &str) -> bool {
+    let kinds: [fn(char) -> bool; 4] =
+        [|c| c.is_lowercase(), |c| c.is_uppercase(), |c| c.is_ascii_digit(), |c| !c.is_alphanumeric()];
+    let count = kinds.iter().filter(|is| value.contains(**is)).count();
+    value.len() >= SHORTEST && (count >= 2 || value.len() >= MIN_TOKEN) && !is_harmless(value, "PASSWORD")
+}
+
+impl KnownSecrets {
+    /// Takes the values with their owners. A value that is not strong is left out.
+    pub fn new(secrets: impl IntoIterator<Item = (Arc<str>, String)>) -> Self {
+        let mut owners: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
+        for (owner, value) in secrets {
+            let value = value.trim();
+            if is_strong(value) {
+                owners.entry(value.into()).or_default().insert(owner);
+            }
+        }
+        let mut patterns: BTreeMap<Vec<u8>, BTreeSet<Arc<str>>> = BTreeMap::new();
+        for (value, of) in owners {
+            for encoded in encodings(&value) {
+                patterns.entry(encoded).or_default().extend(of.iter().cloned());
+            }
+        }
+        if patterns.is_empty() {
+            return Self::default();
+        }
+        let automaton =
+            AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns.keys()).ok();
+        let owners = patterns.into_values().map(|of| of.into_iter().collect()).collect();
+        Self { automaton, owners }
+    }
+
+    /// Returns the secrets in a text, in order.
+    pub fn find<'a>(
+        &'a self,
+        text: &'a str,
+    ) -> impl Iterator<Item = (Range<usize>, Arc<[Arc<str>]>)> + use<'a> {
+        let found = self.automaton.iter().flat_map(move |automaton| automaton.find_iter(text));
+        found.map(|hit| (hit.range(), self.owners[hit.pattern().as_usize()].clone()))
+    }
+
+    /// Returns a text without the secrets.
+    pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match &self.automaton {
+            Some(automaton) if automaton.is_match(text) => {
+                Cow::Owned(automaton.replace_all(text, &vec![MASK; automaton.patterns_len()]))
+            }
+            _ => Cow::Borrowed(text),
+        }
+    }
+}
+
+/// Returns a value as it may be written: itself, in a JSON text, percent-encoded, in hexadecimal digits, in Base64.
+fn encodings(value: &str) -> BTreeSet<Vec<u8>> {
+    let mut all = BTreeSet::from([value.as_bytes().to_vec()]);
+    let json = serde_json::Value::from(value).to_string();
+    all.insert(json.trim_matches('"').as_bytes().to_vec());
+    let percent = utf8_percent_encode(value, NON_ALPHANUMERIC).to_string();
+    // What most libraries leave as it is.
+    let usual = ["%2D", "%5F", "%2E", "%7E"].into_iter().zip(["-", "_", ".", "~"]);
+    all.insert(usual.fold(percent.clone(), |text, (code, plain)| text.replace(code, plain)).into_bytes());
+    all.insert(percent.into_bytes());
+    let digits = hex(value.as_bytes());
+    all.insert(digits.to_ascii_uppercase().into_bytes());
+    all.insert(digits.into_bytes());
+    for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+        // Text before it shifts the letters: there are three ways, whose first and last letters depend on what is around.
+        for shift in 0..3 {
+            let shifted = [vec![0; shift], value.as_bytes().to_vec()].concat();
+            let encoded = engine.encode(&shifted);
+            let (from, to) = ((shift * 8).div_ceil(6), shifted.len() * 8 / 6);
+            all.extend(encoded.get(from..to).map(|stable| stable.as_bytes().to_vec()));
+        }
+    }
+    all.retain(|encoded| encoded.len() >= SHORTEST);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+    use super::*;
+
+    const SECRET: &str = "pa\"ss?w>rd/1ß";
+
+    fn known() -> KnownSecrets {
+        KnownSecrets::new([("a".into(), SECRET.to_string()), ("b".into(), SECRET.to_string())])
+    }
+
+    #[test]
+    fn a_secret_is_found_in_every_encoding() {
+        let known = known();
+        let check = |text: &str| {
+            let found: Vec<_> = known.find(text).collect();
+            assert_eq!(found.len(), 1, "{text}");
+            assert_eq!(found[0].1.iter().map(|of| &**of).collect::<Vec<_>>(), ["a", "b"]);
+            assert!(known.mask(text).contains(MASK));
+        };
+        check(SECRET);
+        check(&format!("before {SECRET}, after"));
+        check(&serde_json::json!({ "key": SECRET }).to_string());
+        check(&utf8_percent_encode(SECRET, NON_ALPHANUMERIC).to_string());
+        check("pa%22ss%3Fw%3Erd%2F1%C3%9F");
+        check(&hex(SECRET.as_bytes()));
+        check(&hex(SECRET.as_bytes()).to_uppercase());
+        for before in ["", "a", "ab", "abc", "user:"] {
+            for after in ["", "z", "zz"] {
+                let text = format!("{before}{SECRET}{after}");
+                check(&STANDARD.encode(&text));
+                check(&URL_SAFE.encode(&text));
+            }
+        }
+        assert_eq!(known.find("pa\"ss?w>rd/2ß").count(), 0);
+        assert_eq!(KnownSecrets::default().find(SECRET).count(), 0);
+    }
+
+    #[test]
+    fn a_word_is_no_secret() {
+        let check = |value: &str, expected: bool| assert_eq!(is_strong(value), expected, "{value}");
+        check("postgres", false);
+        check("changeme", false);
+        check("12345678", false);
+        check("a1", false);
+        check("/home/ann/notes", false);
+        check("hunter22", true);
+        check("s3cr3t-kept", true);
+        check("correcthorsebatterystaple", true);
+    }
+}

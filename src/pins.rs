@@ -1,0 +1,676 @@
+//! Which definitions of servers are trusted: pins by hash, what differs from them, and the lock file.
+//!
+//! A definition is pinned when it is first seen. Later lists are compared with the pins when they are published, never when a
+//! tool is called. This room knows definitions as JSON, the store and the lock file, and nothing of connections or clients.
+
+mod definition;
+pub mod lock_file;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Instant, SystemTime},
+};
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+
+use self::definition::difference;
+pub use self::definition::{hash, plain};
+use self::lock_file::{LockFile, LockedServer};
+use crate::{
+    clock::Clock,
+    config::{NewServers, OnChange},
+    store::{Pin, PinKind, PinStep, PinWrite, PinsDb, StoreError},
+};
+
+/// How many definitions of a server are pinned. Further ones are not trusted where changes are held.
+const MOST_PINS: usize = 10_000;
+/// The longest definition whose text is kept, in bytes. Of a longer one, its hash and its annotations are.
+const MOST_KEPT: usize = 256 << 10;
+/// Of how many definitions of a server a list has what differs.
+const MOST_SHOWN: usize = 500;
+/// What stands in place of a description that nobody trusts.
+const HELD: &str = "Held: the user has not trusted this definition yet, so it is not shown and not called.";
+
+/// What a definition is, compared with what is trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It differs from the one that is trusted.
+    Changed,
+    /// None of this name was trusted.
+    New,
+}
+
+impl Standing {
+    /// The state of a tool, in a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::New => "new",
+        }
+    }
+}
+
+/// A definition that is not the trusted one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DefinitionChange {
+    /// What it is.
+    pub standing: Standing,
+    /// What comes of it.
+    pub effect: OnChange,
+    /// The key of the configuration that says so.
+    pub rule: String,
+    /// Its hash.
+    pub hash: Arc<str>,
+    /// Since when it waits, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// What differs from the trusted one, for people; text of the server is in it.
+    pub difference: String,
+    /// The annotations of the trusted definition, if there is one.
+    pub trusted_hints: Option<Value>,
+}
+
+impl DefinitionChange {
+    /// Whether calls wait until the user trusts it.
+    pub fn is_held(&self) -> bool {
+        self.effect == OnChange::Hold
+    }
+}
+
+/// What is known of the trust in one tool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolTrust {
+    /// The hash of the definition that is published.
+    pub hash: Arc<str>,
+    /// What the server lists instead, or lists without the user's trust.
+    pub change: Option<Arc<DefinitionChange>>,
+}
+
+/// What is known of the trust in one server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServerTrust {
+    /// Its tools, by its own names.
+    pub tools: HashMap<String, ToolTrust>,
+    /// A change of its instructions.
+    pub instructions: Option<Arc<DefinitionChange>>,
+}
+
+/// The definitions of one server.
+#[derive(Clone, Debug, Default)]
+pub struct Definitions {
+    /// Its tools.
+    pub tools: Vec<Arc<Value>>,
+    /// Its prompts.
+    pub prompts: Vec<Value>,
+    /// Its instructions.
+    pub instructions: String,
+}
+
+/// What the configuration says of a server's changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustRules {
+    /// What happens when it changes a definition.
+    pub on_change: OnChange,
+    /// The key that says so.
+    pub rule: String,
+    /// What happens when it is seen for the first time.
+    pub new_servers: NewServers,
+}
+
+/// A change that nobody was told of yet.
+#[derive(Clone, Debug)]
+pub struct ChangeNews {
+    /// The pin as it was told of.
+    pub pin: Pin,
+    /// What changed.
+    pub change: Arc<DefinitionChange>,
+}
+
+/// What is published of a server, and what is to be told.
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    /// The definitions to publish: where changes are held, the trusted ones.
+    pub definitions: Definitions,
+    /// The trust in them.
+    pub trust: Arc<ServerTrust>,
+    /// Changes that nobody was told of.
+    pub news: Vec<ChangeNews>,
+}
+
+/// The hashes of what servers list now, by server.
+pub type Listed = BTreeMap<Arc<str>, LockedServer>;
+
+/// The pins of one configuration, shared by all gateways of a user.
+#[derive(Debug)]
+pub struct Pins {
+    folder: Option<PathBuf>,
+    /// The servers.toml that they are for.
+    config: String,
+    lock: PathBuf,
+    db: OnceLock<Option<PinsDb>>,
+    /// Whether there is a folder whose pins cannot be read.
+    is_lost: AtomicBool,
+    clock: Clock,
+    /// Changes with each write of this process.
+    revision: AtomicU64,
+    locked: Mutex<Locked>,
+    listed: Mutex<Listed>,
+    /// The revision of the last check.
+    checked: Mutex<Option<(u64, i64)>>,
+    /// The servers that have changes.
+    waiting: Mutex<HashSet<Arc<str>>>,
+    /// Woken when something is trusted in this process.
+    pub trusted: Notify,
+}
+
+/// The lock file as it was read.
+#[derive(Debug, Default)]
+struct Locked {
+    stamp: Option<(SystemTime, u64)>,
+    is_read: bool,
+    file: Option<Arc<LockFile>>,
+}
+
+/// One definition as it is compared.
+struct Item<'a> {
+    kind: PinKind,
+    name: &'a str,
+    value: std::borrow::Cow<'a, Value>,
+}
+
+impl Pins {
+    /// The pins in a folder; without one, in memory. Touches no file yet.
+    pub fn new(folder: Option<PathBuf>, config: &str, clock: Clock) -> Self {
+        Self {
+            folder,
+            config: config.into(),
+            lock: LockFile::beside(Path::new(config)),
+            db: OnceLock::new(),
+            is_lost: AtomicBool::new(false),
+            clock,
+            revision: AtomicU64::new(0),
+            locked: Mutex::default(),
+            listed: Mutex::default(),
+            checked: Mutex::default(),
+            waiting: Mutex::default(),
+            trusted: Notify::new(),
+        }
+    }
+
+    fn db(&self) -> Option<&PinsDb> {
+        let open = || {
+            if let Some(folder) = &self.folder {
+                match PinsDb::open(folder) {
+                    Ok(db) => return Some(db),
+                    Err(error) => {
+                        self.is_lost.store(true, Ordering::Release);
+                        tracing::error!(%error, "pins cannot be read: where changes are held, every definition is");
+                    }
+                }
+            }
+            let failed = |error: &_| tracing::error!(%error, "definitions cannot be pinned");
+            PinsDb::in_memory().inspect_err(failed).ok()
+        };
+        self.db.get_or_init(open).as_ref()
+    }
+
+    /// What changes whenever a check may come out differently for the same list. Blocks.
+    pub fn revision(&self) -> (u64, i64) {
+        let version = self.db().and_then(|db| db.version().ok()).unwrap_or_default();
+        self.read_lock();
+        (self.revision.load(Ordering::Acquire), version)
+    }
+
+    /// The revision that lists are checked at from now on. Blocks.
+    pub fn begin_check(&self) -> (u64, i64) {
+        let revision = self.revision();
+        *self.checked.lock() = Some(revision);
+        revision
+    }
+
+    /// Whether a check may come out differently than the last one. Blocks.
+    pub fn has_moved(&self) -> bool {
+        let revision = self.revision();
+        self.checked.lock().is_some_and(|checked| checked != revision)
+    }
+
+    /// Whether something waits to be trusted, so that another process may trust it.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.lock().is_empty()
+    }
+
+    /// Reads the lock file again if it changed.
+    fn read_lock(&self) -> Option<Arc<LockFile>> {
+        let mut locked = self.locked.lock();
+        let stamp = lock_file::stamp(&self.lock);
+        if locked.is_read && locked.stamp == stamp {
+            return locked.file.clone();
+        }
+        let file = match LockFile::read(&self.lock) {
+            Ok(file) => file,
+            Err(why) => {
+                let file = self.lock.display();
+                tracing::warn!(%file, %why, "the lock file cannot be read: every definition counts as changed");
+                Some(LockFile::default())
+            }
+        };
+        *locked = Locked { stamp, is_read: true, file: file.map(Arc::new) };
+        self.revision.fetch_add(1, Ordering::AcqRel);
+        locked.file.clone()
+    }
+
+    /// Compares what a server lists with what is trusted, and pins what is seen for the first time. Blocks.
+    pub fn check(&self, server: &Arc<str>, listed: &Definitions, rules: &TrustRules) -> Checked {
+        let lock = self.read_lock();
+        let items = items(listed);
+        let hashes: Vec<Arc<str>> = items.iter().map(|item| hash(&item.value).into()).collect();
+        let mut now = LockedServer::default();
+        for (item, hash) in items.iter().zip(&hashes) {
+            now.set(item.kind, item.name, hash);
+        }
+        self.listed.lock().insert(server.clone(), now);
+        let mut pins = self.pins_of(server);
+        // Whoever holds changes does not trust at first sight what may have been pinned before.
+        let is_closed = self.is_lost.load(Ordering::Acquire) && rules.on_change != OnChange::Tell;
+        let new_servers = if is_closed { NewServers::Hold } else { rules.new_servers };
+        let rules = &TrustRules { new_servers, ..rules.clone() };
+        let writes = steps(&items, &hashes, &pins, lock.as_deref(), server, rules);
+        if !writes.is_empty()
+            && let Some(db) = self.db()
+        {
+            match db.write(&self.config, server, &writes, self.clock.unix_ms()) {
+                // Another gateway may have pinned another definition meanwhile: its pins count.
+                Ok(()) => pins = self.pins_of(server),
+                Err(error) => tracing::warn!(%server, %error, "definitions could not be pinned"),
+            }
+        }
+        self.judge(server, listed, &Seen { items, hashes, pins, lock: lock.as_deref(), rules })
+    }
+
+    fn pins_of(&self, server: &str) -> HashMap<(PinKind, String), Pin> {
+        let read = self.db().map(|db| db.of_server(&self.config, server));
+        let pins = match read {
+            Some(Ok(pins)) => pins,
+            Some(Err(error)) => {
+                tracing::warn!(%server, %error, "the pins of a server cannot be read");
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        pins.into_iter().map(|pin| ((pin.kind, pin.name.clone()), pin)).collect()
+    }
+
+    /// Decides what is published and told.
+    fn judge(&self, server: &Arc<str>, listed: &Definitions, seen: &Seen<'_>) -> Checked {
+        let end = Instant::now() + definition::PATIENCE;
+        let mut differing = 0;
+        let mut trust = ServerTrust::default();
+        let mut news = Vec::new();
+        let mut published: HashMap<(PinKind, &str), Option<Value>> = HashMap::new();
+        let mut is_waiting = false;
+        for (item, hash) in seen.items.iter().zip(&seen.hashes) {
+            let key = (item.kind, item.name.to_string());
+            let pin = seen.pins.get(&key);
+            let Some(standing) = seen.standing(server, item, hash, pin) else {
+                if item.kind == PinKind::Tool {
+                    let fine = ToolTrust { hash: hash.clone(), change: None };
+                    trust.tools.insert(item.name.into(), fine);
+                }
+                continue;
+            };
+            is_waiting = true;
+            differing += 1;
+            let trusted =
+                pin.filter(|pin| pin.trusted.is_some()).and_then(|pin| self.trusted_text(server, pin));
+            let (effect, rule) = seen.effect(standing);
+            let change = Arc::new(DefinitionChange {
+                standing,
+                effect,
+                rule,
+                hash: hash.clone(),
+                since_ms: pin.map_or_else(|| self.clock.unix_ms(), |pin| pin.since_ms),
+                difference: match differing > MOST_SHOWN {
+                    true => "Too many definitions differ to show each; `nonet trust --list` shows them all."
+                        .into(),
+                    false => told_difference(standing, trusted.as_ref(), item, end),
+                },
+                trusted_hints: (standing == Standing::Changed).then(|| {
+                    trusted.as_ref().and_then(|old| old.get("annotations").cloned()).unwrap_or_default()
+                }),
+            });
+            if let Some(pin) = pin.filter(|pin| !pin.told && pin.waiting.as_deref() == Some(hash)) {
+                news.push(ChangeNews { pin: pin.clone(), change: change.clone() });
+            }
+            let mut shown = hash.clone();
+            if effect != OnChange::Tell {
+                let stand_in = stand_in(item, trusted);
+                if let Some(value) = &stand_in {
+                    shown = pin
+                        .and_then(|pin| pin.trusted.as_deref())
+                        .map_or_else(|| self::hash(value).into(), Into::into);
+                }
+                published.insert((item.kind, item.name), stand_in);
+            }
+            match item.kind {
+                PinKind::Tool => {
+                    let changed = ToolTrust { hash: shown, change: Some(change) };
+                    trust.tools.insert(item.name.into(), changed);
+                }
+                PinKind::Instructions => trust.instructions = Some(change),
+                PinKind::Prompt => {}
+            }
+        }
+        match is_waiting {
+            true => drop(self.waiting.lock().insert(server.clone())),
+            false => drop(self.waiting.lock().remove(server)),
+        }
+        Checked { definitions: substituted(listed, &published), trust: Arc::new(trust), news }
+    }
+
+    /// The trusted definition of a pin, as far as it is kept.
+    fn trusted_text(&self, server: &str, pin: &Pin) -> Option<Value> {
+        let texts = self.db()?.texts(&self.config, server, pin.kind, &pin.name).ok()?;
+        serde_json::from_str(&texts.trusted?).ok()
+    }
+
+    /// Trusts what waits: of a server, or one tool, prompt or text of it, as it was seen. Returns how many. Blocks.
+    pub fn trust(&self, seen: &[Pin]) -> Result<usize, StoreError> {
+        let db = self.db().ok_or(StoreError::Unusable)?;
+        let trusted = db.trust(&self.config, seen, self.clock.unix_ms())?;
+        self.revision.fetch_add(1, Ordering::AcqRel);
+        self.trusted.notify_one();
+        Ok(trusted)
+    }
+
+    /// Notes that somebody was told. Blocks.
+    pub fn told(&self, seen: &[Pin]) {
+        if let Some(db) = self.db()
+            && let Err(error) = db.told(&self.config, seen)
+        {
+            tracing::debug!(%error, "could not note that a change was told");
+        }
+    }
+
+    /// How many definitions wait. Blocks.
+    pub fn count_waiting(&self) -> Result<usize, StoreError> {
+        self.db().ok_or(StoreError::Unusable)?.count_waiting(&self.config)
+    }
+
+    /// The first `most` that wait, with what differs. Blocks.
+    pub fn waiting(&self, most: usize) -> Result<Vec<WaitingPin>, StoreError> {
+        let db = self.db().ok_or(StoreError::Unusable)?;
+        let end = Instant::now() + definition::PATIENCE;
+        let read = |text: Option<String>| text.and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        let waiting = db.waiting(&self.config, most)?.into_iter().map(|(pin, texts)| {
+            let standing = if pin.trusted.is_some() { Standing::Changed } else { Standing::New };
+            let trusted = read(texts.trusted);
+            let difference = match read(texts.waiting) {
+                Some(value) => {
+                    let item =
+                        Item { kind: pin.kind, name: &pin.name, value: std::borrow::Cow::Owned(value) };
+                    told_difference(standing, trusted.as_ref(), &item, end)
+                }
+                None => "The definition is too large to be kept; only its hash is known.".into(),
+            };
+            WaitingPin { pin, standing, difference }
+        });
+        Ok(waiting.collect())
+    }
+
+    /// The hashes of what the servers list now.
+    pub fn listed(&self) -> Listed {
+        self.listed.lock().clone()
+    }
+
+    /// Forgets servers that are gone from the configuration; their pins stay.
+    pub fn retain(&self, is_known: impl Fn(&Arc<str>) -> bool) {
+        self.listed.lock().retain(|server, _| is_known(server));
+        self.waiting.lock().retain(|server| is_known(server));
+    }
+}
+
+/// A pin that waits to be trusted.
+#[derive(Clone, Debug)]
+pub struct WaitingPin {
+    /// The pin as it was read.
+    pub pin: Pin,
+    /// What it is.
+    pub standing: Standing,
+    /// What differs from the trusted definition, or what is new.
+    pub difference: String,
+}
+
+impl WaitingPin {
+    /// The name that people call it by.
+    pub fn name(&self) -> String {
+        shown_name(&self.pin)
+    }
+
+    /// The pin for people and programs.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "name": self.name(),
+            "server": self.pin.server,
+            "kind": self.pin.kind.as_str(),
+            "state": self.standing.as_str(),
+            "hash": self.pin.waiting,
+            "since_ms": self.pin.since_ms,
+            "difference": self.difference,
+        })
+    }
+
+    /// Whether a name of the command line means it: its server, or itself.
+    pub fn is_named(&self, name: &str) -> bool {
+        name == self.pin.server || name == self.name()
+    }
+}
+
+/// The name of a pin: `server.tool`, and for what is no tool a word more.
+pub fn shown_name(pin: &Pin) -> String {
+    match pin.kind {
+        PinKind::Tool => format!("{}.{}", pin.server, pin.name),
+        PinKind::Prompt => format!("{}.prompt:{}", pin.server, pin.name),
+        PinKind::Instructions => format!("{}.instructions", pin.server),
+    }
+}
+
+/// Everything that a check compares.
+struct Seen<'a> {
+    items: Vec<Item<'a>>,
+    hashes: Vec<Arc<str>>,
+    pins: HashMap<(PinKind, String), Pin>,
+    lock: Option<&'a LockFile>,
+    rules: &'a TrustRules,
+}
+
+impl Seen<'_> {
+    /// What an item is; none if it is trusted.
+    fn standing(&self, server: &str, item: &Item<'_>, hash: &str, pin: Option<&Pin>) -> Option<Standing> {
+        let trusted = pin.and_then(|pin| pin.trusted.as_deref());
+        let is_trusted = match locked(self.lock, server, item, hash) {
+            Some(true) => true,
+            Some(false) => trusted == Some(hash) && pin.is_some_and(|pin| pin.by_user),
+            None if pin.is_none() => self.rules.on_change == OnChange::Tell,
+            None => trusted == Some(hash),
+        };
+        match trusted {
+            _ if is_trusted => None,
+            Some(trusted) if trusted != hash => Some(Standing::Changed),
+            _ => Some(Standing::New),
+        }
+    }
+
+    /// What comes of a change, and the key that says so.
+    fn effect(&self, standing: Standing) -> (OnChange, String) {
+        let TrustRules { on_change, rule, new_servers } = self.rules;
+        match (standing, on_change, new_servers) {
+            (Standing::New, OnChange::Tell, NewServers::Hold) => {
+                (OnChange::Hold, "gateway.new_servers".into())
+            }
+            _ => (*on_change, rule.clone()),
+        }
+    }
+}
+
+/// Whether the lock file has this very definition; none without a lock file.
+fn locked(lock: Option<&LockFile>, server: &str, item: &Item<'_>, hash: &str) -> Option<bool> {
+    let locked = lock?.servers.get(server).and_then(|server| server.hash(item.kind, item.name));
+    // A server without instructions needs no line.
+    let is_empty = item.kind == PinKind::Instructions && item.value.as_str() == Some("");
+    Some(locked == Some(hash) || locked.is_none() && is_empty)
+}
+
+/// What is pinned of what a server lists.
+fn items(listed: &Definitions) -> Vec<Item<'_>> {
+    use std::borrow::Cow;
+    let name = |value: &'_ Value| {
+        value.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()).is_some()
+    };
+    let own = Item {
+        kind: PinKind::Instructions,
+        name: "",
+        value: Cow::Owned(Value::from(listed.instructions.as_str())),
+    };
+    let mut seen = HashSet::new();
+    let tools = listed.tools.iter().map(|tool| (PinKind::Tool, &**tool));
+    let prompts = listed.prompts.iter().map(|prompt| (PinKind::Prompt, prompt));
+    let named = tools.chain(prompts).filter(|(_, value)| name(value)).filter_map(|(kind, value)| {
+        let name = value["name"].as_str()?;
+        // The first of a name counts, as in the catalogue.
+        seen.insert((kind, name)).then_some(Item { kind, name, value: Cow::Borrowed(value) })
+    });
+    std::iter::once(own).chain(named).collect()
+}
+
+/// What changes in the pins.
+fn steps(
+    items: &[Item<'_>],
+    hashes: &[Arc<str>],
+    pins: &HashMap<(PinKind, String), Pin>,
+    lock: Option<&LockFile>,
+    server: &str,
+    rules: &TrustRules,
+) -> Vec<PinWrite> {
+    let is_new = pins.is_empty();
+    let mut room = MOST_PINS.saturating_sub(pins.len());
+    let mut unpinned = 0;
+    let mut writes = Vec::new();
+    for (item, hash) in items.iter().zip(hashes) {
+        let pin = pins.get(&(item.kind, item.name.to_string()));
+        let trusted = pin.and_then(|pin| pin.trusted.as_deref());
+        let waits = pin.and_then(|pin| pin.waiting.as_deref());
+        if pin.is_none() && room == 0 {
+            unpinned += 1;
+            continue;
+        }
+        let given = || (hash.to_string(), kept(item));
+        let is_by_user = pin.is_some_and(|pin| pin.by_user);
+        let to = match locked(lock, server, item, hash) {
+            Some(true) if trusted == Some(hash) && waits.is_none() => None,
+            Some(true) => {
+                let (hash, text) = given();
+                Some(PinStep::Vouch { hash, text })
+            }
+            Some(false) if trusted != Some(hash) || !is_by_user => Some(waiting(given())),
+            _ if trusted == Some(hash) => waits.is_some().then_some(PinStep::Return),
+            _ if pin.is_some() => Some(waiting(given())),
+            _ if is_new && rules.new_servers == NewServers::Hold => Some(waiting(given())),
+            _ if !is_new && rules.on_change != OnChange::Tell => Some(waiting(given())),
+            _ => {
+                let (hash, text) = given();
+                Some(PinStep::First { hash, text })
+            }
+        };
+        let is_same = |to: &PinStep| matches!(to, PinStep::Wait { hash, .. } if waits == Some(hash.as_str()));
+        if let Some(to) = to.filter(|to| !is_same(to)) {
+            room -= usize::from(pin.is_none());
+            writes.push(PinWrite { kind: item.kind, name: item.name.into(), to });
+        }
+    }
+    if unpinned > 0 {
+        tracing::warn!(%server, unpinned, "the server lists more definitions than are pinned ({MOST_PINS})");
+    }
+    writes
+}
+
+fn waiting((hash, text): (String, String)) -> PinStep {
+    PinStep::Wait { hash, text }
+}
+
+/// The text of a definition as it is kept.
+fn kept(item: &Item<'_>) -> String {
+    let whole = item.value.to_string();
+    if whole.len() <= MOST_KEPT {
+        return whole;
+    }
+    let mut short = Map::new();
+    for key in ["name", "title", "description", "annotations"] {
+        let small = item.value.get(key).filter(|value| value.to_string().len() <= MOST_KEPT / 8);
+        short.extend(small.map(|value| (key.to_string(), value.clone())));
+    }
+    Value::Object(short).to_string()
+}
+
+/// What differs, for people.
+fn told_difference(standing: Standing, trusted: Option<&Value>, item: &Item<'_>, end: Instant) -> String {
+    let named = |value: &Value| match item.kind {
+        PinKind::Instructions => json!({ "instructions": value }),
+        _ => value.clone(),
+    };
+    match (standing, trusted) {
+        (Standing::Changed, Some(trusted)) => difference(&named(trusted), &named(&item.value), end),
+        (Standing::Changed, None) => "The trusted definition is not kept; only its hash is known.".into(),
+        (Standing::New, _) => difference(&json!({}), &named(&item.value), end),
+    }
+}
+
+/// What is published in place of a definition that nobody trusts: the trusted one, else the name only. A new prompt is not
+/// published.
+fn stand_in(item: &Item<'_>, trusted: Option<Value>) -> Option<Value> {
+    match (item.kind, trusted) {
+        (PinKind::Prompt, _) => None,
+        (PinKind::Instructions, trusted) => Some(trusted.unwrap_or_else(|| "".into())),
+        (PinKind::Tool, Some(mut trusted)) => {
+            if trusted.get("inputSchema").is_none() {
+                trusted["inputSchema"] = json!({ "type": "object" });
+            }
+            Some(trusted)
+        }
+        (PinKind::Tool, None) => {
+            Some(json!({ "name": item.name, "description": HELD, "inputSchema": { "type": "object" } }))
+        }
+    }
+}
+
+/// The definitions with stand-ins; what has none is left out.
+fn substituted(listed: &Definitions, stand_ins: &HashMap<(PinKind, &str), Option<Value>>) -> Definitions {
+    if stand_ins.is_empty() {
+        return listed.clone();
+    }
+    fn named(value: &Value) -> &str {
+        value.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+    let tools = listed.tools.iter().filter_map(|tool| match stand_ins.get(&(PinKind::Tool, named(tool))) {
+        Some(other) => other.clone().map(Arc::new),
+        None => Some(tool.clone()),
+    });
+    let prompts =
+        listed.prompts.iter().filter_map(|prompt| match stand_ins.get(&(PinKind::Prompt, named(prompt))) {
+            Some(other) => other.clone(),
+            None => Some(prompt.clone()),
+        });
+    let instructions = match stand_ins.get(&(PinKind::Instructions, "")) {
+        Some(other) => other.as_ref().and_then(Value::as_str).unwrap_or_default().into(),
+        None => listed.instructions.clone(),
+    };
+    Definitions { tools: tools.collect(), prompts: prompts.collect(), instructions }
+}
+
+#[cfg(test)]
+mod tests;

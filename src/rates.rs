@@ -1,0 +1,295 @@
+//! Rates of calls: how many a gateway, a server, a tool, a profile and a token may make.
+//!
+//! One limiter for each rule of the configuration, so their number is bounded by the file. A call takes from every rule that
+//! is about it, from the narrowest to the widest; the first that is used up refuses it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
+use serde::Serialize;
+
+use crate::config::{BearerToken, Config, Rate};
+
+/// A rule with its limiter.
+#[derive(Debug)]
+struct Limit {
+    /// The key of the configuration.
+    rule: String,
+    rate: Rate,
+    limiter: DefaultDirectRateLimiter,
+    refused: AtomicU64,
+}
+
+/// The limits of one server.
+#[derive(Debug, Default)]
+struct OfServer {
+    all: Option<Arc<Limit>>,
+    /// By the server's own names.
+    tools: HashMap<String, Arc<Limit>>,
+}
+
+/// The rates of a configuration.
+#[derive(Debug, Default)]
+pub struct Rates {
+    gateway: Option<Arc<Limit>>,
+    servers: HashMap<String, OfServer>,
+    profiles: HashMap<String, Arc<Limit>>,
+    tokens: HashMap<BearerToken, Arc<Limit>>,
+    is_empty: bool,
+}
+
+/// Whose a call is, and of which tool.
+#[derive(Clone, Copy, Debug)]
+pub struct RatedCall<'a> {
+    /// The server.
+    pub server: &'a str,
+    /// The tool, by the server's own name.
+    pub tool: &'a str,
+    /// The profile, if there is one.
+    pub profile: Option<&'a str>,
+    /// The bearer token, if there is one.
+    pub token: Option<BearerToken>,
+}
+
+/// A rule that refuses a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exceeded {
+    /// The key of the configuration.
+    pub rule: String,
+    /// Its rate.
+    pub rate: Rate,
+    /// When the rule allows the next call.
+    pub wait: Duration,
+}
+
+/// A rule as the status shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ShownRate {
+    rule: String,
+    rate: String,
+    /// How many calls it has refused.
+    #[serde(skip_serializing_if = "is_zero")]
+    refused: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl Limit {
+    /// A limit of this rule; the one of `before`, with what is used of it, if the rule is the same.
+    fn new(rule: String, rate: Rate, before: Option<&Arc<Self>>) -> Arc<Self> {
+        if let Some(same) = before.filter(|before| before.rate == rate && before.rule == rule) {
+            return same.clone();
+        }
+        // An interval of a microsecond is the shortest that a rate can have.
+        let quota = Quota::with_period(rate.interval()).unwrap_or(Quota::per_second(rate.burst()));
+        let limiter = RateLimiter::direct(quota.allow_burst(rate.burst()));
+        Arc::new(Self { rule, rate, limiter, refused: AtomicU64::new(0) })
+    }
+
+    fn take(&self) -> Result<(), Exceeded> {
+        self.limiter.check().map_err(|not_until| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            let wait = not_until.wait_time_from(self.limiter.clock().now());
+            Exceeded { rule: self.rule.clone(), rate: self.rate, wait }
+        })
+    }
+
+    fn shown(&self) -> ShownRate {
+        let refused = self.refused.load(Ordering::Relaxed);
+        ShownRate { rule: self.rule.clone(), rate: self.rate.to_string(), refused }
+    }
+}
+
+impl Rates {
+    /// The rates of a configuration. What is used of a rule of `before` stays used.
+    pub fn new(config: &Config, before: &Self) -> Self {
+        let limit = |rule: String, rate: Option<Rate>, before: Option<&Arc<Limit>>| {
+            Some(Limit::new(rule, rate?, before))
+        };
+        let gateway = limit("gateway.rate".into(), config.gateway.rate, before.gateway.as_ref());
+        let mut servers = HashMap::new();
+        for (name, settings) in &config.servers {
+            let name = name.as_str();
+            let before = before.servers.get(name);
+            let all = before.and_then(|before| before.all.as_ref());
+            let all = limit(format!("servers.{name}.rate"), settings.rate, all);
+            let tools: HashMap<String, Arc<Limit>> = settings
+                .tools
+                .iter()
+                .filter_map(|(tool, own)| {
+                    let before = before.and_then(|before| before.tools.get(tool));
+                    let rule = format!("servers.{name}.tools.{tool}.rate");
+                    Some((tool.clone(), limit(rule, own.rate, before)?))
+                })
+                .collect();
+            if all.is_some() || !tools.is_empty() {
+                servers.insert(name.to_owned(), OfServer { all, tools });
+            }
+        }
+        let profiles: HashMap<String, Arc<Limit>> = config
+            .profiles
+            .iter()
+            .filter_map(|(name, profile)| {
+                let rule = format!("profiles.{name}.rate");
+                Some((name.clone(), limit(rule, profile.rate, before.profiles.get(name))?))
+            })
+            .collect();
+        let of_all = config.gateway.token_rate.map(|rate| ("gateway.token_rate".to_owned(), rate));
+        let owned = config.profiles.iter().map(|(name, profile)| {
+            let own = profile.token_rate.map(|rate| (format!("profiles.{name}.token_rate"), rate));
+            (own.or_else(|| of_all.clone()), &profile.tokens)
+        });
+        let tokens: HashMap<BearerToken, Arc<Limit>> = owned
+            .chain([(of_all.clone(), &config.gateway.tokens)])
+            .filter_map(|(rule, tokens)| Some((rule?, tokens)))
+            .flat_map(|((rule, rate), tokens)| {
+                let of = move |token: &BearerToken| {
+                    (*token, Limit::new(rule.clone(), rate, before.tokens.get(token)))
+                };
+                tokens.iter().map(of).collect::<Vec<_>>()
+            })
+            .collect();
+        let is_empty = gateway.is_none() && servers.is_empty() && profiles.is_empty() && tokens.is_empty();
+        Self { gateway, servers, profiles, tokens, is_empty }
+    }
+
+    /// Takes a call from every rule that is about it.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that is used up. The call must not be made.
+    pub fn take(&self, call: &RatedCall<'_>) -> Result<(), Exceeded> {
+        if self.is_empty {
+            return Ok(());
+        }
+        let server = self.servers.get(call.server);
+        let rules = [
+            server.and_then(|server| server.tools.get(call.tool)),
+            call.token.and_then(|token| self.tokens.get(&token)),
+            server.and_then(|server| server.all.as_ref()),
+            call.profile.and_then(|profile| self.profiles.get(profile)),
+            self.gateway.as_ref(),
+        ];
+        rules.into_iter().flatten().try_for_each(|limit| limit.take())
+    }
+
+    /// Returns the rules that a caller can meet, in order of their keys. `sees` says which servers it may know of.
+    pub fn shown(
+        &self,
+        profile: Option<&str>,
+        token: Option<BearerToken>,
+        sees: impl Fn(&str) -> bool,
+    ) -> Vec<ShownRate> {
+        let servers = self.servers.iter().filter(|(name, _)| sees(name));
+        let of_servers = servers.flat_map(|(_, server)| server.all.iter().chain(server.tools.values()));
+        let own = profile.and_then(|profile| self.profiles.get(profile));
+        // Whoever has no profile may see everything.
+        let all = profile.is_none().then(|| self.profiles.values()).into_iter().flatten();
+        let token = token.and_then(|token| self.tokens.get(&token));
+        let limits = of_servers.chain(own).chain(all).chain(token).chain(&self.gateway);
+        let mut shown: Vec<ShownRate> = limits.map(|limit| limit.shown()).collect();
+        shown.sort();
+        shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    fn config(text: &str) -> Config {
+        let env = |name: &str| Some(format!("a-token-of-{name}-0123"));
+        let keyring = |name: &str| Err(crate::keyring::Error::NoSecret(name.into()));
+        let sources = config::Sources { env: &env, keyring: &keyring };
+        let loaded = config::parse(text, Path::new("f"), sources).expect("usable");
+        assert_eq!(loaded.faults, []);
+        loaded.config
+    }
+
+    const CALL: RatedCall<'_> = RatedCall { server: "shop", tool: "buy", profile: None, token: None };
+
+    /// How many of 20 calls are let through, and the rule that refuses the next.
+    fn through(rates: &Rates, call: RatedCall<'_>) -> (usize, Option<String>) {
+        for made in 0..20 {
+            if let Err(exceeded) = rates.take(&call) {
+                return (made, Some(exceeded.rule));
+            }
+        }
+        (20, None)
+    }
+
+    #[test]
+    fn the_narrowest_rule_that_is_used_up_refuses() {
+        let check = |text: &str, call: RatedCall<'_>, expected: (usize, Option<&str>)| {
+            let rates = Rates::new(&config(text), &Rates::default());
+            let (made, rule) = through(&rates, call);
+            assert_eq!((made, rule.as_deref()), expected, "{text}");
+        };
+        check("", CALL, (20, None));
+        check("[gateway]\nrate = '3/h'\n", CALL, (3, Some("gateway.rate")));
+        let shop = "[servers.shop]\ncommand = 'x'\nrate = '4/h burst 2'\n";
+        check(shop, CALL, (2, Some("servers.shop.rate")));
+        check(shop, RatedCall { server: "other", ..CALL }, (20, None));
+        let tool = &format!("{shop}[servers.shop.tools.buy]\nrate = '1/h'\n");
+        check(tool, CALL, (1, Some("servers.shop.tools.buy.rate")));
+        check(tool, RatedCall { tool: "look", ..CALL }, (2, Some("servers.shop.rate")));
+        let profile = "[profiles.reader]\nrate = '5/h'\n";
+        check(profile, RatedCall { profile: Some("reader"), ..CALL }, (5, Some("profiles.reader.rate")));
+        check(profile, CALL, (20, None));
+        let both = &format!("[gateway]\nrate = '3/h'\n{profile}");
+        check(both, RatedCall { profile: Some("reader"), ..CALL }, (3, Some("gateway.rate")));
+    }
+
+    #[test]
+    fn each_token_has_a_rate_of_its_own() {
+        let text = "[gateway]\ntoken_rate = '2/h'\ntokens = ['${ONE}', '${TWO}']\n\
+                    [profiles.reader]\ntokens = ['${THREE}']\ntoken_rate = '1/h'\n\
+                    [profiles.other]\ntokens = ['${FOUR}']\n";
+        let rates = Rates::new(&config(text), &Rates::default());
+        let by = |name: &str| {
+            let token = Some(BearerToken::new(&format!("a-token-of-{name}-0123")));
+            through(&rates, RatedCall { token, ..CALL })
+        };
+        assert_eq!(by("ONE"), (2, Some("gateway.token_rate".into())));
+        assert_eq!(by("TWO"), (2, Some("gateway.token_rate".into())));
+        assert_eq!(by("THREE"), (1, Some("profiles.reader.token_rate".into())));
+        assert_eq!(by("FOUR"), (2, Some("gateway.token_rate".into())));
+        assert_eq!(by("NONE"), (20, None));
+    }
+
+    #[test]
+    fn a_reload_keeps_what_is_used_and_the_wait_is_that_of_the_limiter() {
+        let text = "[servers.shop]\ncommand = 'x'\nrate = '2/h'\n[servers.shop.tools.look]\nrate = '9/h'\n";
+        let rates = Rates::new(&config(text), &Rates::default());
+        assert_eq!(through(&rates, CALL).0, 2);
+        let again = Rates::new(&config(&format!("[gateway]\nrate = '9/h'\n{text}")), &rates);
+        let exceeded = again.take(&CALL).expect_err("it is used up");
+        assert_eq!(exceeded.rate.to_string(), "2/h");
+        let half_an_hour = Duration::from_secs(1_800);
+        assert!(exceeded.wait <= half_an_hour && exceeded.wait > half_an_hour / 2, "{:?}", exceeded.wait);
+        let shown = serde_json::json!(again.shown(None, None, |server| server == "shop"));
+        assert_eq!(
+            shown,
+            serde_json::json!([
+                { "rule": "gateway.rate", "rate": "9/h" },
+                { "rule": "servers.shop.rate", "rate": "2/h", "refused": 2 },
+                { "rule": "servers.shop.tools.look.rate", "rate": "9/h" },
+            ])
+        );
+        assert_eq!(serde_json::json!(again.shown(None, None, |_| false)).as_array().map(Vec::len), Some(1));
+        let faster = Rates::new(&config(&text.replace("2/h", "3/h")), &again);
+        assert_eq!(through(&faster, CALL).0, 3);
+    }
+}

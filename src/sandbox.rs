@@ -1,0 +1,233 @@
+//! What a server that is a program can reach: files, network, other processes.
+//!
+//! A process with threads cannot set up a sandbox for a child without unsafe code after `fork`. So the gateway starts itself
+//! again as a helper ([`SANDBOX_COMMAND`]), which works in two steps, each single-threaded: the first makes the namespaces,
+//! the second ([`INIT_COMMAND`]) is the first process inside of them: it builds the root folder, gives up what is left of its
+//! rights, and starts the program. All processes of the sandbox end with either of them. On other systems than Linux there is
+//! no sandbox, and a server that needs one does not start.
+
+#[cfg(target_os = "linux")]
+mod init;
+mod places;
+#[cfg(target_os = "linux")]
+mod proxy;
+#[cfg(target_os = "linux")]
+mod restrict;
+#[cfg(target_os = "linux")]
+mod root;
+#[cfg(target_os = "linux")]
+mod start;
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Network, SandboxSettings};
+
+pub use places::Places;
+
+/// The argument that runs the binary as the helper.
+pub const SANDBOX_COMMAND: &str = "__sandbox";
+/// The argument that runs the binary as the first process of a sandbox.
+pub const INIT_COMMAND: &str = "__sandbox-init";
+/// The exit code of a sandbox that could not be set up.
+const NOT_SET_UP: u8 = 125;
+/// How long the helper may take to try a sandbox.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// The variable with the [`Spec`].
+const SPEC: &str = "NONET_SANDBOX";
+/// What the names of the program's variables begin with in the helper's environment, where they must have no effect.
+const PREFIX: &str = "NONET_SANDBOX_ENV_";
+/// Variables that lead to the user's agents and session. A sandbox leaves them out.
+const AGENTS: [&str; 12] = [
+    "SSH_AUTH_SOCK",
+    "SSH_AGENT_PID",
+    "GPG_AGENT_INFO",
+    "GNUPGHOME",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "DOCKER_HOST",
+    "XDG_RUNTIME_DIR",
+    "TMPDIR",
+    "BROWSER",
+];
+
+/// Everything that the helper needs to know, besides the program, its arguments and its variables.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    /// The server's name.
+    pub server: String,
+    /// Files and folders to read, as configured.
+    pub read: Vec<PathBuf>,
+    /// Files and folders to write, as configured.
+    pub write: Option<Vec<PathBuf>>,
+    /// The addresses to connect to.
+    pub net: Network,
+    /// The most memory of a process, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// The most processes and threads.
+    pub processes: Option<u64>,
+    /// Whether nothing less than the whole sandbox will do.
+    pub required: bool,
+    /// The configured working directory.
+    pub cwd: Option<PathBuf>,
+    /// The user's home folder.
+    pub home: Option<PathBuf>,
+    /// The folder that is shown to the program as its home folder; `None`: one that ends with the program.
+    pub own: Option<PathBuf>,
+    /// What is never shown: Nonet's state, configuration and secrets.
+    pub hidden: Vec<PathBuf>,
+}
+
+impl Spec {
+    /// Describes the sandbox of a server. `state` is Nonet's state folder, `config` its file.
+    pub fn new(
+        server: &str,
+        settings: &SandboxSettings,
+        cwd: Option<&Path>,
+        state: Option<&Path>,
+        config: &Path,
+        lasts: bool,
+    ) -> Self {
+        let config = std::path::absolute(config).unwrap_or_else(|_| config.into());
+        let secrets = crate::secrets_file::beside(&config);
+        let lock = crate::pins::lock_file::LockFile::beside(&config);
+        Self {
+            server: server.into(),
+            read: settings.read.clone(),
+            write: settings.write.clone(),
+            net: settings.net.clone(),
+            memory_bytes: settings.memory_bytes,
+            processes: settings.processes,
+            required: settings.required,
+            cwd: cwd.map(Into::into),
+            home: std::env::home_dir().filter(|home| home.is_absolute()),
+            own: state.filter(|_| lasts).map(|state| state.join("sandboxes").join(server)),
+            hidden: state.map(Into::into).into_iter().chain([config, secrets, lock]).collect(),
+        }
+    }
+
+    /// Returns the environment of the helper. The program's variables cannot affect the helper itself.
+    pub fn helper_environment<'a>(
+        &self,
+        variables: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>,
+    ) -> BTreeMap<OsString, OsString> {
+        let spec = serde_json::to_string(self).expect("names and paths are JSON");
+        let carried = variables.into_iter().map(|(name, value)| {
+            let mut carried = OsString::from(PREFIX);
+            carried.push(name);
+            (carried, value.to_os_string())
+        });
+        carried.chain([(SPEC.into(), spec.into())]).collect()
+    }
+}
+
+/// Whether a sandbox leaves out a variable that every other server inherits.
+pub fn leaves_out(name: &str) -> bool {
+    AGENTS.iter().any(|agent| agent.eq_ignore_ascii_case(name))
+}
+
+/// Whether a sandbox can be had on this kind of system at all.
+pub const IS_POSSIBLE: bool = cfg!(target_os = "linux");
+
+/// Returns why this machine gives no whole sandbox; `None` if it does. Tries one, without a program.
+pub async fn weakness(executable: &Path) -> Option<String> {
+    if !IS_POSSIBLE {
+        return Some(format!("{} has no sandbox for it", std::env::consts::OS));
+    }
+    let spec = Spec {
+        server: "any server".into(),
+        read: Vec::new(),
+        write: None,
+        net: Network::Closed,
+        memory_bytes: None,
+        processes: None,
+        required: true,
+        cwd: None,
+        home: std::env::home_dir().filter(|home| home.is_absolute()),
+        own: None,
+        hidden: Vec::new(),
+    };
+    let mut command = tokio::process::Command::new(executable);
+    command.arg(SANDBOX_COMMAND).env_clear().envs(spec.helper_environment([]));
+    let output = command.stdin(std::process::Stdio::null()).kill_on_drop(true).output();
+    match tokio::time::timeout(PATIENCE, output).await {
+        Ok(Ok(output)) if output.status.success() => None,
+        Ok(Ok(output)) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let why = text.trim().split_once("was not started: ").map_or(text.trim(), |(_, why)| why);
+            Some(crate::text::clip(why, 600))
+        }
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("it was not set up within {PATIENCE:?}")),
+    }
+}
+
+/// Returns what is known of a fault of the helper: whose it is, why, and what to do.
+#[cfg(target_os = "linux")]
+fn told(server: &str, fault: &SetUpFault) -> String {
+    format!("nonet: `{server}` was not started: {fault}")
+}
+
+/// Why a sandbox could not be set up.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no other system has a sandbox"))]
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SetUpFault {
+    /// Something about the machine.
+    #[error("this system does not allow a sandbox: {what}: {why}. {remedy}")]
+    System { what: &'static str, why: String, remedy: &'static str },
+    /// Something about the configuration.
+    #[error("{0}")]
+    Settings(String),
+}
+
+/// What to do where the system does not allow a sandbox.
+#[cfg(target_os = "linux")]
+const REMEDY: &str = "User namespaces must be allowed (`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, \
+    `sysctl user.max_user_namespaces=10000`, or a container that may make them). With `sandbox = { required = false }` the \
+    server starts with what can be had";
+
+/// Runs the helper: sets up the namespaces and waits for the end. Single-threaded when it begins.
+#[cfg(target_os = "linux")]
+pub fn run(command: &[OsString]) -> ExitCode {
+    start::run(command)
+}
+
+/// Runs the first process inside of the namespaces.
+#[cfg(target_os = "linux")]
+pub fn run_init(command: &[OsString]) -> ExitCode {
+    init::run(command)
+}
+
+/// Says what is missing: only Linux has a sandbox, and the gateway does not ask for one elsewhere.
+#[cfg(not(target_os = "linux"))]
+pub fn run(_command: &[OsString]) -> ExitCode {
+    ExitCode::from(NOT_SET_UP)
+}
+
+/// The same for the first process.
+#[cfg(not(target_os = "linux"))]
+pub fn run_init(_command: &[OsString]) -> ExitCode {
+    ExitCode::from(NOT_SET_UP)
+}
+
+/// What the helper was given.
+#[cfg(target_os = "linux")]
+fn given<T: serde::de::DeserializeOwned>() -> Result<(T, Vec<(OsString, OsString)>), SetUpFault> {
+    use std::os::unix::ffi::OsStrExt;
+    let spec =
+        std::env::var(SPEC).map_err(|_| SetUpFault::Settings("the gateway starts this command".into()))?;
+    let spec = serde_json::from_str(&spec).map_err(|error| SetUpFault::Settings(error.to_string()))?;
+    let variables = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.as_bytes().strip_prefix(PREFIX.as_bytes())?;
+        Some((OsStr::from_bytes(name).to_os_string(), value))
+    });
+    Ok((spec, variables.collect()))
+}

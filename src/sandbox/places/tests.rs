@@ -1,0 +1,105 @@
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::config::Network;
+
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        for folder in
+            [".ssh", "work/app/node_modules/.bin", "work/app/build", "work/data", "state", ".pyenv/shims"]
+        {
+            fs::create_dir_all(home.path(folder)).unwrap();
+        }
+        for file in ["work/app/package.json", "work/app/build/index.js", "work/notes.db", "key.json"] {
+            fs::write(home.path(file), "{}").unwrap();
+        }
+        fs::write(home.path("servers.toml"), "").unwrap();
+        home
+    }
+
+    fn path(&self, inside: &str) -> PathBuf {
+        self.0.path().join(inside)
+    }
+
+    fn spec(&self) -> Spec {
+        Spec {
+            server: "s".into(),
+            read: Vec::new(),
+            write: None,
+            net: Network::All,
+            memory_bytes: None,
+            processes: None,
+            required: true,
+            cwd: None,
+            home: Some(self.0.path().into()),
+            own: None,
+            hidden: vec![self.path("state"), self.path("servers.toml")],
+        }
+    }
+
+    /// The places of a command whose words may have `~`, with the home folder as `~`.
+    fn places(&self, spec: &Spec, command: &[&str]) -> Result<Places, SetUpFault> {
+        let home = self.0.path().to_string_lossy();
+        let command: Vec<OsString> = command.iter().map(|word| word.replace('~', &home).into()).collect();
+        let variables =
+            [("PATH".into(), "/usr/bin".into()), ("KEY_FILE".into(), self.path("key.json").into())];
+        Places::of(spec, &command, &variables.into())
+    }
+
+    fn shown(&self, paths: &BTreeSet<PathBuf>) -> Vec<String> {
+        let inside = paths.iter().filter_map(|path| path.strip_prefix(self.0.path()).ok());
+        inside.map(|path| format!("~/{}", path.display())).collect()
+    }
+}
+
+#[test]
+fn a_command_opens_what_it_names_and_no_more() {
+    let home = Home::new();
+    let check = |command: &[&str], write: &[&str], too_broad: &[&str]| {
+        let places = home.places(&home.spec(), command).unwrap();
+        assert_eq!(home.shown(&places.write), write, "{command:?}");
+        assert_eq!(home.shown(&places.too_broad), too_broad, "{command:?}");
+        assert_eq!(home.shown(&places.read), ["~/key.json"], "{command:?}");
+    };
+    check(&["/usr/bin/env", "~/work/data"], &["~/work/data"], &[]);
+    check(
+        &["/usr/bin/env", "--folder=~/work/data", "~/work/notes.db"],
+        &["~/work/data", "~/work/notes.db"],
+        &[],
+    );
+    check(&["/usr/bin/env", "~/work", "~/work/data"], &["~/work"], &[]);
+    // The home folder, hidden folders, and what does not exist.
+    check(&["/usr/bin/env", "~"], &[], &["~/"]);
+    check(&["/usr/bin/env", "~/work/.."], &[], &["~/work/.."]);
+    check(&["/usr/bin/env", "~/.ssh", "~/state"], &[], &["~/.ssh", "~/state"]);
+    check(&["/usr/bin/env", "~/none", "work"], &[], &[]);
+    symlink(home.path(".ssh"), home.path("work/data/link")).unwrap();
+    check(&["/usr/bin/env", "~/work/data/link"], &[], &["~/work/data/link"]);
+    // A script is a program with its project.
+    let places = home.places(&home.spec(), &["/usr/bin/env", "~/work/app/build/index.js"]).unwrap();
+    assert_eq!(home.shown(&places.system), ["~/.pyenv", "~/work/app"]);
+    assert!(places.write.is_empty());
+}
+
+#[test]
+fn paths_of_the_configuration_exist_and_are_not_too_broad() {
+    let home = Home::new();
+    let refused = |read: &[&str], write: &[&str]| {
+        let paths = |all: &[&str]| all.iter().map(|path| home.path(path)).collect();
+        let spec = Spec { read: paths(read), write: Some(paths(write)), ..home.spec() };
+        home.places(&spec, &["/usr/bin/env"]).map(drop).map_err(|fault| fault.to_string())
+    };
+    assert_eq!(refused(&["work", ".ssh"], &["work/data"]), Ok(()));
+    assert!(refused(&["none"], &[]).unwrap_err().contains("does not exist"));
+    assert!(refused(&[], &["none"]).unwrap_err().contains("does not exist"));
+    assert!(refused(&[], &[""]).unwrap_err().contains("the whole machine"));
+    assert!(refused(&[], &["/etc"]).unwrap_err().contains("the whole machine"));
+    // What is named itself is not hidden; Nonet's own always is.
+    let spec = Spec { read: vec![home.path("."), home.path(".ssh"), home.path("state")], ..home.spec() };
+    let hidden = home.places(&spec, &["/usr/bin/env"]).unwrap().hidden;
+    assert!(!hidden.contains(&home.path(".ssh")) && hidden.contains(&home.path(".aws")));
+    assert!(hidden.contains(&home.path("state")) && hidden.contains(&home.path("servers.toml")));
+}

@@ -1,0 +1,219 @@
+//! The way out of a sandbox whose `net` is a list: an HTTP proxy on its loopback address that connects to these hosts only.
+//! Names are resolved here, outside; the program itself has no network.
+
+use std::{
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::config::HostPort;
+
+/// The port in the sandbox's own network.
+pub(super) const PORT: u16 = 3128;
+/// The address of the proxy.
+pub(super) const ADDRESS: &str = "http://127.0.0.1:3128";
+/// The variables by which programs find it.
+pub(super) const VARIABLES: [&str; 6] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+/// The most connections at a time.
+const CONNECTIONS: usize = 128;
+/// The longest head of a request.
+const HEAD: usize = 16 << 10;
+/// How long a request and a connect may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Serves connections until the process ends.
+pub(super) fn serve(listener: TcpListener, hosts: Vec<HostPort>) {
+    let (hosts, open) = (Arc::new(hosts), Arc::new(AtomicUsize::new(0)));
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(client) = client else {
+                thread::sleep(Duration::from_millis(50));
+                continue;
+            };
+            if open.load(Ordering::Relaxed) >= CONNECTIONS {
+                continue;
+            }
+            open.fetch_add(1, Ordering::Relaxed);
+            let (hosts, counted) = (hosts.clone(), open.clone());
+            let started = thread::Builder::new().stack_size(256 << 10).spawn(move || {
+                // Either end may go at any time.
+                let _ = pass(client, &hosts);
+                counted.fetch_sub(1, Ordering::Relaxed);
+            });
+            if started.is_err() {
+                open.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+/// A request to the proxy.
+#[derive(Debug, PartialEq, Eq)]
+struct Request {
+    to: HostPort,
+    /// What is sent on; `None` for a tunnel.
+    head: Option<Vec<u8>>,
+}
+
+fn pass(mut client: TcpStream, hosts: &[HostPort]) -> io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    let (head, rest) = read_head(&mut client)?;
+    let Some(request) = read(&head) else { return answer(&mut client, "400 Bad Request", "") };
+    if !hosts.iter().any(|allowed| is_allowed(allowed, &request.to)) {
+        let what =
+            format!("{}:{} is not in `net` of this server's sandbox\n", request.to.host, request.to.port);
+        return answer(&mut client, "403 Forbidden", &what);
+    }
+    let Ok(mut server) = connect(&request.to) else { return answer(&mut client, "502 Bad Gateway", "") };
+    match &request.head {
+        Some(head) => server.write_all(head)?,
+        None => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?,
+    }
+    server.write_all(&rest)?;
+    client.set_read_timeout(None)?;
+    let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
+    let sending = thread::Builder::new().stack_size(256 << 10).spawn(move || {
+        let _ = io::copy(&mut from_client, &mut to_server);
+        let _ = to_server.shutdown(Shutdown::Write);
+    })?;
+    let copied = io::copy(&mut server, &mut client);
+    let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+    let _ = sending.join();
+    copied.map(drop)
+}
+
+fn answer(client: &mut TcpStream, status: &str, text: &str) -> io::Result<()> {
+    let length = text.len();
+    write!(client, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}")
+}
+
+/// Reads up to the empty line. Returns the head with it, and what came after.
+fn read_head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    let mut head = Vec::new();
+    let mut chunk = [0; 2048];
+    loop {
+        if let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") {
+            let rest = head.split_off(end + 4);
+            return Ok((head, rest));
+        }
+        let read = client.read(&mut chunk)?;
+        if read == 0 || head.len() + read > HEAD {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        head.extend_from_slice(&chunk[..read]);
+    }
+}
+
+/// Reads a request: `CONNECT host:port`, or any other method with an absolute `http:` address.
+fn read(head: &[u8]) -> Option<Request> {
+    let text = std::str::from_utf8(head).ok()?;
+    let (line, headers) = text.split_once("\r\n")?;
+    let mut words = line.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    if method == "CONNECT" {
+        return Some(Request { to: HostPort::parse(target)?, head: None });
+    }
+    let address = target.strip_prefix("http://")?;
+    let (authority, path) = address.split_at(address.find('/').unwrap_or(address.len()));
+    let to = HostPort::parse(authority).or_else(|| HostPort::parse(&format!("{authority}:80")))?;
+    let path = if path.is_empty() { "/" } else { path };
+    // One request for each connection: a second one may be for another host.
+    let headers = headers.split("\r\n").filter(|header| {
+        let name = header.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        !matches!(name.as_str(), "proxy-connection" | "proxy-authorization" | "connection")
+            && !name.is_empty()
+    });
+    let headers: String = headers.map(|header| format!("{header}\r\n")).collect();
+    let head = format!("{method} {path} {version}\r\n{headers}Connection: close\r\n\r\n");
+    Some(Request { to, head: Some(head.into()) })
+}
+
+/// Whether an entry of the list allows a destination.
+fn is_allowed(allowed: &HostPort, to: &HostPort) -> bool {
+    let is_host = match allowed.host.strip_prefix('*') {
+        Some(end) => to.host.len() > end.len() && to.host.ends_with(end),
+        None => to.host == allowed.host,
+    };
+    is_host && to.port == allowed.port
+}
+
+/// Connects to a host. A name never leads to this machine itself, whatever its DNS says; an address in the list may.
+fn connect(to: &HostPort) -> io::Result<TcpStream> {
+    let is_literal = to.host.parse::<IpAddr>().is_ok() || to.host == "localhost";
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for address in (to.host.as_str(), to.port).to_socket_addrs()? {
+        if !is_literal && is_own(&address) {
+            continue;
+        }
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(server) => return Ok(server),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Whether an address is this machine's, or the metadata service of a cloud.
+fn is_own(address: &SocketAddr) -> bool {
+    let of_v4 = |v4: Ipv4Addr| {
+        let is_special = v4.is_loopback() || v4.is_link_local() || v4.octets()[0] == 0;
+        // The metadata service of Alibaba Cloud.
+        is_special || v4.octets() == [100, 100, 100, 200]
+    };
+    let is_special = match address.ip().to_canonical() {
+        IpAddr::V4(v4) => of_v4(v4),
+        IpAddr::V6(v6) => {
+            let parts = v6.segments();
+            let [.., a, b, c, d] = v6.octets();
+            // An IPv4 address, as such (RFC 4291, section 2.5.5.1) or behind NAT64 (RFC 6052, section 2.1).
+            let is_wrapped = parts[..6] == [0; 6] || parts[..6] == [0x64, 0xff9b, 0, 0, 0, 0];
+            // The metadata service of AWS.
+            let is_of_cloud = parts == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254];
+            v6.is_unicast_link_local() || is_of_cloud || is_wrapped && of_v4(Ipv4Addr::new(a, b, c, d))
+        }
+    };
+    // An address that can be bound is this machine's.
+    is_special || std::net::UdpSocket::bind((address.ip(), 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_and_matched() {
+        let check = |line: &str, allowed: &str, expected: Option<bool>| {
+            let head = format!("{line}\r\nHost: x\r\nProxy-Connection: keep-alive\r\n\r\n");
+            let request = read(head.as_bytes());
+            let allowed = HostPort::parse(allowed).expect("a host");
+            assert_eq!(
+                request.map(|request| is_allowed(&allowed, &request.to)),
+                expected,
+                "{line} {allowed:?}"
+            );
+        };
+        check("CONNECT api.example.com:443 HTTP/1.1", "api.example.com:443", Some(true));
+        check("CONNECT API.Example.com:443 HTTP/1.1", "api.example.com:443", Some(true));
+        check("CONNECT api.example.com:80 HTTP/1.1", "api.example.com:443", Some(false));
+        check("CONNECT evil-example.com:443 HTTP/1.1", "*.example.com:443", Some(false));
+        check("CONNECT a.example.com:443 HTTP/1.1", "*.example.com:443", Some(true));
+        check("CONNECT example.com:443 HTTP/1.1", "*.example.com:443", Some(false));
+        check("GET http://example.com/a HTTP/1.1", "example.com:80", Some(true));
+        check("GET http://example.com:8080 HTTP/1.1", "example.com:8080", Some(true));
+        check("GET /a HTTP/1.1", "example.com:80", None);
+        check("CONNECT user@example.com:443 HTTP/1.1", "example.com:443", None);
+        let head =
+            b"GET http://example.com/a?b HTTP/1.1\r\nHost: example.com\r\nConnection: keep-alive\r\n\r\n";
+        let sent =
+            read(head).and_then(|request| request.head).map(|head| String::from_utf8(head).expect("text"));
+        let expected = "GET /a?b HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n";
+        assert_eq!(sent.as_deref(), Some(expected));
+    }
+}

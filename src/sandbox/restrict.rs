@@ -1,0 +1,210 @@
+//! What a process gives up for itself and its children: system calls, files by Landlock, memory and processes.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, LandlockStatus, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, Scope, path_beneath_rules,
+};
+use nix::{
+    sys::{
+        prctl::set_no_new_privs,
+        resource::{Resource, getrlimit, setrlimit},
+    },
+    unistd::geteuid,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+
+use super::{SetUpFault, Spec, start::system};
+
+/// What Landlock keeps from the program besides files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scopes {
+    /// Nothing: the kernel does not know how.
+    None,
+    /// Signals to processes outside, and sockets without a file.
+    SignalsAndSockets,
+}
+
+/// Limits memory, processes and dumps.
+pub(super) fn limits(spec: &Spec) -> Result<(), SetUpFault> {
+    let limit = |resource, most: u64| {
+        let (_, hard) = getrlimit(resource)?;
+        setrlimit(resource, most.min(hard), most.min(hard))
+    };
+    limit(Resource::RLIMIT_CORE, 0).map_err(system("a limit on dumps"))?;
+    if let Some(bytes) = spec.memory_bytes {
+        limit(Resource::RLIMIT_DATA, bytes).map_err(system("a limit on memory"))?;
+    }
+    if let Some(processes) = spec.processes {
+        if geteuid().is_root() {
+            let message = "`processes` has no effect for root: Linux does not count root's processes. Run Nonet as another user, \
+                or take `processes` out";
+            return Err(SetUpFault::Settings(message.into()));
+        }
+        limit(Resource::RLIMIT_NPROC, processes).map_err(system("a limit on processes"))?;
+    }
+    Ok(())
+}
+
+/// Closes every file but these, as far as the kernel has Landlock.
+pub(super) fn landlock(readable: &[PathBuf], writable: &[PathBuf]) -> Scopes {
+    match close_files(readable, writable) {
+        Ok(RestrictionStatus { landlock: LandlockStatus::Available { effective_abi, .. }, .. })
+            if effective_abi >= ABI::V6 =>
+        {
+            Scopes::SignalsAndSockets
+        }
+        _ => Scopes::None,
+    }
+}
+
+fn close_files(readable: &[PathBuf], writable: &[PathBuf]) -> Result<RestrictionStatus, RulesetError> {
+    let all = AccessFs::from_all(ABI::V6);
+    Ruleset::default()
+        .handle_access(all)?
+        .scope(Scope::from_all(ABI::V6))?
+        .create()?
+        .add_rules(path_beneath_rules(readable, AccessFs::from_read(ABI::V6)))?
+        .add_rules(path_beneath_rules(writable, all))?
+        .restrict_self()
+}
+
+/// System calls that change the machine or reach into other processes.
+const REFUSED: &[i64] = &[
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_adjtimex,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_clock_adjtime,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_fanotify_init,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kcmp,
+    libc::SYS_kexec_file_load,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pivot_root,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_quotactl,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_modify_ldt,
+];
+/// The bit of system calls in the other numbering that x86-64 may have.
+#[cfg(target_arch = "x86_64")]
+const OTHER_NUMBERING: i64 = 0x4000_0000;
+
+/// Refuses system calls that a server has no use for. `without_network` and `without_sockets` also refuse new sockets of the
+/// network and of this machine.
+pub(super) fn seccomp(without_network: bool, without_sockets: bool) -> Result<(), SetUpFault> {
+    set_no_new_privs().map_err(system("no new privileges"))?;
+    let mut families = vec![libc::AF_NETLINK];
+    if !without_sockets {
+        families.push(libc::AF_UNIX);
+    }
+    if !without_network {
+        families.extend([libc::AF_INET, libc::AF_INET6]);
+    }
+    let failed = system::<String>("system call filters");
+    let refused = refused(&families).map_err(|error| failed(error.to_string()))?;
+    let refusal = |number: i32| SeccompAction::Errno(number.unsigned_abs());
+    // glibc and Node go on without these two where the kernel has none.
+    let unknown: BTreeMap<i64, Vec<SeccompRule>> = [(libc::SYS_clone3, Vec::new())].into();
+    for (rules, action) in [(unknown, refusal(libc::ENOSYS)), (refused, refusal(libc::EPERM))] {
+        let arch = std::env::consts::ARCH
+            .try_into()
+            .map_err(|_| failed("this processor is not supported".into()))?;
+        let filter = SeccompFilter::new(numbered(rules), SeccompAction::Allow, action, arch);
+        let program: BpfProgram =
+            filter.and_then(TryInto::try_into).map_err(|error| failed(error.to_string()))?;
+        seccompiler::apply_filter(&program).map_err(|error| failed(error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn refused(families: &[i32]) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+    let condition = |argument, operator, value: i64| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value.unsigned_abs())
+    };
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED.iter().map(|number| (*number, Vec::new())).collect();
+    let namespaces = [
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWCGROUP,
+    ];
+    let mut of_clone = Vec::new();
+    for flag in namespaces.map(i64::from) {
+        let masked = SeccompCmpOp::MaskedEq(flag.unsigned_abs());
+        of_clone.push(SeccompRule::new(vec![condition(0, masked, flag)?])?);
+    }
+    rules.insert(libc::SYS_clone, of_clone);
+    let mut others = Vec::new();
+    for family in families {
+        others.push(condition(0, SeccompCmpOp::Ne, i64::from(*family))?);
+    }
+    rules.insert(libc::SYS_socket, vec![SeccompRule::new(others)?]);
+    // Typing into the terminal that Nonet was started from.
+    let mut of_ioctl = Vec::new();
+    for request in [0x5412, 0x541c] {
+        of_ioctl.push(SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, request)?])?);
+    }
+    rules.insert(libc::SYS_ioctl, of_ioctl);
+    Ok(rules)
+}
+
+/// Adds the same rules for the other numbering.
+fn numbered(rules: BTreeMap<i64, Vec<SeccompRule>>) -> BTreeMap<i64, Vec<SeccompRule>> {
+    #[cfg(target_arch = "x86_64")]
+    let rules = {
+        let mut rules = rules;
+        let others: Vec<_> =
+            rules.iter().map(|(number, rules)| (number | OTHER_NUMBERING, rules.clone())).collect();
+        rules.extend(others);
+        rules
+    };
+    rules
+}
