@@ -204,7 +204,7 @@ fn what_a_server_sends_beside_its_answers_costs_nobody_anything() {
             "logs",
             times(
                 r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"{n}"}}"#,
-                30_000,
+                10_000,
             ),
         ),
         (
