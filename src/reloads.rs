@@ -93,11 +93,14 @@ impl ReloadDesk {
         files::private_folder(&self.folder)?;
         let name = format!("{}-{}", std::process::id(), uuid::Uuid::new_v4().simple());
         let lock = self.folder.join(format!("{name}.lock"));
-        let file = files::lock_file(&lock)?;
+        // Under that name only once it is locked: who finds it unlocked takes it for that of a gateway that has ended.
+        let unlocked = lock.with_extension("new");
+        let file = files::lock_file(&unlocked)?;
         file.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
             TryLockError::Error(error) => error,
         })?;
+        fs::rename(&unlocked, &lock)?;
         let post = ReloadPost {
             desk: self.clone(),
             lock,

@@ -289,6 +289,10 @@ fn nonet_reload_asks_every_gateway_of_the_file() {
     let mut second = first.beside(&[]);
     second.initialize("2025-06-18", json!({}));
     second.until_ready("s0");
+    eventually("both can be asked", || {
+        let told: Value = serde_json::from_str(&reload(&first, &["--json"]).1).expect("JSON");
+        (told["gateways"].as_array().map(Vec::len) == Some(2)).then_some(())
+    });
     edit(&first, |text| text.replace("[servers.s1]\n", "[servers.s1]\ntags = ['x']\n"));
     let (code, told) = reload(&first, &[]);
     assert_eq!((code, told.lines().count()), (Some(0), 2), "{told}");
