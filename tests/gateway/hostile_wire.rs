@@ -197,7 +197,7 @@ fn what_a_server_sends_beside_its_answers_costs_nobody_anything() {
             "progress",
             times(
                 r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":{n}}}"#,
-                30_000,
+                10_000,
             ),
         ),
         (
