@@ -90,7 +90,8 @@ pub fn time(time: Duration) -> String {
         ..999.5 => format!("{us:.0} us"),
         ..9_995.0 => format!("{:.2} ms", us / 1e3),
         ..99_950.0 => format!("{:.1} ms", us / 1e3),
-        _ => format!("{:.0} ms", us / 1e3),
+        ..999_500.0 => format!("{:.0} ms", us / 1e3),
+        _ => format!("{:.2} s", us / 1e6),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     net::TcpListener,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     http::{self, Session},
+    options::Options,
     rows::Server,
     stdio::Peer,
 };
@@ -48,11 +49,15 @@ pub fn entry(name: &str, mode: &str) -> String {
 }
 
 /// A folder with a configuration, and with all that Nonet keeps.
-pub struct Folder(tempfile::TempDir);
+pub struct Folder {
+    folder: tempfile::TempDir,
+    /// The program that runs Nonet, and its arguments; empty: none does.
+    under: Vec<String>,
+}
 
 impl Folder {
     /// Writes a configuration with these servers.
-    pub fn with(servers: &str) -> Self {
+    pub fn with(servers: &str, options: &Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // What a preview would shorten arrives whole.
         let text = format!(
@@ -60,14 +65,15 @@ impl Folder {
             folder.path().join("cache")
         );
         std::fs::write(folder.path().join("servers.toml"), text).expect("a writable folder");
-        Self(folder)
+        Self { folder, under: options.under.clone() }
     }
 
     /// Returns the command of Nonet with this configuration.
     pub fn nonet(&self) -> Command {
-        let path: &Path = self.0.path();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nonet"));
-        command.arg("serve").arg("--config").arg(path.join("servers.toml"));
+        let path = self.folder.path();
+        let mut words = self.under.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_nonet")]);
+        let mut command = Command::new(words.next().expect("at least Nonet itself"));
+        command.args(words).arg("serve").arg("--config").arg(path.join("servers.toml"));
         // Every call leaves its line in the log; here nobody reads it.
         command.env("XDG_STATE_HOME", path.join("state")).env_remove("NONET_LOG").stderr(Stdio::null());
         command

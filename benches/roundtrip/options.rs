@@ -14,6 +14,8 @@ pub struct Options {
     pub cores: Option<usize>,
     /// Whether FastMCP's proxy is measured too.
     pub peers: bool,
+    /// The program that runs Nonet, such as a profiler, and its arguments; empty: none does.
+    pub under: Vec<String>,
     /// Where the figures go as JSON.
     pub json: Option<PathBuf>,
     /// Where the plot goes, as SVG.
@@ -23,8 +25,15 @@ pub struct Options {
 impl Options {
     /// Reads the command line.
     pub fn given() -> Self {
-        let mut options =
-            Self { calls: 5_000, rows: Vec::new(), cores: None, peers: false, json: None, plot: None };
+        let mut options = Self {
+            calls: 5_000,
+            rows: Vec::new(),
+            cores: None,
+            peers: false,
+            under: Vec::new(),
+            json: None,
+            plot: None,
+        };
         let mut given = std::env::args().skip(1);
         while let Some(argument) = given.next() {
             let mut value = || given.next().unwrap_or_else(|| panic!("{argument} needs a value"));
@@ -34,6 +43,7 @@ impl Options {
                 "--rows" => options.rows = value().split(',').map(str::to_owned).collect(),
                 "--json" => options.json = Some(value().into()),
                 "--plot" => options.plot = Some(value().into()),
+                "--under" => options.under = value().split_whitespace().map(str::to_owned).collect(),
                 "--peers" => options.peers = true,
                 // Cargo says that this is a bench.
                 "--bench" => {}

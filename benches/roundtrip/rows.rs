@@ -138,11 +138,11 @@ pub fn measure(key: &'static str, options: &Options) -> Option<Row> {
         "http-16" => small_over_http(key, "the same, 16 in flight", options, IN_FLIGHT),
         "large" => {
             let count = (options.calls / SMALL_PER_LARGE).max(5);
-            sized(key, "1 MB of text, stdio", &Call::sized("text", LARGE, count))
+            sized(key, "1 MB of text, stdio", options, &Call::sized("text", LARGE, count))
         }
-        "huge" => huge(key),
-        "handshake" => handshake(key),
-        _ => return idle_memory(key),
+        "huge" => huge(key, options),
+        "handshake" => handshake(key, options),
+        _ => return idle_memory(key, options),
     };
     Some(row)
 }
@@ -155,7 +155,7 @@ fn in_turns(mut sides: Vec<Contender<'_>>, call: &Call) -> Vec<Side> {
             let began = Instant::now();
             side.server.calls(turn, call.in_flight, &mut side.took);
             side.busy += began.elapsed();
-            if round * turn < call.count / 10 {
+            if round * turn < call.count.div_ceil(10) {
                 side.took.clear();
                 side.busy = Duration::ZERO;
             }
@@ -176,7 +176,7 @@ fn nonet_on_stdio(folder: &Folder) -> Peer {
 }
 
 fn small_on_stdio(key: &'static str, what: &str, options: &Options, in_flight: usize) -> Row {
-    let folder = Folder::with(&entry("echo", "--echo-server"));
+    let folder = Folder::with(&entry("echo", "--echo-server"), options);
     let call = Call::small(options, in_flight);
     let mut direct = Peer::start(&mut server("--echo-server"));
     let mut gateway = nonet_on_stdio(&folder);
@@ -190,7 +190,7 @@ fn small_on_stdio(key: &'static str, what: &str, options: &Options, in_flight: u
 fn small_over_http(key: &'static str, what: &str, options: &Options, in_flight: usize) -> Row {
     let call = Call::small(options, in_flight);
     let mut direct = OverHttp::echo();
-    let folder = Folder::with(&direct.entry("echo"));
+    let folder = Folder::with(&direct.entry("echo"), options);
     let mut gateway = OverHttp::nonet(&folder);
     until_ready(&mut gateway.session);
     let sides = vec![
@@ -200,8 +200,8 @@ fn small_over_http(key: &'static str, what: &str, options: &Options, in_flight: 
     Row { by_rate: in_flight > 1, ..row(key, what, in_turns(sides, &call)) }
 }
 
-fn sized(key: &'static str, what: &str, call: &Call) -> Row {
-    let folder = Folder::with(&entry("echo", "--echo-server"));
+fn sized(key: &'static str, what: &str, options: &Options, call: &Call) -> Row {
+    let folder = Folder::with(&entry("echo", "--echo-server"), options);
     let mut direct = Peer::start(&mut server("--echo-server"));
     let mut gateway = nonet_on_stdio(&folder);
     let sides =
@@ -209,9 +209,9 @@ fn sized(key: &'static str, what: &str, call: &Call) -> Row {
     row(key, what, in_turns(sides, call))
 }
 
-fn huge(key: &'static str) -> Row {
+fn huge(key: &'static str, options: &Options) -> Row {
     let call = Call::sized("structured", HUGE, HUGE_CALLS);
-    let folder = Folder::with(&entry("echo", "--echo-server"));
+    let folder = Folder::with(&entry("echo", "--echo-server"), options);
     let mut direct = Peer::start(&mut server("--echo-server"));
     let mut gateway = nonet_on_stdio(&folder);
     let sides =
@@ -223,9 +223,9 @@ fn huge(key: &'static str) -> Row {
     row
 }
 
-fn handshake(key: &'static str) -> Row {
+fn handshake(key: &'static str, options: &Options) -> Row {
     let servers: String = ["one", "two", "three"].iter().map(|name| entry(name, "--silent-server")).collect();
-    let folder = Folder::with(&servers);
+    let folder = Folder::with(&servers, options);
     let time = |command: &mut std::process::Command| {
         let began = Instant::now();
         let peer = Peer::start(command);
@@ -244,12 +244,12 @@ fn handshake(key: &'static str) -> Row {
 }
 
 /// The memory of a gateway that does nothing, before and after its first search.
-fn idle_memory(key: &'static str) -> Option<Row> {
+fn idle_memory(key: &'static str, options: &Options) -> Option<Row> {
     if !cfg!(feature = "tract") {
         eprintln!("this build has no engine for search by meaning: memory is left out");
         return None;
     }
-    let folder = Folder::with(&entry("echo", "--echo-server"));
+    let folder = Folder::with(&entry("echo", "--echo-server"), options);
     let mut gateway = Peer::start(&mut folder.nonet());
     let mut row = row(key, "resident memory", Vec::new());
     let mut note = |gateway: &Peer, when: &str| {
