@@ -145,7 +145,9 @@ impl OverHttp {
 
 impl Drop for OverHttp {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // Not by force: a profiler writes its figures at the end.
+        let process = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+        let _ = nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM);
         let _ = self.child.wait();
     }
 }
