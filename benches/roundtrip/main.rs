@@ -1,0 +1,49 @@
+//! What the gateway adds: each row measures the same work straight from a trivial server and through Nonet, in turns within
+//! one run, so that the ratio holds on a busy machine too.
+//!
+//! ```sh
+//! cargo bench --bench roundtrip -- [--calls N] [--rows stdio,http,...] [--cores N] [--under COMMAND] [--peers] [--json FILE] [--plot FILE.svg]
+//! ```
+//!
+//! - `--calls`: calls of each side in the rows of small calls (5,000); the others make fewer.
+//! - `--rows`: `stdio`, `stdio-16`, `http`, `http-16`, `large`, `huge`, `handshake`, `memory`; default: all.
+//! - `--cores`: all processes share the first N cores (Linux).
+//! - `--under "COMMAND ..."`: a profiler that runs Nonet, such as `valgrind --tool=callgrind`.
+//! - `--peers`: adds FastMCP's proxy to the rows on stdio, if `python3` has the package `fastmcp`.
+//!
+//! The servers are this program too: `--echo-server`, `--echo-http`, `--silent-server`.
+
+mod echo;
+mod figures;
+mod gateway;
+mod http;
+mod options;
+mod plot;
+mod rows;
+mod stdio;
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("--echo-server") => return echo::on_stdio(),
+        Some("--echo-http") => return echo::over_http(),
+        Some("--silent-server") => return echo::silent(),
+        _ => {}
+    }
+    let options = options::Options::given();
+    if let Some(cores) = options.cores {
+        options::pin(cores);
+    }
+    println!("{}", figures::HEAD);
+    let mut rows = Vec::new();
+    for key in rows::KEYS.iter().filter(|key| options.wants(key)) {
+        let Some(row) = rows::measure(key, &options) else { continue };
+        println!("{}", row.lines());
+        rows.push(row);
+    }
+    if let Some(file) = &options.json {
+        figures::write_json(file, &options, &rows).expect("the JSON file can be written");
+    }
+    if let Some(file) = &options.plot {
+        plot::draw(file, &rows).expect("the plot can be written");
+    }
+}
