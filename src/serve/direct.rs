@@ -105,7 +105,7 @@ impl Unanswered {
 
 /// Answers the calls of one client.
 pub(super) struct Direct {
-    server: NonetServer,
+    server: Arc<NonetServer>,
     peer: Peer<RoleServer>,
     ends: CancellationToken,
     calls: TaskTracker,
@@ -114,7 +114,7 @@ pub(super) struct Direct {
 impl Direct {
     /// Answers the calls of the client behind `peer` until `ended`.
     pub fn new(server: NonetServer, peer: Peer<RoleServer>, ended: &CancellationToken) -> Self {
-        Self { server, peer, ends: ended.child_token(), calls: TaskTracker::new() }
+        Self { server: Arc::new(server), peer, ends: ended.child_token(), calls: TaskTracker::new() }
     }
 
     /// Begins a call in a task of its own. Returns it where the era of the stateless protocol makes it a matter of rmcp.
