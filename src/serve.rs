@@ -8,6 +8,8 @@
 #![allow(deprecated)]
 
 mod access;
+mod calls;
+mod direct;
 mod held_arguments;
 mod http;
 mod in_flight;
@@ -35,16 +37,16 @@ use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, CompleteRequestParams,
-        CompleteResult, CustomRequest, CustomResult, DiscoverResult, ErrorCode, GetPromptRequestParams,
-        GetPromptResponse, GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams,
-        InitializeResult, InputRequiredResult, InputResponses, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-        ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ResourceUpdatedNotificationParam,
+        CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestParams, CompleteResult,
+        CustomRequest, CustomResult, DiscoverResult, ErrorCode, GetPromptRequestParams, GetPromptResponse,
+        GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
+        InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ReadResourceRequestParams, ReadResourceResponse, ResourceUpdatedNotificationParam,
         ServerCapabilities, ServerConfig, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter,
         Tool, UnsubscribeRequestParams,
     },
-    service::{NotificationContext, RequestContext, SubscriptionContext, serve_server},
+    service::{NotificationContext, RequestContext, SubscriptionContext},
 };
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
@@ -55,9 +57,9 @@ use tokio_util::{
 };
 
 use self::{
+    calls::Called,
     in_flight::{Channels, LogThreshold, Parkings, RequestOutcome},
     list_changes::{AnnouncedLists, tell_changed},
-    verbatim::Verbatim,
 };
 use crate::{
     config::{ClientLimits, Config, KnownToken},
@@ -65,10 +67,9 @@ use crate::{
     fault::Fault,
     gateway::{
         Gateway, inquiry,
-        run::ended_job,
         session::{AsTask, Caller, Session},
     },
-    meta::{self, Answer},
+    meta,
     quotas::{Account, Exhausted, Place},
     text::{self, clip},
     trace,
@@ -95,14 +96,14 @@ pub async fn serve_stdio(
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let limits = gateway.config().limits.messages();
-    let transport = stdio::ClientLines::new(LineReader::new(reader, limits.of_client.bytes), writer, limits);
+    let lines = LineReader::new(reader, limits.of_client.bytes);
     gateway.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
-    let handler = Verbatim(NonetServer::new(gateway.clone(), profile, None, Parkings::default()));
+    let server = NonetServer::new(gateway.clone(), profile, None, Parkings::default());
     tokio::pin!(stop);
     let running = tokio::select! {
-        running = serve_server(handler, transport) => running,
+        running = stdio::serve(server, lines, writer, limits) => running,
         () = &mut stop => {
             gateway.stop().await;
             return Ok(());
@@ -438,56 +439,7 @@ impl ServerHandler for NonetServer {
         if let Some(arguments) = held_arguments::take(&context.extensions) {
             request.arguments = Some(arguments);
         }
-        let stateless = is_stateless(&context);
-        let level =
-            if stateless { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
-        let (what, profile) = (in_flight::called(&request, stateless), self.session.profile.as_deref());
-        let (name, mut caller) = (request.name.clone(), None);
-        let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
-        let open = match self.parkings.calls.resume(&what, profile, state, given) {
-            Some(open) => open?,
-            None => {
-                let base = self.who(&context);
-                let ways = self.ways(&context, &base, level);
-                let own = self.caller(&context, base, &ways);
-                caller = (own.as_task == AsTask::AtOnce).then(|| own.clone());
-                let account = own.account.clone();
-                let work = in_flight::call(self.gateway.clone(), own, request);
-                ways.open(what, profile.map(Into::into), account, work)
-            }
-        };
-        let answer = match open.run(&self.parkings.calls, &context, level).await {
-            RequestOutcome::Ended(answer) => answer,
-            RequestOutcome::Asks(asked) => return Ok(CallToolResponse::InputRequired(*asked)),
-        };
-        let answer = match (answer, caller) {
-            // A client that wants a task gets a task, even if the call has ended already.
-            (Answer::Result(result), Some(caller)) => {
-                Answer::Task(ended_job(&self.gateway.jobs, &caller, &name, result).await)
-            }
-            (answer, _) => answer,
-        };
-        Ok(match answer {
-            Answer::Refused(error) => return Err(*error),
-            Answer::Task(job) if stateless => CallToolResponse::Task(tasks::created(&self.gateway, job)),
-            Answer::Task(job) => {
-                let mut carrier = CallToolResult::default();
-                carrier.meta = Some(carry(json!({ "task": tasks::started(&self.gateway, job) })));
-                CallToolResponse::Complete(carrier)
-            }
-            Answer::Result(mut result) => {
-                if let Some(fields) = result.as_object_mut() {
-                    if stateless {
-                        fields.entry("resultType").or_insert_with(|| json!("complete"));
-                    } else {
-                        fields.remove("resultType");
-                    }
-                }
-                let mut carrier = CallToolResult::default();
-                carrier.meta = Some(carry(result));
-                CallToolResponse::Complete(carrier)
-            }
-        })
+        self.call(request, &context).await.map(Called::into_response)
     }
 
     async fn get_task(

@@ -2,15 +2,14 @@
 
 use std::{
     ffi::OsStr,
-    io::{self, IsTerminal, Write},
+    io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::Context;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
-use tracing_subscriber::{
-    EnvFilter, Layer, Registry, fmt::MakeWriter, layer::SubscriberExt, util::SubscriberInitExt,
-};
+use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 use super::args::{Cli, Command};
 use crate::text;
@@ -19,6 +18,10 @@ use crate::trace;
 #[cfg(feature = "otel")]
 use crate::trace::{Export, is_ours};
 
+/// How long lines of the log are gathered after others were written.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How much is gathered, in bytes.
+const GATHERED: usize = 64 << 10;
 /// How many days of a log file are kept.
 const LOG_FILES: usize = 7;
 
@@ -37,14 +40,13 @@ pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     let file = cli.log_file.as_deref().filter(|_| !matches!(cli.command, Some(Command::Logs { .. })));
     let asked = cli.log.as_deref().filter(|asked| !asked.is_empty());
     let filter = filter(asked, serves, file.is_some());
-    let (writer, guard) = writer(file)?;
     let coloured = file.is_none() && std::io::stderr().is_terminal();
     let form = match (cli.log_json, coloured) {
         (true, _) => Form::Json,
         (false, true) => Form::Coloured,
         (false, false) => Form::Plain,
     };
-    let writer = OneLine { writer, form };
+    let (writer, guard) = writer(file, serves, form)?;
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(coloured);
     Ok(if cli.log_json { install(lines.json(), filter, guard) } else { install(lines, filter, guard) })
 }
@@ -93,18 +95,9 @@ enum Form {
 
 /// Writes each entry as one line, whatever servers and clients put into it: a name with a line end must not forge an entry, nor
 /// a terminal that shows the log obey one.
-#[derive(Clone)]
 struct OneLine<W> {
     writer: W,
     form: Form,
-}
-
-impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for OneLine<W> {
-    type Writer = OneLine<W::Writer>;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        OneLine { writer: self.writer.make_writer(), form: self.form }
-    }
 }
 
 impl<W: Write> Write for OneLine<W> {
@@ -197,8 +190,46 @@ impl Files {
     }
 }
 
-fn writer(file: Option<&Path>) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
-    let Some(file) = file else { return Ok(tracing_appender::non_blocking(std::io::stderr())) };
+/// Writes what comes within [`PAUSE`] in one piece: to wake the thread that writes for each line would cost a call more than
+/// its line does.
+struct Gathered<W: Write> {
+    to: BufWriter<W>,
+    /// Whether something was written since the last pause.
+    is_new: bool,
+}
+
+impl<W: Write> Gathered<W> {
+    fn new(to: W) -> Self {
+        Self { to: BufWriter::with_capacity(GATHERED, to), is_new: false }
+    }
+}
+
+impl<W: Write> Write for Gathered<W> {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.is_new = true;
+        self.to.write(lines)
+    }
+
+    /// The log's thread calls this when nothing waits.
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()?;
+        if std::mem::take(&mut self.is_new) {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// A thread that writes. A command that ends soon does not wait for a pause.
+fn thread(to: impl Write + Send + 'static, serves: bool, form: Form) -> (NonBlocking, WorkerGuard) {
+    match serves {
+        true => tracing_appender::non_blocking(OneLine { writer: Gathered::new(to), form }),
+        false => tracing_appender::non_blocking(OneLine { writer: to, form }),
+    }
+}
+
+fn writer(file: Option<&Path>, serves: bool, form: Form) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
+    let Some(file) = file else { return Ok(thread(io::stderr(), serves, form)) };
     let Files { folder, prefix, suffix } = Files::of(file);
     let files = tracing_appender::rolling::Builder::new()
         .rotation(tracing_appender::rolling::Rotation::DAILY)
@@ -207,7 +238,7 @@ fn writer(file: Option<&Path>) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
         .max_log_files(LOG_FILES)
         .build(folder)
         .with_context(|| format!("cannot write `--log-file {}`", file.display()))?;
-    Ok(tracing_appender::non_blocking(files))
+    Ok(thread(files, serves, form))
 }
 
 #[cfg(test)]

@@ -9,14 +9,13 @@ use std::{
     time::Duration,
 };
 
-use rmcp::service::serve_server;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::watch,
 };
 use tokio_util::task::TaskTracker;
 
-use super::{NonetServer, connect_soon, in_flight::Parkings, stdio::ClientLines, verbatim::Verbatim};
+use super::{NonetServer, connect_soon, in_flight::Parkings, stdio};
 use crate::{
     gateway::Gateway,
     shared::{self, Hello, START_LIMIT, SharedOwner},
@@ -165,9 +164,9 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, here: ConnectedCli
         }
     };
     here.is_of(&hello.version);
-    let handler = Verbatim(NonetServer::new(gateway.clone(), hello.profile, None, Parkings::default()));
+    let server = NonetServer::new(gateway.clone(), hello.profile, None, Parkings::default());
     let serving = async {
-        match serve_server(handler, ClientLines::new(reader, writer, limits)).await {
+        match stdio::serve(server, reader, writer, limits).await {
             Ok(running) => drop(running.waiting().await),
             Err(error) => tracing::debug!(%error, "a client of this machine left before its handshake"),
         }

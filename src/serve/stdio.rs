@@ -1,27 +1,37 @@
 //! The stdio transport, server side: one JSON-RPC message a line.
 //!
-//! Own code for two reasons. A `tools/call` is read straight into its type, where rmcp's untagged enums would build and
-//! throw away a tree of values for each kind of message that it is not. And what rmcp's types do not have (`task` of a call,
-//! `tasks` of the capabilities, both of 2025-11-25) is let through. Everything else is rmcp's.
+//! Own code for three reasons. A `tools/call` is read straight into its type, where rmcp's untagged enums would build and
+//! throw away a tree of values for each kind of message that it is not. After a handshake it is answered past rmcp's loop,
+//! which takes several tasks and channels for each (`direct`). And what rmcp's types do not have (`task` of a call, `tasks` of
+//! the capabilities, both of 2025-11-25) is let through. Everything else is rmcp's.
 
-use std::{collections::HashSet, future::Future, io};
+use std::{
+    future::Future,
+    io,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use rmcp::{
     RoleServer,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientNotification, ClientRequest, ErrorCode, ErrorData,
-        GetExtensions, GetMeta, JsonObject, JsonRpcMessage, MetaObject, ProtocolVersion, RequestId,
-        ServerResult,
+        ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, ProtocolVersion, RequestId, ServerResult,
     },
-    service::{RxJsonRpcMessage, TxJsonRpcMessage},
+    service::{
+        RunningService, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage, serve_server_with_ct,
+    },
     transport::Transport,
 };
-use serde::Deserialize;
-use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
 
-use super::tasks;
+use super::{
+    NonetServer,
+    direct::{Direct, ToolCall, Unanswered},
+    tasks,
+    verbatim::Verbatim,
+};
 use crate::wire::{
     Head, Heavy, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, Refused, Scanned,
     SizeLimit, Weight,
@@ -31,6 +41,10 @@ use crate::wire::{
 const UNUSABLE: i32 = -32603;
 /// The JSON-RPC error code of an answer to one request too many (JSON-RPC's range for servers).
 const BUSY: i32 = -32000;
+/// How long calls in flight may still end after their client has closed its end, and after this end stops: as long as rmcp
+/// gives other requests.
+const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_STOPPED: Duration = Duration::from_secs(2);
 /// How many requests of one client may have no answer yet.
 const MOST_UNANSWERED: usize = 1_000;
 
@@ -40,48 +54,94 @@ pub(super) struct ClientLines<R, W> {
     writer: LineWriter<W>,
     limits: Limits,
     /// A line that is being read.
-    reading: Heavy<Result<RxJsonRpcMessage<RoleServer>, Unreadable>>,
+    reading: Heavy<Result<Incoming, Unreadable>>,
     /// A message that is too long, until its end says whose it is.
     open: Option<Head>,
     /// Requests that have no answer yet.
-    unanswered: HashSet<RequestId>,
+    unanswered: Arc<Unanswered>,
+    /// Answers calls once the handshake is done.
+    direct: Arc<OnceLock<Direct>>,
+    /// When the client closed its end.
+    left: Option<Instant>,
+}
+
+/// A message that was read.
+enum Incoming {
+    Call(ToolCall),
+    Message(Box<RxJsonRpcMessage<RoleServer>>),
+}
+
+/// Serves one client at the other end of lines, which are to be of the limits as well.
+pub(super) async fn serve<R, W>(
+    server: NonetServer,
+    lines: LineReader<R>,
+    writer: W,
+    limits: Limits,
+) -> Result<RunningService<RoleServer, Verbatim>, ServerInitializeError>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let client = ClientLines::new(lines, writer, limits);
+    let (direct, ended) = (client.direct.clone(), CancellationToken::new());
+    let running = serve_server_with_ct(Verbatim(server.clone()), client, ended.clone()).await?;
+    // A client of the stateless era has made no handshake.
+    if running.peer().peer_info().is_some() {
+        let _ = direct.set(Direct::new(server, running.peer().clone(), &ended));
+    }
+    Ok(running)
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> ClientLines<R, W> {
-    /// The lines are to be of the limits as well.
-    pub fn new(lines: LineReader<R>, writer: W, limits: Limits) -> Self {
+    fn new(lines: LineReader<R>, writer: W, limits: Limits) -> Self {
         let writer = LineWriter::new(writer, limits.unread);
-        Self { lines, writer, limits, reading: Heavy::Idle, open: None, unanswered: HashSet::new() }
+        let (unanswered, direct) = (Arc::default(), Arc::default());
+        Self { lines, writer, limits, reading: Heavy::Idle, open: None, unanswered, direct, left: None }
     }
 }
 
-impl<R, W> ClientLines<R, W> {
-    /// Counts a request until it is answered or cancelled. Of more than [`MOST_UNANSWERED`], the last is refused: reading must
-    /// go on, since what a client answers to questions may be what the others wait for.
-    fn counted(
-        &mut self,
-        message: RxJsonRpcMessage<RoleServer>,
-    ) -> Result<RxJsonRpcMessage<RoleServer>, Unreadable> {
-        match &message {
-            JsonRpcMessage::Request(request) if self.unanswered.len() >= MOST_UNANSWERED => {
-                let what =
-                    format!("{MOST_UNANSWERED} requests are in flight; wait for answers, then send it again");
-                let id = serde_json::to_string(&request.id).unwrap_or_default();
-                return Err(Unreadable::Request(Message::failure(&id, BUSY, &what)));
-            }
-            JsonRpcMessage::Request(request) => {
-                self.unanswered.insert(request.id.clone());
-            }
-            JsonRpcMessage::Notification(notification) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
-                    && let Some(id) = &cancelled.params.request_id
-                {
-                    self.unanswered.remove(id);
+impl<R, W: AsyncWrite + Unpin + Send + 'static> ClientLines<R, W> {
+    /// Begins a call here, or counts a request until it is answered or cancelled. Returns what rmcp is to answer. Of more than
+    /// [`MOST_UNANSWERED`], the last is refused: reading must go on, since what a client answers to questions may be what
+    /// the others wait for.
+    fn counted(&self, read: Incoming) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Unreadable> {
+        let id = match &read {
+            Incoming::Call(call) => Some(&call.id),
+            Incoming::Message(message) => match &**message {
+                JsonRpcMessage::Request(request) => Some(&request.id),
+                JsonRpcMessage::Notification(notification) => {
+                    if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                        && let Some(id) = &cancelled.params.request_id
+                    {
+                        self.unanswered.end(id);
+                    }
+                    None
+                }
+                _ => None,
+            },
+        };
+        if let Some(id) = id
+            && self.unanswered.count() >= MOST_UNANSWERED
+        {
+            let what =
+                format!("{MOST_UNANSWERED} requests are in flight; wait for answers, then send it again");
+            let id = serde_json::to_string(id).unwrap_or_default();
+            return Err(Unreadable::Request(Message::failure(&id, BUSY, &what)));
+        }
+        let message = match (read, self.direct.get()) {
+            (Incoming::Call(call), Some(direct)) => {
+                match direct.begin(call, &self.unanswered, &self.writer) {
+                    None => return Ok(None),
+                    Some(call) => call.into_message(),
                 }
             }
-            _ => {}
+            (Incoming::Call(call), None) => call.into_message(),
+            (Incoming::Message(message), _) => *message,
+        };
+        if let JsonRpcMessage::Request(request) = &message {
+            self.unanswered.begin(request.id.clone(), None);
         }
-        Ok(message)
+        Ok(Some(message))
     }
 }
 
@@ -96,11 +156,11 @@ where
         &mut self,
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
-        match &message {
-            JsonRpcMessage::Response(response) => drop(self.unanswered.remove(&response.id)),
-            JsonRpcMessage::Error(error) => drop(error.id.as_ref().map(|id| self.unanswered.remove(id))),
-            _ => {}
-        }
+        let is_wanted = match &message {
+            JsonRpcMessage::Response(response) => self.unanswered.end(&response.id),
+            JsonRpcMessage::Error(error) => error.id.as_ref().is_none_or(|id| self.unanswered.end(id)),
+            _ => true,
+        };
         let line = match &message {
             JsonRpcMessage::Response(response) => match &response.result {
                 ServerResult::InitializeResult(result)
@@ -116,15 +176,23 @@ where
             _ => serde_json::to_vec(&message),
         };
         // It waits from now on: what a client does not read must be known before more is read of it.
-        let line = line.map(|line| self.writer.line(line)).map_err(io::Error::other);
-        async move { line?.write().await }
+        let line = line.map(|line| is_wanted.then(|| self.writer.line(line))).map_err(io::Error::other);
+        async move {
+            match line? {
+                Some(line) => line.write().await,
+                // A request with the same id was answered, and nobody waits for two answers.
+                None => Ok(()),
+            }
+        }
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
             if let Some((read, _)) = self.reading.done().await {
-                match read.and_then(|message| self.counted(message)) {
-                    Ok(message) => return Some(message),
+                match read.and_then(|read| self.counted(read)) {
+                    Ok(Some(message)) => return Some(message),
+                    // So that those who write get their turn in a burst.
+                    Ok(None) => tokio::task::consume_budget().await,
                     Err(Unreadable::Request(refusal)) => self.writer.write_soon(refusal.into()),
                     // Whoever asked the client must not wait for what was skipped.
                     Err(Unreadable::Answer(answer)) => return Some(*answer),
@@ -134,7 +202,11 @@ where
             // A client that does not read what it asks for may not ask for more.
             self.writer.backlog().unstuck().await;
             let longest = self.limits.of_client.bytes;
-            let unread = match self.lines.next().await? {
+            let Some(line) = self.lines.next().await else {
+                self.left.get_or_insert_with(Instant::now);
+                return None;
+            };
+            let unread = match line {
                 Line::Whole(line) => {
                     let limits = self.limits;
                     self.reading.begin(Weight::guessed(&line), move || read(line.freeze(), &limits));
@@ -164,6 +236,9 @@ where
     }
 
     async fn close(&mut self) -> io::Result<()> {
+        if let Some(direct) = self.direct.get() {
+            direct.drain(self.left.map_or(DRAIN_STOPPED, |left| DRAIN.saturating_sub(left.elapsed()))).await;
+        }
         self.writer.close().await;
         Ok(())
     }
@@ -198,23 +273,8 @@ impl Unreadable {
     }
 }
 
-#[derive(Deserialize)]
-struct CallParams {
-    name: String,
-    #[serde(default)]
-    arguments: Option<JsonObject>,
-    #[serde(default, rename = "_meta")]
-    meta: Option<JsonObject>,
-    #[serde(default)]
-    task: Option<Value>,
-    #[serde(default, rename = "inputResponses")]
-    input_responses: Option<Value>,
-    #[serde(default, rename = "requestState")]
-    request_state: Option<Value>,
-}
-
 /// Reads one message.
-fn read(line: Bytes, limits: &Limits) -> Result<RxJsonRpcMessage<RoleServer>, Unreadable> {
+fn read(line: Bytes, limits: &Limits) -> Result<Incoming, Unreadable> {
     let scanned = Scanned::of(line, limits.of_client.values);
     let message = match scanned.within(|head| of_client(head, limits)) {
         Ok(message) => message,
@@ -237,23 +297,25 @@ fn read(line: Bytes, limits: &Limits) -> Result<RxJsonRpcMessage<RoleServer>, Un
         }
         Err(Refused { head, fault, .. }) => return Err(Unreadable::of(head, fault)),
     };
-    if let Some(call) = call(&message) {
-        return Ok(call);
+    if let Some(call) = ToolCall::of(&message) {
+        return Ok(Incoming::Call(call));
     }
-    serde_json::from_slice(message.bytes()).map_err(|error| {
-        if matches!(message.kind(), MessageKind::Result | MessageKind::Error) {
-            return Unreadable::answered(
-                message.id(),
-                format!("the client's answer cannot be read: {error}"),
-            );
-        }
-        let id = message.id_text().unwrap_or_else(|| "null".into());
-        let (code, what) = match error.is_data() {
-            true => (-32600, "Invalid Request"),
-            false => (-32700, "Parse error"),
-        };
-        Unreadable::Request(Message::failure(&id, code, &format!("{what}: {error}")))
-    })
+    serde_json::from_slice(message.bytes()).map(|message| Incoming::Message(Box::new(message))).map_err(
+        |error| {
+            if matches!(message.kind(), MessageKind::Result | MessageKind::Error) {
+                return Unreadable::answered(
+                    message.id(),
+                    format!("the client's answer cannot be read: {error}"),
+                );
+            }
+            let id = message.id_text().unwrap_or_else(|| "null".into());
+            let (code, what) = match error.is_data() {
+                true => (-32600, "Invalid Request"),
+                false => (-32700, "Parse error"),
+            };
+            Unreadable::Request(Message::failure(&id, code, &format!("{what}: {error}")))
+        },
+    )
 }
 
 /// How large a message of a client may be. Arguments of calls are read once; rmcp reads everything else many times over.
@@ -272,25 +334,4 @@ fn unreadable(line: &[u8]) -> Unreadable {
         Err(error) => (-32700, format!("Parse error: {error}")),
     };
     Unreadable::Request(Message::failure("null", code, &what))
-}
-
-/// A `tools/call`, if that is what the message is and nothing in it is out of the ordinary.
-fn call(message: &Message) -> Option<RxJsonRpcMessage<RoleServer>> {
-    if message.method().as_deref() != Some("tools/call") || !message.is_versioned() {
-        return None;
-    }
-    let given: CallParams = serde_json::from_slice(message.params()?).ok()?;
-    if given.input_responses.is_some() || given.request_state.is_some() {
-        return None;
-    }
-    let mut params = CallToolRequestParams::new(given.name);
-    params.arguments = given.arguments;
-    let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-    if let Some(meta) = given.meta {
-        request.get_meta_mut().0 = MetaObject(meta);
-    }
-    if given.task.is_some_and(|task| task.is_object()) {
-        request.extensions_mut().insert(tasks::WantsTask);
-    }
-    Some(JsonRpcMessage::request(request, message.id()?))
 }

@@ -26,7 +26,11 @@ impl Backlog {
     /// Counts a message until the result is dropped.
     pub fn enter(&self, bytes: usize) -> Waiting {
         let waiting = Waiting { backlog: self.clone(), bytes: bytes + OF_MESSAGE };
-        self.0.bytes.send_modify(|all| *all += waiting.bytes);
+        // Nobody waits for more.
+        self.0.bytes.send_if_modified(|all| {
+            *all += waiting.bytes;
+            false
+        });
         waiting
     }
 
@@ -63,6 +67,11 @@ pub struct Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.backlog.0.bytes.send_modify(|all| *all -= self.bytes);
+        let Inner { bytes, limit } = &*self.backlog.0;
+        bytes.send_if_modified(|all| {
+            let was_more = *all >= limit / 2;
+            *all -= self.bytes;
+            was_more && *all < limit / 2
+        });
     }
 }

@@ -54,6 +54,7 @@ mod left_out;
 mod limiting;
 mod lists;
 mod load;
+mod many_calls;
 mod model_apps;
 mod names;
 mod next_steps;

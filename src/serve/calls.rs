@@ -1,0 +1,101 @@
+//! `tools/call`, on any transport.
+
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{CallToolRequestParams, CallToolResponse, CallToolResult, CreateTaskResult, InputRequiredResult},
+    service::RequestContext,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    NonetServer,
+    in_flight::{self, RequestOutcome},
+    is_stateless, tasks,
+};
+use crate::{
+    gateway::{run::ended_job, session::AsTask},
+    meta::Answer,
+    wire::rmcp::carry,
+};
+
+/// What a call comes to. As JSON it is the result of the request.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Called {
+    /// The result as it came.
+    Verbatim(Value),
+    /// The client has to answer first.
+    Asks(Box<InputRequiredResult>),
+    /// It goes on as a task of the extension.
+    Task(CreateTaskResult),
+}
+
+impl Called {
+    /// The same in rmcp's types.
+    pub fn into_response(self) -> CallToolResponse {
+        match self {
+            Self::Verbatim(result) => {
+                let mut carrier = CallToolResult::default();
+                carrier.meta = Some(carry(result));
+                CallToolResponse::Complete(carrier)
+            }
+            Self::Asks(asked) => CallToolResponse::InputRequired(*asked),
+            Self::Task(task) => CallToolResponse::Task(task),
+        }
+    }
+}
+
+impl NonetServer {
+    /// Calls a tool or a meta-tool.
+    pub(super) async fn call(
+        &self,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Called, ErrorData> {
+        let stateless = is_stateless(context);
+        let level =
+            if stateless { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
+        let (what, profile) = (in_flight::called(&request, stateless), self.session.profile.as_deref());
+        let mut caller = None;
+        let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
+        let open = match self.parkings.calls.resume(&what, profile, state, given) {
+            Some(open) => open?,
+            None => {
+                let base = self.who(context);
+                let ways = self.ways(context, &base, level);
+                let own = self.caller(context, base, &ways);
+                caller = (own.as_task == AsTask::AtOnce).then(|| (own.clone(), request.name.clone()));
+                let account = own.account.clone();
+                let work = in_flight::call(self.gateway.clone(), own, request);
+                ways.open(what, profile.map(Into::into), account, work)
+            }
+        };
+        let answer = match open.run(&self.parkings.calls, context, level).await {
+            RequestOutcome::Ended(answer) => answer,
+            RequestOutcome::Asks(asked) => return Ok(Called::Asks(asked)),
+        };
+        let answer = match (answer, caller) {
+            // A client that wants a task gets a task, even if the call has ended already.
+            (Answer::Result(result), Some((caller, name))) => {
+                Answer::Task(ended_job(&self.gateway.jobs, &caller, &name, result).await)
+            }
+            (answer, _) => answer,
+        };
+        Ok(match answer {
+            Answer::Refused(error) => return Err(*error),
+            Answer::Task(job) if stateless => Called::Task(tasks::created(&self.gateway, job)),
+            Answer::Task(job) => Called::Verbatim(json!({ "task": tasks::started(&self.gateway, job) })),
+            Answer::Result(mut result) => {
+                if let Some(fields) = result.as_object_mut() {
+                    if stateless {
+                        fields.entry("resultType").or_insert_with(|| json!("complete"));
+                    } else {
+                        fields.remove("resultType");
+                    }
+                }
+                Called::Verbatim(result)
+            }
+        })
+    }
+}

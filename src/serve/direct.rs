@@ -1,0 +1,190 @@
+//! Calls of a client on lines, answered past rmcp's loop once the client has made its handshake. For the client nothing is
+//! different: cancelling, progress and questions during a call, and the end of the connection work as they do in rmcp.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use rmcp::{
+    ErrorData, RoleServer,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientRequest, GetExtensions, GetMeta, JsonObject,
+        JsonRpcMessage, MetaObject, RequestId,
+    },
+    service::{Peer, RequestContext, RxJsonRpcMessage},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::io::AsyncWrite;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{NonetServer, calls::Called, is_stateless, tasks};
+use crate::wire::{LineWriter, Message, VERSION_KEY};
+
+/// How long most answers are at most, in bytes.
+const USUAL: usize = 1 << 10;
+
+#[derive(Deserialize)]
+struct CallParams {
+    name: String,
+    #[serde(default)]
+    arguments: Option<JsonObject>,
+    #[serde(default, rename = "_meta")]
+    meta: Option<JsonObject>,
+    #[serde(default)]
+    task: Option<Value>,
+    #[serde(default, rename = "inputResponses")]
+    input_responses: Option<Value>,
+    #[serde(default, rename = "requestState")]
+    request_state: Option<Value>,
+}
+
+/// A `tools/call`.
+pub(super) struct ToolCall {
+    pub id: RequestId,
+    params: CallToolRequestParams,
+    meta: Option<JsonObject>,
+    wants_task: bool,
+}
+
+impl ToolCall {
+    /// Reads a call, if that is what the message is and nothing in it is out of the ordinary.
+    pub fn of(message: &Message) -> Option<Self> {
+        if message.method().as_deref() != Some("tools/call") || !message.is_versioned() {
+            return None;
+        }
+        let given: CallParams = serde_json::from_slice(message.params()?).ok()?;
+        if given.input_responses.is_some() || given.request_state.is_some() {
+            return None;
+        }
+        let mut params = CallToolRequestParams::new(given.name);
+        params.arguments = given.arguments;
+        let wants_task = given.task.is_some_and(|task| task.is_object());
+        Some(Self { id: message.id()?, params, meta: given.meta, wants_task })
+    }
+
+    /// The same in rmcp's types.
+    pub fn into_message(self) -> RxJsonRpcMessage<RoleServer> {
+        let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(self.params));
+        if let Some(meta) = self.meta {
+            request.get_meta_mut().0 = MetaObject(meta);
+        }
+        if self.wants_task {
+            request.extensions_mut().insert(tasks::WantsTask);
+        }
+        JsonRpcMessage::request(request, self.id)
+    }
+
+    fn names_version(&self) -> bool {
+        self.meta.as_ref().is_some_and(|meta| meta.contains_key(VERSION_KEY))
+    }
+}
+
+/// Requests that have no answer yet; of those that are answered here, what cancels them. Of several with one id, the first
+/// that ends is answered.
+#[derive(Default)]
+pub(super) struct Unanswered(Mutex<HashMap<RequestId, Option<CancellationToken>>>);
+
+impl Unanswered {
+    pub fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    pub fn begin(&self, id: RequestId, call: Option<CancellationToken>) {
+        self.0.lock().insert(id, call);
+    }
+
+    /// Forgets a request that is answered or cancelled. Returns whether it was waiting.
+    pub fn end(&self, id: &RequestId) -> bool {
+        let ended = self.0.lock().remove(id);
+        if let Some(Some(call)) = &ended {
+            call.cancel();
+        }
+        ended.is_some()
+    }
+}
+
+/// Answers the calls of one client.
+pub(super) struct Direct {
+    server: Arc<NonetServer>,
+    peer: Peer<RoleServer>,
+    ends: CancellationToken,
+    calls: TaskTracker,
+}
+
+impl Direct {
+    /// Answers the calls of the client behind `peer` until `ended`.
+    pub fn new(server: NonetServer, peer: Peer<RoleServer>, ended: &CancellationToken) -> Self {
+        Self { server: Arc::new(server), peer, ends: ended.child_token(), calls: TaskTracker::new() }
+    }
+
+    /// Begins a call in a task of its own. Returns it where the era of the stateless protocol makes it a matter of rmcp.
+    pub fn begin<W: AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        call: ToolCall,
+        unanswered: &Arc<Unanswered>,
+        writer: &LineWriter<W>,
+    ) -> Option<ToolCall> {
+        let mut context = RequestContext::new(call.id.clone(), self.peer.clone());
+        if call.names_version() || is_stateless(&context) {
+            return Some(call);
+        }
+        let ToolCall { id, params, meta, wants_task } = call;
+        let cancel = self.ends.child_token();
+        context.ct = cancel.child_token();
+        if let Some(meta) = meta {
+            context.meta.0 = MetaObject(meta);
+        }
+        if wants_task {
+            context.extensions.insert(tasks::WantsTask);
+        }
+        unanswered.begin(id.clone(), Some(cancel));
+        let (server, unanswered, writer) = (self.server.clone(), unanswered.clone(), writer.clone());
+        self.calls.spawn(async move {
+            let called = server.call(params, &context).await;
+            if !unanswered.end(&id) {
+                tracing::debug!(%id, "a cancelled call gets no answer");
+                return;
+            }
+            let written = match answer(&id, called) {
+                Ok(line) => writer.line(line).write().await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = written {
+                tracing::error!(%id, %error, "an answer was not written");
+            }
+        });
+        None
+    }
+
+    /// Waits until the calls in flight have ended, but not for longer than `limit`. Then it cancels them.
+    pub async fn drain(&self, limit: Duration) {
+        self.calls.close();
+        if tokio::time::timeout(limit, self.calls.wait()).await.is_err() {
+            tracing::warn!(calls = self.calls.len(), "calls in flight are given up: their client has left");
+        }
+        self.ends.cancel();
+    }
+}
+
+/// The line that answers a call, without its end.
+fn answer(id: &RequestId, called: Result<Called, ErrorData>) -> serde_json::Result<Vec<u8>> {
+    #[derive(Serialize)]
+    struct Envelope<'a> {
+        jsonrpc: &'static str,
+        id: &'a RequestId,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result: Option<Called>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<ErrorData>,
+    }
+    let (result, error) = match called {
+        Ok(result) => (Some(result), None),
+        Err(error) => {
+            tracing::warn!(%id, ?error, "response error");
+            (None, Some(error))
+        }
+    };
+    let mut line = Vec::with_capacity(USUAL);
+    serde_json::to_writer(&mut line, &Envelope { jsonrpc: "2.0", id, result, error })?;
+    Ok(line)
+}
