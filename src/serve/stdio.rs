@@ -198,19 +198,20 @@ impl Unreadable {
     }
 }
 
+/// The params of a `tools/call`.
 #[derive(Deserialize)]
-struct CallParams {
-    name: String,
+pub(super) struct CallParams {
+    pub name: String,
     #[serde(default)]
-    arguments: Option<JsonObject>,
+    pub arguments: Option<JsonObject>,
     #[serde(default, rename = "_meta")]
-    meta: Option<JsonObject>,
+    pub meta: Option<JsonObject>,
     #[serde(default)]
-    task: Option<Value>,
+    pub task: Option<Value>,
     #[serde(default, rename = "inputResponses")]
-    input_responses: Option<Value>,
+    pub input_responses: Option<Value>,
     #[serde(default, rename = "requestState")]
-    request_state: Option<Value>,
+    pub request_state: Option<Value>,
 }
 
 /// Reads one message.
