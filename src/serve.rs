@@ -16,7 +16,9 @@ mod in_flight;
 mod inquiries;
 mod list_changes;
 mod listen;
+mod origin;
 mod page;
+mod plain_calls;
 mod prompts_resources;
 #[cfg(unix)]
 mod shared;
@@ -41,7 +43,7 @@ use rmcp::{
         CustomRequest, CustomResult, DiscoverResult, ErrorCode, GetPromptRequestParams, GetPromptResponse,
         GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
         InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams,
         ReadResourceRequestParams, ReadResourceResponse, ResourceUpdatedNotificationParam,
         ServerCapabilities, ServerConfig, SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter,
         Tool, UnsubscribeRequestParams,
@@ -58,8 +60,9 @@ use tokio_util::{
 
 use self::{
     calls::Called,
-    in_flight::{Channels, LogThreshold, Parkings, RequestOutcome},
+    in_flight::{Channels, InFlight, LogThreshold, Parkings, RequestOutcome},
     list_changes::{AnnouncedLists, tell_changed},
+    origin::Origin,
 };
 use crate::{
     config::{ClientLimits, Config, KnownToken},
@@ -69,7 +72,7 @@ use crate::{
         Gateway, inquiry,
         session::{AsTask, Caller, Session},
     },
-    meta,
+    meta::{self, Answer},
     quotas::{Account, Exhausted, Place},
     text::{self, clip},
     trace,
@@ -175,7 +178,8 @@ pub struct NonetServer {
     place: Arc<OnceLock<Place>>,
     /// Cancelled when the session ends.
     ended: CancellationToken,
-    _ends: Arc<DropGuard>,
+    /// Ends the session with the last handler that has it.
+    _ends: Option<Arc<DropGuard>>,
 }
 
 impl NonetServer {
@@ -207,19 +211,24 @@ impl NonetServer {
             subscriptions: Arc::default(),
             own_account: Arc::default(),
             place: Arc::default(),
-            _ends: Arc::new(ended.clone().drop_guard()),
+            _ends: Some(Arc::new(ended.clone().drop_guard())),
             ended,
         }
     }
 
-    fn caller(&self, context: &RequestContext<RoleServer>, base: Caller, ways: &Channels) -> Caller {
+    /// Returns a handler of the same session that does not keep it open.
+    fn guest(&self) -> Self {
+        Self { _ends: None, ..self.clone() }
+    }
+
+    fn caller(&self, context: &impl Origin, base: Caller, ways: &Channels) -> Caller {
         let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
-        let as_task = match is_stateless(context) {
-            false if context.extensions.get::<tasks::WantsTask>().is_some() => AsTask::AtOnce,
+        let as_task = match context.is_stateless() {
+            false if context.wants_task() => AsTask::AtOnce,
             true if takes_tasks() => AsTask::IfSlow,
             _ => AsTask::Never,
         };
-        let trace = trace::Parent::of(&context.meta.0);
+        let trace = trace::Parent::of(&context.meta().0);
         let meta = passed_on(context);
         let (cancel, progress) = (ways.cancel.clone(), ways.progress.clone());
         let asker = Some(ways.asker.clone());
@@ -230,12 +239,12 @@ impl NonetServer {
 
     /// Returns the channels to the client of a request. A client declares its capabilities once in the session era, and with
     /// each request in the stateless era.
-    fn ways(&self, context: &RequestContext<RoleServer>, caller: &Caller, log: Option<LogLevel>) -> Channels {
+    fn ways(&self, context: &impl Origin, caller: &Caller, log: Option<LogLevel>) -> Channels {
         let told =
             || Arc::new(in_flight::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
-        let parks = is_stateless(context);
+        let parks = context.is_stateless();
         let can = if parks { told() } else { self.can.get_or_init(told).clone() };
-        let wants_progress = context.meta.get_progress_token().is_some();
+        let wants_progress = context.meta().get_progress_token().is_some();
         Channels::new(&self.session, can, parks, log, wants_progress)
     }
 
@@ -258,6 +267,29 @@ impl NonetServer {
                 limits
             }
         }
+    }
+
+    /// Returns the level from which on a client gets log messages of its request.
+    fn log_level_for(&self, context: &impl Origin) -> Option<LogLevel> {
+        match context.is_stateless() {
+            true => context.meta().log_level().map(Into::into),
+            false => Some(self.log_level.get()),
+        }
+    }
+
+    /// Returns a tool call whose work has not begun, and its caller.
+    fn open_call(
+        &self,
+        request: CallToolRequestParams,
+        context: &impl Origin,
+        level: Option<LogLevel>,
+    ) -> (InFlight<Answer>, Caller) {
+        let what = in_flight::called(&request, context.is_stateless());
+        let base = self.who(context);
+        let ways = self.ways(context, &base, level);
+        let caller = self.caller(context, base, &ways);
+        let work = in_flight::call(self.gateway.clone(), caller.clone(), request);
+        (ways.open(what, self.session.profile.clone(), caller.account.clone(), work), caller)
     }
 
     /// Passes a request through to a server that may ask the client meanwhile. Returns the result, or what the client has to
@@ -294,17 +326,16 @@ impl NonetServer {
     }
 
     /// Returns the caller of a request, with the metadata for servers.
-    fn asker(&self, context: &RequestContext<RoleServer>) -> Caller {
+    fn asker(&self, context: &impl Origin) -> Caller {
         Caller { meta: passed_on(context), ..self.who(context) }
     }
 
     /// Returns the caller of a request, without the channels of a call.
-    fn who(&self, context: &RequestContext<RoleServer>) -> Caller {
-        let info = context.client_info();
-        let client = info.as_ref().map_or_else(|| "unknown".into(), |info| text::name(&info.name));
+    fn who(&self, context: &impl Origin) -> Caller {
+        let client = context.client_name().map_or_else(|| "unknown".into(), |name| text::name(&name));
         let limits = self.limits(&client);
         // A stateless request over HTTP belongs to no session: only the id identifies its tasks.
-        let lasting = !(self.http && is_stateless(context));
+        let lasting = !(self.http && context.is_stateless());
         let account = match of_token(context) {
             Some(account) => account.clone(),
             None if self.http && lasting => {
@@ -317,7 +348,7 @@ impl NonetServer {
             session: self.session.clone(),
             account,
             client,
-            cancel: context.ct.clone(),
+            cancel: context.cancel(),
             lasting,
             local: !self.http,
             token: token_of(context),
@@ -328,9 +359,8 @@ impl NonetServer {
 }
 
 /// Returns the account of a request's token, if it has one.
-fn of_token(context: &RequestContext<RoleServer>) -> Option<&Arc<Account>> {
-    let parts = context.extensions.get::<::http::request::Parts>()?;
-    parts.extensions.get::<OfToken>().map(|OfToken(account)| account)
+fn of_token(context: &impl Origin) -> Option<&Arc<Account>> {
+    context.beside()?.get::<OfToken>().map(|OfToken(account)| account)
 }
 
 /// Returns the error for a request beyond a quota.
@@ -340,18 +370,24 @@ fn refused(exhausted: Exhausted) -> ErrorData {
 }
 
 /// Returns the part of a request's `_meta` that servers get.
-fn passed_on(context: &RequestContext<RoleServer>) -> Map<String, Value> {
-    let meta = &context.meta.0;
+fn passed_on(context: &impl Origin) -> Map<String, Value> {
+    let meta = &context.meta().0;
     PASSED_ON.iter().filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone()))).collect()
 }
 
 /// Returns the bearer token of a request over HTTP, if it needed one.
-fn token_of(context: &RequestContext<RoleServer>) -> Option<KnownToken> {
-    context.extensions.get::<::http::request::Parts>()?.extensions.get::<KnownToken>().cloned()
+fn token_of(context: &impl Origin) -> Option<KnownToken> {
+    context.beside()?.get::<KnownToken>().cloned()
 }
 
-fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
-    context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+/// Gives a result the form of its era.
+fn of_era(result: &mut Value, is_stateless: bool) {
+    let Some(fields) = result.as_object_mut() else { return };
+    if is_stateless {
+        fields.entry("resultType").or_insert_with(|| json!("complete"));
+    } else {
+        fields.remove("resultType");
+    }
 }
 
 impl ServerHandler for NonetServer {
@@ -417,7 +453,7 @@ impl ServerHandler for NonetServer {
         self.gateway.recalled_lists().await;
         let tools = meta::listed_tools(&self.gateway.gate(&self.session), &self.who(&context).limits);
         let mut list = json!({ "tools": tools });
-        if is_stateless(&context) {
+        if context.is_stateless() {
             let constant = !meta::list_can_change(&self.gateway.gate(&self.session));
             list["resultType"] = json!("complete");
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
@@ -465,7 +501,7 @@ impl ServerHandler for NonetServer {
     ) -> Result<ListPromptsResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.prompts(&self.who(&context), cursor.as_deref()).await?;
-        Ok(prompts_resources::prompts(page, is_stateless(&context)))
+        Ok(prompts_resources::prompts(page, context.is_stateless()))
     }
 
     async fn get_prompt(
@@ -480,7 +516,7 @@ impl ServerHandler for NonetServer {
         };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, &context, get).await? {
-            Ok(prompt) => prompts_resources::prompt(prompt, is_stateless(&context))?.into(),
+            Ok(prompt) => prompts_resources::prompt(prompt, context.is_stateless())?.into(),
             Err(asked) => GetPromptResponse::InputRequired(*asked),
         })
     }
@@ -492,7 +528,7 @@ impl ServerHandler for NonetServer {
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.resources(&self.who(&context), cursor.as_deref()).await?;
-        Ok(prompts_resources::resources(page, is_stateless(&context)))
+        Ok(prompts_resources::resources(page, context.is_stateless()))
     }
 
     async fn list_resource_templates(
@@ -502,7 +538,7 @@ impl ServerHandler for NonetServer {
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let page = self.gateway.resource_templates(&self.who(&context), cursor.as_deref()).await?;
-        Ok(prompts_resources::templates(page, is_stateless(&context)))
+        Ok(prompts_resources::templates(page, context.is_stateless()))
     }
 
     async fn read_resource(
@@ -515,7 +551,7 @@ impl ServerHandler for NonetServer {
         let read = |gateway: Arc<Gateway>, caller| async move { gateway.read_resource(&caller, &uri).await };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, &context, read).await? {
-            Ok(resource) => prompts_resources::resource(resource, is_stateless(&context))?.into(),
+            Ok(resource) => prompts_resources::resource(resource, context.is_stateless())?.into(),
             Err(asked) => ReadResourceResponse::InputRequired(*asked),
         })
     }
@@ -558,7 +594,7 @@ impl ServerHandler for NonetServer {
         let caller = self.asker(&context);
         let _place = caller.account.call().map_err(refused)?;
         let given = self.gateway.complete(&caller, request).await?;
-        prompts_resources::completion(given, is_stateless(&context))
+        prompts_resources::completion(given, context.is_stateless())
     }
 
     async fn set_level(
@@ -583,7 +619,7 @@ impl ServerHandler for NonetServer {
         }
         let method = clip(&request.method, 200);
         let known = KNOWN.contains(&method.as_str())
-            || OF_SESSIONS.contains(&method.as_str()) && !is_stateless(&context);
+            || OF_SESSIONS.contains(&method.as_str()) && !context.is_stateless();
         Err(match known {
             true => ErrorData::invalid_params(format!("invalid params for `{method}`"), None),
             false => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None),
@@ -591,6 +627,7 @@ impl ServerHandler for NonetServer {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        plain_calls::settled(self, &context);
         let mut lists = AnnouncedLists::new(self);
         // In tasks that do not hold the session: the session ends with this handler.
         let ended = self.ended.clone();

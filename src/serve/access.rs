@@ -43,15 +43,25 @@ enum Who<'a> {
     Under(&'a str),
 }
 
-/// Returns the profile of a request to `/mcp`, or to `/mcp/NAME` if it is `named`. A request to `/mcp` without a profile's
-/// token is under `default`.
-pub(super) fn profile(
+/// A request that is let in.
+#[derive(Clone, Debug)]
+pub(super) struct Access {
+    /// The profile that it is under.
+    pub profile: Option<String>,
+    /// Its token, if access needs one.
+    pub token: Option<KnownToken>,
+}
+
+/// Lets in a request to `/mcp`, or to `/mcp/NAME` if it is `named`. A request to `/mcp` without a profile's token is under
+/// `default`.
+pub(super) fn access(
     config: &Config,
     headers: &HeaderMap,
     named: Option<&str>,
     default: Option<&str>,
-) -> Result<Option<String>, AccessDenied> {
-    let profile = match (who(config, headers)?, named) {
+) -> Result<Access, AccessDenied> {
+    let (who, token) = who(config, headers)?;
+    let profile = match (who, named) {
         (Who::Under(own), None) => Some(own),
         (Who::Under(own), Some(named)) if own != named => return Err(AccessDenied::NotWithThisToken),
         (_, Some(named)) => Some(named),
@@ -62,45 +72,34 @@ pub(super) fn profile(
             let known = (!config.guarded).then(|| config.profiles.keys().cloned().collect());
             Err(AccessDenied::NoProfile { name: name.into(), known })
         }
-        profile => Ok(profile.map(Into::into)),
+        profile => {
+            let token = token.and_then(|token| config.known_token(token));
+            Ok(Access { profile: profile.map(Into::into), token })
+        }
     }
 }
 
 /// Checks that a request may see everything, without the limits of a profile.
 pub(super) fn to_everything(config: &Config, headers: &HeaderMap) -> Result<(), AccessDenied> {
-    match who(config, headers)? {
+    match who(config, headers)?.0 {
         Who::Anybody | Who::Owner => Ok(()),
         Who::Under(_) => Err(AccessDenied::NotWithThisToken),
     }
 }
 
-/// Returns the token of a request, if access needs one and this one is in the configuration.
-pub(super) fn token(config: &Config, headers: &HeaderMap) -> Option<BearerToken> {
-    let mut given = headers.get_all(AUTHORIZATION).iter();
-    let only = given.next().filter(|_| given.next().is_none());
-    let of_profiles = config.profiles.values().flat_map(|profile| &profile.tokens);
-    let mut known = config.gateway.tokens.iter().chain(of_profiles);
-    let token = only.and_then(bearer).map(BearerToken::new).filter(|_| config.guarded)?;
-    known.any(|known| *known == token).then_some(token)
-}
-
-/// Returns the token of a request, if the configuration has it.
-pub(super) fn known_token(config: &Config, headers: &HeaderMap) -> Option<KnownToken> {
-    config.known_token(BearerToken::new(bearer(headers.get(AUTHORIZATION)?)?))
-}
-
-fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<Who<'a>, AccessDenied> {
+/// Returns the sender of a request, and its token if access needs one.
+fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<(Who<'a>, Option<BearerToken>), AccessDenied> {
     if !config.guarded {
-        return Ok(Who::Anybody);
+        return Ok((Who::Anybody, None));
     }
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let only = given.next().filter(|_| given.next().is_none());
     let token = BearerToken::new(only.and_then(bearer).ok_or(AccessDenied::NoToken)?);
     if config.gateway.tokens.contains(&token) {
-        return Ok(Who::Owner);
+        return Ok((Who::Owner, Some(token)));
     }
     let profile = config.profiles.iter().find(|(_, profile)| profile.tokens.contains(&token));
-    profile.map(|(name, _)| Who::Under(name)).ok_or(AccessDenied::UnknownToken)
+    profile.map(|(name, _)| (Who::Under(name), Some(token))).ok_or(AccessDenied::UnknownToken)
 }
 
 fn bearer(header: &HeaderValue) -> Option<&str> {
@@ -196,8 +195,9 @@ mod tests {
         if let Some(token) = token {
             headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("bearer  {token}")).unwrap());
         }
-        let found = profile(config, &headers, named, Some("plain"));
-        let found = found.as_ref().map(Option::as_deref).map_err(|refusal| refusal.status().as_u16());
+        let found = access(config, &headers, named, Some("plain"));
+        let found = found.as_ref().map(|access| access.profile.as_deref());
+        let found = found.map_err(|refusal| refusal.status().as_u16());
         assert_eq!(found, expected, "{token:?} at {named:?}");
     }
 
@@ -228,7 +228,7 @@ mod tests {
         check(&config, None, None, Ok(Some("plain")));
         check(&config, Some("whatever"), Some("reader"), Ok(Some("reader")));
         check(&config, None, Some("nothing"), Err(404));
-        let told = profile(&config, &HeaderMap::new(), Some("nothing"), None).unwrap_err();
+        let told = access(&config, &HeaderMap::new(), Some("nothing"), None).unwrap_err();
         assert_eq!(told.message(), "there is no profile `nothing`; there are: plain, reader");
     }
 
@@ -258,7 +258,7 @@ mod tests {
             values.iter().for_each(|value| {
                 headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
             });
-            profile(&config, &headers, None, None)
+            access(&config, &headers, None, None).map(|access| access.profile)
         };
         let good = format!("Bearer {READER}");
         assert_eq!(with(&[&good]), Ok(Some("reader".into())));

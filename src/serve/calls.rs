@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::{
     NonetServer,
     in_flight::{self, RequestOutcome},
-    is_stateless, tasks,
+    of_era,
+    origin::Origin,
+    plain_calls, tasks,
 };
 use crate::{
     gateway::{run::ended_job, session::AsTask},
@@ -53,22 +55,19 @@ impl NonetServer {
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<Called, ErrorData> {
-        let stateless = is_stateless(context);
-        let level =
-            if stateless { context.meta.log_level().map(Into::into) } else { Some(self.log_level.get()) };
+        let stateless = context.is_stateless();
+        let level = self.log_level_for(context);
         let (what, profile) = (in_flight::called(&request, stateless), self.session.profile.as_deref());
-        let mut caller = None;
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
-        let open = match self.parkings.calls.resume(&what, profile, state, given) {
+        let mut caller = None;
+        let begun = plain_calls::take(&context.extensions).map(Ok);
+        let open = match begun.or_else(|| self.parkings.calls.resume(&what, profile, state, given)) {
             Some(open) => open?,
             None => {
-                let base = self.who(context);
-                let ways = self.ways(context, &base, level);
-                let own = self.caller(context, base, &ways);
-                caller = (own.as_task == AsTask::AtOnce).then(|| (own.clone(), request.name.clone()));
-                let account = own.account.clone();
-                let work = in_flight::call(self.gateway.clone(), own, request);
-                ways.open(what, profile.map(Into::into), account, work)
+                let name = request.name.clone();
+                let (open, own) = self.open_call(request, context, level);
+                caller = (own.as_task == AsTask::AtOnce).then_some((own, name));
+                open
             }
         };
         let answer = match open.run(&self.parkings.calls, context, level).await {
@@ -87,13 +86,7 @@ impl NonetServer {
             Answer::Task(job) if stateless => Called::Task(tasks::created(&self.gateway, job)),
             Answer::Task(job) => Called::Verbatim(json!({ "task": tasks::started(&self.gateway, job) })),
             Answer::Result(mut result) => {
-                if let Some(fields) = result.as_object_mut() {
-                    if stateless {
-                        fields.entry("resultType").or_insert_with(|| json!("complete"));
-                    } else {
-                        fields.remove("resultType");
-                    }
-                }
+                of_era(&mut result, stateless);
                 Called::Verbatim(result)
             }
         })

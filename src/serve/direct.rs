@@ -17,25 +17,26 @@ use serde_json::Value;
 use tokio::io::AsyncWrite;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{NonetServer, calls::Called, is_stateless, tasks};
+use super::{NonetServer, calls::Called, origin::Origin, tasks};
 use crate::wire::{LineWriter, Message, VERSION_KEY};
 
 /// How long most answers are at most, in bytes.
 const USUAL: usize = 1 << 10;
 
+/// The params of a `tools/call`.
 #[derive(Deserialize)]
-struct CallParams {
-    name: String,
+pub(super) struct CallParams {
+    pub name: String,
     #[serde(default)]
-    arguments: Option<JsonObject>,
+    pub arguments: Option<JsonObject>,
     #[serde(default, rename = "_meta")]
-    meta: Option<JsonObject>,
+    pub meta: Option<JsonObject>,
     #[serde(default)]
-    task: Option<Value>,
+    pub task: Option<Value>,
     #[serde(default, rename = "inputResponses")]
-    input_responses: Option<Value>,
+    pub input_responses: Option<Value>,
     #[serde(default, rename = "requestState")]
-    request_state: Option<Value>,
+    pub request_state: Option<Value>,
 }
 
 /// A `tools/call`.
@@ -125,7 +126,7 @@ impl Direct {
         writer: &LineWriter<W>,
     ) -> Option<ToolCall> {
         let mut context = RequestContext::new(call.id.clone(), self.peer.clone());
-        if call.names_version() || is_stateless(&context) {
+        if call.names_version() || context.is_stateless() {
             return Some(call);
         }
         let ToolCall { id, params, meta, wants_task } = call;

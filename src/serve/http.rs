@@ -26,18 +26,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     NonetServer, OfToken,
-    access::{self, AccessDenied},
+    access::{self, Access, AccessDenied},
     held_arguments::HeldArguments,
     in_flight::Parkings,
     listen::{self, LocalAddress},
     page,
+    plain_calls::{self, PlainCalls},
     stdio::of_client,
 };
 use crate::{
     allocator,
     config::{Config, LimitSettings},
     gateway::Gateway,
-    quotas::Account,
     wire::{
         Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
         rmcp::{is_unreadable_body, without_carrier},
@@ -172,8 +172,9 @@ fn is_open_only_where_wanted(config: &Config, address: SocketAddr) -> bool {
 type HttpService = StreamableHttpService<NonetServer, LocalSessionManager>;
 
 /// The MCP service of one profile, with its sessions.
-struct Door {
-    service: HttpService,
+pub(super) struct Door {
+    pub(super) service: HttpService,
+    plain: Arc<PlainCalls>,
     sessions: Arc<LocalSessionManager>,
     /// Ends every session of it.
     end: CancellationToken,
@@ -188,7 +189,7 @@ struct Doors {
     default: Option<String>,
     settings: StreamableHttpServerConfig,
     ending: CancellationToken,
-    open: Mutex<HashMap<Option<String>, Door>>,
+    open: Mutex<HashMap<Option<String>, Arc<Door>>>,
 }
 
 impl Doors {
@@ -215,74 +216,56 @@ impl Doors {
 
     /// Answers a request to `/mcp`, or to `/mcp/NAME`.
     async fn enter(&self, named: Option<&str>, mut request: Request) -> Response {
-        match self.service(named, request.headers()) {
-            Ok((service, account)) => {
-                if let Some(account) = account {
-                    request.extensions_mut().insert(OfToken(account));
-                }
-                // Who it is stays known by its place in the file.
-                if let Some(token) = access::known_token(&self.gateway.config(), request.headers()) {
-                    request.extensions_mut().insert(token);
-                }
-                // It has done its work, and goes no further: not into what a session keeps, nor into a log.
-                request.headers_mut().remove(AUTHORIZATION);
-                // Whoever takes anything takes what the specification wants to be named.
-                if request.headers().get(ACCEPT).is_none_or(|accept| accept == "*/*")
-                    && request.method() == Method::POST
-                {
-                    let both = HeaderValue::from_static("application/json, text/event-stream");
-                    request.headers_mut().insert(ACCEPT, both);
-                }
-                let ends = request.method() == Method::DELETE;
-                if request.method() == Method::POST {
-                    request = match within_bounds(request, &self.gateway.config().limits).await {
-                        Ok(request) => request,
-                        Err(refusal) => return refusal,
-                    };
-                }
-                let mut response = service.handle(request).await.map(Body::new);
-                // Some clients take 202 for a failure here.
-                if ends && response.status() == StatusCode::ACCEPTED {
-                    *response.status_mut() = StatusCode::NO_CONTENT;
-                }
-                response
-            }
+        let (config, door, access) = match self.door(named, request.headers()) {
+            Ok(entered) => entered,
             Err(refusal) => {
                 tracing::debug!(?refusal, "a request over HTTP was not let in");
-                refusal.response()
+                return refusal.response();
             }
+        };
+        if let Some(token) = access.token {
+            let account = self.gateway.account_of(access.profile.as_deref(), token.token);
+            request.extensions_mut().insert(OfToken(account));
+            // Who it is stays known by its place in the file.
+            request.extensions_mut().insert(token);
         }
+        // It has done its work, and goes no further: not into what a session keeps, nor into a log.
+        request.headers_mut().remove(AUTHORIZATION);
+        if request.method() == Method::POST {
+            return door.post(request, &config.limits).await;
+        }
+        let ends = request.method() == Method::DELETE;
+        let mut response = door.service.handle(request).await.map(Body::new);
+        // Some clients take 202 for a failure here.
+        if ends && response.status() == StatusCode::ACCEPTED {
+            *response.status_mut() = StatusCode::NO_CONTENT;
+        }
+        response
     }
 
-    fn service(
+    /// Returns the door that a request is let in by.
+    fn door(
         &self,
         named: Option<&str>,
         headers: &HeaderMap,
-    ) -> Result<(HttpService, Option<Arc<Account>>), AccessDenied> {
+    ) -> Result<(Arc<Config>, Arc<Door>, Access), AccessDenied> {
         let mut open = self.open.lock();
         // Looked at under the lock: what `close` has closed is not opened again by an older configuration.
         let config = self.gateway.config();
         if !is_open_only_where_wanted(&config, self.address) {
             return Err(AccessDenied::NoToken);
         }
-        let profile = access::profile(&config, headers, named, self.default.as_deref())?;
-        let account =
-            access::token(&config, headers).map(|token| self.gateway.account_of(profile.as_deref(), token));
-        let door = open.entry(profile).or_insert_with_key(|profile| {
-            let (gateway, profile, parkings) = (self.gateway.clone(), profile.clone(), Parkings::default());
-            let strangers = gateway.account_of_strangers(profile.as_deref());
-            let (end, sessions) = (self.ending.child_token(), Arc::<LocalSessionManager>::default());
-            let service = StreamableHttpService::new(
-                move || {
-                    let strangers = Some(strangers.clone());
-                    Ok(NonetServer::new(gateway.clone(), profile.clone(), strangers, parkings.clone()))
-                },
-                sessions.clone(),
-                self.settings.clone().with_cancellation_token(end.clone()),
-            );
-            Door { service, sessions, end }
-        });
-        Ok((door.service.clone(), account))
+        let access = access::access(&config, headers, named, self.default.as_deref())?;
+        let door = match open.get(&access.profile) {
+            Some(door) => door.clone(),
+            None => {
+                let door =
+                    Arc::new(Door::new(&self.gateway, access.profile.clone(), &self.settings, &self.ending));
+                open.insert(access.profile.clone(), door.clone());
+                door
+            }
+        };
+        Ok((config, door, access))
     }
 
     /// Ends the sessions of profiles that are gone from the configuration.
@@ -331,6 +314,54 @@ impl Doors {
     }
 }
 
+impl Door {
+    fn new(
+        gateway: &Arc<Gateway>,
+        profile: Option<String>,
+        settings: &StreamableHttpServerConfig,
+        ending: &CancellationToken,
+    ) -> Self {
+        let (end, sessions) = (ending.child_token(), Arc::<LocalSessionManager>::default());
+        let (gateway, parkings) = (gateway.clone(), Parkings::default());
+        let strangers = gateway.account_of_strangers(profile.as_deref());
+        let handler = move || {
+            let strangers = Some(strangers.clone());
+            NonetServer::new(gateway.clone(), profile.clone(), strangers, parkings.clone())
+        };
+        let plain = Arc::new(PlainCalls::new(sessions.clone(), handler));
+        let handlers = plain.clone();
+        let settings = settings.clone().with_cancellation_token(end.clone());
+        let service = StreamableHttpService::new(move || Ok(handlers.handler()), sessions.clone(), settings);
+        Self { service, plain, sessions, end }
+    }
+
+    /// Answers a POST.
+    async fn post(self: Arc<Self>, mut request: Request, limits: &LimitSettings) -> Response {
+        // Whoever takes anything takes what the specification wants to be named.
+        if request.headers().get(ACCEPT).is_none_or(|accept| accept == "*/*") {
+            let both = HeaderValue::from_static("application/json, text/event-stream");
+            request.headers_mut().insert(ACCEPT, both);
+        }
+        let (mut request, message) = match within_bounds(request, limits).await {
+            Ok(bounded) => bounded,
+            Err(refusal) => return refusal,
+        };
+        if let Some(message) = &message {
+            self.plain.cancel(request.headers(), message);
+            if let Some(call) = self.plain.begin(&request, message) {
+                return call.answer(self, request).await;
+            }
+        }
+        let head = (!self.plain.knows(request.headers())).then(|| plain_calls::judged(request.headers()));
+        request.extensions_mut().insert(self.plain.clone());
+        let response = self.service.handle(request).await.map(Body::new);
+        if let Some(head) = head.filter(|_| response.status().is_success()) {
+            self.plain.learn(head);
+        }
+        response
+    }
+}
+
 fn router(doors: Arc<Doors>) -> Router {
     let plain = async |State(doors): State<Arc<Doors>>, request: Request| doors.enter(None, request).await;
     let named = async |State(doors): State<Arc<Doors>>, Path(name): Path<String>, request: Request| {
@@ -343,8 +374,12 @@ fn router(doors: Arc<Doors>) -> Router {
         .layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))
 }
 
-/// A request with its whole body, if the message in it is within its bounds; else the answer.
-async fn within_bounds(request: Request, settings: &LimitSettings) -> Result<Request, Response> {
+/// A request with its whole body, if the message in it is within its bounds; else the answer. Also returns the message, unless
+/// it is no JSON or a large one.
+async fn within_bounds(
+    request: Request,
+    settings: &LimitSettings,
+) -> Result<(Request, Option<Message>), Response> {
     let limits = settings.messages();
     let (parts, body) = request.into_parts();
     let body =
@@ -370,7 +405,9 @@ async fn within_bounds(request: Request, settings: &LimitSettings) -> Result<Req
     let message = match scanned.within(|head| of_client(head, &limits)) {
         Ok(message) => message,
         // rmcp says what is wrong with a body that is not JSON.
-        Err(refused) if refused.fault.is_syntax() => return Ok(Request::from_parts(parts, Body::from(body))),
+        Err(refused) if refused.fault.is_syntax() => {
+            return Ok((Request::from_parts(parts, Body::from(body)), None));
+        }
         Err(Refused { head, fault, .. }) => {
             return Err(refusal(StatusCode::BAD_REQUEST, head.id.as_deref(), fault.of_request()));
         }
@@ -380,18 +417,19 @@ async fn within_bounds(request: Request, settings: &LimitSettings) -> Result<Req
         return Err(refusal(StatusCode::BAD_REQUEST, Some(&id), (-32600, what)));
     }
     let weight = message.weight();
-    let (held, _) = match weight.is_large() {
-        true => off_thread(weight, move || HeldArguments::split(&message)).await,
-        false => (None, None),
-    };
-    Ok(match held {
+    if !weight.is_large() {
+        return Ok((Request::from_parts(parts, Body::from(body)), Some(message)));
+    }
+    let (held, _) = off_thread(weight, move || HeldArguments::split(&message)).await;
+    let request = match held {
         Some((held, light)) => {
             let mut request = Request::from_parts(parts, Body::from(light));
             held.go_with(&mut request);
             request
         }
         None => Request::from_parts(parts, Body::from(body)),
-    })
+    };
+    Ok((request, None))
 }
 
 /// A JSON-RPC error as an answer.

@@ -6,20 +6,22 @@
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
+use dashmap::DashMap;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer,
     model::{
-        CallToolRequestParams, ClientCapabilities, InputRequiredResult, InputResponses,
+        CallToolRequestParams, ClientCapabilities, InputRequiredResult, InputResponses, LoggingLevel,
         LoggingMessageNotificationParam, ProgressNotificationParam, ServerRequest,
     },
     service::{Peer, PeerRequestOptions, RequestContext, ServiceError},
 };
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     downstream::{ClientChannel, InputReplies, InputRequests, LogLevel, ToClient},
@@ -54,8 +56,59 @@ pub(super) struct InFlight<T> {
     progress: Option<mpsc::Receiver<Value>>,
     toward: mpsc::Receiver<ToClient>,
     asker: ClientChannel,
+    /// What the client has to hear first.
+    held: Option<ToTell>,
     /// Cancels the work if the request is dropped before its end.
-    cancel: DropGuard,
+    cancel: CancelOnDrop,
+    /// Its entry among the calls that its client may cancel.
+    _listed: Option<Listed>,
+}
+
+/// What a client has to hear before the answer.
+enum ToTell {
+    /// The params of a progress notification.
+    Progress(Value),
+    /// A log message or a question.
+    Toward(ToClient),
+}
+
+/// Cancels a token when dropped.
+struct CancelOnDrop(CancellationToken);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// The calls of one session that began outside of rmcp and that the client may cancel, by id as JSON.
+#[derive(Clone, Default)]
+pub(super) struct Cancellable(Arc<DashMap<String, CancellationToken>>);
+
+/// An entry of [`Cancellable`], until dropped.
+pub(super) struct Listed {
+    calls: Cancellable,
+    id: String,
+}
+
+impl Cancellable {
+    /// Cancels the call with this id, if there is one.
+    pub fn cancel(&self, id: &str) {
+        if let Some(token) = self.0.get(id) {
+            token.cancel();
+        }
+    }
+
+    /// Whether a call with this id is in flight.
+    pub fn has(&self, id: &str) -> bool {
+        self.0.contains_key(id)
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.calls.0.remove(&self.id);
+    }
 }
 
 /// The parked requests, by their outcome.
@@ -129,8 +182,9 @@ impl Channels {
         work: impl Future<Output = T> + Send + 'static,
     ) -> InFlight<T> {
         let (progress, toward) = self.receivers;
-        let (asker, cancel) = (self.asker, self.cancel.drop_guard());
-        InFlight { what, profile, account, work: Box::pin(work), progress, toward, asker, cancel }
+        let (asker, cancel) = (self.asker, CancelOnDrop(self.cancel));
+        let (work, held, _listed) = (Box::pin(work), None, None);
+        InFlight { what, profile, account, work, progress, toward, asker, held, cancel, _listed }
     }
 }
 
@@ -162,6 +216,59 @@ pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map
 }
 
 impl<T: Send + 'static> InFlight<T> {
+    /// Lists the request under its id among those that the client may cancel.
+    pub fn listed_in(self, calls: &Cancellable, id: &str) -> Self {
+        calls.0.insert(id.into(), self.cancel.0.clone());
+        Self { _listed: Some(Listed { calls: calls.clone(), id: id.into() }), ..self }
+    }
+
+    /// Polls the work until it ends, at most for `limit`. Returns its outcome, if the client has nothing to hear before it and
+    /// has not cancelled. Log messages below `level` are not for the client.
+    pub async fn begin(&mut self, level: Option<LogLevel>, limit: Duration) -> Option<T> {
+        let over = tokio::time::sleep(limit);
+        tokio::pin!(over);
+        loop {
+            let told = tokio::select! {
+                biased;
+                () = self.cancel.0.cancelled() => return None,
+                ended = &mut self.work => {
+                    let silent = self.progress.as_ref().is_none_or(mpsc::Receiver::is_empty) && self.toward.is_empty();
+                    if silent {
+                        return Some(ended);
+                    }
+                    self.work = Box::pin(std::future::ready(ended));
+                    return None;
+                }
+                Some(told) = next(&mut self.held, &mut self.progress, &mut self.toward) => told,
+                () = &mut over => return None,
+            };
+            match told {
+                ToTell::Toward(ToClient::Log(params)) if !is_wanted(&params, level) => {}
+                told => {
+                    self.held = Some(told);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// The request with its outcome.
+    pub fn ended(self, outcome: T) -> Self {
+        Self { work: Box::pin(std::future::ready(outcome)), ..self }
+    }
+
+    /// Whether the request was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.0.is_cancelled()
+    }
+
+    /// Lets the cancelled work come to its end.
+    pub async fn abandon(self) {
+        let Self { work, cancel, .. } = self;
+        cancel.0.cancel();
+        work.await;
+    }
+
     /// Polls the work until it ends or the client has to answer.
     pub async fn run(
         mut self,
@@ -185,21 +292,23 @@ impl<T: Send + 'static> InFlight<T> {
             tokio::select! {
                 biased;
                 ended = &mut self.work => break ended,
-                Some(params) = next(&mut self.progress) => forward(params).await,
-                Some(toward) = self.toward.recv() => match toward {
-                    ToClient::Log(params) => tell(peer, params, level).await,
-                    ToClient::Ask(requests, reply) if self.asker.parks => match parking.park(self, requests, reply) {
-                        Ok(asked) => return RequestOutcome::Asks(asked),
-                        Err(open) => self = *open,
-                    },
-                    ToClient::Ask(requests, reply) => {
+                Some(told) = next(&mut self.held, &mut self.progress, &mut self.toward) => match told {
+                    ToTell::Progress(params) => forward(params).await,
+                    ToTell::Toward(ToClient::Log(params)) => tell(peer, params, level).await,
+                    ToTell::Toward(ToClient::Ask(requests, reply)) if self.asker.parks => {
+                        match parking.park(self, requests, reply) {
+                            Ok(asked) => return RequestOutcome::Asks(asked),
+                            Err(open) => self = *open,
+                        }
+                    }
+                    ToTell::Toward(ToClient::Ask(requests, reply)) => {
                         asking.push(ask(peer, requests, reply, over.clone()).boxed());
                     }
                 },
                 Some(()) = asking.next(), if !asking.is_empty() => {}
                 () = context.ct.cancelled(), if !cancelled => {
                     cancelled = true;
-                    self.cancel = cancel(self.cancel);
+                    self.cancel.0.cancel();
                 }
             }
         };
@@ -207,6 +316,11 @@ impl<T: Send + 'static> InFlight<T> {
         while asking.next().await.is_some() {}
         drop(asking);
         // Earlier progress goes out before the answer; the queue is closed, so that a flood does not delay the answer.
+        match self.held {
+            Some(ToTell::Progress(params)) => forward(params).await,
+            Some(ToTell::Toward(ToClient::Log(params))) => tell(peer, params, level).await,
+            Some(ToTell::Toward(ToClient::Ask(..))) | None => {}
+        }
         if let Some(mut progress) = self.progress {
             progress.close();
             while let Ok(params) = progress.try_recv() {
@@ -223,17 +337,26 @@ impl<T: Send + 'static> InFlight<T> {
     }
 }
 
-/// Cancels a token and returns its guard.
-fn cancel(guard: DropGuard) -> DropGuard {
-    let token = guard.disarm();
-    token.cancel();
-    token.drop_guard()
-}
-
-async fn next(progress: &mut Option<mpsc::Receiver<Value>>) -> Option<Value> {
-    match progress {
-        Some(progress) => progress.recv().await,
-        None => None,
+/// The next that the client has to hear; none if nothing can come.
+async fn next(
+    held: &mut Option<ToTell>,
+    progress: &mut Option<mpsc::Receiver<Value>>,
+    toward: &mut mpsc::Receiver<ToClient>,
+) -> Option<ToTell> {
+    if let Some(held) = held.take() {
+        return Some(held);
+    }
+    let progress = async {
+        match progress {
+            Some(progress) => progress.recv().await,
+            None => None,
+        }
+    };
+    tokio::select! {
+        biased;
+        Some(params) = progress => Some(ToTell::Progress(params)),
+        Some(toward) = toward.recv() => Some(ToTell::Toward(toward)),
+        else => None,
     }
 }
 
@@ -288,12 +411,17 @@ async fn ask(
 
 /// Sends a log message of a server, if the client wants its level.
 async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
-    let Some(level) = level else { return };
-    if let Ok(params) = serde_json::from_value::<LoggingMessageNotificationParam>(params)
-        && LogLevel::from(params.level) >= level
+    if is_wanted(&params, level)
+        && let Ok(params) = serde_json::from_value::<LoggingMessageNotificationParam>(params)
     {
         let _ = peer.notify_logging_message(params).await;
     }
+}
+
+/// Whether a client that wants messages from `level` on is told of a log message.
+fn is_wanted(params: &Value, level: Option<LogLevel>) -> bool {
+    let of_message = || params.get("level").and_then(|of| LoggingLevel::deserialize(of).ok());
+    level.is_some_and(|level| of_message().is_some_and(|of| LogLevel::from(of) >= level))
 }
 
 /// Sends a notice as a log message of Nonet's own, for clients that show these to people.

@@ -6,7 +6,7 @@ use rmcp::{
     service::{NotificationContext, RequestContext, ServiceRole},
 };
 
-use super::{NonetServer, is_stateless, tasks};
+use super::{NonetServer, origin::Origin, tasks};
 use crate::wire::rmcp::VERBATIM;
 
 /// The handler with results taken out of their carriers, for transports that let a service answer
@@ -19,7 +19,7 @@ impl Service<RoleServer> for Verbatim {
         request: ClientRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<ServerResult, ErrorData> {
-        if !is_stateless(&context) {
+        if !context.is_stateless() {
             let who = || self.0.who(&context);
             if let Some(answer) = tasks::session_request(&self.0.gateway, who, &request).await {
                 return answer;

@@ -66,6 +66,7 @@ mod page;
 mod parallel;
 mod params;
 mod passing;
+mod plain_answers;
 mod policies;
 mod profiles;
 mod quotas;

@@ -1,0 +1,64 @@
+//! What a request says of its client and of its rights, whether it came through rmcp or not.
+
+use http::{Extensions, request::Parts};
+use rmcp::{
+    RoleServer,
+    model::{ClientCapabilities, ProtocolVersion, RequestMetaObject},
+    service::RequestContext,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::tasks::WantsTask;
+
+/// Where a request comes from.
+pub(super) trait Origin {
+    /// Its `_meta`.
+    fn meta(&self) -> &RequestMetaObject;
+
+    /// What the gateway has put beside a request over HTTP.
+    fn beside(&self) -> Option<&Extensions>;
+
+    /// The name of its client.
+    fn client_name(&self) -> Option<String>;
+
+    fn client_capabilities(&self) -> Option<ClientCapabilities>;
+
+    /// Whether it is of the stateless era.
+    fn is_stateless(&self) -> bool;
+
+    /// Whether its client wants a task (2025-11-25).
+    fn wants_task(&self) -> bool;
+
+    /// Cancels it.
+    fn cancel(&self) -> CancellationToken;
+}
+
+impl Origin for RequestContext<RoleServer> {
+    fn meta(&self) -> &RequestMetaObject {
+        &self.meta
+    }
+
+    fn beside(&self) -> Option<&Extensions> {
+        self.extensions.get::<Parts>().map(|parts| &parts.extensions)
+    }
+
+    fn client_name(&self) -> Option<String> {
+        self.client_info().map(|info| info.name)
+    }
+
+    fn client_capabilities(&self) -> Option<ClientCapabilities> {
+        RequestContext::client_capabilities(self)
+    }
+
+    fn is_stateless(&self) -> bool {
+        self.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+    }
+
+    fn wants_task(&self) -> bool {
+        self.extensions.get::<WantsTask>().is_some()
+    }
+
+    fn cancel(&self) -> CancellationToken {
+        self.ct.clone()
+    }
+}

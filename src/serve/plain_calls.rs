@@ -1,0 +1,373 @@
+//! Calls over HTTP that are answered with plain JSON.
+//!
+//! rmcp answers each call with a stream of events, by way of a task of the session, several channels and trees of values. Most
+//! calls end within moments and have nothing to say before that: an ordinary call begins here, and its answer is written
+//! once. A call that has something to say, or takes longer, continues under rmcp with the same HTTP request. Whatever is out
+//! of the ordinary goes to rmcp at once, which also words every refusal.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{body::Body, extract::Request, response::Response};
+use dashmap::{DashMap, Entry};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, HOST, ORIGIN},
+    request::Parts,
+};
+use parking_lot::{Mutex, RwLock};
+use rmcp::{
+    RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, ClientCapabilities, Extensions as McpExtensions, MetaObject, ProtocolVersion,
+        RequestMetaObject,
+    },
+    service::{NotificationContext, Peer},
+    transport::streamable_http_server::session::local::LocalSessionManager,
+};
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    NonetServer,
+    direct::CallParams,
+    http::Door,
+    in_flight::{Cancellable, InFlight},
+    of_era,
+    origin::Origin,
+};
+use crate::{
+    downstream::LogLevel,
+    meta::Answer,
+    wire::{Message, MessageKind, VERSION_KEY},
+};
+
+/// How long a call may take to be answered with plain JSON.
+const MOMENTS: Duration = Duration::from_millis(50);
+/// How often rmcp, which ends idle sessions, hears that a session is in use.
+const IN_USE: Duration = Duration::from_secs(30);
+/// How many heads of requests are remembered.
+const MOST_HEADS: usize = 32;
+/// The beginning of a header's value that is encoded (SEP-2243).
+const ENCODED: &str = "=?base64?";
+
+static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+static METHOD: HeaderName = HeaderName::from_static("mcp-method");
+static NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// What rmcp judges of a head, whatever the message is.
+static JUDGED: [HeaderName; 5] =
+    [HOST, ORIGIN, ACCEPT, CONTENT_TYPE, HeaderName::from_static("mcp-protocol-version")];
+
+/// What is known of the clients at one door, so that calls can be answered without rmcp.
+pub(super) struct PlainCalls {
+    /// The sessions of rmcp, which are the ones that count.
+    open: Arc<LocalSessionManager>,
+    /// The sessions whose clients have ended their handshake.
+    settled: DashMap<Box<str>, Arc<SettledSession>>,
+    /// Values of [`JUDGED`] in requests that rmcp took.
+    heads: RwLock<Vec<[Vec<HeaderValue>; 5]>>,
+    handler: Box<dyn Fn() -> NonetServer + Send + Sync>,
+}
+
+struct SettledSession {
+    server: NonetServer,
+    peer: Peer<RoleServer>,
+    calls: Cancellable,
+    /// When rmcp last heard that the session is in use.
+    in_use: Mutex<Instant>,
+}
+
+/// A call that has begun outside of rmcp.
+pub(super) struct BegunCall {
+    open: InFlight<Answer>,
+    /// Its id as JSON.
+    id: String,
+    level: Option<LogLevel>,
+    is_stateless: bool,
+}
+
+/// A call on its way to rmcp, beside its request.
+#[derive(Clone)]
+struct HalfDone(Arc<Mutex<Option<InFlight<Answer>>>>);
+
+/// Returns the call that began before its request came to rmcp.
+pub(super) fn take(extensions: &McpExtensions) -> Option<InFlight<Answer>> {
+    extensions.get::<Parts>()?.extensions.get::<HalfDone>()?.0.lock().take()
+}
+
+/// Remembers the session of a client that has ended its handshake, until the session ends.
+pub(super) fn settled(server: &NonetServer, context: &NotificationContext<RoleServer>) {
+    let Some(parts) = context.extensions.get::<Parts>() else { return };
+    let Some(calls) = parts.extensions.get::<Arc<PlainCalls>>() else { return };
+    let Some(id) = only(&parts.headers, &SESSION_ID) else { return };
+    let Entry::Vacant(vacant) = calls.settled.entry(id.into()) else { return };
+    vacant.insert(Arc::new(SettledSession {
+        server: server.guest(),
+        peer: context.peer.clone(),
+        calls: Cancellable::default(),
+        in_use: Mutex::new(Instant::now()),
+    }));
+    let (calls, id, ended) = (calls.clone(), id.to_owned(), server.ended.clone());
+    tokio::spawn(async move {
+        ended.cancelled().await;
+        calls.settled.remove(&*id);
+    });
+}
+
+/// The value of a header that is there once.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())?.to_str().ok()
+}
+
+impl PlainCalls {
+    pub fn new(
+        open: Arc<LocalSessionManager>,
+        handler: impl Fn() -> NonetServer + Send + Sync + 'static,
+    ) -> Self {
+        Self { open, settled: DashMap::new(), heads: RwLock::default(), handler: Box::new(handler) }
+    }
+
+    /// Returns a handler with a session of its own.
+    pub fn handler(&self) -> NonetServer {
+        (self.handler)()
+    }
+
+    /// Whether rmcp took a request with such a head.
+    pub fn knows(&self, headers: &HeaderMap) -> bool {
+        let is_like = |head: &[Vec<HeaderValue>; 5]| {
+            JUDGED.iter().zip(head).all(|(name, values)| headers.get_all(name).iter().eq(values))
+        };
+        self.heads.read().iter().any(is_like)
+    }
+
+    /// Remembers the head of a request that rmcp took.
+    pub fn learn(&self, head: [Vec<HeaderValue>; 5]) {
+        let mut heads = self.heads.write();
+        // Without a Host, rmcp judges the address.
+        if heads.len() < MOST_HEADS && !head[0].is_empty() && !heads.contains(&head) {
+            heads.push(head);
+        }
+    }
+
+    /// Cancels the call that a `notifications/cancelled` is about, if it began here. rmcp gets the notification too.
+    pub fn cancel(&self, headers: &HeaderMap, message: &Message) {
+        if let Some(session) = only(headers, &SESSION_ID).and_then(|id| self.settled.get(id))
+            && let Some(id) = message.cancels()
+        {
+            session.calls.cancel(&id);
+        }
+    }
+
+    /// Begins an ordinary call. `None` for every other request.
+    pub fn begin(&self, request: &Request, message: &Message) -> Option<BegunCall> {
+        let is_call = message.kind() == MessageKind::Request
+            && message.method().as_deref() == Some("tools/call")
+            && message.is_versioned();
+        if !is_call || !self.knows(request.headers()) {
+            return None;
+        }
+        let id = message.id_text()?;
+        let params: CallParams = serde_json::from_slice(message.params()?).ok()?;
+        if params.task.is_some() || params.input_responses.is_some() || params.request_state.is_some() {
+            return None;
+        }
+        let meta = RequestMetaObject(MetaObject(params.meta.unwrap_or_default()));
+        let mut call = CallToolRequestParams::new(params.name);
+        call.arguments = params.arguments;
+        let beside = request.extensions();
+        match request.headers().contains_key(&SESSION_ID) {
+            true => {
+                let session = self.session(request.headers(), &meta)?;
+                if session.calls.has(&id) {
+                    return None;
+                }
+                let origin = PlainOrigin { meta, beside, peer: Some(&session.peer) };
+                let level = session.server.log_level_for(&origin);
+                let open = session.server.open_call(call, &origin, level).0.listed_in(&session.calls, &id);
+                Some(BegunCall { open, id, level, is_stateless: false })
+            }
+            false => {
+                let origin = PlainOrigin { meta, beside, peer: None };
+                let server = self.stateless(request.headers(), &origin.meta, &call.name)?;
+                let level = server.log_level_for(&origin);
+                let open = server.open_call(call, &origin, level).0;
+                Some(BegunCall { open, id, level, is_stateless: true })
+            }
+        }
+    }
+
+    /// Returns the session of a call of the session era.
+    fn session(&self, headers: &HeaderMap, meta: &RequestMetaObject) -> Option<Arc<SettledSession>> {
+        let is_newer = headers.get(&VERSION).is_some_and(|version| {
+            version.to_str().is_ok_and(|version| version >= ProtocolVersion::V_2026_07_28.as_str())
+        });
+        if is_newer || meta.0.0.contains_key(VERSION_KEY) {
+            return None;
+        }
+        let id = only(headers, &SESSION_ID)?;
+        let session = self.settled.get(id)?.clone();
+        let open = self.open.sessions.try_read().ok()?;
+        let handle = open.get(id)?;
+        let mut in_use = session.in_use.lock();
+        if in_use.elapsed() > IN_USE {
+            *in_use = Instant::now();
+            let handle = handle.clone();
+            // Anything counts as use, even the end of a stream that there never was.
+            tokio::spawn(async move { handle.close_request_wise_channel(u64::MAX).await });
+        }
+        drop(in_use);
+        Some(session)
+    }
+
+    /// Returns the handler of a call of the stateless era, if its headers agree with its body (SEP-2243) and its `_meta` is
+    /// whole.
+    fn stateless(&self, headers: &HeaderMap, meta: &RequestMetaObject, tool: &str) -> Option<NonetServer> {
+        let agrees = only(headers, &VERSION) == Some(ProtocolVersion::V_2026_07_28.as_str())
+            && meta.protocol_version() == Some(ProtocolVersion::V_2026_07_28)
+            && meta.client_capabilities().is_some()
+            && only(headers, &METHOD) == Some("tools/call")
+            && only(headers, &NAME) == Some(tool)
+            && !tool.starts_with(ENCODED);
+        let server = agrees.then(|| self.handler())?;
+        // A tool whose params are repeated in headers.
+        server.get_tool(tool).is_none().then_some(server)
+    }
+}
+
+/// Returns what rmcp judges of a head.
+pub(super) fn judged(headers: &HeaderMap) -> [Vec<HeaderValue>; 5] {
+    JUDGED.each_ref().map(|name| headers.get_all(name).iter().cloned().collect())
+}
+
+/// The origin of a call without rmcp.
+struct PlainOrigin<'a> {
+    meta: RequestMetaObject,
+    beside: &'a Extensions,
+    /// The client of a session; none in the stateless era.
+    peer: Option<&'a Peer<RoleServer>>,
+}
+
+impl Origin for PlainOrigin<'_> {
+    fn meta(&self) -> &RequestMetaObject {
+        &self.meta
+    }
+
+    fn beside(&self) -> Option<&Extensions> {
+        Some(self.beside)
+    }
+
+    fn client_name(&self) -> Option<String> {
+        let told = self.meta.client_info().map(|info| info.name);
+        told.or_else(|| Some(self.peer?.peer_info()?.client_info.name.clone()))
+    }
+
+    fn client_capabilities(&self) -> Option<ClientCapabilities> {
+        let told = self.meta.client_capabilities();
+        told.or_else(|| Some(self.peer?.peer_info()?.capabilities.clone()))
+    }
+
+    fn is_stateless(&self) -> bool {
+        self.peer.is_none()
+    }
+
+    fn wants_task(&self) -> bool {
+        false
+    }
+
+    fn cancel(&self) -> CancellationToken {
+        CancellationToken::new()
+    }
+}
+
+impl BegunCall {
+    /// Answers the call: with plain JSON, or as rmcp does.
+    pub async fn answer(self, door: Arc<Door>, request: Request) -> Response {
+        let Self { open, id, level, is_stateless } = self;
+        let mut call = FirstMoments { left: Some((open, request)), door, is_stateless };
+        let outcome = match &mut call.left {
+            Some((open, _)) => open.begin(level, MOMENTS).await,
+            None => None,
+        };
+        match outcome {
+            Some(Answer::Result(mut result)) => {
+                call.left = None;
+                of_era(&mut result, is_stateless);
+                answered(&id, &result)
+            }
+            outcome => call.pass_on(outcome).await,
+        }
+    }
+}
+
+/// A call that is neither answered nor with rmcp yet. If its client leaves, rmcp does with it what it does with every call: one
+/// of a session continues, one of the stateless era is cancelled.
+struct FirstMoments {
+    left: Option<(InFlight<Answer>, Request)>,
+    door: Arc<Door>,
+    is_stateless: bool,
+}
+
+impl FirstMoments {
+    /// Lets rmcp answer a call, which may have its outcome.
+    async fn pass_on(mut self, outcome: Option<Answer>) -> Response {
+        let Some((open, request)) = self.left.take() else { return Response::default() };
+        let open = match outcome {
+            Some(outcome) => open.ended(outcome),
+            None if open.is_cancelled() => {
+                tokio::spawn(open.abandon());
+                return unanswered();
+            }
+            None => open,
+        };
+        let answered = hand_over(self.door.clone(), open, request);
+        if self.is_stateless {
+            return answered.await;
+        }
+        // In a task: a client that leaves now must not take the call along.
+        tokio::spawn(answered).await.unwrap_or_else(|_| {
+            let mut response = Response::default();
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        })
+    }
+}
+
+impl Drop for FirstMoments {
+    fn drop(&mut self) {
+        let Some((open, request)) = self.left.take() else { return };
+        if self.is_stateless {
+            tokio::spawn(open.abandon());
+        } else {
+            tokio::spawn(hand_over(self.door.clone(), open, request));
+        }
+    }
+}
+
+/// Lets rmcp continue a call.
+async fn hand_over(door: Arc<Door>, open: InFlight<Answer>, mut request: Request) -> Response {
+    request.extensions_mut().insert(HalfDone(Arc::new(Mutex::new(Some(open)))));
+    door.service.handle(request).await.map(Body::new)
+}
+
+fn answered(id: &str, result: &Value) -> Response {
+    let mut body = Vec::with_capacity(1_024);
+    body.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    body.extend_from_slice(id.as_bytes());
+    body.extend_from_slice(b",\"result\":");
+    serde_json::to_writer(&mut body, result).expect("a value is JSON");
+    body.push(b'}');
+    of_type("application/json", body)
+}
+
+/// The answer to a call that its client has cancelled: a stream of no events, as from rmcp.
+fn unanswered() -> Response {
+    of_type("text/event-stream", Vec::new())
+}
+
+fn of_type(content_type: &'static str, body: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
