@@ -152,7 +152,11 @@ fn a_call_can_be_cancelled_in_its_first_moments() {
 fn a_call_whose_client_leaves_goes_on() {
     let site = site();
     let mut client = ready(&site);
-    drop(begin(&site.address, &client.session, &call(5, "shop__wait", json!({}))));
+    let stream = begin(&site.address, &client.session, &call(5, "shop__wait", json!({})));
+    eventually("the call has arrived", || {
+        calls(&site).iter().any(|line| line["params"]["name"] == "wait").then_some(())
+    });
+    drop(stream);
     let tool = eventually("the call has ended", || {
         let tool = client.answer("get_tool", json!({ "name": "shop.wait" }));
         (tool["calls"] == 1).then_some(tool)
