@@ -67,7 +67,7 @@ pub(super) struct ClientLines<R, W> {
 
 /// A message that was read.
 enum Incoming {
-    Call(ToolCall),
+    Call(Box<ToolCall>),
     Message(Box<RxJsonRpcMessage<RoleServer>>),
 }
 
@@ -130,7 +130,7 @@ impl<R, W: AsyncWrite + Unpin + Send + 'static> ClientLines<R, W> {
         }
         let message = match (read, self.direct.get()) {
             (Incoming::Call(call), Some(direct)) => {
-                match direct.begin(call, &self.unanswered, &self.writer) {
+                match direct.begin(*call, &self.unanswered, &self.writer) {
                     None => return Ok(None),
                     Some(call) => call.into_message(),
                 }
@@ -298,7 +298,7 @@ fn read(line: Bytes, limits: &Limits) -> Result<Incoming, Unreadable> {
         Err(Refused { head, fault, .. }) => return Err(Unreadable::of(head, fault)),
     };
     if let Some(call) = ToolCall::of(&message) {
-        return Ok(Incoming::Call(call));
+        return Ok(Incoming::Call(Box::new(call)));
     }
     serde_json::from_slice(message.bytes()).map(|message| Incoming::Message(Box::new(message))).map_err(
         |error| {
