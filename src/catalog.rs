@@ -4,6 +4,7 @@
 //! the order in which they came.
 
 mod build;
+mod changes;
 pub mod guide;
 mod marks;
 mod risk;
@@ -15,16 +16,21 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use self::build::{Names, build, own_name, renames};
 pub use self::marks::mark;
+use self::{
+    build::{Names, build, own_name, renames},
+    changes::{Names as FullNames, Tools, Uses, names_of, used_by},
+};
 use crate::{
     config::{Expose, Policy, PolicyRule, Risk, ServerSettings},
     fault::{Code, Fault},
     leaks::Findings,
     name::{self, Namespaces, Wire},
+    persistent::SharedMap,
     pins::{DefinitionChange, ServerTrust},
     prompts_resources::{PromptsResources, ServerOffer},
     prose,
+    results::json_len,
     schema::Schema,
     search::Document,
     text::{clean, clip},
@@ -144,6 +150,8 @@ pub struct Tool {
     pub signature: String,
     /// What is noticeable in its definition, once somebody has asked.
     marks: OnceLock<Findings>,
+    /// The length of its definition as JSON, once somebody has asked.
+    bytes: OnceLock<usize>,
     keys: Keys,
 }
 
@@ -166,6 +174,11 @@ impl Tool {
         let first = text.trim().split("\n\n").next().unwrap_or_default();
         let flat = first.split_whitespace().collect::<Vec<_>>().join(" ");
         clip(&flat, max)
+    }
+
+    /// Returns the length of its definition as JSON, in bytes. Computed once.
+    pub fn bytes(&self) -> usize {
+        *self.bytes.get_or_init(|| json_len(&self.definition))
     }
 
     /// Whether the server says that a second call with the same params changes nothing more.
@@ -340,6 +353,9 @@ pub struct Source {
     pub settings: Option<Arc<ServerSettings>>,
 }
 
+/// Full names by something else, while a catalogue is made.
+type Lists = HashMap<Arc<str>, Vec<Arc<str>>>;
+
 /// One server's part of the catalogue.
 #[derive(Clone, Debug, Default)]
 pub struct ServerEntry {
@@ -360,21 +376,25 @@ pub struct ServerEntry {
 /// Every tool that is known. A clone shares the tools.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    tools: BTreeMap<Arc<str>, Arc<Tool>>,
-    by_wire: HashMap<Arc<str>, Arc<Tool>>,
+    tools: Tools,
+    by_wire: SharedMap<Arc<str>, Arc<Tool>>,
     /// Tools of verbatim servers by their own names, where those are theirs alone or theirs first.
-    by_own: HashMap<Arc<str>, Arc<Tool>>,
+    by_own: SharedMap<Arc<str>, Arc<Tool>>,
     /// Tools whose own name leads elsewhere or nowhere, by full name, with the server whose name it is, or another that has it.
     clashes: BTreeMap<Arc<str>, Arc<str>>,
-    by_fold: HashMap<Arc<str>, Vec<Arc<str>>>,
-    by_bare: HashMap<Arc<str>, Vec<Arc<str>>>,
+    by_fold: FullNames,
+    by_bare: FullNames,
     /// Renamed tools by the full name and the hashed wire name that they would have otherwise.
-    by_old: HashMap<Arc<str>, Arc<Tool>>,
+    by_old: SharedMap<Arc<str>, Arc<Tool>>,
+    /// How many tools have a wire name, as their plain or their hashed one.
+    uses: Uses,
+    /// Whether several servers give the same full name.
+    is_shadowed: bool,
     servers: BTreeMap<Arc<str>, Arc<ServerEntry>>,
     passed: Arc<PromptsResources>,
     names: Arc<Namespaces>,
     /// What it was made of.
-    parts: BTreeMap<Arc<str>, Part>,
+    parts: BTreeMap<Arc<str>, Arc<Part>>,
     policies: BTreeMap<String, PolicyRule>,
 }
 
@@ -393,10 +413,10 @@ impl Part {
     /// policies.
     fn new(
         source: Source,
-        before: Option<&Part>,
+        before: Option<&Arc<Part>>,
         same_rules: bool,
         policies: &BTreeMap<String, PolicyRule>,
-    ) -> Part {
+    ) -> Arc<Part> {
         let server = &source.server;
         let settings = source.settings.as_deref();
         let same_rules = before.is_some_and(|before| same_rules && before.source.settings == source.settings);
@@ -443,7 +463,7 @@ impl Part {
             ..ServerEntry::default()
         };
         let entry = Arc::new(entry.with_tools(&tools));
-        Part { source, tools, entry }
+        Arc::new(Part { source, tools, entry })
     }
 }
 
@@ -474,14 +494,27 @@ impl Catalog {
         names: &Arc<Namespaces>,
     ) -> Self {
         let same_rules = self.policies == *policies;
-        let mut parts: BTreeMap<Arc<str>, Part> = BTreeMap::new();
+        let mut parts: BTreeMap<Arc<str>, Arc<Part>> = BTreeMap::new();
         for source in sources {
             let server = source.server.clone();
             let part = Part::new(source, self.parts.get(&server), same_rules, policies);
             parts.insert(server, part);
         }
-        let shadowed = give_wire_names(&mut parts);
-        let mut catalog = Self { policies: policies.clone(), names: names.clone(), ..Self::default() };
+        let changed = if same_rules { self.changed(&parts, names) } else { None };
+        changed.unwrap_or_else(|| self.joined(parts, policies, names))
+    }
+
+    /// The catalogue of these parts, with all tables new.
+    fn joined(
+        &self,
+        mut parts: BTreeMap<Arc<str>, Arc<Part>>,
+        policies: &BTreeMap<String, PolicyRule>,
+        names: &Arc<Namespaces>,
+    ) -> Self {
+        let (shadowed, uses) = give_wire_names(&mut parts);
+        let is_shadowed = !shadowed.is_empty();
+        let mut catalog =
+            Self { policies: policies.clone(), names: names.clone(), uses, is_shadowed, ..Self::default() };
         for (server, part) in &parts {
             let is_shadowed =
                 |tool: &&Arc<Tool>| shadowed.get(&tool.full).is_some_and(|first| first != server);
@@ -497,19 +530,21 @@ impl Catalog {
         let mut tools: Vec<&Arc<Tool>> =
             own.filter(|tool| shadowed.get(&tool.full).is_none_or(|first| *first == tool.server)).collect();
         tools.sort_by(|a, b| a.full.cmp(&b.full));
+        let (mut by_fold, mut by_bare) = (Lists::new(), Lists::new());
         for tool in &tools {
             catalog.by_wire.insert(tool.wire.clone(), (*tool).clone());
             let keys = &tool.keys;
-            catalog.by_fold.entry(keys.full.clone()).or_default().push(tool.full.clone());
+            by_fold.entry(keys.full.clone()).or_default().push(tool.full.clone());
             if keys.wire != keys.full {
-                catalog.by_fold.entry(keys.wire.clone()).or_default().push(tool.full.clone());
+                by_fold.entry(keys.wire.clone()).or_default().push(tool.full.clone());
             }
-            catalog.by_bare.entry(keys.own.clone()).or_default().push(tool.full.clone());
+            by_bare.entry(keys.own.clone()).or_default().push(tool.full.clone());
             if tool.is_renamed() {
-                catalog.keep_old_name(tool);
+                catalog.keep_old_name(tool, &mut by_fold, &mut by_bare);
             }
         }
-        catalog.tools = tools.into_iter().map(|tool| (tool.full.clone(), tool.clone())).collect();
+        (catalog.by_fold, catalog.by_bare) = (names_of(by_fold), names_of(by_bare));
+        catalog.tools = Tools::of_sorted(&tools.into_iter().cloned().collect::<Vec<_>>());
         catalog.passed = self.passed_of(&parts, names);
         catalog.parts = parts;
         catalog.give_own_names();
@@ -517,14 +552,14 @@ impl Catalog {
     }
 
     /// Lets the name that a renamed tool has at its server lead to the tool, in every form.
-    fn keep_old_name(&mut self, tool: &Arc<Tool>) {
+    fn keep_old_name(&mut self, tool: &Arc<Tool>, by_fold: &mut Lists, by_bare: &mut Lists) {
         let full = name::full_name(&tool.server, &tool.own);
         let Wire { plain, hashed } = Wire::new(&tool.server, &tool.own);
         let folds: HashSet<String> = [&full, &plain, &hashed].map(|name| name::fold(name)).into();
         for fold in folds {
-            self.by_fold.entry(fold.into()).or_default().push(tool.full.clone());
+            by_fold.entry(fold.into()).or_default().push(tool.full.clone());
         }
-        self.by_bare.entry(name::fold(&tool.own).into()).or_default().push(tool.full.clone());
+        by_bare.entry(name::fold(&tool.own).into()).or_default().push(tool.full.clone());
         self.by_old.insert(full.into(), tool.clone());
         self.by_old.insert(hashed.into(), tool.clone());
     }
@@ -532,9 +567,8 @@ impl Catalog {
     /// All that it answers with, in an order.
     #[cfg(test)]
     pub(crate) fn picture(&self) -> String {
-        let names =
-            |map: &HashMap<Arc<str>, Vec<Arc<str>>>| format!("{:?}", map.iter().collect::<BTreeMap<_, _>>());
-        let tools = |map: &HashMap<Arc<str>, Arc<Tool>>| {
+        let names = |map: &FullNames| format!("{:?}", map.iter().collect::<BTreeMap<_, _>>());
+        let tools = |map: &SharedMap<Arc<str>, Arc<Tool>>| {
             format!("{:?}", map.iter().map(|(name, tool)| (name, &tool.full)).collect::<BTreeMap<_, _>>())
         };
         let each = self.tools.values().map(|tool| {
@@ -557,9 +591,10 @@ impl Catalog {
     }
 
     /// The prompts and resources of all servers; those of this catalogue where they are the same.
-    fn passed_of(&self, parts: &BTreeMap<Arc<str>, Part>, names: &Namespaces) -> Arc<PromptsResources> {
+    fn passed_of(&self, parts: &BTreeMap<Arc<str>, Arc<Part>>, names: &Namespaces) -> Arc<PromptsResources> {
         let offers = || {
-            parts.iter().map(|(server, Part { source: Source { listing, .. }, entry, .. })| ServerOffer {
+            let parts = parts.iter().map(|(server, part)| (server, &part.source.listing, &part.entry));
+            parts.map(|(server, listing, entry)| ServerOffer {
                 server,
                 verbatim: entry.verbatim,
                 session: entry.session,
@@ -568,7 +603,7 @@ impl Catalog {
                 templates: &listing.templates,
             })
         };
-        let same = |(one, other): (&Part, &Part)| {
+        let same = |(one, other): (&Arc<Part>, &Arc<Part>)| {
             let (a, b) = (&one.source, &other.source);
             a.server == b.server
                 && one.entry.verbatim == other.entry.verbatim
@@ -584,20 +619,25 @@ impl Catalog {
     /// Gives verbatim tools their own names. No tool takes a name that leads elsewhere, and of several that have the same one
     /// none does: which of them a client means is not known.
     fn give_own_names(&mut self) {
-        let tools: Vec<Arc<Tool>> = self.visible().filter(|tool| tool.is_of_server()).cloned().collect();
-        let mut same: HashMap<&str, Vec<&Arc<Tool>>> = HashMap::new();
-        for tool in tools.iter().filter(|tool| tool.verbatim) {
-            same.entry(&tool.name).or_default().push(tool);
+        let tools: Vec<Arc<Tool>> = self.tools.values().cloned().collect();
+        tools.iter().for_each(|tool| self.give_own_name(tool));
+    }
+
+    fn give_own_name(&mut self, tool: &Arc<Tool>) {
+        let is_shown = |tool: &Tool| tool.blocked.is_none() && tool.is_of_server();
+        if !is_shown(tool) {
+            return;
         }
-        for tool in &tools {
-            let others = same.get(&*tool.name).filter(|_| tool.verbatim);
-            let other = others.and_then(|others| others.iter().find(|other| other.server != tool.server));
-            let other = other.map(|other| other.server.clone());
-            match self.holder(tool).or(other) {
-                Some(holder) => drop(self.clashes.insert(tool.full.clone(), holder)),
-                None if tool.verbatim => drop(self.by_own.insert(tool.name.clone(), tool.clone())),
-                None => {}
-            }
+        let same = || {
+            let others = self.by_bare.get(&tool.keys.own)?.iter().map(|full| &self.tools[full]);
+            let mut others =
+                others.filter(|other| is_shown(other) && other.verbatim && other.name == tool.name);
+            others.find(|other| other.server != tool.server).map(|other| other.server.clone())
+        };
+        match self.holder(tool).or_else(|| if tool.verbatim { same() } else { None }) {
+            Some(holder) => drop(self.clashes.insert(tool.full.clone(), holder)),
+            None if tool.verbatim => self.by_own.insert(tool.name.clone(), tool.clone()),
+            None => {}
         }
     }
 
@@ -611,7 +651,8 @@ impl Catalog {
         if name::meta_tool(&tool.name).is_some() {
             return Some("Nonet".into());
         }
-        let spelled = self.by_fold.get(&tool.keys.own).into_iter().flatten().map(|full| &self.tools[full]);
+        let spelled = self.by_fold.get(&tool.keys.own).into_iter().flat_map(|names| names.iter());
+        let spelled = spelled.map(|full| &self.tools[full]);
         // What a session has for itself changes nothing for others.
         let mut others = spelled.filter(|other| other.session.is_none() || other.session == tool.session);
         let other = others.find(|other| other.server != tool.server).map(|other| other.server.clone());
@@ -772,8 +813,8 @@ impl Catalog {
     /// Returns the full names of the tools that a name may be a spelling of.
     fn spelled<'a>(&'a self, name: &str, meant: &Meant<'_>) -> Vec<&'a Arc<str>> {
         let fold = name::fold(name);
-        let by = |map: &'a HashMap<Arc<str>, Vec<Arc<str>>>| {
-            let names = map.get(&*fold).into_iter().flatten();
+        let by = |map: &'a FullNames| {
+            let names = map.get(&*fold).into_iter().flat_map(|names| names.iter());
             names.filter(|full| meant.may_be(&self.tools[*full])).collect::<Vec<_>>()
         };
         let (mut names, mut bare) = (by(&self.by_fold), by(&self.by_bare));
@@ -843,10 +884,10 @@ impl Catalog {
 
 /// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name depends on which of them
 /// came first. Returns the full names that several servers give, with the first of those servers, which has the name.
-fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Part>) -> HashMap<Arc<str>, Arc<str>> {
+fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<Part>>) -> (HashMap<Arc<str>, Arc<str>>, Uses) {
     let mut first: HashMap<Arc<str>, &Arc<str>> = HashMap::new();
     let mut shadowed: HashMap<Arc<str>, Arc<str>> = HashMap::new();
-    let mut uses: HashMap<Arc<str>, usize> = HashMap::new();
+    let mut uses = Uses::default();
     for (server, part) in &*parts {
         for tool in &part.tools {
             if let Some(first) = first.get(&tool.full) {
@@ -855,23 +896,32 @@ fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Part>) -> HashMap<Arc<str>, Ar
                 continue;
             }
             first.insert(tool.full.clone(), server);
-            *uses.entry(tool.keys.plain.clone()).or_default() += 1;
-            if tool.keys.hashed != tool.keys.plain {
-                *uses.entry(tool.keys.hashed.clone()).or_default() += 1;
+            for name in used_by(tool) {
+                let known = uses.get(name).copied().unwrap_or_default();
+                uses.insert(name.clone(), known + 1);
             }
         }
     }
-    for tool in parts.values_mut().flat_map(|part| &mut part.tools) {
+    let wire = |tool: &Tool| {
         let keys = &tool.keys;
-        let wire = if uses.get(&keys.plain) == Some(&1) { &keys.plain } else { &keys.hashed };
-        if tool.wire != *wire {
-            let (wire, mut renamed) = (wire.clone(), Tool::clone(tool));
-            renamed.keys.wire = folded(&wire, &renamed.keys.full);
-            renamed.wire = wire;
-            *tool = Arc::new(renamed);
+        if uses.get(&keys.plain) == Some(&1) { keys.plain.clone() } else { keys.hashed.clone() }
+    };
+    for part in parts.values_mut() {
+        // A part is copied only if one of its tools gets another name.
+        if part.tools.iter().all(|tool| tool.wire == wire(tool)) {
+            continue;
+        }
+        for tool in &mut Arc::make_mut(part).tools {
+            let wire = wire(tool);
+            if tool.wire != wire {
+                let mut renamed = Tool::clone(tool);
+                renamed.keys.wire = folded(&wire, &renamed.keys.full);
+                renamed.wire = wire;
+                *tool = Arc::new(renamed);
+            }
         }
     }
-    shadowed
+    (shadowed, uses)
 }
 
 /// A folded name; the other one where both are the same.

@@ -245,6 +245,7 @@ pub(super) fn build(
         change,
         signature: line(&schema.signature(&full), MAX_SIGNATURE),
         marks: OnceLock::new(),
+        bytes: OnceLock::new(),
         schema,
         definition,
         listed,

@@ -92,6 +92,8 @@ pub(super) enum Recalled {
 pub(super) struct Words {
     generation: u64,
     index: Arc<Index>,
+    /// Whether it was published with all of its vectors.
+    is_whole: bool,
 }
 
 /// Makes lists into snapshots, and has the current one.
@@ -302,20 +304,29 @@ impl Publisher {
             Some(embedder) => self.with_vectors(index.clone(), Ok(embedder.known_documents(&*index))).await.0,
             None => index.clone(),
         };
+        let is_whole = with_known.has_all_vectors();
         self.snapshot.store(Arc::new(snapshot.with_index(with_known)));
         // Last: it has those who follow the lists look again.
         let total = index.documents().len();
         self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
-        Some(Words { generation, index })
+        Some(Words { generation, index, is_whole })
     }
 
     /// Makes the vectors of a published catalogue, and publishes what is there of them every second.
     pub fn embed(self: &Arc<Self>, words: Words) {
-        let Words { generation, index } = words;
+        let Words { generation, index, is_whole } = words;
         let Some(embedder) = self.embedder() else {
             self.indexed_as(generation, true);
             return;
         };
+        if is_whole {
+            if let Some(older) = self.embedding.lock().take() {
+                older.abort();
+            }
+            self.indexed_as(generation, false);
+            self.improve();
+            return;
+        }
         let publisher = self.clone();
         let (texts, worker) = (index.clone(), embedder.clone());
         let mut embedding = tokio::spawn(async move {

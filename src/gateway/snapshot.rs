@@ -12,7 +12,6 @@ use crate::{
     catalog::{Catalog, Kind, Source, Tool},
     config::Config,
     name::Namespaces,
-    results::json_len,
     search::Index,
 };
 
@@ -68,23 +67,38 @@ impl Snapshot {
 
     /// The snapshot of another catalogue. A document is made only for a tool that this one does not have.
     pub(super) fn indexed(&self, catalog: Arc<Catalog>, config: &Config, generation: u64) -> Snapshot {
+        // Tools and documents of both are in the order of names: one pass, and most pairs are the same.
+        let mut before = self.tools.iter().zip(self.index.documents()).peekable();
+        let tools: Arc<[Arc<Tool>]> = catalog.visible().cloned().collect();
+        let about = |catalog: &Catalog, server: &str| {
+            catalog.servers().get(server).map_or_else(String::new, |entry| entry.description.clone())
+        };
+        let mut group = (Arc::<str>::default(), String::new(), true);
         let document = |tool: &Arc<Tool>| {
-            let entry = catalog.servers().get(&tool.server).filter(|_| tool.kind == Kind::Tool);
-            let about = entry.map_or("", |entry| &entry.description);
-            let at = self.place(&tool.full).filter(|&at| Arc::ptr_eq(&self.tools[at], tool));
-            let known = at.and_then(|at| self.index.documents().get(at));
-            match known.filter(|document| document.group_description == about) {
-                Some(document) => document.clone(),
-                None => Arc::new(tool.document(about)),
+            if group.0 != tool.server {
+                let new = about(&catalog, &tool.server);
+                let is_same = about(&self.catalog, &tool.server) == new;
+                group = (tool.server.clone(), new, is_same);
+            }
+            let about = if tool.kind == Kind::Tool { &*group.1 } else { "" };
+            let is_passed = |old: &Arc<Tool>| !Arc::ptr_eq(old, tool) && old.full < tool.full;
+            while before.next_if(|(old, _)| is_passed(old)).is_some() {}
+            match before.next_if(|(old, _)| Arc::ptr_eq(old, tool)) {
+                Some((_, document)) if group.2 || tool.kind != Kind::Tool => document.clone(),
+                _ => Arc::new(tool.document(about)),
             }
         };
-        let documents = catalog.visible().map(document).collect();
+        let documents = tools.iter().map(document).collect();
         let index = self.index.updated(documents, &config.embedder);
-        Snapshot::new(catalog, Arc::new(index), generation)
+        Snapshot::of(catalog, tools, Arc::new(index), generation)
     }
 
     pub(super) fn new(catalog: Arc<Catalog>, index: Arc<Index>, generation: u64) -> Snapshot {
         let tools = catalog.visible().cloned().collect();
+        Snapshot::of(catalog, tools, index, generation)
+    }
+
+    fn of(catalog: Arc<Catalog>, tools: Arc<[Arc<Tool>]>, index: Arc<Index>, generation: u64) -> Snapshot {
         let owners = catalog.servers().values().filter_map(|entry| entry.session).collect();
         let (views, own_views) = (Arc::default(), Arc::default());
         Snapshot { catalog, index, generation, tools, views, owners, own_views, bytes: Arc::default() }
@@ -109,7 +123,7 @@ impl Snapshot {
 
     /// Returns the size of the servers' tool definitions as JSON, in bytes. Computed once per catalogue.
     pub fn bytes(&self) -> usize {
-        *self.bytes.get_or_init(|| self.of_servers().map(|tool| json_len(&tool.definition)).sum())
+        *self.bytes.get_or_init(|| self.of_servers().map(|tool| tool.bytes()).sum())
     }
 
     /// Returns the document of the visible tool with this full name.

@@ -1,7 +1,8 @@
-//! What every crate of Nonet may need: text, files, the time of day, the allocator, the environment. Knows nothing of Nonet.
+//! What every crate of Nonet may need: text, files, the time of day, the allocator, the environment, maps that share. Knows nothing of Nonet.
 
 pub mod allocator;
 pub mod clock;
 pub mod files;
+pub mod persistent;
 pub mod text;
 pub mod variables;

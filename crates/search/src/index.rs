@@ -4,6 +4,8 @@
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
+use nonet_base::persistent::SharedList;
+
 use super::{
     Boosts, Document, Explanation, Found, Hit, MatchedWord, Passage, Passages, Settings,
     actions::{self, Actions},
@@ -37,7 +39,7 @@ struct Words {
     keywords: Bm25<Arc<str>>,
     trigrams: Bm25<u64>,
     /// What the documents in slots are called, as words, sorted, for exact and prefix matches.
-    names: Vec<(Arc<str>, u32, Pin)>,
+    names: SharedList<Name>,
     /// What each document does.
     actions: Vec<Actions>,
     products: Products,
@@ -47,6 +49,9 @@ struct Words {
     /// Whether requests are embedded in English: the model of a folder may read their own language.
     translates: bool,
 }
+
+/// What the document in a slot is called.
+type Name = (Arc<str>, u32, Pin);
 
 /// The number of a document that is not there any more.
 const GONE: u32 = u32::MAX;
@@ -271,12 +276,10 @@ impl Index {
 
     /// The documents that are called so, or whose names begin so, each with what it is to them.
     fn named(&self, key: &str, prefix: bool) -> impl Iterator<Item = (usize, Pin)> {
-        let names = &self.words.names;
-        let start = names.partition_point(|(name, ..)| **name < *key);
         let matching =
             move |name: &str| !key.is_empty() && if prefix { name.starts_with(key) } else { name == key };
-        names[start..]
-            .iter()
+        let from_key = self.words.names.behind(|(name, ..)| **name < *key);
+        from_key
             .take_while(move |(name, ..)| matching(name))
             .map(|&(_, slot, pin)| (self.words.numbers[slot as usize] as usize, pin))
     }
@@ -300,11 +303,7 @@ impl Words {
     /// The same for these documents. Those that are here already keep their slots.
     fn updated(&self, documents: Vec<Arc<Document>>) -> Words {
         let rules = self.rules;
-        let places = self.documents.iter().enumerate().map(|(at, document)| (Arc::as_ptr(document), at));
-        let mut places: HashMap<*const Document, usize> = places.collect();
-        let kept: Vec<Option<usize>> =
-            documents.iter().map(|document| places.remove(&Arc::as_ptr(document))).collect();
-        let removed: Vec<usize> = places.into_values().collect();
+        let (kept, removed) = differences(&self.documents, &documents);
         let added = || documents.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
 
         let mut next = self.numbers.len() as u32..;
@@ -327,15 +326,12 @@ impl Words {
             added().map(|(document, _)| weighted_trigrams(document, rules)),
             &slots,
         );
-        let is_there = |(_, slot, _): &&(Arc<str>, u32, Pin)| numbers[*slot as usize] != GONE;
-        let mut names: Vec<(Arc<str>, u32, Pin)> = self.names.iter().filter(is_there).cloned().collect();
-        for (slot, (document, _)) in (self.numbers.len() as u32..).zip(added()) {
-            names.extend(names_of(document).map(|(name, pin)| (name.into(), slot, pin)));
-        }
-        // Most of them are in order.
-        names.sort();
+        let names = self.names_of_updated(&removed, added().map(|(document, _)| document));
 
-        let products = Products::updated(&self.products, &documents, &kept);
+        let products = {
+            let gone = removed.iter().map(|&at| &self.documents[at]);
+            Products::updated(&self.products, &documents, &kept, gone)
+        };
         let each = || documents.iter().zip(&kept);
         let actions = |document: &Document| {
             actions::of_document(&document.group, &document.name, &document.description)
@@ -364,10 +360,52 @@ impl Words {
         }
     }
 
+    /// What documents are called, without those at `removed` places and with those of `added` in the next slots.
+    fn names_of_updated<'a>(
+        &self,
+        removed: &[usize],
+        added: impl Iterator<Item = &'a Arc<Document>>,
+    ) -> SharedList<Name> {
+        let named = |document: &Document, slot: u32| -> Vec<Name> {
+            names_of(document).map(|(name, pin)| (name.into(), slot, pin)).collect()
+        };
+        let new = (self.numbers.len() as u32..).zip(added);
+        if self.documents.is_empty() {
+            let mut names: Vec<Name> = new.flat_map(|(slot, document)| named(document, slot)).collect();
+            names.sort();
+            return SharedList::of_sorted(&names);
+        }
+        let mut names = self.names.clone();
+        for name in removed.iter().flat_map(|&at| named(&self.documents[at], self.slots[at])) {
+            names.remove(|other| other.cmp(&name));
+        }
+        for name in new.flat_map(|(slot, document)| named(document, slot)) {
+            names.insert(name.clone(), |other| other.cmp(&name));
+        }
+        names
+    }
+
     /// What was worked out for each slot, for each document.
     fn by_number(&self, of_slots: Vec<f32>) -> Vec<f32> {
         self.slots.iter().map(|&slot| of_slots[slot as usize]).collect()
     }
+}
+
+/// For each new document its place among the old ones, if it is one of them, and the places of those that are gone. What is
+/// the same at the beginning and at the end is not looked up: a change of one group costs the documents of the group.
+fn differences(old: &[Arc<Document>], new: &[Arc<Document>]) -> (Vec<Option<usize>>, Vec<usize>) {
+    let is_same = |(one, other): &(&Arc<Document>, &Arc<Document>)| Arc::ptr_eq(one, other);
+    let first = old.iter().zip(new).take_while(is_same).count();
+    let (old_rest, new_rest) = (&old[first..], &new[first..]);
+    let last = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(is_same).count();
+    let between = &old_rest[..old_rest.len() - last];
+    let mut places: HashMap<*const Document, usize> =
+        (first..).zip(between).map(|(at, document)| (Arc::as_ptr(document), at)).collect();
+    let mut kept: Vec<Option<usize>> = (0..first).map(Some).collect();
+    let changed = &new_rest[..new_rest.len() - last];
+    kept.extend(changed.iter().map(|document| places.remove(&Arc::as_ptr(document))));
+    kept.extend((old.len() - last..old.len()).map(Some));
+    (kept, places.into_values().collect())
 }
 
 /// What a document is called, as words.

@@ -4,6 +4,8 @@
 
 use std::{borrow::Borrow, collections::HashMap, hash::Hash, sync::Arc};
 
+use nonet_base::persistent::SharedMap;
+
 /// How fast a repeated term saturates. With [`B`], the value that Trotman, Puurula & Burgess 2014,
 /// "Improvements to BM25 and Language Models Examined", found best for short texts; over six catalogues, 0.3
 /// points of nDCG above 1.2 and 0.75.
@@ -16,7 +18,7 @@ const B: f32 = 0.4;
 #[derive(Clone)]
 pub(super) struct Bm25<K> {
     /// The number of each term. One whose postings are empty is as good as unknown.
-    numbers: Arc<HashMap<K, u32>>,
+    numbers: SharedMap<K, u32>,
     /// For each term: the slots of the documents that have it, ascending, with its weight there.
     postings: Vec<Arc<[(u32, f32)]>>,
     /// For each slot: how long its document is.
@@ -28,7 +30,7 @@ pub(super) struct Bm25<K> {
 
 impl<K> Default for Bm25<K> {
     fn default() -> Bm25<K> {
-        let numbers = Arc::new(HashMap::new());
+        let numbers = SharedMap::default();
         Bm25 { numbers, postings: Vec::new(), lengths: Vec::new(), norms: Vec::new(), documents: 0 }
     }
 }
@@ -52,12 +54,13 @@ impl<K: Clone + Eq + Hash> Bm25<K> {
         let mut lengths = self.lengths.clone();
         let mut gone = vec![false; lengths.len()];
         // What comes behind the postings of the terms that change.
-        let mut changed: Vec<Option<Vec<(u32, f32)>>> = vec![None; self.postings.len()];
+        let mut changed: HashMap<u32, Vec<(u32, f32)>> = HashMap::new();
+        let mut next = self.postings.len() as u32;
         for (slot, terms) in removed {
             gone[slot as usize] = true;
             for (term, _) in terms {
                 if let Some(&number) = numbers.get(term.borrow()) {
-                    changed[number as usize].get_or_insert_default();
+                    changed.entry(number).or_default();
                 }
             }
         }
@@ -66,12 +69,11 @@ impl<K: Clone + Eq + Hash> Bm25<K> {
             for (term, weight) in terms {
                 length += weight;
                 let number = numbers.get(term.borrow()).copied().unwrap_or_else(|| {
-                    let next = changed.len() as u32;
-                    Arc::make_mut(&mut numbers).insert(term.into(), next);
-                    changed.push(None);
-                    next
+                    numbers.insert(term.into(), next);
+                    next += 1;
+                    next - 1
                 });
-                let list = changed[number as usize].get_or_insert_default();
+                let list = changed.entry(number).or_default();
                 match list.last_mut() {
                     Some((last, count)) if *last == slot => *count += weight,
                     _ => list.push((slot, weight)),
@@ -81,12 +83,11 @@ impl<K: Clone + Eq + Hash> Bm25<K> {
         }
 
         let mut postings = self.postings.clone();
-        postings.resize_with(changed.len(), || Arc::from([]));
-        for (list, new) in postings.iter_mut().zip(changed) {
-            if let Some(new) = new {
-                let kept = list.iter().filter(|(slot, _)| !gone[*slot as usize]).copied();
-                *list = kept.chain(new).collect();
-            }
+        postings.resize_with(next as usize, || Arc::from([]));
+        for (number, new) in changed {
+            let list = &mut postings[number as usize];
+            let kept = list.iter().filter(|(slot, _)| !gone[*slot as usize]).copied();
+            *list = kept.chain(new).collect();
         }
         let mean = slots.iter().map(|&slot| lengths[slot as usize]).sum::<f32>() / slots.len().max(1) as f32;
         let norm = |length: &f32| K1 * (1.0 - B + B * length / mean.max(f32::MIN_POSITIVE));
@@ -199,6 +200,18 @@ mod tests {
         }
         assert!(!updated.has("mail", 1) && updated.has("mail", 2));
         assert!(old.has("mail", 1), "the old one is as it was");
+    }
+
+    #[test]
+    fn an_update_copies_the_postings_of_its_terms_and_no_others() {
+        let texts: Vec<String> = (0..20_000).map(|at| format!("read file{at}")).collect();
+        let old = index(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        let slots: Vec<u32> = (0..20_001).collect();
+        let updated = old.updated::<String, str>([], [terms("file7 postcard")], &slots);
+        let pairs = || old.postings.iter().zip(&updated.postings);
+        assert_eq!(pairs().filter(|(old, new)| !Arc::ptr_eq(old, new)).count(), 1);
+        assert_eq!(updated.postings.len(), old.postings.len() + 1);
+        assert!(updated.numbers.shares_with(&old.numbers));
     }
 
     #[test]

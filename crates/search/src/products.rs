@@ -116,49 +116,47 @@ pub(super) enum Product {
 pub(super) struct Products {
     /// Words of groups' names that are no common words and no well-known products.
     words: HashSet<Arc<str>>,
+    /// How many documents each group has.
+    groups: HashMap<Arc<str>, usize>,
     /// For each document the products, each once.
     bound: Vec<Arc<[Product]>>,
 }
 
 impl Products {
-    /// What these documents are bound to. For each that is among `before`'s the place that it has there.
-    pub(super) fn updated(
+    /// What these documents are bound to. For each that is among `before`'s the place that it has there; `removed` are those
+    /// of `before` that are not kept.
+    pub(super) fn updated<'a>(
         before: &Products,
         documents: &[Arc<Document>],
         kept: &[Option<usize>],
+        removed: impl Iterator<Item = &'a Arc<Document>>,
     ) -> Products {
-        let mut words = HashSet::new();
-        let mut of_groups: HashMap<&str, Vec<Product>> = HashMap::new();
+        let mut groups = before.groups.clone();
+        for document in removed {
+            groups.entry(document.group.clone()).and_modify(|count| *count -= 1);
+        }
         let mut bound = Vec::with_capacity(documents.len());
         for (document, kept) in documents.iter().zip(kept) {
-            let of_group = of_groups.entry(&document.group).or_insert_with(|| {
-                let own = plain_words(&document.group).into_iter().filter(|word| !is_common(word));
-                own.map(|word| match known().get(&word) {
-                    Some((number, _)) => Product::Known(*number),
-                    None => {
-                        let word: Arc<str> = word.into();
-                        words.insert(word.clone());
-                        Product::Own(word)
-                    }
-                })
-                .collect()
-            });
             bound.push(match kept {
                 Some(at) => before.bound[*at].clone(),
                 None => {
+                    *groups.entry(document.group.clone()).or_default() += 1;
                     let numbers = named_by(&document.group_description)
                         .into_iter()
                         .chain(known_in(&plain_words(&document.name), true))
                         .chain(named_by(&document.description));
                     let mut found: Vec<Product> =
-                        of_group.iter().cloned().chain(numbers.map(Product::Known)).collect();
+                        of_group(&document.group).chain(numbers.map(Product::Known)).collect();
                     found.sort_unstable();
                     found.dedup();
                     found.into()
                 }
             });
         }
-        Products { words, bound }
+        groups.retain(|_, count| *count > 0);
+        let own = |product| if let Product::Own(word) = product { Some(word) } else { None };
+        let words = groups.keys().flat_map(|group| of_group(group)).filter_map(own).collect();
+        Products { words, groups, bound }
     }
 
     /// The products that a request names.
@@ -190,6 +188,15 @@ pub(super) enum Bound {
     Other,
     /// Bound to none, or only to a word of its group that is not a well-known product.
     Free,
+}
+
+/// Returns the products in the name of a group.
+fn of_group(group: &str) -> impl Iterator<Item = Product> {
+    let own = plain_words(group).into_iter().filter(|word| !is_common(word));
+    own.map(|word| match known().get(&word) {
+        Some((number, _)) => Product::Known(*number),
+        None => Product::Own(word.into()),
+    })
 }
 
 /// Returns the words as written, and the parts of `GitHubActions`: a capital does not split a product's name.
@@ -253,7 +260,8 @@ mod tests {
             document("convert", "to_markdown", "Converts PDF, Word documents, Excel and PowerPoint files"),
             document("verodat", "query", "Asks a question"),
         ];
-        let products = Products::updated(&Products::default(), &documents.map(Arc::new), &[None; 5]);
+        let products =
+            Products::updated(&Products::default(), &documents.map(Arc::new), &[None; 5], [].iter());
         let check = |request: &str, expected: [Bound; 5]| {
             let named = products.named(request);
             assert_eq!([0, 1, 2, 3, 4].map(|at| products.bound(&named, at)), expected, "{request}");

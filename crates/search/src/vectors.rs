@@ -39,6 +39,10 @@ pub struct Graph {
     hnsw: Hnsw<'static, f32, Cosine>,
     /// The node of each vector.
     nodes: HashMap<Key, usize>,
+    /// The same by address, which costs less to look up.
+    by_address: HashMap<usize, usize>,
+    /// Keeps the addresses.
+    _rows: Vec<Arc<[f32]>>,
 }
 
 /// A graph mapped to a set of vectors.
@@ -66,8 +70,8 @@ impl Vectors {
         let mut pairs = Vec::with_capacity(self.rows.len());
         for (number, vector) in self.rows.iter().enumerate() {
             let Some(vector) = vector else { continue };
-            match graph.nodes.get(&key(vector)) {
-                Some(&node) => pairs.push((node, number)),
+            match graph.node(vector) {
+                Some(node) => pairs.push((node, number)),
                 None => rest.push(number),
             }
         }
@@ -158,20 +162,34 @@ impl Graph {
     pub fn new(rows: &[Arc<[f32]>], stop: &dyn Fn() -> bool) -> Graph {
         let hnsw = Hnsw::new(NEIGHBOURS, rows.len(), LAYERS, EF_CONSTRUCTION, Cosine);
         let mut nodes = HashMap::with_capacity(rows.len());
+        let mut by_address = HashMap::with_capacity(rows.len());
         for vector in rows {
-            let node = nodes.len();
+            let next = nodes.len();
             if stop() {
                 break;
             }
-            if let Entry::Vacant(place) = nodes.entry(key(vector)) {
-                place.insert(node);
-                hnsw.insert((vector, node));
-            }
+            let node = match nodes.entry(key(vector)) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(place) => {
+                    hnsw.insert((vector, next));
+                    *place.insert(next)
+                }
+            };
+            by_address.insert(address(vector), node);
         }
-        let mut graph = Graph { hnsw, nodes };
+        let mut graph = Graph { hnsw, nodes, by_address, _rows: rows.to_vec() };
         graph.hnsw.set_searching_mode(true);
         graph
     }
+
+    /// Returns the node of a vector.
+    fn node(&self, vector: &Arc<[f32]>) -> Option<usize> {
+        self.by_address.get(&address(vector)).or_else(|| self.nodes.get(&key(vector))).copied()
+    }
+}
+
+fn address(vector: &Arc<[f32]>) -> usize {
+    vector.as_ptr().addr()
 }
 
 /// Returns the identity of a vector.
