@@ -47,6 +47,8 @@ struct GatewayStatus {
 #[derive(Serialize)]
 struct SearchStatus {
     by_meaning: bool,
+    /// Whether the model is in memory; otherwise the next search by meaning loads it.
+    model_loaded: bool,
     indexed: usize,
     of: usize,
 }
@@ -241,6 +243,7 @@ impl Gateway {
             tools: snapshot.of_servers().filter(|tool| !gate.hides(tool)).count(),
             search: SearchStatus {
                 by_meaning: snapshot.index.has_vectors(),
+                model_loaded: self.embedder().is_some_and(|embedder| embedder.is_loaded()),
                 indexed: indexing.done,
                 of: indexing.total,
             },

@@ -1,16 +1,24 @@
 //! The embedder: a handle to the thread that owns the model, with a memory of earlier vectors.
 //!
-//! The model is loaded on that thread, so starting is instant and cannot fail; a failed load is kept as the
-//! reason for missing vectors. Queries have priority over documents. Knows texts and vectors, not the index.
+//! The thread loads the model when the first text has to be embedded, and drops it after half an hour without
+//! work: known vectors need no model. Starting is instant and cannot fail; a failed load is kept as the reason
+//! for missing vectors. Queries have priority over documents. Knows texts and vectors, not the index.
 
 use std::{
     collections::{HashMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
+    time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::timeout,
+};
 
 use nonet_base::allocator;
 
@@ -29,6 +37,8 @@ const REMEMBERED_QUERIES: usize = 256;
 const REMEMBERED_DOCUMENTS: usize = 50_000;
 /// The cache is written after this many new vectors, so that a stop loses little.
 const SAVE_EVERY: usize = 64;
+/// The model is dropped after this long without work; loading it again takes a third of a second.
+const IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// The inference engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,12 +69,18 @@ pub struct Embedder {
 struct Shared {
     queries: mpsc::Sender<Job>,
     documents: mpsc::Sender<Job>,
+    /// Has the model loaded before there is a job.
+    load: mpsc::Sender<()>,
     /// `None` until the model's files are read.
     files: watch::Receiver<Option<ModelFiles>>,
-    /// `None` until the model is loaded or has failed to load.
-    state: watch::Receiver<Option<Result<Backend, EmbedError>>>,
+    /// `None` until the model was loaded once or has failed to load.
+    state: watch::Receiver<State>,
+    /// Whether the model is in memory now.
+    loaded: Arc<AtomicBool>,
     memory: Mutex<Memory>,
 }
+
+type State = Option<Result<Backend, EmbedError>>;
 
 /// What is known of a model before it is loaded.
 #[derive(Clone)]
@@ -92,41 +108,49 @@ struct Memory {
 impl Embedder {
     /// Starts the thread and returns at once; see [`Embedder::ready`].
     pub fn start(settings: &Settings) -> Embedder {
+        Embedder::start_with(settings, IDLE)
+    }
+
+    /// Starts the thread; it drops the model after `idle` without work.
+    fn start_with(settings: &Settings, idle: Duration) -> Embedder {
         let (queries, queries_in) = mpsc::channel(QUEUE);
         let (documents, documents_in) = mpsc::channel(QUEUE);
+        let (load, load_in) = mpsc::channel(1);
         let (tell_files, files) = watch::channel(None);
         let (tell_state, state) = watch::channel(None);
-        let settings = settings.clone();
-        let work = {
-            let tell_state = tell_state.clone();
-            move || match load(&settings, &tell_files) {
-                Ok(model) => {
-                    // Loading unpacks the weights several times.
-                    allocator::give_back();
-                    tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
-                    serve(model, queries_in, documents_in);
-                }
-                Err(reason) => {
-                    tracing::warn!(%reason, "search by meaning is not available; using keywords only");
-                    tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
-                }
-            }
+        let loaded = Arc::new(AtomicBool::new(false));
+        let worker = Worker {
+            settings: settings.clone(),
+            idle,
+            jobs: Jobs { queries: queries_in, documents: documents_in, load: load_in },
+            tell_state: tell_state.clone(),
+            loaded: loaded.clone(),
         };
+        let work = move || worker.work(&tell_files);
         if let Err(error) = thread::Builder::new().name("embedder".to_owned()).spawn(work) {
             let reason = format!("no thread for it: {error}");
             tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
         }
         let memory = Mutex::default();
-        Embedder { shared: Arc::new(Shared { queries, documents, files, state, memory }) }
+        Embedder { shared: Arc::new(Shared { queries, documents, load, files, state, loaded, memory }) }
     }
 
-    /// Waits until the model is loaded and returns its engine.
+    /// Loads the model unless it was loaded before, waits for that, and returns its engine.
     pub async fn ready(&self) -> Result<Backend, EmbedError> {
         let mut state = self.shared.state.clone();
+        if state.borrow().is_none() {
+            // A full queue means that another caller has asked for it.
+            let _ = self.shared.load.try_send(());
+        }
         match state.wait_for(Option::is_some).await {
             Ok(state) => state.clone().unwrap_or_else(|| Err(stopped())),
             Err(_) => Err(stopped()),
         }
+    }
+
+    /// Whether the model is in memory. The next text to embed loads it otherwise.
+    pub fn is_loaded(&self) -> bool {
+        self.shared.loaded.load(Ordering::Relaxed)
     }
 
     /// Returns the vectors of requests, normalised, in order, each from the first 96 tokens. Recent requests
@@ -321,37 +345,98 @@ impl Memory {
     }
 }
 
-/// Reads the model's files, announces its cache, then prepares the model.
-fn load(settings: &Settings, tell_files: &watch::Sender<Option<ModelFiles>>) -> Result<Model, String> {
-    let source = Source::open(settings.model.as_deref())?;
-    let fingerprint = source.fingerprint()?;
-    let folder = settings.cache_folder();
-    let cache = folder.map(|folder| Cache::new(&folder, &fingerprint));
-    cache.iter().for_each(Cache::tidy);
-    tell_files.send_replace(Some(ModelFiles { fingerprint: fingerprint.into(), cache }));
-    guarded(|| Model::load(&source, settings.onnxruntime.as_deref()))
+/// The queues of the thread.
+struct Jobs {
+    queries: mpsc::Receiver<Job>,
+    documents: mpsc::Receiver<Job>,
+    load: mpsc::Receiver<()>,
 }
 
-/// Answers jobs until all handles are gone. One text at a time: batching gains no more than padding costs.
-fn serve(mut model: Model, mut queries: mpsc::Receiver<Job>, mut documents: mpsc::Receiver<Job>) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
-    let next = async |queries: &mut mpsc::Receiver<Job>, documents: &mut mpsc::Receiver<Job>| {
+/// What the thread is to do next.
+enum Next {
+    Embed(Job),
+    Load,
+    /// All handles are gone.
+    End,
+}
+
+impl Jobs {
+    async fn next(&mut self) -> Next {
         tokio::select! {
             biased;
-            Some(job) = queries.recv() => Some(job),
-            Some(job) = documents.recv() => Some(job),
-            else => None,
+            Some(job) = self.queries.recv() => Next::Embed(job),
+            Some(job) = self.documents.recv() => Next::Embed(job),
+            Some(()) = self.load.recv() => Next::Load,
+            else => Next::End,
         }
-    };
-    while let Some(job) = runtime.block_on(next(&mut queries, &mut documents)) {
+    }
+}
+
+/// What runs on the thread.
+struct Worker {
+    settings: Settings,
+    idle: Duration,
+    jobs: Jobs,
+    tell_state: watch::Sender<State>,
+    loaded: Arc<AtomicBool>,
+}
+
+impl Worker {
+    fn work(mut self, tell_files: &watch::Sender<Option<ModelFiles>>) {
+        if let Err(reason) = self.embed(tell_files) {
+            tracing::warn!(%reason, "search by meaning is not available; using keywords only");
+            self.tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
+        }
+    }
+
+    /// Reads the model's files and announces its cache. Then answers jobs until all handles are gone, with the
+    /// model in memory while there is work for it.
+    fn embed(&mut self, tell_files: &watch::Sender<Option<ModelFiles>>) -> Result<(), String> {
+        let source = Source::open(self.settings.model.as_deref())?;
+        let fingerprint = source.fingerprint()?;
+        let cache = self.settings.cache_folder().map(|folder| Cache::new(&folder, &fingerprint));
+        cache.iter().for_each(Cache::tidy);
+        tell_files.send_replace(Some(ModelFiles { fingerprint: fingerprint.into(), cache }));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        loop {
+            let first = match runtime.block_on(self.jobs.next()) {
+                Next::Embed(job) => Some(job),
+                Next::Load => None,
+                Next::End => return Ok(()),
+            };
+            let mut model = guarded(|| Model::load(&source, self.settings.onnxruntime.as_deref()))?;
+            // Loading unpacks the weights several times.
+            allocator::give_back();
+            self.loaded.store(true, Ordering::Relaxed);
+            self.tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
+            first.into_iter().for_each(|job| job.answer(&mut model));
+            let (jobs, idle) = (&mut self.jobs, self.idle);
+            while let Ok(next) = runtime.block_on(async { timeout(idle, jobs.next()).await }) {
+                match next {
+                    Next::Embed(job) => job.answer(&mut model),
+                    Next::Load => {}
+                    Next::End => return Ok(()),
+                }
+            }
+            drop(model);
+            self.loaded.store(false, Ordering::Relaxed);
+            allocator::give_back();
+        }
+    }
+}
+
+impl Job {
+    /// One text at a time: batching gains no more than padding costs.
+    fn answer(self, model: &mut Model) {
         // The caller has gone.
-        if job.answer.is_closed() {
-            continue;
+        if self.answer.is_closed() {
+            return;
         }
-        let vector = guarded(|| model.embed(&job.text, job.kind));
+        let vector = guarded(|| model.embed(&self.text, self.kind));
         let answer = vector.map(Arc::from).map_err(|reason| EmbedError::Failed(reason.into()));
         // An error means that the caller has gone.
-        let _ = job.answer.send(answer);
+        let _ = self.answer.send(answer);
     }
 }
 
@@ -403,7 +488,7 @@ mod tests {
         );
     }
 
-    /// Loads the model: the only test that does.
+    /// Loads the model, as only a few tests do.
     #[cfg(feature = "tract")]
     #[tokio::test(flavor = "multi_thread")]
     async fn meaning_is_in_the_vectors_and_known_texts_are_not_embedded_again() {
@@ -434,6 +519,7 @@ mod tests {
             let _ = told.lock().expect("no panic").get_or_insert((done, total));
         };
         let known = again.embed_documents(&texts(), progress).await.expect("known");
+        assert!(!again.is_loaded(), "nothing was embedded");
         assert_eq!(known.into_iter().flatten().collect::<Vec<_>>(), vectors);
         assert_eq!(*first_told.lock().expect("no panic"), Some((3, 3)));
 
@@ -447,5 +533,23 @@ mod tests {
         assert_eq!(new.len(), 4);
         assert_eq!(*first_told.lock().expect("no panic"), Some((4, 4)));
         assert!(again.known_documents(&more).iter().all(Option::is_some));
+    }
+
+    #[cfg(feature = "tract")]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_idle_model_is_dropped_and_loaded_again() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
+        let embedder = Embedder::start_with(&settings, Duration::from_millis(1));
+        let embed = async |text: &str| embedder.embed_queries(&[text.to_owned()]).await;
+        let first = embed("rain").await.expect("the model is compiled in");
+        let began = std::time::Instant::now();
+        while embedder.is_loaded() {
+            assert!(began.elapsed() < Duration::from_secs(20), "it is not dropped");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(embed("rain").await, Ok(first), "remembered");
+        assert!(!embedder.is_loaded());
+        assert!(embed("snow").await.is_ok());
     }
 }
