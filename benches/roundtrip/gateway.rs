@@ -19,7 +19,7 @@ use crate::{
 /// How long anything may take to become ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What FastMCP runs: a proxy in front of one program, with one session for all calls, which is its fastest way.
+/// What FastMCP runs: a proxy in front of one program, with one session for all calls.
 const FASTMCP: &str = "\
 import asyncio, sys
 from fastmcp import Client

@@ -48,6 +48,7 @@ mod http_servers;
 mod impostors;
 mod keeping;
 mod large_results;
+mod lazy_model;
 mod leaks;
 mod learning;
 mod left_out;
