@@ -50,21 +50,14 @@ impl<'a> From<&'a ConfigFault> for FaultEntry<'a> {
 pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow::Result<u8> {
     let (faults, exposed) = (loaded.faults.clone(), loaded.warnings.clone());
     let file = loaded.config.file.clone();
-    let limit = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
     let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();
     let gateway = gateway(loaded, true);
-    gateway.connect();
-    let launchers = launchers::versions(&gateway.config()).await;
-    let servers: Vec<Arc<str>> = gateway.connections().keys().cloned().collect();
-    tokio::select! {
-        () = show::starting(&gateway, &servers, limit) => {}
-        code = stopped() => {
-            gateway.stop().await;
-            return Ok(code);
-        }
+    let config = gateway.config();
+    let (launchers, started) = tokio::join!(launchers::versions(&config), show::all_started(&gateway));
+    if let Err(code) = started {
+        return Ok(code);
     }
-    gateway.published().await;
     let embedder = match gateway.embedder() {
         Some(embedder) => embedder
             .ready()

@@ -1,11 +1,11 @@
 //! `nonet lock`: the lock file of the definitions, and whether the servers still list them.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, gateway, show, signal::stopped};
+use super::{FAILED, OK, gateway, show};
 use crate::{
     config::Loaded,
     downstream::State,
@@ -39,7 +39,6 @@ struct Difference {
 /// Starts every server, then writes the lock file or compares with it.
 pub(super) async fn run(loaded: Loaded, args: &LockArgs) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
-    let limit = loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
     let disabled: Vec<String> = loaded
         .config
         .servers
@@ -49,16 +48,10 @@ pub(super) async fn run(loaded: Loaded, args: &LockArgs) -> anyhow::Result<u8> {
         .collect();
     let left_out: Vec<String> = loaded.config.left_out.keys().cloned().collect();
     let gateway = gateway(loaded, false);
-    gateway.connect();
-    let servers: Vec<Arc<str>> = gateway.connections().keys().cloned().collect();
-    tokio::select! {
-        () = show::starting(&gateway, &servers, limit) => {}
-        code = stopped() => {
-            gateway.stop().await;
-            return Ok(code);
-        }
-    }
-    gateway.published().await;
+    let servers = match show::all_started(&gateway).await {
+        Ok(servers) => servers,
+        Err(code) => return Ok(code),
+    };
     show::missing(&gateway, &servers, false);
     let is_ready = |name: &str| {
         gateway.connections().get(name).is_some_and(|one| matches!(one.state(), State::Ready { .. }))

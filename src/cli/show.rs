@@ -5,7 +5,7 @@ use std::{borrow::Cow, io::IsTerminal, sync::Arc, time::Duration};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{FAILED, OK};
+use super::{FAILED, OK, signal::stopped};
 pub(super) use super::{
     failure::{brief, failure},
     table::{Look, clean, paint, plain_table},
@@ -92,6 +92,24 @@ pub(super) fn bar(what: &'static str) -> ProgressBar {
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(what);
     bar.with_finish(ProgressFinish::AndClear)
+}
+
+/// Starts all servers. Waits until they are ready or have failed, and until their lists are published. `Err`: the exit code, if
+/// the user interrupts it.
+pub(super) async fn all_started(gateway: &Arc<Gateway>) -> Result<Vec<Arc<str>>, u8> {
+    gateway.connect();
+    let servers: Vec<Arc<str>> = gateway.connections().keys().cloned().collect();
+    let config = gateway.config();
+    let limit = config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
+    tokio::select! {
+        () = starting(gateway, &servers, limit) => {}
+        code = stopped() => {
+            gateway.stop().await;
+            return Err(code);
+        }
+    }
+    gateway.published().await;
+    Ok(servers)
 }
 
 /// Waits until these servers are ready or have failed, with a progress bar.

@@ -214,15 +214,11 @@ impl Transport<RoleClient> for Events {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            if let Some(((message, incoming), share)) = self.reading.done().await {
-                match self.tap.take(incoming, share) {
-                    Ok(Some(message)) => return Some(message),
-                    Ok(None) => {}
-                    Err(fault) => {
-                        self.inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
-                        self.inbox.refuse_unread(&message, &fault);
-                        self.send_refusals();
-                    }
+            if let Some((read, share)) = self.reading.done().await {
+                let message = self.tap.take_or_refuse(read, share, &mut self.inbox);
+                self.send_refusals();
+                if message.is_some() {
+                    return message;
                 }
             }
             let message = self.read().await?;

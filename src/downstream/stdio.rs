@@ -168,15 +168,11 @@ impl Transport<RoleClient> for Lines {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            if let Some(((message, incoming), share)) = self.reading.done().await {
-                match self.tap.take(incoming, share) {
-                    Ok(Some(message)) => return Some(message),
-                    Ok(None) => {}
-                    Err(fault) => {
-                        self.inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
-                        self.inbox.refuse_unread(&message, &fault);
-                        self.inbox.refusals().for_each(|refusal| self.writer.write_soon(refusal.into()));
-                    }
+            if let Some((read, share)) = self.reading.done().await {
+                let message = self.tap.take_or_refuse(read, share, &mut self.inbox);
+                self.inbox.refusals().for_each(|refusal| self.writer.write_soon(refusal.into()));
+                if message.is_some() {
+                    return message;
                 }
             }
             let message = self.read().await?;

@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use super::server_requests::OpenCalls;
 use crate::{
     text,
-    wire::{self, Expectations, Limits, Message, MessageKind, Share, SizeLimit},
+    wire::{self, Expectations, Inbox, Limits, Message, MessageKind, Share, SizeLimit},
 };
 
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
@@ -275,6 +275,20 @@ impl Tap {
                 Err(fault) => Incoming::Unreadable(fault),
             },
         }
+    }
+
+    /// Takes what was read of a message: what rmcp should see of it. One that rmcp cannot read is noted and refused.
+    pub(super) fn take_or_refuse(
+        &mut self,
+        (message, incoming): (Message, Incoming),
+        share: Option<Share>,
+        inbox: &mut Inbox,
+    ) -> Option<RxJsonRpcMessage<RoleClient>> {
+        self.take(incoming, share).unwrap_or_else(|fault| {
+            inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
+            inbox.refuse_unread(&message, &fault);
+            None
+        })
     }
 
     /// Takes what was read: what rmcp should see of it. `Err` says what is wrong with a message that rmcp cannot read.

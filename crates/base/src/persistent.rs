@@ -109,12 +109,15 @@ impl<T: Clone> SharedList<T> {
 
     /// Inserts an item, which `by` compares others with.
     pub fn insert(&mut self, item: T, by: impl Fn(&T) -> Ordering) {
-        let (at_part, at) = self.place(|other| by(other).is_lt());
-        let Some(part) = self.parts.get_mut(at_part) else {
-            self.parts.push(Arc::new(vec![item]));
-            return;
-        };
-        let part = Arc::make_mut(part);
+        let (mut at_part, mut at) = self.place(|other| by(other).is_lt());
+        if at_part == self.parts.len() {
+            match self.parts.last() {
+                // Behind all others.
+                Some(last) => (at_part, at) = (at_part - 1, last.len()),
+                None => self.parts.push(Arc::default()),
+            }
+        }
+        let part = Arc::make_mut(&mut self.parts[at_part]);
         part.insert(at, item);
         if part.len() > MOST_OF_PART {
             let rest = part.split_off(MOST_OF_PART / 2);
@@ -198,6 +201,9 @@ mod tests {
         assert!(list.behind(|&n| n < 9_000).eq(plain.iter().filter(|n| **n >= 9_000)));
         assert_eq!(list.get(|n| n.cmp(&plain[77])), Some(&plain[77]));
         assert!(SharedList::of_sorted(&plain).iter().eq(&plain));
+        let mut rising = SharedList::default();
+        (0..5_000u32).for_each(|n| rising.insert(n, |other| other.cmp(&n)));
+        assert!(rising.iter().copied().eq(0..5_000) && rising.parts_beside(&list).1 < 40);
         let mut copy = list.clone();
         copy.insert(1 << 20, |other| other.cmp(&(1 << 20)));
         assert!(copy.parts_beside(&list).0 <= 2 && !list.iter().any(|&n| n == 1 << 20));

@@ -12,7 +12,6 @@ use super::{
         FAILED, OK, gateway,
         hosts::{self as commands},
         load, show,
-        signal::stopped,
     },
     Setup,
 };
@@ -110,24 +109,14 @@ impl Setup {
     /// user interrupts it.
     async fn broken(&self) -> anyhow::Result<Result<BTreeMap<String, String>, u8>> {
         let loaded = load(&self.target)?;
-        let limit =
-            loaded.config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
         let left_out = &loaded.config.left_out;
         let mut broken: BTreeMap<String, String> =
             left_out.iter().map(|(name, left_out)| (name.clone(), left_out.brief())).collect();
         let left_out = left_out.len();
         let gateway = gateway(loaded, false);
-        gateway.connect();
-        let servers: Vec<_> = gateway.connections().keys().cloned().collect();
-        let stopped = tokio::select! {
-            () = show::starting(&gateway, &servers, limit) => None,
-            code = stopped() => Some(code),
-        };
-        if let Some(code) = stopped {
-            gateway.stop().await;
+        if let Err(code) = show::all_started(&gateway).await {
             return Ok(Err(code));
         }
-        gateway.published().await;
         let connections = gateway.connections();
         for (name, connection) in connections.iter() {
             let why = match connection.state() {

@@ -9,11 +9,11 @@ impl Home {
     fn new() -> Self {
         let home = Self(tempfile::tempdir().unwrap());
         for folder in
-            [".ssh", "work/app/node_modules/.bin", "work/app/build", "work/data", "state", ".pyenv/shims"]
+            [".ssh", "files/app/node_modules/.bin", "files/app/build", "files/data", "state", ".pyenv/shims"]
         {
             fs::create_dir_all(home.path(folder)).unwrap();
         }
-        for file in ["work/app/package.json", "work/app/build/index.js", "work/notes.db", "key.json"] {
+        for file in ["files/app/package.json", "files/app/build/index.js", "files/notes.db", "key.json"] {
             fs::write(home.path(file), "{}").unwrap();
         }
         fs::write(home.path("servers.toml"), "").unwrap();
@@ -64,23 +64,23 @@ fn a_command_opens_what_it_names_and_no_more() {
         assert_eq!(home.shown(&places.too_broad), too_broad, "{command:?}");
         assert_eq!(home.shown(&places.read), ["~/key.json"], "{command:?}");
     };
-    check(&["/usr/bin/env", "~/work/data"], &["~/work/data"], &[]);
+    check(&["/usr/bin/env", "~/files/data"], &["~/files/data"], &[]);
     check(
-        &["/usr/bin/env", "--folder=~/work/data", "~/work/notes.db"],
-        &["~/work/data", "~/work/notes.db"],
+        &["/usr/bin/env", "--folder=~/files/data", "~/files/notes.db"],
+        &["~/files/data", "~/files/notes.db"],
         &[],
     );
-    check(&["/usr/bin/env", "~/work", "~/work/data"], &["~/work"], &[]);
+    check(&["/usr/bin/env", "~/files", "~/files/data"], &["~/files"], &[]);
     // The home folder, hidden folders, and what does not exist.
     check(&["/usr/bin/env", "~"], &[], &["~/"]);
-    check(&["/usr/bin/env", "~/work/.."], &[], &["~/work/.."]);
+    check(&["/usr/bin/env", "~/files/.."], &[], &["~/files/.."]);
     check(&["/usr/bin/env", "~/.ssh", "~/state"], &[], &["~/.ssh", "~/state"]);
-    check(&["/usr/bin/env", "~/none", "work"], &[], &[]);
-    symlink(home.path(".ssh"), home.path("work/data/link")).unwrap();
-    check(&["/usr/bin/env", "~/work/data/link"], &[], &["~/work/data/link"]);
+    check(&["/usr/bin/env", "~/none", "files"], &[], &[]);
+    symlink(home.path(".ssh"), home.path("files/data/link")).unwrap();
+    check(&["/usr/bin/env", "~/files/data/link"], &[], &["~/files/data/link"]);
     // A script is a program with its project.
-    let places = home.places(&home.spec(), &["/usr/bin/env", "~/work/app/build/index.js"]).unwrap();
-    assert_eq!(home.shown(&places.system), ["~/.pyenv", "~/work/app"]);
+    let places = home.places(&home.spec(), &["/usr/bin/env", "~/files/app/build/index.js"]).unwrap();
+    assert_eq!(home.shown(&places.system), ["~/.pyenv", "~/files/app"]);
     assert!(places.write.is_empty());
 }
 
@@ -92,7 +92,7 @@ fn paths_of_the_configuration_exist_and_are_not_too_broad() {
         let spec = Spec { read: paths(read), write: Some(paths(write)), ..home.spec() };
         home.places(&spec, &["/usr/bin/env"]).map(drop).map_err(|fault| fault.to_string())
     };
-    assert_eq!(refused(&["work", ".ssh"], &["work/data"]), Ok(()));
+    assert_eq!(refused(&["files", ".ssh"], &["files/data"]), Ok(()));
     assert!(refused(&["none"], &[]).unwrap_err().contains("does not exist"));
     assert!(refused(&[], &["none"]).unwrap_err().contains("does not exist"));
     assert!(refused(&[], &[""]).unwrap_err().contains("the whole machine"));
