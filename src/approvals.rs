@@ -109,7 +109,7 @@ impl std::fmt::Display for Undecided {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unknown => {
-                f.write_str("no approval with this id waits: it was decided, or its time is over")
+                f.write_str("no approval with this id waits: it was decided, or its time is over; `nonet approve` lists what waits")
             }
             Self::Unfit(why) => f.write_str(why),
             Self::Failed(why) => write!(f, "the decision could not be kept: {why}"),

@@ -74,7 +74,8 @@ pub struct Finding<T> {
     pub text: String,
 }
 
-/// What was found in a value: the first [`MOST`] of each, and how many there are.
+/// What was found in a value: the first [`MOST`] of each, one of each owner of a known secret, and how many
+/// there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Secrets.
@@ -234,9 +235,14 @@ impl Search<'_> {
         findings.leak_count += found.leaks.len();
         findings.known_count += found.leaks.iter().filter(|(_, leak)| matches!(leak, Leak::Known(_))).count();
         findings.mark_count += found.marks.len();
-        let room = MOST - findings.leaks.len();
-        let leaks = found.leaks.into_iter().take(room);
-        findings.leaks.extend(leaks.map(|(_, what)| Finding { what, place: place(), text: String::new() }));
+        for (_, what) in found.leaks {
+            // However much there is: whose secrets were found decides what may go where.
+            let is_new = findings.leaks.len() < MOST
+                || matches!(what, Leak::Known(_)) && findings.leaks.iter().all(|one| one.what != what);
+            if is_new {
+                findings.leaks.push(Finding { what, place: place(), text: String::new() });
+            }
+        }
         let room = MOST - findings.marks.len();
         findings.marks.extend(found.marks.into_iter().take(room).map(|(range, what)| Finding {
             what,
@@ -245,13 +251,14 @@ impl Search<'_> {
         }));
     }
 
-    /// Looks at one text. The ranges are in order and do not overlap.
+    /// Looks at one text. The ranges are in order; a key may overlap a known secret.
     fn look(&self, text: &str) -> InText {
         let mut found = InText::default();
         if text.len() < SHORTEST {
             return found;
         }
-        found.leaks = self.known.find(text).map(|(range, of)| (range, Leak::Known(of))).collect();
+        let known: Vec<(Range<usize>, Leak)> =
+            self.known.find(text).map(|(range, of)| (range, Leak::Known(of))).collect();
         if self.keys || self.instructions {
             self.look_around(text, &mut found);
         }
@@ -260,6 +267,13 @@ impl Search<'_> {
         }
         in_order(&mut found.leaks);
         in_order(&mut found.marks);
+        // What looks like a key never hides a secret of the configuration; it adds nothing if it is inside of one.
+        found.leaks.retain(|(range, _)| {
+            let at = known.partition_point(|(of, _)| of.end < range.end);
+            known.get(at).is_none_or(|(of, _)| of.start > range.start)
+        });
+        found.leaks.extend(known);
+        found.leaks.sort_by_key(|(range, _)| range.start);
         found
     }
 
@@ -335,9 +349,11 @@ impl Search<'_> {
         }
         let (mut clean, mut done) = (String::with_capacity(text.len()), 0);
         for (range, _) in &found {
-            clean.push_str(&text[done..range.start]);
-            clean.push_str(MASK);
-            done = range.end;
+            if range.start >= done {
+                clean.push_str(&text[done..range.start]);
+                clean.push_str(MASK);
+            }
+            done = done.max(range.end);
         }
         clean.push_str(&text[done..]);
         Some((clean, found.len()))

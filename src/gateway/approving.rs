@@ -61,7 +61,10 @@ impl Gateway {
         };
         match self.answered_elsewhere(caller, asked).await? {
             Answered::Decided(Decision { verdict: Verdict::Deny, by, .. }) => {
-                let message = format!("The user did not allow this call of `{}` ({rule}; {by}).", tool.full);
+                let message = format!(
+                    "The user did not allow this call of `{}` ({rule}; {by}). Do without it, or ask the user what to do instead.",
+                    tool.full
+                );
                 Err(Fault::new(Code::Forbidden, message).into())
             }
             Answered::Decided(decision) => {
@@ -169,9 +172,6 @@ impl Gateway {
             }
         });
         let _ = tokio::time::timeout(HOOK.min(patience(caller)), asking).await;
-        let now = self.approvals.wait(one, Duration::ZERO, &caller.cancel);
-        let one = now.await.map_err(not_kept)?;
-        let Some(one) = one else { return Ok(None) };
         self.approvals.of_key(caller.session.owner(), &one.asked.key).await.map_err(not_kept)
     }
 

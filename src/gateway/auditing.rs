@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Changes, Gateway, call::Begun, gate::Gate, session::Caller};
+use super::{
+    Changes, Gateway, call::Begun, gate::Gate, inspect::secret_values, session::Caller, world::Connections,
+};
 use crate::{
     audit::{Audit, AuditStatus, AuditedCall, Entry},
     catalog::Tool,
@@ -54,6 +56,7 @@ fn secrets(config: &Config) -> Vec<String> {
     let mut found: Vec<String> = found
         .into_iter()
         .map(|secret| secret.expose().to_owned())
+        .chain(secret_values(config, &Connections::new()).into_iter().map(|(_, value)| value))
         .filter(|text| text.len() >= MIN_SECRET)
         .collect();
     // The longest first: one may be a part of another.

@@ -180,11 +180,18 @@ impl Gateway {
         }
         let prepared = async {
             let found = found.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
+            // Before an approval or a rate is used up. Nonet's own tools look after tasks and questions, for which there is
+            // always room.
+            let admission = match &*found.1.server == GATEWAY {
+                true => Admission::default(),
+                false => self.admit(caller, request.background)?,
+            };
             let filled = self.kept.fill(&caller.owner(), &request.params).await?;
-            self.prepare_tool(caller, found, request.params, filled).await
+            let prepared = self.prepare_tool(caller, found, request.params, filled).await?;
+            Ok::<_, Interrupt>((prepared, admission))
         };
-        let prepared = match prepared.await {
-            Ok(prepared) => prepared,
+        let (prepared, admission) = match prepared.await {
+            Ok(ready) => ready,
             Err(interrupt) => {
                 if let Interrupt::Fault(fault) = &interrupt {
                     self.refused(caller, &request.name, &begun, fault).await;
@@ -199,19 +206,7 @@ impl Gateway {
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
         let progress: Progress = Arc::new(move || last.last());
-        // Nonet's own tools look after tasks and questions, for which there is always room.
         let is_own = &*tool.server == GATEWAY;
-        let admission = match is_own {
-            true => Ok(Admission::default()),
-            false => self.admit(caller, request.background),
-        };
-        let admission = match admission {
-            Ok(admission) => admission,
-            Err(fault) => {
-                self.refused(caller, &label, &begun, &fault).await;
-                return Err(fault.into());
-            }
-        };
         // The request's token ends with its answer, which may be a handle; background work uses the job's
         // token.
         let is_admitted = caller.is_admitted || !is_own;
@@ -354,10 +349,7 @@ impl Gateway {
             approver = Some(self.approve(caller, &tool, &reading.params, asked).await?);
             // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = self.gate(&caller.session);
-            let now = gate.tool(&tool.full)?;
-            if now.hash != tool.hash || now.held().is_some() {
-                return Err(redefined(&tool).into());
-            }
+            still_the_same(&gate, &tool)?;
         }
         let mut repaired = reading.repaired;
         repaired.extend(passed_on(&tool, &reading.params));
@@ -606,17 +598,20 @@ impl Gateway {
     ) -> Result<Value, NoResult> {
         let Prepared { gate, tool, params, is_rated, .. } = prepared;
         let (gate, tool) = (&gate, &tool);
-        if !is_rated {
-            self.take_rate(caller, tool).map_err(NoResult::unreached)?;
-        }
         let connection = self.servers.connection_for(gate, caller, &tool.server);
         let Some(connection) = connection else {
-            let message = format!("`{}` is no longer configured.", tool.server);
+            let message = format!(
+                "`{}` is no longer configured, so nothing was called. Search for another tool.",
+                tool.server
+            );
             return Err(NoResult::unreached(Fault::new(Code::ServerDown, message)));
         };
         let settings = connection.settings();
         let passing = Passing { gate, caller, server: &tool.server, settings: &settings, label: &tool.full };
         self.may_leave(passing, &params).map_err(NoResult::unreached)?;
+        if !is_rated {
+            self.take_rate(caller, tool).map_err(NoResult::unreached)?;
+        }
         let timeout = timeout.unwrap_or(settings.timeout);
         let mut meta = caller.meta.clone();
         span.pass_on(&mut meta);
@@ -764,8 +759,17 @@ fn needs_user(tool: &Tool, rule: &str) -> Fault {
     Fault::new(Code::NeedsApproval, message)
 }
 
-/// The fault for a call whose tool changed while the user was asked.
-pub(super) fn redefined(tool: &Tool) -> Fault {
+/// Checks that a tool is what it was when its call began to wait.
+pub(super) fn still_the_same(gate: &Gate, tool: &Tool) -> Result<(), Fault> {
+    let now = gate.tool(&tool.full)?;
+    if now.hash != tool.hash || now.held().is_some() {
+        return Err(redefined(tool));
+    }
+    Ok(())
+}
+
+/// The fault for a call whose tool changed while it waited.
+fn redefined(tool: &Tool) -> Fault {
     let message = format!(
         "The server changed `{}` while the call waited. Read the new definition, then make the call again.",
         tool.full

@@ -201,7 +201,7 @@ impl Gateway {
             self.count_leaks(passing, &findings.leaks, "withheld");
             let what = passing.first(&findings.leaks);
             let message = format!(
-                "The answer of `{}` was withheld: it holds {what}, and `{}` is \"block\". The call was made.",
+                "The answer of `{}` was withheld: it holds {what}, and `{}` is \"block\". The call was made: do not make it again for its answer, but tell the user.",
                 passing.label,
                 passing.rule()
             );
@@ -275,6 +275,11 @@ fn is_small(answer: &Value) -> bool {
 
 /// Returns the secrets of a configuration and of its connections, with the servers that they belong to.
 pub(super) fn secrets_of(config: &Config, connections: &Connections) -> KnownSecrets {
+    KnownSecrets::new(secret_values(config, connections))
+}
+
+/// The same as values, with their owners.
+pub(super) fn secret_values(config: &Config, connections: &Connections) -> Vec<(Arc<str>, String)> {
     let mut all: Vec<(Arc<str>, String)> = Vec::new();
     for (name, settings) in &config.servers {
         of_server(&name.as_str().into(), settings, &mut all);
@@ -307,7 +312,7 @@ pub(super) fn secrets_of(config: &Config, connections: &Connections) -> KnownSec
         let path = hook.url.expose().split_once("://").and_then(|(_, rest)| rest.split_once('/'));
         all.extend(path.map(|(_, path)| (of_nonet.clone(), path.to_owned())));
     }
-    KnownSecrets::new(all)
+    all
 }
 
 fn of_server(name: &Arc<str>, settings: &ServerSettings, all: &mut Vec<(Arc<str>, String)>) {

@@ -328,7 +328,7 @@ impl Questions {
                 }
                 Decision::No => Err(Fault::new(
                     Code::Forbidden,
-                    format!("The user did not allow this call of `{}` ({rule}).", tool.full),
+                    format!("The user did not allow this call of `{}` ({rule}). Do without it, or ask the user what to do instead.", tool.full),
                 )
                 .into()),
                 Decision::Change | Decision::Unclear => {

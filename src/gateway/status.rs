@@ -242,7 +242,8 @@ impl Gateway {
             servers,
             tools: snapshot.of_servers().filter(|tool| !gate.hides(tool)).count(),
             search: SearchStatus {
-                by_meaning: snapshot.index.has_vectors(),
+                by_meaning: snapshot.index.has_vectors()
+                    && self.embedder().is_some_and(|embedder| !embedder.has_failed()),
                 model_loaded: self.embedder().is_some_and(|embedder| embedder.is_loaded()),
                 indexed: indexing.done,
                 of: indexing.total,

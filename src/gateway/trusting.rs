@@ -295,7 +295,10 @@ impl Gateway {
         match self.questions.trust(caller, &question).await {
             Some(true) => {}
             Some(false) => {
-                let message = format!("The user does not trust the definition of `{}`.", tool.full);
+                let message = format!(
+                    "The user does not trust the definition of `{}`. Do without it, and say what is left to do.",
+                    tool.full
+                );
                 return Err(Fault::new(Code::Forbidden, message).into());
             }
             None => return Err(self.held(tool, change).into()),

@@ -288,3 +288,27 @@ fn hostile_texts_cost_no_more_than_others() {
         let _ = crate::text::clean(&text);
     }
 }
+
+#[test]
+fn what_looks_like_a_key_hides_no_secret_of_the_file() {
+    let token = "ghp_0123456789abcdefghij0123456789abcdef";
+    let known = KnownSecrets::new([("files".into(), token.to_string())]);
+    let search = Search { known: &known, keys: true, instructions: false, definition: false };
+    let mut value = json!({ "text": format!("{token}A") });
+    assert_eq!(search.of_value(&value).known_count, 1);
+    let mut all = value.clone();
+    search.redact(&mut all);
+    assert_eq!(all["text"], "***");
+    Search { keys: false, ..search }.redact(&mut value);
+    assert_eq!(value["text"], "***A");
+}
+
+#[test]
+fn much_of_something_else_hides_no_secret_of_the_file() {
+    let known = KnownSecrets::new([("files".into(), "correct-horse-battery".to_string())]);
+    let search = Search { known: &known, keys: true, instructions: false, definition: false };
+    let mut texts = vec![json!("4111 1111 1111 1111"); 2 * MOST];
+    texts.push(json!("correct-horse-battery"));
+    let findings = search.of_value(&json!(texts));
+    assert!(findings.leaks.iter().any(|one| matches!(one.what, Leak::Known(_))), "{findings:?}");
+}

@@ -347,7 +347,10 @@ impl Door {
             Err(refusal) => return refusal,
         };
         if let Some(message) = &message {
-            self.plain.cancel(request.headers(), message);
+            // Its Host and Origin count here too; with another head, rmcp alone hears of it.
+            if self.plain.knows(request.headers()) {
+                self.plain.cancel(request.headers(), message);
+            }
             if let Some(call) = self.plain.begin(&request, message) {
                 return call.answer(self, request).await;
             }

@@ -107,7 +107,8 @@ impl Cancellable {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.calls.0.remove(&self.id);
+        // Its own token is cancelled by now; that of another call may have taken its place.
+        self.calls.0.remove_if(&self.id, |_, token| token.is_cancelled());
     }
 }
 

@@ -46,7 +46,7 @@ use crate::{
 const MOMENTS: Duration = Duration::from_millis(50);
 /// How often rmcp, which ends idle sessions, hears that a session is in use.
 const IN_USE: Duration = Duration::from_secs(30);
-/// How many heads of requests are remembered.
+/// How many heads of requests are remembered: the latest.
 const MOST_HEADS: usize = 32;
 /// The beginning of a header's value that is encoded (SEP-2243).
 const ENCODED: &str = "=?base64?";
@@ -146,7 +146,10 @@ impl PlainCalls {
     pub fn learn(&self, head: [Vec<HeaderValue>; 5]) {
         let mut heads = self.heads.write();
         // Without a Host, rmcp judges the address.
-        if heads.len() < MOST_HEADS && !head[0].is_empty() && !heads.contains(&head) {
+        if !head[0].is_empty() && !heads.contains(&head) {
+            if heads.len() >= MOST_HEADS {
+                heads.remove(0);
+            }
             heads.push(head);
         }
     }
@@ -200,10 +203,13 @@ impl PlainCalls {
 
     /// Returns the session of a call of the session era.
     fn session(&self, headers: &HeaderMap, meta: &RequestMetaObject) -> Option<Arc<SettledSession>> {
-        let is_newer = headers.get(&VERSION).is_some_and(|version| {
-            version.to_str().is_ok_and(|version| version >= ProtocolVersion::V_2026_07_28.as_str())
+        let is_of_sessions = headers.get(&VERSION).is_none_or(|version| {
+            version.to_str().is_ok_and(|version| {
+                version < ProtocolVersion::V_2026_07_28.as_str()
+                    && ProtocolVersion::KNOWN_VERSIONS.iter().any(|known| known.as_str() == version)
+            })
         });
-        if is_newer || meta.0.0.contains_key(VERSION_KEY) {
+        if !is_of_sessions || meta.0.0.contains_key(VERSION_KEY) {
             return None;
         }
         let id = only(headers, &SESSION_ID)?;

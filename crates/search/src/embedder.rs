@@ -148,6 +148,11 @@ impl Embedder {
         }
     }
 
+    /// Whether the model could not be loaded. Unknown, and so false, before the first attempt.
+    pub fn has_failed(&self) -> bool {
+        matches!(&*self.shared.state.borrow(), Some(Err(_)))
+    }
+
     /// Whether the model is in memory. The next text to embed loads it otherwise.
     pub fn is_loaded(&self) -> bool {
         self.shared.loaded.load(Ordering::Relaxed)
@@ -405,7 +410,16 @@ impl Worker {
                 Next::Load => None,
                 Next::End => return Ok(()),
             };
-            let mut model = guarded(|| Model::load(&source, self.settings.onnxruntime.as_deref()))?;
+            let loaded = guarded(|| Model::load(&source, self.settings.onnxruntime.as_deref()));
+            let mut model = match loaded {
+                Ok(model) => model,
+                Err(reason) => {
+                    if let Some(job) = first {
+                        let _ = job.answer.send(Err(EmbedError::Unavailable(reason.as_str().into())));
+                    }
+                    return Err(reason);
+                }
+            };
             // Loading unpacks the weights several times.
             allocator::give_back();
             self.loaded.store(true, Ordering::Relaxed);

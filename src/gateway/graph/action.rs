@@ -1,6 +1,9 @@
 //! One call of a plan: decides whether it runs, fills its templates, waits for its server, makes the call, and makes it again.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use serde_json::{Map, Value, json};
@@ -15,7 +18,7 @@ use crate::{
     fault::{Code, Fault},
     gateway::{
         AppArguments, AskArguments, Gateway,
-        call::{Begun, Prepared, in_text, text_result},
+        call::{Begun, Prepared, in_text, still_the_same, text_result},
         faults::error_of,
         interrupt::Interrupt,
         questions::QuestionOutcome,
@@ -124,7 +127,7 @@ impl Gateway {
         values: Values,
     ) -> ActionResult {
         let call = &common.plan.calls()[at];
-        let begun = Begun::new(common.caller, &call.params);
+        let began = Instant::now();
         let ended = async {
             if let Some(when) = &call.when
                 && !self.holds(common, at, when, &values).await?
@@ -140,14 +143,17 @@ impl Gateway {
         };
         let mut one = match ended.await {
             Ok(one) => one,
-            Err(fault) => self.not_made(common, call, &begun, &fault).await,
+            Err(fault) => {
+                let begun = Begun { at: began, ..Begun::new(common.caller, &call.params) };
+                self.not_made(common, call, &begun, &fault).await
+            }
         };
         if one.succeeded() && call.select.is_some() {
             let (result, size) = (Arc::unwrap_or_clone(one.result), 0);
             let (result, _) = self.filtered(common.caller, result, size, call.select.as_deref()).await;
             one.result = Arc::new(result);
         }
-        one.elapsed_ms = millis(begun.at.elapsed());
+        one.elapsed_ms = millis(began.elapsed());
         one
     }
 
@@ -186,7 +192,7 @@ impl Gateway {
         cancel: CancellationToken,
         log: Option<RunLog>,
     ) -> ActionResult {
-        let begun = Begun::new(common.caller, &call.params);
+        let began = Instant::now();
         let ended = match call.kind {
             CallKind::Tool => match self.app_of(common.caller, call) {
                 Some(app) => self.call_inner_app(common, call, &app.name, values, cancel, log).await,
@@ -197,7 +203,10 @@ impl Gateway {
         };
         match ended {
             Ok(one) => one,
-            Err(fault) => self.not_made(common, call, &begun, &fault).await,
+            Err(fault) => {
+                let begun = Begun { at: began, ..Begun::new(common.caller, &call.params) };
+                self.not_made(common, call, &begun, &fault).await
+            }
         }
     }
 
@@ -282,10 +291,7 @@ impl Gateway {
             () = cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
         };
         // It may have waited for minutes.
-        let now = self.gate(&caller.session).tool(&tool.full)?;
-        if now.hash != tool.hash || now.held().is_some() {
-            return Err(super::super::call::redefined(&tool));
-        }
+        still_the_same(&self.gate(&caller.session), &tool)?;
         timeout = timeout.map(|limit| limit.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
         let sink = ProgressSink::new(None);
         let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
