@@ -71,7 +71,15 @@ impl<'a> Repair<'a> {
                         None => Some(item.clone()),
                     }
                 });
-                Value::Array(kept.collect::<Option<_>>()?)
+                let mut kept: Vec<Value> = kept.collect::<Option<_>>()?;
+                let most = views.iter().filter_map(|view| view.get("maxItems")?.as_u64()).min();
+                if let Some(most) = most.and_then(|most| usize::try_from(most).ok())
+                    && kept.len() > most
+                {
+                    kept.truncate(most);
+                    filled = true;
+                }
+                Value::Array(kept)
             }
             _ => return None,
         };

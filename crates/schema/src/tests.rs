@@ -205,3 +205,14 @@ fn strict_reading_is_cheap() {
     }
     println!("watched: {:?} each", began.elapsed() / 1_000);
 }
+
+#[test]
+fn a_list_that_is_too_long_is_shown_cut() {
+    let schema = Schema::new(json!({
+        "type": "object",
+        "properties": {"names": {"type": "array", "items": {"type": "string"}, "maxItems": 2}},
+    }));
+    let misfit = schema.read(json!({"names": ["a", "b", "c"]})).expect_err("one too many");
+    assert_eq!(Value::Object(misfit.example), json!({"names": ["a", "b"]}));
+    assert!(!misfit.example_fits, "the rest was meant too");
+}
