@@ -33,6 +33,7 @@ mod prompts_resources;
 mod publish;
 mod publisher;
 mod questions;
+mod recording;
 mod reload;
 pub mod run;
 mod runtime_servers;

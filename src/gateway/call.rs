@@ -3,7 +3,7 @@
 
 use std::{
     sync::{Arc, LazyLock, OnceLock, atomic::Ordering},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     AppArguments, Gateway,
     apps::Handing,
-    auditing, builtin,
+    builtin,
     faults::{call_fault, invalid_params, passed_on},
     gate::Gate,
     inspect::{Passing, without_known},
@@ -28,13 +28,10 @@ use super::{
 use crate::{
     audit::{Approver, AuditedCall},
     catalog::{GATEWAY, Kind, SKILLS, Tool},
-    clock::unix_ms,
     downstream::{BESIDE, CallError, Control, Declined, Held, ProgressSink},
     fault::{Code, Fault, NextStep},
-    figures::{CallFailure, EndedCall},
+    figures::CallFailure,
     jobs::Progress,
-    kept::settle_memory,
-    metrics::CallRecord,
     name::{fold, meta_tool, split_given, without_client_prefix},
     policy::Verdict,
     quotas::Admission,
@@ -42,7 +39,7 @@ use crate::{
     schema::Schema,
     select::SelectError,
     template::Filled,
-    text::{clip, name as shown_name},
+    text::clip,
     trace::Span,
 };
 
@@ -138,7 +135,7 @@ impl Made {
     }
 
     /// How the call failed, if it did.
-    fn error(&self) -> Option<CallFailure<'_>> {
+    pub(super) fn error(&self) -> Option<CallFailure<'_>> {
         let message = match &self.fault {
             Some(message) => message,
             None if self.outcome == "ok" => return None,
@@ -479,115 +476,6 @@ impl Gateway {
         }
     }
 
-    /// Counts a call, logs it and exports its span. Params and content are never recorded: they may hold
-    /// secrets.
-    pub(super) async fn record(
-        &self,
-        caller: &Caller,
-        tool: &Tool,
-        begun: &Begun,
-        bytes_out: usize,
-        made: &Made,
-    ) {
-        let bytes_in = begun.bytes_in;
-        let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
-        let call = CallRecord {
-            server: &tool.server,
-            tool: &tool.name,
-            outcome: made.outcome,
-            bytes_in,
-            bytes_out,
-            in_gateway,
-            in_server: made.in_server,
-        };
-        match tool.session {
-            None => self.metrics.record(&tool.full, &call),
-            // The names of sessions' servers are without end.
-            Some(_) => {
-                let call = CallRecord { server: &OF_SESSIONS, tool: &OF_SESSIONS, ..call };
-                self.metrics.record(&OF_SESSIONS, &call);
-            }
-        }
-        if made.counts && tool.is_of_server() && tool.session.is_none() {
-            let error = made.error();
-            let (owner, version) = (caller.session.owner(), &*tool.version);
-            let ended = EndedCall { owner, version, in_server: made.in_server, error };
-            self.figures.record(&tool.own_full(), &ended);
-        }
-        self.calls.push(|| {
-            json!({
-                "at": unix_ms(SystemTime::now()),
-                "client": &*caller.client,
-                "session": caller.session.id,
-                "tool": &*tool.full,
-                "server": &*tool.server,
-                "outcome": made.outcome,
-                "bytes_in": bytes_in,
-                "bytes_out": bytes_out,
-                "gateway_us": micros(in_gateway),
-                "server_us": micros(made.in_server),
-            })
-        });
-        settle_memory(bytes_out);
-        tracing::info!(
-            target: "nonet::call",
-            client = %caller.client,
-            session = caller.session.id,
-            tool = %tool.full,
-            server = %tool.server,
-            bytes_in,
-            bytes_out,
-            gateway_us = micros(in_gateway),
-            server_us = micros(made.in_server),
-            outcome = made.outcome,
-            "call"
-        );
-        begun.span.called(&tool.full, &call);
-        let audited = begun.audited.lock().take();
-        if let Some(mut audited) = audited {
-            if let Some(entry) = audited.entry() {
-                entry.tool = tool.full.clone();
-                entry.version = Some(tool.version.as_str().into());
-                let (verdict, rule) = auditing::verdict(tool, made.approver.is_some());
-                (entry.verdict, entry.rule, entry.approver) = (Some(verdict), rule, made.approver);
-                entry.bytes_out = Some(bytes_out);
-                entry.gateway_us = Some(micros(in_gateway));
-                entry.server_us = Some(micros(made.in_server));
-            }
-            audited.end(made.outcome).await;
-        }
-    }
-
-    /// Records a call that failed before it reached a tool.
-    pub(super) async fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
-        self.metrics.refused(fault.code.as_str());
-        let name = &*shown_name(name);
-        let tool = name;
-        self.calls.push(|| {
-            json!({
-                "at": unix_ms(SystemTime::now()),
-                "client": &*caller.client,
-                "session": caller.session.id,
-                "tool": tool,
-                "outcome": fault.code.as_str(),
-                "bytes_in": begun.bytes_in,
-                "gateway_us": micros(begun.at.elapsed()),
-            })
-        });
-        tracing::info!(
-            target: "nonet::call",
-            client = %caller.client,
-            session = caller.session.id,
-            %tool,
-            bytes_in = begun.bytes_in,
-            gateway_us = micros(begun.at.elapsed()),
-            outcome = fault.code.as_str(),
-            "call"
-        );
-        begun.span.refused(name, fault.code.as_str());
-        self.audit_refused(caller, name, begun, fault).await;
-    }
-
     async fn call_server(
         &self,
         caller: &Caller,
@@ -700,10 +588,6 @@ impl Gateway {
 fn first_text(result: &Value) -> &str {
     let mut blocks = result["content"].as_array().into_iter().flatten();
     blocks.find_map(|block| block.get("text")?.as_str()).unwrap_or_default()
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Builds a `CallToolResult` with one text block.

@@ -1,0 +1,130 @@
+//! What is written down of a call when it has ended: counts, figures, the live page, the log, its span, the audit log.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+
+use super::{
+    Gateway, auditing,
+    call::{Begun, Made, OF_SESSIONS},
+    session::Caller,
+};
+use crate::{
+    catalog::Tool, clock::unix_ms, fault::Fault, figures::EndedCall, kept::settle_memory,
+    metrics::CallRecord, text::name as shown_name,
+};
+
+impl Gateway {
+    /// Counts a call, logs it and exports its span. Params and content are never recorded: they may hold
+    /// secrets.
+    pub(super) async fn record(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        begun: &Begun,
+        bytes_out: usize,
+        made: &Made,
+    ) {
+        let bytes_in = begun.bytes_in;
+        let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
+        let call = CallRecord {
+            server: &tool.server,
+            tool: &tool.name,
+            outcome: made.outcome,
+            bytes_in,
+            bytes_out,
+            in_gateway,
+            in_server: made.in_server,
+        };
+        match tool.session {
+            None => self.metrics.record(&tool.full, &call),
+            // The names of sessions' servers are without end.
+            Some(_) => {
+                let call = CallRecord { server: &OF_SESSIONS, tool: &OF_SESSIONS, ..call };
+                self.metrics.record(&OF_SESSIONS, &call);
+            }
+        }
+        if made.counts && tool.is_of_server() && tool.session.is_none() {
+            let error = made.error();
+            let (owner, version) = (caller.session.owner(), &*tool.version);
+            let ended = EndedCall { owner, version, in_server: made.in_server, error };
+            self.figures.record(&tool.own_full(), &ended);
+        }
+        self.calls.push(|| {
+            json!({
+                "at": unix_ms(SystemTime::now()),
+                "client": &*caller.client,
+                "session": caller.session.id,
+                "tool": &*tool.full,
+                "server": &*tool.server,
+                "outcome": made.outcome,
+                "bytes_in": bytes_in,
+                "bytes_out": bytes_out,
+                "gateway_us": micros(in_gateway),
+                "server_us": micros(made.in_server),
+            })
+        });
+        settle_memory(bytes_out);
+        tracing::info!(
+            target: "nonet::call",
+            client = %caller.client,
+            session = caller.session.id,
+            tool = %tool.full,
+            server = %tool.server,
+            bytes_in,
+            bytes_out,
+            gateway_us = micros(in_gateway),
+            server_us = micros(made.in_server),
+            outcome = made.outcome,
+            "call"
+        );
+        begun.span.called(&tool.full, &call);
+        let audited = begun.audited.lock().take();
+        if let Some(mut audited) = audited {
+            if let Some(entry) = audited.entry() {
+                entry.tool = tool.full.clone();
+                entry.version = Some(tool.version.as_str().into());
+                let (verdict, rule) = auditing::verdict(tool, made.approver.is_some());
+                (entry.verdict, entry.rule, entry.approver) = (Some(verdict), rule, made.approver);
+                entry.bytes_out = Some(bytes_out);
+                entry.gateway_us = Some(micros(in_gateway));
+                entry.server_us = Some(micros(made.in_server));
+            }
+            audited.end(made.outcome).await;
+        }
+    }
+
+    /// Records a call that failed before it reached a tool.
+    pub(super) async fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
+        self.metrics.refused(fault.code.as_str());
+        let name = &*shown_name(name);
+        let tool = name;
+        self.calls.push(|| {
+            json!({
+                "at": unix_ms(SystemTime::now()),
+                "client": &*caller.client,
+                "session": caller.session.id,
+                "tool": tool,
+                "outcome": fault.code.as_str(),
+                "bytes_in": begun.bytes_in,
+                "gateway_us": micros(begun.at.elapsed()),
+            })
+        });
+        tracing::info!(
+            target: "nonet::call",
+            client = %caller.client,
+            session = caller.session.id,
+            %tool,
+            bytes_in = begun.bytes_in,
+            gateway_us = micros(begun.at.elapsed()),
+            outcome = fault.code.as_str(),
+            "call"
+        );
+        begun.span.refused(name, fault.code.as_str());
+        self.audit_refused(caller, name, begun, fault).await;
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
