@@ -14,6 +14,7 @@ mod child;
 mod client_handler;
 mod connect;
 mod credentials;
+mod direct;
 mod environment;
 mod handshake;
 mod http;
@@ -275,6 +276,16 @@ pub struct Control {
     pub owner: u64,
     /// What large results of the call take. To be held as long as they are.
     pub held: Held,
+}
+
+impl Control {
+    /// Why the request was given up, for its server.
+    fn why_given_up(&self) -> &'static str {
+        match self.cancel.is_cancelled() {
+            true => "the client cancelled",
+            false => "the gateway's limit for this call is over",
+        }
+    }
 }
 
 /// News for the gateway, in order.

@@ -81,6 +81,7 @@ use crate::{
     pins::Pins,
     quotas::{Account, Accounts},
     rates::Rates,
+    results::CallResult,
     search::Embedder,
     select::Selector,
     shell,
@@ -395,7 +396,7 @@ impl Gateway {
     }
 
     /// Adds notices to an answer: `own` of this very call, and what waits for the caller's session or owner.
-    pub async fn deliver(&self, caller: &Caller, answer: &mut Value, own: Vec<Value>) {
+    pub async fn deliver(&self, caller: &Caller, answer: &mut CallResult, own: Vec<Value>) {
         self.mail.deliver(caller, answer, own).await;
     }
 

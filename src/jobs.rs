@@ -30,7 +30,7 @@ use crate::{
     clock::{Clock, unix_ms},
     fault::{Code, Fault},
     quotas::{Account, Exhausted, Place},
-    results::is_error,
+    results::CallResult,
     store::{JobRow, JobState, Lasts, Share, Store, StoreError},
 };
 
@@ -171,17 +171,17 @@ impl Job {
 
     /// Ends the job with the outcome of its work. The job counts as ended only when its result is in the store, so that
     /// whoever reads of the end finds the result.
-    async fn finish(&self, value: Value, store: &dyn Store, clock: &Clock) {
+    async fn finish(&self, value: CallResult, store: &dyn Store, clock: &Clock) {
         let took = self.began.elapsed();
         let ended_ms = clock.unix_ms();
-        let (state, stored) = match is_error(&value) {
+        let (state, stored) = match value.is_error() {
             _ if self.cancel.is_cancelled() => (TaskState::Cancelled, JobState::Cancelled { ended_ms }),
             true => (TaskState::Failed, JobState::Done { ended_ms, failed: true }),
             false => (TaskState::Completed, JobState::Done { ended_ms, failed: false }),
         };
         // It may hold on to results.
         *self.progress.lock() = None;
-        let value = Arc::new(value);
+        let value = Arc::new(value.into_tree().await);
         let kept = store.put_job(self.row(stored), self.owner.share(), Some(value.clone())).await;
         self.kept(&kept);
         let value = match kept {
@@ -237,7 +237,7 @@ impl Jobs {
     pub fn adopt(
         &self,
         start: Start,
-        running: JoinHandle<Value>,
+        running: JoinHandle<CallResult>,
         announce: impl FnOnce(&Arc<Job>) + Send + 'static,
     ) -> Arc<Job> {
         self.adopt_as(Self::new_id(), start, running, announce)
@@ -248,7 +248,7 @@ impl Jobs {
         &self,
         id: String,
         start: Start,
-        running: JoinHandle<Value>,
+        running: JoinHandle<CallResult>,
         announce: impl FnOnce(&Arc<Job>) + Send + 'static,
     ) -> Arc<Job> {
         self.make_room();
@@ -281,7 +281,7 @@ impl Jobs {
             let ((), ended) = tokio::join!(begun, running);
             let value = ended.unwrap_or_else(|panic| {
                 tracing::error!(job = %own.id, %panic, "a background call panicked");
-                panicked()
+                panicked().into()
             });
             count.fetch_sub(1, Ordering::AcqRel);
             drop(place);

@@ -14,7 +14,7 @@ use crate::{
     allocator,
     fault::{Code, Fault},
     jobs::{self, JobEnd, JobOwner, Jobs},
-    results::{self, Body, Whole},
+    results::{self, Body, CallResult, Whole},
     select::{self, SelectError, Selector},
     store::{KeptCounts, Lasts, Store, StoreError},
     template::{self, Filled, Named, Source},
@@ -118,11 +118,20 @@ impl KeptResults {
 
     /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; else keeps it and returns a preview with
     /// its reference.
-    pub async fn fit(&self, owner: &JobOwner, result: Value, size: usize, budget: usize) -> Value {
-        if !results::must_be_shortened(&result, size, budget) {
+    pub async fn fit(
+        &self,
+        owner: &JobOwner,
+        mut result: CallResult,
+        size: usize,
+        budget: usize,
+    ) -> CallResult {
+        if size <= budget
+            || result.fits(budget)
+            || !results::must_be_shortened(result.tree().await, size, budget)
+        {
             return result;
         }
-        let result = Arc::new(result);
+        let result = Arc::new(result.into_tree().await);
         let kept = self.keep(owner, result.clone()).await;
         if let Err(error) = &kept {
             tracing::error!(%error, "a large result was not kept");
@@ -136,7 +145,7 @@ impl KeptResults {
             }
             shown
         });
-        shortened.await.unwrap_or_else(|_| jobs::panicked())
+        shortened.await.unwrap_or_else(|_| jobs::panicked()).into()
     }
 
     /// Keeps a result for later calls.

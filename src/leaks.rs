@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::known::{KnownSecrets, is_strong};
 use self::{injections::FAMILIES, keys::FORMATS};
-use crate::text;
+use crate::{json::any_text, text};
 
 /// What stands in the place of a secret.
 pub const MASK: &str = "***";
@@ -193,6 +193,15 @@ impl Search<'_> {
         let (mut findings, mut path) = (Findings::default(), Vec::new());
         self.walk_fields(fields, &mut path, &mut findings);
         findings
+    }
+
+    /// Whether there is anything in the texts of JSON, keys included. Takes the bytes of pictures for text as well, so what is
+    /// found may not be there for [`Self::of_value`].
+    pub fn finds_in_json(&self, json: &[u8]) -> bool {
+        any_text(json, |text| {
+            let found = self.look(text);
+            !found.leaks.is_empty() || !found.marks.is_empty()
+        })
     }
 
     /// Looks at a single text, which is called `place`.

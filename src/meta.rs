@@ -26,7 +26,7 @@ use crate::{
     fault::Fault,
     gateway::{Gateway, Interrupt, call::Request, session::Caller},
     jobs::Job,
-    results::json_len,
+    results::{CallResult, json_len},
 };
 
 /// The meta-tools, in the order of `tools/list`.
@@ -35,8 +35,8 @@ pub const NAMES: [&str; 9] = crate::name::META_TOOLS;
 /// What a call of a meta-tool comes to.
 #[derive(Debug)]
 pub enum Answer {
-    /// A `CallToolResult`.
-    Result(Value),
+    /// The result of the call.
+    Result(CallResult),
     /// It goes on as a task, which the client follows.
     Task(Arc<Job>),
     /// The server's own error, where its answer is passed on as it is.
@@ -63,7 +63,7 @@ pub async fn call(
 ) -> Answer {
     let _place = match caller.account.request() {
         Ok(place) => place,
-        Err(exhausted) => return Answer::Result(Fault::from(exhausted).to_result()),
+        Err(exhausted) => return Answer::Result(Fault::from(exhausted).to_result().into()),
     };
     gateway.recalled_lists().await;
     let find = |name: &str| META.iter().find(|tool| tool.name == name);
@@ -93,7 +93,7 @@ pub async fn call(
     };
     let mut result = match outcome {
         Ok(result) => result,
-        Err(Interrupt::Fault(fault)) => fault.to_result(),
+        Err(Interrupt::Fault(fault)) => fault.to_result().into(),
         Err(Interrupt::Task(job)) => return Answer::Task(job),
         Err(Interrupt::Refused(error)) => return Answer::Refused(error),
     };

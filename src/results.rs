@@ -4,6 +4,7 @@
 //! of a `CallToolResult`, and nothing of where it came from or where it is kept. Large JSON is read as text, never as a tree of
 //! values, so that memory stays near the size of the result.
 
+mod call_result;
 mod preview;
 mod read;
 mod value;
@@ -12,6 +13,7 @@ use std::{io, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
+pub use call_result::CallResult;
 pub use read::{bad_query, read};
 pub use value::{Body, WRAPPER, Whole, source_of, value_of};
 

@@ -379,16 +379,6 @@ fn token_of(context: &impl Origin) -> Option<KnownToken> {
     context.beside()?.get::<KnownToken>().cloned()
 }
 
-/// Gives a result the form of its era.
-fn of_era(result: &mut Value, is_stateless: bool) {
-    let Some(fields) = result.as_object_mut() else { return };
-    if is_stateless {
-        fields.entry("resultType").or_insert_with(|| json!("complete"));
-    } else {
-        fields.remove("resultType");
-    }
-}
-
 impl ServerHandler for NonetServer {
     fn get_info(&self) -> ServerConfig {
         // Includes the capabilities of servers that are not ready yet, whose lists are announced later.

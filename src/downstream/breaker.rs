@@ -11,7 +11,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::time::Instant;
 
 use super::CallError;
@@ -309,7 +308,7 @@ impl Circuits {
 
 impl Trial<'_> {
     /// Tells what became of the call. `has_all_time`: it had as long as the server's settings give a call.
-    pub fn ended(mut self, result: &Result<Value, CallError>, has_all_time: bool) {
+    pub fn ended<T>(mut self, result: &Result<T, CallError>, has_all_time: bool) {
         let Some(breaker) = self.breaker else { return };
         match sign(result, has_all_time) {
             Sign::Alive => breaker.answered(self.tool),
@@ -332,7 +331,7 @@ impl Drop for Trial<'_> {
 }
 
 /// What a call says of its server. A caller who gave it less time than the settings do must not cut others off.
-fn sign(result: &Result<Value, CallError>, has_all_time: bool) -> Sign {
+fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> Sign {
     match result {
         Ok(_) => Sign::Alive,
         Err(error) => match error {
@@ -356,7 +355,7 @@ fn sign(result: &Result<Value, CallError>, has_all_time: bool) -> Sign {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -447,7 +446,7 @@ mod tests {
     fn what_a_call_says_of_its_server() {
         let check = |error: CallError, expected: Sign| {
             let shown = format!("{error:?}");
-            assert_eq!(sign(&Err(error), true), expected, "{shown}");
+            assert_eq!(sign::<()>(&Err(error), true), expected, "{shown}");
         };
         check(CallError::Closed(String::new()), Sign::Failed);
         check(CallError::TimedOut(Duration::ZERO), Sign::Failed);
@@ -463,6 +462,6 @@ mod tests {
         let refused = rmcp::model::ErrorData::internal_error("no", None);
         check(CallError::Rpc(refused), Sign::Alive);
         assert_eq!(sign(&Ok(json!({ "isError": true })), true), Sign::Alive);
-        assert_eq!(sign(&Err(CallError::TimedOut(Duration::ZERO)), false), Sign::None);
+        assert_eq!(sign::<()>(&Err(CallError::TimedOut(Duration::ZERO)), false), Sign::None);
     }
 }

@@ -147,8 +147,9 @@ impl McpServer {
         let error = match handshake::greet(&mut lines, known, &client_config(), silence).await {
             Ok((era, info)) => {
                 let (client, token) = (self.client(&list_changed), CancellationToken::new());
+                let direct = Some(lines.direct(era));
                 let running = serve_directly_with_ct(client, lines, Some(info.clone()), token);
-                return Ok(Greeted { running, child, era, info, list_changed, closed });
+                return Ok(Greeted { running, child, direct, era, info, list_changed, closed });
             }
             Err(error) => error,
         };
@@ -193,7 +194,15 @@ impl McpServer {
                 Ok(Ok(running)) => {
                     let info = running.peer().peer_info().map(|info| (*info).clone());
                     let info = info.ok_or_else(|| Lost::from("its handshake has no information about it"))?;
-                    return Ok(Greeted { running, child: None, era, info, list_changed, closed });
+                    return Ok(Greeted {
+                        running,
+                        child: None,
+                        direct: None,
+                        era,
+                        info,
+                        list_changed,
+                        closed,
+                    });
                 }
                 Ok(Err(error)) => error,
                 Err(_) => {
@@ -251,7 +260,7 @@ impl McpServer {
             handshake::greet(&mut events, Some(Era::Session), &client_config(), silence).await?;
         let (client, token) = (self.client(&list_changed), CancellationToken::new());
         let running = serve_directly_with_ct(client, events, Some(info.clone()), token);
-        Ok(Greeted { running, child: None, era, info, list_changed, closed })
+        Ok(Greeted { running, child: None, direct: None, era, info, list_changed, closed })
     }
 
     /// Returns the taps of a new connection.

@@ -45,7 +45,7 @@ pub trait HandshakeTransport {
 
 impl HandshakeTransport for Lines {
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
-        Lines::write(self, serde_json::to_vec(message), true).await.map_err(|_| HandshakeError::Closed)
+        self.writer().write(serde_json::to_vec(message), true).await.map_err(|_| HandshakeError::Closed)
     }
 
     async fn read(&mut self) -> Option<Message> {

@@ -38,6 +38,7 @@ use super::{
     stdio::to_json,
     tap::{self, Expected, Tap},
 };
+use crate::results::CallResult;
 use crate::wire::{
     BodyStream, EventReader, Expectations, Inbox, Limits, Message, MessageKind, Scanned, Share, SizeLimit,
     Weight, error_excerpt,
@@ -140,10 +141,20 @@ impl Transport<RoleClient> for HttpTransport {
                     let kept = self.streams.end(&response.id);
                     let awaited = self.tap.answered(&response.id);
                     if let Some(kept) = kept {
-                        if let Some(awaited) = awaited {
-                            awaited.holds(kept.share);
-                        }
-                        let result = listed(kept.result, &kept.asking, &response.result);
+                        let result = match (kept.result, awaited) {
+                            (KeptForm::Called(result), awaited) => {
+                                if let Some(awaited) = awaited {
+                                    awaited.returns(result.holding(kept.share));
+                                }
+                                Value::Null
+                            }
+                            (KeptForm::Tree(result), awaited) => {
+                                if let Some(awaited) = awaited {
+                                    awaited.holds(kept.share);
+                                }
+                                listed(result, &kept.asking, &response.result)
+                            }
+                        };
                         response.result = ServerResult::CustomResult(CustomResult::new(result));
                     }
                 }
@@ -204,10 +215,15 @@ struct OpenRequest {
 
 /// A result that does not go through rmcp.
 struct KeptResult {
-    result: Value,
+    result: KeptForm,
     /// The names of the tools in it that do: those that ask for headers.
     asking: HashSet<String>,
     share: Option<Share>,
+}
+
+enum KeptForm {
+    Called(CallResult),
+    Tree(Value),
 }
 
 impl Streams {
@@ -332,12 +348,17 @@ impl Streams {
     ) -> Bytes {
         let weight = message.weight();
         let read = move || {
-            let result: Value = serde_json::from_slice(message.result().unwrap_or_default())?;
+            if expected == Expected::Call {
+                let result = CallResult::read(message.result_bytes().unwrap_or_default())?;
+                return Ok((KeptForm::Called(result), None));
+            }
+            let read = serde_json::from_slice(message.result().unwrap_or_default());
+            let result: Value = read.map_err(|error| error.to_string())?;
             let asking = match expected {
                 Expected::Tools => tools_that_ask(&result),
                 _ => None,
             };
-            Ok::<_, serde_json::Error>((result, asking))
+            Ok::<_, String>((KeptForm::Tree(result), asking))
         };
         let (read, share) = off_thread(weight, read).await;
         match read {

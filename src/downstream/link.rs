@@ -11,7 +11,7 @@ use rmcp::model::CompleteRequestParams;
 use serde_json::{Map, Value};
 
 use super::{CallError, Control, DocumentReport, Era, LogLevel, Remedy};
-use crate::catalog::Listing;
+use crate::{catalog::Listing, results::CallResult};
 
 /// The way to one server. Remembers what earlier attempts learned about the server.
 pub(super) trait Connector: Send + Sync {
@@ -50,13 +50,14 @@ pub(super) trait Link: Send + Sync {
     /// Returns whether the link has ended.
     fn is_closed(&self) -> bool;
 
-    /// Sends one request and waits for its result, verbatim. Dropping the future cancels the request.
+    /// Sends one request and waits for its result, verbatim; of a call as bytes where that can be. Dropping the future cancels
+    /// the request.
     fn request<'a>(
         &'a self,
         request: LinkRequest,
         input: Input,
         control: &'a Control,
-    ) -> BoxFuture<'a, Result<Value, RequestError>>;
+    ) -> BoxFuture<'a, Result<CallResult, RequestError>>;
 
     /// Returns whether the server tells of changes of single resources.
     fn follows_resources(&self) -> bool;
@@ -149,4 +150,11 @@ pub(super) enum LinkRequest {
 pub(super) struct Input {
     pub responses: BTreeMap<String, Value>,
     pub state: Option<String>,
+}
+
+impl Input {
+    /// Whether the client has answered nothing.
+    pub fn is_empty(&self) -> bool {
+        self.responses.is_empty() && self.state.is_none()
+    }
 }

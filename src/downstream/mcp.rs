@@ -14,7 +14,7 @@ use rmcp::{
     },
     service::{ClientCacheConfig, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -27,6 +27,7 @@ use super::{
     client_handler::NonetClient,
     credentials::Credentials,
     deepest,
+    direct::{DirectCalls, NotCalled},
     link::{Connector, Input, Link, LinkRequest, Lost, RequestError, Revision, SignInNeeded},
     listing::{ChangeStream, list},
     refusal::{self, Refusal},
@@ -37,12 +38,13 @@ use super::{
 use crate::{
     catalog::Listing,
     config::{ServerSettings, Transport},
+    results::CallResult,
     text::clip,
     wire::Limits,
 };
 
 /// The `_meta` key of the level from which on a client wants to hear a server's log (2026-07-28).
-const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
+pub(super) const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// How long until a call is worth another attempt whose token could not be renewed.
 const UNSENT: Duration = Duration::from_secs(5);
 /// How long rmcp may take to close a link.
@@ -120,6 +122,7 @@ impl McpServer {
             credentials: self.credentials.clone(),
             subscriptions: self.subscriptions.clone(),
             limits: self.limits,
+            direct: greeted.direct,
         }))
     }
 }
@@ -147,6 +150,7 @@ impl Connector for McpServer {
 pub(super) struct Greeted {
     pub running: RunningService<RoleClient, NonetClient>,
     pub child: Option<Child>,
+    pub direct: Option<DirectCalls>,
     pub era: Era,
     pub info: ServerPeerInfo,
     /// Receives a signal for each `list_changed` notification.
@@ -176,6 +180,8 @@ struct McpLink {
     credentials: Arc<Credentials>,
     subscriptions: Arc<Subscriptions>,
     limits: Limits,
+    /// Makes calls past rmcp, where the server is on lines.
+    direct: Option<DirectCalls>,
 }
 
 impl Link for McpLink {
@@ -235,8 +241,22 @@ impl Link for McpLink {
         request: LinkRequest,
         input: Input,
         control: &'a Control,
-    ) -> BoxFuture<'a, Result<Value, RequestError>> {
-        self.send(client_request(request, input), control).boxed()
+    ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
+        async move {
+            match (&request, &self.direct) {
+                (LinkRequest::CallTool { tool, arguments, as_task: false }, Some(direct))
+                    if input.is_empty() =>
+                {
+                    direct.call(tool, arguments, control).await.map_err(|failed| match failed {
+                        NotCalled::Lost => RequestError::Lost,
+                        NotCalled::Unsent(error) => self.not_sent(&error),
+                        NotCalled::Refused(error) => RequestError::Call(CallError::Rpc(error)),
+                    })
+                }
+                _ => self.send(client_request(request, input), control).await,
+            }
+        }
+        .boxed()
     }
 
     fn follows_resources(&self) -> bool {
@@ -303,16 +323,20 @@ impl Link for McpLink {
 }
 
 impl McpLink {
-    async fn send(&self, mut request: ClientRequest, control: &Control) -> Result<Value, RequestError> {
+    async fn send(&self, mut request: ClientRequest, control: &Control) -> Result<CallResult, RequestError> {
         self.annotate(&mut request, control);
         let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| RequestError::Lost)?;
-        let mut sent = Sent { handle: Some(handle), cancel: &control.cancel };
+        let mut sent = Sent { handle: Some(handle), control };
         let failed = match sent.answer().await {
-            Ok(Ok(ServerResult::CustomResult(result))) => return Ok(result.0),
+            Ok(Ok(ServerResult::CustomResult(result))) => {
+                return Ok(control.held.take_result().unwrap_or_else(|| result.0.into()));
+            }
             Ok(Ok(other)) => {
                 let other = serde_json::to_value(other);
-                return other.map_err(|error| RequestError::Call(CallError::Unreadable(error.to_string())));
+                return other
+                    .map(CallResult::from)
+                    .map_err(|error| RequestError::Call(CallError::Unreadable(error.to_string())));
             }
             Ok(Err(ServiceError::TransportClosed)) | Err(_) => return Err(RequestError::Lost),
             Ok(Err(error)) => error,
@@ -364,8 +388,7 @@ impl McpLink {
 /// A request without its answer yet. Cancelled at the server if dropped before the answer.
 struct Sent<'a> {
     handle: Option<RequestHandle<RoleClient>>,
-    /// Tells whether the client cancelled.
-    cancel: &'a CancellationToken,
+    control: &'a Control,
 }
 
 impl Sent<'_> {
@@ -381,10 +404,7 @@ impl Drop for Sent<'_> {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let reason = match self.cancel.is_cancelled() {
-            true => "the client cancelled",
-            false => "the gateway's limit for this call is over",
-        };
+        let reason = self.control.why_given_up();
         // In a task of its own: a server that does not read would hold the caller.
         runtime.spawn(async move {
             let _ = handle.cancel(Some(reason.into())).await;

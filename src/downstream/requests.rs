@@ -13,7 +13,7 @@ use super::{
     server_requests::InputRequests,
     tasks,
 };
-use crate::turns::Slot;
+use crate::{results::CallResult, turns::Slot};
 
 /// The most rounds of input in one call, as in the SDKs.
 const MAX_ROUNDS: usize = 10;
@@ -32,7 +32,7 @@ impl Connection {
         as_task: bool,
         control: Control,
         wait: Duration,
-    ) -> Result<Value, CallError> {
+    ) -> Result<CallResult, CallError> {
         let settings = self.settings();
         let trial = self.breaker.admit(tool, settings.breaker).map_err(CallError::Resting)?;
         let has_all_time = control.timeout >= settings.timeout;
@@ -48,14 +48,14 @@ impl Connection {
         as_task: bool,
         control: Control,
         wait: Duration,
-    ) -> Result<Value, CallError> {
+    ) -> Result<CallResult, CallError> {
         let until = Instant::now() + control.timeout;
         let _slot = self.slot(&control, until).await?;
         let request = LinkRequest::CallTool { tool: tool.into(), arguments, as_task };
         self.asking(&control, wait, until, async {
             let result = self.with_input(request, &control, wait, until).await?;
-            match tasks::started(&result) {
-                Some(task) => self.follow_task(task, &control, until).await,
+            match result.as_tree().and_then(tasks::started) {
+                Some(task) => self.follow_task(task, &control, until).await.map(CallResult::from),
                 None => Ok(result),
             }
         })
@@ -72,7 +72,9 @@ impl Connection {
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
         let request = LinkRequest::GetPrompt { prompt: prompt.into(), arguments };
-        self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await
+        let result =
+            self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await;
+        Ok(result?.into_tree().await)
     }
 
     /// Reads a resource.
@@ -84,7 +86,9 @@ impl Connection {
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
         let request = LinkRequest::ReadResource { uri: uri.into() };
-        self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await
+        let result =
+            self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await;
+        Ok(result?.into_tree().await)
     }
 
     /// Completes an argument of a prompt or of a resource template.
@@ -96,7 +100,7 @@ impl Connection {
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
         let request = LinkRequest::Complete(Box::new(params));
-        self.request(request, Input::default(), &control, wait, until).await
+        Ok(self.request(request, Input::default(), &control, wait, until).await?.into_tree().await)
     }
 
     /// Returns the number of calls in flight.
@@ -110,8 +114,8 @@ impl Connection {
         control: &Control,
         wait: Duration,
         until: Instant,
-        work: impl Future<Output = Result<Value, CallError>>,
-    ) -> Result<Value, CallError> {
+        work: impl Future<Output = Result<CallResult, CallError>>,
+    ) -> Result<CallResult, CallError> {
         // Before the server is ready, none of its requests belong to this call.
         self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
         let mut open = control.asker.clone().map(|asker| self.calls.enter(asker));
@@ -130,20 +134,23 @@ impl Connection {
         control: &Control,
         wait: Duration,
         mut until: Instant,
-    ) -> Result<Value, CallError> {
+    ) -> Result<CallResult, CallError> {
         let may_ask = self.link().is_some_and(|link| link.revision().era == Some(Era::Stateless));
         let again = may_ask.then(|| request.clone());
         let mut result = self.request(request, Input::default(), control, wait, until).await?;
         let Some(request) = again else { return Ok(result) };
         for _ in 0..MAX_ROUNDS {
-            if result.get("resultType").and_then(Value::as_str) != Some("input_required") {
+            let is_open =
+                |result: &Value| result.get("resultType").and_then(Value::as_str) == Some("input_required");
+            if !result.as_tree().is_some_and(is_open) {
                 return Ok(result);
             }
-            let requests = match result.get_mut("inputRequests").map(Value::take) {
+            let result_so_far = result.tree().await;
+            let requests = match result_so_far.get_mut("inputRequests").map(Value::take) {
                 Some(Value::Object(requests)) => requests,
                 _ => InputRequests::new(),
             };
-            let state = result.get("requestState").and_then(Value::as_str).map(String::from);
+            let state = result_so_far.get("requestState").and_then(Value::as_str).map(String::from);
             if requests.is_empty() {
                 tokio::time::sleep(BETWEEN_ROUNDS).await;
             }
@@ -229,7 +236,7 @@ impl Connection {
         control: &Control,
         wait: Duration,
         until: Instant,
-    ) -> Result<Value, CallError> {
+    ) -> Result<CallResult, CallError> {
         let link = self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
         let answer = tokio::select! {
             answer = link.request(request, input, control) => answer,

@@ -35,6 +35,7 @@ use crate::{
     catalog::Listing,
     config::{OpenApi, RestSettings, ServerSettings},
     rest::{Operation, Service},
+    results::CallResult,
     wire::{self, Limits, web},
 };
 
@@ -354,10 +355,12 @@ impl Link for RestLink {
         request: LinkRequest,
         _: Input,
         control: &'a Control,
-    ) -> BoxFuture<'a, Result<Value, RequestError>> {
+    ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         async move {
             match request {
-                LinkRequest::CallTool { tool, arguments, .. } => self.call(&tool, &arguments, control).await,
+                LinkRequest::CallTool { tool, arguments, .. } => {
+                    self.call(&tool, &arguments, control).await.map(CallResult::from)
+                }
                 LinkRequest::GetPrompt { .. }
                 | LinkRequest::ReadResource { .. }
                 | LinkRequest::Complete(_)

@@ -92,7 +92,7 @@ impl Connection {
         let timeout = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let control = Control { timeout, ..Control::default() };
         let result = match link.request(request, Input::default(), &control).await {
-            Ok(result) => result,
+            Ok(result) => result.into_tree().await,
             Err(RequestError::SignIn(needed)) => return Err(Lost::SignIn(needed).into()),
             Err(RequestError::Lost) => return Err(left(call, link.lost().await).into()),
             Err(RequestError::Call(CallError::Rpc(error))) => {

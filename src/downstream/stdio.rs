@@ -17,7 +17,11 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::DropGuard;
 
-use super::tap::{Incoming, Tap};
+use super::{
+    Era,
+    direct::DirectCalls,
+    tap::{Incoming, Tap},
+};
 use crate::wire::{
     Expectations, Heavy, Inbox, Limits, Line, LineReader, LineWriter, Message, Scan, Weight, http::HttpFault,
     judge, scan,
@@ -31,7 +35,7 @@ pub struct Lines {
     scanning: Heavy<Scan>,
     /// A message that is being read.
     reading: Heavy<(Message, Incoming)>,
-    writer: LineWriter<Box<dyn AsyncWrite + Send + Unpin>>,
+    writer: ServerWriter,
     pub tap: Tap,
     /// Tells the connection that this transport is gone, by being dropped with it.
     _open: DropGuard,
@@ -52,33 +56,20 @@ impl Lines {
             inbox: Inbox::new(server, "a line of stdout"),
             scanning: Heavy::Idle,
             reading: Heavy::Idle,
-            writer: LineWriter::new(writer, unread),
+            writer: ServerWriter(LineWriter::new(writer, unread)),
             tap,
             _open: open,
         }
     }
 
-    /// Writes one message. A request to a server that does not read fails at once. Answers that such a server asks for and
-    /// does not read are dropped: what it writes has to be read on, or it might never come to read.
-    pub fn write(
-        &self,
-        message: serde_json::Result<Vec<u8>>,
-        is_request: bool,
-    ) -> impl Future<Output = io::Result<()>> + Send + 'static + use<> {
-        let backlog = self.writer.backlog();
-        let line = match message {
-            _ if is_request && backlog.is_stuck() => {
-                Err(io::Error::other(HttpFault::Unsent(unread(backlog.bytes()))))
-            }
-            _ if backlog.is_full() => Ok(None),
-            message => message.map(|message| Some(self.writer.line(message))).map_err(io::Error::other),
-        };
-        async move {
-            match line? {
-                Some(line) => line.write().await,
-                None => Ok(()),
-            }
-        }
+    /// Writes to the server.
+    pub fn writer(&self) -> &ServerWriter {
+        &self.writer
+    }
+
+    /// Makes calls past rmcp from now on.
+    pub fn direct(&self, era: Era) -> DirectCalls {
+        DirectCalls::new(self.writer.clone(), self.tap.open.clone(), era)
     }
 
     /// The next message, `None` at the end of the stream. Nothing is lost if the future is dropped before it is done.
@@ -105,6 +96,50 @@ impl Lines {
     }
 }
 
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.tap.open.close();
+    }
+}
+
+/// Writes what a server reads.
+#[derive(Clone)]
+pub struct ServerWriter(LineWriter<Box<dyn AsyncWrite + Send + Unpin>>);
+
+impl ServerWriter {
+    /// Writes one message. A request to a server that does not read fails at once. Answers that such a server asks for and
+    /// does not read are dropped: what it writes has to be read on, or it might never come to read.
+    pub fn write(
+        &self,
+        message: serde_json::Result<Vec<u8>>,
+        is_request: bool,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static + use<> {
+        let backlog = self.0.backlog();
+        let line = match message {
+            _ if is_request && backlog.is_stuck() => {
+                Err(io::Error::other(HttpFault::Unsent(unread(backlog.bytes()))))
+            }
+            _ if backlog.is_full() => Ok(None),
+            message => message.map(|message| Some(self.0.line(message))).map_err(io::Error::other),
+        };
+        async move {
+            match line? {
+                Some(line) => line.write().await,
+                None => Ok(()),
+            }
+        }
+    }
+
+    /// Writes a message in a task of its own, unless far too much waits already.
+    pub fn write_soon(&self, message: Vec<u8>) {
+        self.0.write_soon(message);
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
 /// Why a request is not written to a server that leaves `bytes` unread.
 pub(super) fn unread(bytes: usize) -> String {
     format!("it does not read what it is sent: {bytes} bytes wait for it")
@@ -112,11 +147,29 @@ pub(super) fn unread(bytes: usize) -> String {
 
 /// A call as it is written. rmcp would turn its arguments into a tree of values first, once for each layer.
 #[derive(Serialize)]
-struct SentCall<'a> {
+pub struct SentCall<'a> {
     jsonrpc: &'static str,
     id: &'a RequestId,
     method: &'static str,
     params: SentParams<'a>,
+}
+
+impl<'a> SentCall<'a> {
+    /// A call with these arguments.
+    pub fn new(
+        id: &'a RequestId,
+        meta: &'a Map<String, Value>,
+        name: &'a str,
+        arguments: &'a Map<String, Value>,
+    ) -> Self {
+        let params = SentParams { meta, name, arguments: Some(arguments) };
+        Self { jsonrpc: "2.0", id, method: "tools/call", params }
+    }
+
+    /// Its JSON.
+    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(self)
+    }
 }
 
 #[derive(Serialize)]
@@ -163,7 +216,7 @@ impl Transport<RoleClient> for Lines {
         mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         self.tap.outgoing(&mut message);
-        self.write(to_json(&message), matches!(message, JsonRpcMessage::Request(_)))
+        self.writer.write(to_json(&message), matches!(message, JsonRpcMessage::Request(_)))
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
@@ -239,12 +292,12 @@ mod tests {
         let open = tokio_util::sync::CancellationToken::new().drop_guard();
         let tap = Tap::new(Arc::default(), Limits { unread: 1_000, ..Limits::default() });
         let lines = Lines::new("s".into(), Box::new(tokio::io::empty()), Box::new(input), tap, open);
-        let first = tokio::spawn(lines.write(Ok(vec![b'x'; 900]), true));
-        let refused = lines.write(Ok(vec![b'x'; 900]), true).await.expect_err("it is stuck");
+        let first = tokio::spawn(lines.writer.write(Ok(vec![b'x'; 900]), true));
+        let refused = lines.writer.write(Ok(vec![b'x'; 900]), true).await.expect_err("it is stuck");
         assert!(is_unsent(&refused) && deepest(&refused).contains("1401 bytes wait for it"), "{refused}");
         // Answers wait for a while longer.
-        let second = tokio::spawn(lines.write(Ok(vec![b'x'; 900]), false));
-        assert!(lines.write(Ok(vec![b'x'; 900]), false).await.is_ok(), "it is dropped");
+        let second = tokio::spawn(lines.writer.write(Ok(vec![b'x'; 900]), false));
+        assert!(lines.writer.write(Ok(vec![b'x'; 900]), false).await.is_ok(), "it is dropped");
         assert!(!first.is_finished() && !second.is_finished());
     }
 

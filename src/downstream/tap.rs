@@ -23,10 +23,11 @@ use rmcp::{
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
 };
 use serde_json::{Map, Value};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use super::server_requests::OpenCalls;
+use super::{direct::OpenRequests, server_requests::OpenCalls};
 use crate::{
+    results::CallResult,
     text,
     wire::{self, Expectations, Inbox, Limits, Message, MessageKind, Share, SizeLimit},
 };
@@ -34,10 +35,10 @@ use crate::{
 /// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
 /// an outgoing request. Remembers the last one.
 #[derive(Clone, Debug)]
-pub struct ProgressSink(Arc<Sink>);
+pub struct ProgressSink(pub(super) Arc<Sink>);
 
 #[derive(Debug)]
-struct Sink {
+pub(super) struct Sink {
     forward: Option<mpsc::Sender<Value>>,
     last: Mutex<Option<Value>>,
     /// Whether it was logged that some was dropped.
@@ -78,24 +79,32 @@ impl ProgressSink {
 pub struct Declared(pub Arc<Map<String, Value>>);
 
 /// The `_meta` key of a client's capabilities.
-const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+pub(super) const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// From how many sinks on those are looked for that nobody wants any more.
-const MOST_SINKS: usize = 256;
+/// Puts what the client of a call can do in the place of what Nonet says that it can.
+pub(super) fn declare(meta: &mut Map<String, Value>, can: &Map<String, Value>) {
+    if let Some(Value::Object(own)) = meta.get_mut(CAPABILITIES_KEY) {
+        own.retain(|name, _| !matches!(name.as_str(), "elicitation" | "sampling" | "roots"));
+        own.extend(can.iter().map(|(name, can)| (name.clone(), can.clone())));
+    }
+}
 
-/// The shares of the memory for large messages that the results of one call take. Put into the extensions of an outgoing
-/// request. To be held as long as the results.
+/// What comes back of a request past rmcp. Put into the extensions of an outgoing request. To be held as long as the results,
+/// because of their shares of the memory for large messages.
 #[derive(Clone, Debug, Default)]
-pub struct Held(Arc<Mutex<Vec<Share>>>);
+pub struct Held(Arc<Mutex<HeldBack>>);
+
+#[derive(Debug, Default)]
+struct HeldBack {
+    shares: Vec<Share>,
+    /// The result of a call.
+    result: Option<CallResult>,
+}
 
 impl Held {
-    /// Whether there was a large result.
-    pub fn is_large(&self) -> bool {
-        !self.0.lock().is_empty()
-    }
-
-    fn add(&self, share: Share) {
-        self.0.lock().push(share);
+    /// Takes the result of a call, once it is there.
+    pub fn take_result(&self) -> Option<CallResult> {
+        self.0.lock().result.take()
     }
 }
 
@@ -104,7 +113,7 @@ impl Held {
 pub(super) struct Awaited {
     pub expected: Expected,
     /// Whose the share of a large result is.
-    held: Weak<Mutex<Vec<Share>>>,
+    held: Weak<Mutex<HeldBack>>,
 }
 
 impl Awaited {
@@ -119,7 +128,14 @@ impl Awaited {
     /// Gives the share of the answer to whoever waits for it, if somebody does.
     pub fn holds(&self, share: Option<Share>) {
         if let (Some(share), Some(held)) = (share, self.held.upgrade()) {
-            Held(held).add(share);
+            held.lock().shares.push(share);
+        }
+    }
+
+    /// Gives the result of a call to whoever waits for it, if somebody does.
+    pub fn returns(&self, result: CallResult) {
+        if let Some(held) = self.held.upgrade() {
+            held.lock().result = Some(result);
         }
     }
 }
@@ -130,6 +146,10 @@ pub(super) enum Incoming {
     Message(Box<RxJsonRpcMessage<RoleClient>>),
     /// An answer for rmcp, and who awaits it.
     Answer(Box<RxJsonRpcMessage<RoleClient>>, Option<Awaited>),
+    /// The answer to a call past rmcp.
+    Direct(oneshot::Sender<Result<CallResult, ErrorData>>, Result<CallResult, ErrorData>),
+    /// The result of the call with this id.
+    Called(RequestId, CallResult, Option<Awaited>),
     Progress(Value),
     /// The params of a log message, and the message for rmcp.
     Log(Value, Box<RxJsonRpcMessage<RoleClient>>),
@@ -141,10 +161,10 @@ pub(super) enum Incoming {
 #[derive(Debug)]
 pub struct Tap {
     limits: Limits,
-    /// The answers that are awaited.
+    /// The answers that rmcp awaits.
     pub(super) awaited: HashMap<RequestId, Awaited>,
-    /// Where the progress of a call goes, for as long as somebody wants it: that of a server's task comes after the answer.
-    sinks: HashMap<ProgressToken, Weak<Sink>>,
+    /// The calls past rmcp, and where progress goes.
+    pub(super) open: OpenRequests,
     /// Whoever may hear the server's log.
     askers: Arc<OpenCalls>,
 }
@@ -156,7 +176,9 @@ pub enum Expected {
     Tools,
     /// One page of another list, verbatim.
     Page,
-    /// A result that goes through to a client, verbatim.
+    /// The result of a call, which goes through to a client as bytes.
+    Call,
+    /// Another result that goes through to a client, verbatim.
     Result,
     /// About the connection itself, and read by rmcp.
     Typed,
@@ -170,8 +192,8 @@ impl Expected {
             ClientRequest::ListPromptsRequest(_)
             | ClientRequest::ListResourcesRequest(_)
             | ClientRequest::ListResourceTemplatesRequest(_) => Self::Page,
-            ClientRequest::CallToolRequest(_)
-            | ClientRequest::GetPromptRequest(_)
+            ClientRequest::CallToolRequest(_) => Self::Call,
+            ClientRequest::GetPromptRequest(_)
             | ClientRequest::ReadResourceRequest(_)
             | ClientRequest::CompleteRequest(_)
             | ClientRequest::CustomRequest(_) => Self::Result,
@@ -182,7 +204,7 @@ impl Expected {
     /// How large the answer may be.
     pub fn bound(self, limits: &Limits) -> SizeLimit {
         match self {
-            Self::Result => limits.answer,
+            Self::Call | Self::Result => limits.answer,
             Self::Tools | Self::Page => limits.page,
             Self::Typed => limits.of_server,
         }
@@ -195,14 +217,15 @@ impl Expectations for Tap {
     }
 
     fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
-        self.awaited.get(id).map(|awaited| awaited.expected.bound(&self.limits))
+        let awaited = self.awaited.get(id).map(|awaited| awaited.expected.bound(&self.limits));
+        awaited.or_else(|| self.open.bound(id, self.limits.answer))
     }
 }
 
 impl Tap {
     /// The taps of a connection whose log these may hear.
     pub fn new(askers: Arc<OpenCalls>, limits: Limits) -> Self {
-        Self { limits, awaited: HashMap::new(), sinks: HashMap::new(), askers }
+        Self { limits, awaited: HashMap::new(), open: OpenRequests::default(), askers }
     }
 
     /// Hands a log message on at once: rmcp would take it in a task of its own, after the answer that follows it.
@@ -229,17 +252,11 @@ impl Tap {
             let token = request.request.get_meta().get_progress_token();
             let sink = request.request.extensions_mut().remove::<ProgressSink>();
             let declared = request.request.extensions_mut().remove::<Declared>();
-            if let (Some(declared), Some(Value::Object(own))) =
-                (declared, request.request.get_meta_mut().0.get_mut(CAPABILITIES_KEY))
-            {
-                own.retain(|name, _| !matches!(name.as_str(), "elicitation" | "sampling" | "roots"));
-                own.extend(declared.0.iter().map(|(name, can)| (name.clone(), can.clone())));
+            if let Some(declared) = declared {
+                declare(&mut request.request.get_meta_mut().0, &declared.0);
             }
             if let (Some(token), Some(sink)) = (token, sink) {
-                if self.sinks.len() >= MOST_SINKS {
-                    self.sinks.retain(|_, sink| sink.strong_count() > 0);
-                }
-                self.sinks.insert(token, Arc::downgrade(&sink.0));
+                self.open.follow(token, &sink);
             }
         }
     }
@@ -248,8 +265,8 @@ impl Tap {
     pub fn progress(&mut self, params: Value) {
         let token = params.get("progressToken").cloned().and_then(|t| serde_json::from_value(t).ok());
         let Some(token): Option<ProgressToken> = token else { return };
-        if let Some(sink) = self.sinks.get(&token).and_then(Weak::upgrade) {
-            ProgressSink(sink).take(params);
+        if let Some(sink) = self.open.sink(&token) {
+            sink.take(params);
         }
     }
 
@@ -262,18 +279,32 @@ impl Tap {
     pub(super) fn reading(&mut self, message: &Message) -> impl FnOnce() -> Incoming + Send + 'static {
         let is_answer =
             matches!(message.kind(), MessageKind::Result | MessageKind::Error | MessageKind::Other);
-        let awaited = message.id().filter(|_| is_answer).and_then(|id| self.answered(&id));
+        let id = message.id().filter(|_| is_answer);
+        let awaited = id.as_ref().and_then(|id| self.answered(id));
+        let call = id.as_ref().filter(|_| awaited.is_none()).and_then(|id| self.open.take(id));
         let (message, limit) = (message.clone(), self.limits.error);
-        move || match message.kind() {
-            MessageKind::Notification => notification(&message),
-            MessageKind::Request => match typed(&message) {
+        move || match (message.kind(), call) {
+            (_, Some(call)) => Incoming::Direct(call, called(&message, limit)),
+            (MessageKind::Notification, None) => notification(&message),
+            (MessageKind::Request, None) => match typed(&message) {
                 Ok(request) => Incoming::Message(Box::new(request)),
                 Err(fault) => Incoming::Unreadable(fault),
             },
-            _ => match answer(&message, awaited.as_ref().map(|awaited| awaited.expected), limit) {
-                Ok(answer) => Incoming::Answer(Box::new(answer), awaited),
-                Err(fault) => Incoming::Unreadable(fault),
-            },
+            (kind, None) => {
+                let expected = awaited.as_ref().map(|awaited| awaited.expected);
+                if let (MessageKind::Result, Some(Expected::Call), Some(id), Some(result)) =
+                    (kind, expected, message.id(), message.result_bytes())
+                {
+                    return match CallResult::read(result) {
+                        Ok(result) => Incoming::Called(id, result, awaited),
+                        Err(error) => Incoming::Answer(Box::new(unreadable(id, error)), awaited),
+                    };
+                }
+                match answer(&message, expected, limit) {
+                    Ok(answer) => Incoming::Answer(Box::new(answer), awaited),
+                    Err(fault) => Incoming::Unreadable(fault),
+                }
+            }
         }
     }
 
@@ -304,6 +335,20 @@ impl Tap {
                     awaited.holds(share);
                 }
                 Ok(Some(*message))
+            }
+            Incoming::Direct(call, answer) => {
+                // Whoever gave up has told the server.
+                let _ = call.send(answer.map(|result| result.holding(share)));
+                Ok(None)
+            }
+            Incoming::Called(id, result, awaited) => {
+                if let Some(awaited) = awaited {
+                    awaited.returns(result.holding(share));
+                }
+                Ok(Some(JsonRpcMessage::response(
+                    ServerResult::CustomResult(CustomResult::new(Value::Null)),
+                    id,
+                )))
             }
             Incoming::Progress(params) => {
                 self.progress(params);
@@ -337,6 +382,19 @@ fn notification(message: &Message) -> Incoming {
     }
 }
 
+/// The answer to a call. `limit` is how much of an error is shown.
+fn called(message: &Message, limit: usize) -> Result<CallResult, ErrorData> {
+    let read = match (message.result_bytes(), message.error()) {
+        (Some(result), _) => CallResult::read(result),
+        (None, Some(error)) => match serde_json::from_slice(error) {
+            Ok(error) => return Err(shown(error, limit)),
+            Err(error) => Err(error.to_string()),
+        },
+        (None, None) => Err("neither a result nor an error".into()),
+    };
+    read.map_err(|error| ErrorData::internal_error(format!("unreadable answer: {error}"), None))
+}
+
 /// An answer as rmcp is to have it: a verbatim result goes past its types. `limit` is how much of an error is shown.
 pub(super) fn answer(
     message: &Message,
@@ -359,12 +417,14 @@ pub(super) fn answer(
     };
     match read {
         // A request whose answer cannot be read must still end.
-        Err(error) if verbatim => {
-            let error = ErrorData::internal_error(format!("unreadable answer: {error}"), None);
-            Ok(JsonRpcMessage::error(error, Some(id)))
-        }
+        Err(error) if verbatim => Ok(unreadable(id, error)),
         read => read,
     }
+}
+
+/// In place of an answer that is not JSON.
+fn unreadable(id: RequestId, error: String) -> RxJsonRpcMessage<RoleClient> {
+    JsonRpcMessage::error(ErrorData::internal_error(format!("unreadable answer: {error}"), None), Some(id))
 }
 
 /// An error of a server as clients are shown it: at most `limit` bytes, and what was cut.

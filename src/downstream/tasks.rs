@@ -141,7 +141,8 @@ impl Connection {
     ) -> Result<Value, CallError> {
         let control = Control { timeout: limit, ..Control::default() };
         let request = LinkRequest::Task { method, params };
-        self.request(request, Input::default(), &control, POLL_LIMIT, Instant::now() + limit).await
+        let until = Instant::now() + limit;
+        Ok(self.request(request, Input::default(), &control, POLL_LIMIT, until).await?.into_tree().await)
     }
 }
 

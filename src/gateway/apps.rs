@@ -32,7 +32,7 @@ use crate::{
     fault::{Code, Fault},
     jobs::Progress,
     name,
-    results::{is_error, json_len, value_of},
+    results::{CallResult, is_error, json_len, value_of},
     schema::Schema,
     text::clip,
 };
@@ -305,12 +305,13 @@ impl Gateway {
         let work = async move {
             let begun = Begun { at: app.began, ..gateway.begin(&own, &prepared.tool.full, &input) };
             let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-            let made = gateway.invoke(&own, prepared, Some(app.timeout), token, sink, &begun.span).await;
-            gateway.record(&own, &called, &begun, json_len(&made.result), &made).await;
-            if is_error(&made.result) {
+            let mut made = gateway.invoke(&own, prepared, Some(app.timeout), token, sink, &begun.span).await;
+            let bytes_out = made.result.size().await;
+            gateway.record(&own, &called, &begun, bytes_out, &made).await;
+            if made.result.is_error() {
                 return made.result;
             }
-            let output = value_of(&made.result);
+            let output = value_of(made.result.tree().await);
             let answer = AppAnswer {
                 app_id: &id,
                 output,
@@ -321,7 +322,7 @@ impl Gateway {
             };
             gateway.hand_out(&own, answer.into_result(), &app.handing, &went_on).await
         };
-        run.wait(&self.jobs, caller, work).await
+        Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
     }
 
     /// Hands out the answer of an app: what its filter gives of it, within the budget.
@@ -331,9 +332,9 @@ impl Gateway {
         answer: Value,
         handing: &Handing,
         went_on: &AtomicBool,
-    ) -> Value {
+    ) -> CallResult {
         let size = json_len(&answer);
-        let (answer, _) = self.filtered(caller, answer, size, handing.select.as_deref()).await;
+        let (answer, _) = self.filtered(caller, answer.into(), size, handing.select.as_deref()).await;
         run::handed_out(&self.kept, caller, answer, went_on).await
     }
 

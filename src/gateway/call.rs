@@ -28,14 +28,14 @@ use super::{
 use crate::{
     audit::{Approver, AuditedCall},
     catalog::{GATEWAY, Kind, SKILLS, Tool},
-    downstream::{BESIDE, CallError, Control, Declined, Held, ProgressSink},
+    downstream::{BESIDE, CallError, Control, Declined, ProgressSink},
     fault::{Code, Fault, NextStep},
     figures::CallFailure,
     jobs::Progress,
     name::{fold, meta_tool, split_given, without_client_prefix},
     policy::Verdict,
     quotas::Admission,
-    results::{Whole, is_error, json_len},
+    results::{CallResult, json_len},
     schema::Schema,
     select::SelectError,
     template::Filled,
@@ -104,7 +104,7 @@ impl Begun {
 #[derive(Debug)]
 pub(super) struct Made {
     /// Always a `CallToolResult`.
-    pub result: Value,
+    pub result: CallResult,
     /// `ok`, `tool_error`, or a fault code.
     pub outcome: &'static str,
     /// Time spent in the server.
@@ -115,31 +115,17 @@ pub(super) struct Made {
     pub fault: Option<String>,
     /// The server's own error, if it refused the call.
     pub refusal: Option<Box<ErrorData>>,
-    /// What a large result takes, for as long as it is on its way.
-    pub held: Held,
     /// Who allowed the call, if that was asked.
     pub approver: Option<Approver>,
 }
 
 impl Made {
-    /// Returns the bytes of the result as JSON. Those of a large result are counted on another thread.
-    async fn measured(&mut self) -> usize {
-        if !self.held.is_large() {
-            return json_len(&self.result);
-        }
-        let result = std::mem::take(&mut self.result);
-        let counted = tokio::task::spawn_blocking(move || (json_len(&result), result)).await;
-        let (bytes, result) = counted.expect("counting does not panic");
-        self.result = result;
-        bytes
-    }
-
     /// How the call failed, if it did.
     pub(super) fn error(&self) -> Option<CallFailure<'_>> {
         let message = match &self.fault {
             Some(message) => message,
             None if self.outcome == "ok" => return None,
-            None => first_text(&self.result),
+            None => self.result.as_tree().map_or("", first_text),
         };
         let has_words = |line: &&str| line.contains(char::is_alphanumeric);
         let message = message.lines().map(str::trim).find(has_words).unwrap_or_default();
@@ -163,7 +149,11 @@ impl NoResult {
 impl Gateway {
     /// Makes a call. Returns the server's `CallToolResult`, or the handle of a call that continues in the
     /// background.
-    pub async fn execute(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Value, Interrupt> {
+    pub async fn execute(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: Request,
+    ) -> Result<CallResult, Interrupt> {
         let begun = self.begin(caller, &request.name, &request.params);
         let found = self.find_tool(caller, &request.name).await;
         if let Ok((_, tool)) = &found
@@ -173,7 +163,7 @@ impl Gateway {
             if let Some(call) = begun.audited.lock().take() {
                 call.forget();
             }
-            return self.execute_app(caller, tool, request).await;
+            return self.execute_app(caller, tool, request).await.map(CallResult::from);
         }
         let prepared = async {
             let found = found.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
@@ -222,10 +212,10 @@ impl Gateway {
         let refusal = refused.clone();
         let work = async move {
             let mut made = gateway.invoke(&own, prepared, timeout, token, sink, &begun.span).await;
-            if !request.verbatim {
-                notes.extend(beside(&tool, &mut made.result));
+            if let Some(result) = made.result.as_tree_mut().filter(|_| !request.verbatim) {
+                notes.extend(beside(&tool, result));
             }
-            let bytes_out = made.measured().await;
+            let bytes_out = made.result.size().await;
             gateway.record(&own, &tool, &begun, bytes_out, &made).await;
             if let Some(error) = made.refusal {
                 let _ = refusal.set(error);
@@ -246,11 +236,8 @@ impl Gateway {
                 return result;
             }
             notes.iter_mut().for_each(clean_all);
-            if !notes.is_empty()
-                && let Some(content) = result.get_mut("content").and_then(Value::as_array_mut)
-            {
-                let text = json!({ "notices": notes }).to_string();
-                content.push(json!({ "type": "text", "text": text }));
+            if !notes.is_empty() {
+                result.push_text(&json!({ "notices": notes }).to_string());
             }
             result
         };
@@ -421,6 +408,7 @@ impl Gateway {
         call: &Span,
     ) -> Made {
         let tool = prepared.tool.clone();
+        let own = |answer: Result<Value, Fault>| answer.map(CallResult::from).map_err(NoResult::unreached);
         if let Err(fault) = self.audit_admits() {
             return self.made(caller, &tool, Err(NoResult::unreached(fault)), Duration::ZERO);
         }
@@ -428,21 +416,20 @@ impl Gateway {
             let caller = &Caller { cancel, ..caller.clone() };
             let limit = timeout.unwrap_or(Duration::MAX);
             let answer = self.guide(caller, &tool, &prepared.params, limit).await;
-            return self.made(caller, &tool, answer.map_err(NoResult::unreached), Duration::ZERO);
+            return self.made(caller, &tool, own(answer), Duration::ZERO);
         }
         if &*tool.server == GATEWAY {
             let limit = timeout.unwrap_or(Duration::MAX);
             let answer = tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
                 .await
                 .unwrap_or_else(|_| Err(call_fault(&tool, CallError::TimedOut(limit))));
-            return self.made(caller, &tool, answer.map_err(NoResult::unreached), Duration::ZERO);
+            return self.made(caller, &tool, own(answer), Duration::ZERO);
         }
         let began = Instant::now();
         let span = Span::request(call, &tool.server, &tool.name);
-        let held = Held::default();
-        let control = Control { cancel, progress: Some(progress), held: held.clone(), ..Control::default() };
+        let control = Control { cancel, progress: Some(progress), ..Control::default() };
         let answer = self.call_server(caller, prepared, timeout, control, &span).await;
-        let made = Made { held, ..self.made(caller, &tool, answer, began.elapsed()) };
+        let made = self.made(caller, &tool, answer, began.elapsed());
         span.ended(made.outcome);
         made
     }
@@ -451,26 +438,24 @@ impl Gateway {
         &self,
         caller: &Caller,
         tool: &Tool,
-        answer: Result<Value, NoResult>,
+        answer: Result<CallResult, NoResult>,
         in_server: Duration,
     ) -> Made {
         match answer {
             Ok(result) => {
-                let outcome = if is_error(&result) { "tool_error" } else { "ok" };
+                let outcome = if result.is_error() { "tool_error" } else { "ok" };
                 if outcome == "ok" {
                     self.succeeded(caller, tool);
                 }
-                let (held, approver) = (Held::default(), None);
-                Made { result, outcome, in_server, counts: true, fault: None, refusal: None, held, approver }
+                Made { result, outcome, in_server, counts: true, fault: None, refusal: None, approver: None }
             }
             Err(NoResult { fault, reached }) => Made {
-                result: fault.to_result(),
+                result: fault.to_result().into(),
                 outcome: fault.code.as_str(),
                 in_server,
                 counts: reached,
                 fault: Some(fault.message),
                 refusal: fault.refusal,
-                held: Held::default(),
                 approver: None,
             },
         }
@@ -483,7 +468,7 @@ impl Gateway {
         timeout: Option<Duration>,
         control: Control,
         span: &Span,
-    ) -> Result<Value, NoResult> {
+    ) -> Result<CallResult, NoResult> {
         let Prepared { gate, tool, params, is_rated, .. } = prepared;
         let (gate, tool) = (&gate, &tool);
         let connection = self.servers.connection_for(gate, caller, &tool.server);
@@ -511,27 +496,28 @@ impl Gateway {
         let answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
         self.tell_of_breaker(caller, gate, &connection);
         match answer {
-            Ok(mut result)
-                if result.get("content").is_some() || result.get("structuredContent").is_some() =>
-            {
-                // The answers of a verbatim server stay as they are.
-                if caller.lasting || !tool.verbatim {
-                    let blocks = result.get_mut("content").and_then(Value::as_array_mut);
-                    self.note_links(caller, &tool.server, blocks.into_iter().flatten());
+            Ok(mut result) => {
+                match result.as_tree_mut() {
+                    // The answers of a verbatim server stay as they are.
+                    Some(Value::Object(members)) if caller.lasting || !tool.verbatim => {
+                        let blocks = members.get_mut("content").and_then(Value::as_array_mut);
+                        self.note_links(caller, &tool.server, blocks.into_iter().flatten());
+                    }
+                    Some(Value::Object(_)) | None => {}
+                    Some(other) => {
+                        let message = format!(
+                            "`{}` answered with something that is not a result: {}",
+                            tool.server,
+                            clip(&other.to_string(), 200)
+                        );
+                        let fault =
+                            without_known(Fault::new(Code::UpstreamError, message), &gate.world.secrets);
+                        return Err(NoResult { fault, reached: true });
+                    }
                 }
-                self.inspected(passing, result).await.map_err(|fault| NoResult { fault, reached: true })
-            }
-            Ok(result) if result.is_object() => {
-                self.inspected(passing, result).await.map_err(|fault| NoResult { fault, reached: true })
-            }
-            Ok(other) => {
-                let message = format!(
-                    "`{}` answered with something that is not a result: {}",
-                    tool.server,
-                    clip(&other.to_string(), 200)
-                );
-                let fault = Fault::new(Code::UpstreamError, message);
-                Err(NoResult { fault: without_known(fault, &gate.world.secrets), reached: true })
+                self.inspected_result(passing, result)
+                    .await
+                    .map_err(|fault| NoResult { fault, reached: true })
             }
             Err(error) => {
                 let reached = !matches!(
@@ -551,19 +537,19 @@ impl Gateway {
     pub(super) async fn filtered(
         &self,
         caller: &Caller,
-        result: Value,
+        result: CallResult,
         size: usize,
         filter: Option<&str>,
-    ) -> (Value, usize) {
-        let Some(filter) = filter.filter(|_| !is_error(&result)) else { return (result, size) };
+    ) -> (CallResult, usize) {
+        let Some(filter) = filter.filter(|_| !result.is_error()) else { return (result, size) };
         let owner = caller.owner();
-        let filtered = match self.kept.select(&owner, filter, Whole::of(&result)).await {
+        let filtered = match self.kept.select(&owner, filter, result.value()).await {
             Ok(value) => text_result(match value {
                 Value::String(text) => text,
                 value => value.to_string(),
             }),
             // The call was made, so a bad filter must not lose its result.
-            Err(error) => match self.kept.keep(&owner, Arc::new(result)).await {
+            Err(error) => match self.kept.keep(&owner, Arc::new(result.into_tree().await)).await {
                 Ok(kept) => {
                     let message = format!("The call succeeded, but {error}. Its result is kept as {kept}.");
                     let mut again = json!({ "ref": kept.reference });
@@ -580,7 +566,7 @@ impl Gateway {
             .to_result(),
         };
         let size = json_len(&filtered);
-        (filtered, size)
+        (filtered.into(), size)
     }
 }
 

@@ -329,9 +329,10 @@ impl Gateway {
             () = caller.cancel.cancelled() => None,
         };
         let (cancel, sink) = (caller.cancel.clone(), ProgressSink::new(None));
-        let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        self.record(caller, &tool, &begun, json_len(&made.result), &made).await;
-        Ok((Called { result: made.result, repaired }, made.outcome))
+        let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
+        let bytes_out = made.result.size().await;
+        self.record(caller, &tool, &begun, bytes_out, &made).await;
+        Ok((Called { result: made.result.into_tree().await, repaired }, made.outcome))
     }
 
     /// Reads the params of an errand's tool.

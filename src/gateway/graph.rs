@@ -289,9 +289,10 @@ impl Gateway {
             let ran = gateway.run_plan(&own, run).await;
             let elapsed = began.elapsed();
             span.ended("ok");
-            gateway.report(&own, &plan, ran.results.into_iter().flatten().collect(), elapsed).await
+            let ended = ran.results.into_iter().flatten().collect();
+            gateway.report(&own, &plan, ended, elapsed).await.into()
         };
-        run.wait(&self.jobs, caller, work).await
+        Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
     }
 
     /// Refuses a plan whose filters or written lists cannot work, before anything runs.

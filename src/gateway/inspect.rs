@@ -15,7 +15,7 @@ use crate::{
     downstream::named_variables,
     fault::{Code, Fault},
     leaks::{Finding, Findings, KnownSecrets, Leak, Search},
-    results::json_len,
+    results::{CallResult, json_len},
     secrets::{beginning, in_addresses, is_harmless, is_secret_header, is_secret_name},
     text::name,
 };
@@ -142,6 +142,33 @@ impl Gateway {
         Ok(())
     }
 
+    /// Checks the result of a call before it goes to a client, as bytes if it came as bytes. Only one in which something is
+    /// found becomes a tree.
+    pub(super) async fn inspected_result(
+        &self,
+        passing: Passing<'_>,
+        mut result: CallResult,
+    ) -> Result<CallResult, Fault> {
+        let (rule, on_injection) = (passing.on_leak(), passing.on_injection());
+        if rule == OnLeak::Off && on_injection == OnInjection::Off {
+            return Ok(result);
+        }
+        if let Some(json) = result.raw().cloned() {
+            let (known, is_small) = (passing.gate.world.secrets.clone(), json.len() <= IN_PLACE);
+            let look = move || search(rule, on_injection, &known).finds_in_json(&json);
+            let found = match is_small {
+                true => look(),
+                false => tokio::task::spawn_blocking(look).await.unwrap_or(true),
+            };
+            if !found {
+                return Ok(result);
+            }
+        }
+        let answer = std::mem::take(result.tree().await);
+        *result.tree().await = self.inspected(passing, answer).await?;
+        Ok(result)
+    }
+
     /// Checks an answer before it goes to a client. Returns the answer, without secrets where the configuration wants it.
     pub(super) async fn inspected(&self, passing: Passing<'_>, answer: Value) -> Result<Value, Fault> {
         let (rule, on_injection) = (passing.on_leak(), passing.on_injection());
@@ -150,14 +177,7 @@ impl Gateway {
         }
         let known = passing.gate.world.secrets.clone();
         let look = move |mut answer: Value| {
-            let none = KnownSecrets::default();
-            let is_off = rule == OnLeak::Off;
-            let search = Search {
-                known: if is_off { &none } else { &known },
-                keys: !is_off,
-                instructions: on_injection == OnInjection::Mark,
-                definition: false,
-            };
+            let search = search(rule, on_injection, &known);
             let findings = search.of_value(&answer);
             // Secrets of the configuration are taken out in any case.
             let taken = match rule {
@@ -229,6 +249,18 @@ impl Gateway {
         // The names of sessions' servers are without end.
         let server = if passing.settings.session.is_some() { &OF_SESSIONS } else { passing.server };
         self.metrics.found(server, kind, done);
+    }
+}
+
+/// What is looked for in an answer.
+fn search(rule: OnLeak, on_injection: OnInjection, known: &KnownSecrets) -> Search<'_> {
+    static NONE: LazyLock<KnownSecrets> = LazyLock::new(KnownSecrets::default);
+    let is_off = rule == OnLeak::Off;
+    Search {
+        known: if is_off { &NONE } else { known },
+        keys: !is_off,
+        instructions: on_injection == OnInjection::Mark,
+        definition: false,
     }
 }
 

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     outward::Outward,
+    results::CallResult,
     store::{Agenda, Most, NewRecord, Record, RecordKind, Records, StoreError},
 };
 
@@ -206,7 +207,7 @@ impl Mail {
     }
 
     /// Adds notices to an answer: `own` of this very call, and what waits for its session or its owner.
-    pub async fn deliver(&self, caller: &Caller, answer: &mut Value, own: Vec<Value>) {
+    pub async fn deliver(&self, caller: &Caller, answer: &mut CallResult, own: Vec<Value>) {
         let (session, owner) = (&caller.session, caller.session.owner());
         self.read().await;
         let room = session.mailbox.room();
@@ -387,8 +388,9 @@ mod tests {
     /// What the next answer to a session tells.
     async fn notices(mail: &Mail, session: &Arc<Session>) -> Vec<Value> {
         let caller = Caller { session: session.clone(), ..Caller::default() };
-        let mut answer = json!({ "content": [] });
+        let mut answer = json!({ "content": [] }).into();
         mail.deliver(&caller, &mut answer, Vec::new()).await;
+        let answer = answer.into_tree().await;
         let Some(text) = answer["content"][0]["text"].as_str() else { return Vec::new() };
         let block: Value = serde_json::from_str(text).expect("JSON");
         block["notices"].as_array().expect("notices").clone()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::mail::Mail;
 use crate::{
-    results::json_len,
+    results::{CallResult, json_len},
     text::{clean, clip},
 };
 
@@ -102,13 +102,15 @@ impl Mailbox {
 
     /// Adds notices to an answer, as a last text block: `own` of this very call, then the waiting ones, each once, in order.
     /// Notices that would make the block too long wait for the next answer. Returns the ids of those in the store.
-    pub fn attach(&self, answer: &mut Value, own: Vec<Value>) -> Vec<String> {
+    pub fn attach(&self, answer: &mut CallResult, own: Vec<Value>) -> Vec<String> {
         let mut told = Vec::new();
         let mut queue = self.queue.lock();
         if queue.waiting.is_empty() && own.is_empty() {
             return told;
         }
-        let Some(content) = answer.get_mut("content").and_then(Value::as_array_mut) else { return told };
+        if !answer.has_content() {
+            return told;
+        }
         let mut all = own;
         all.iter_mut().for_each(clean_all);
         if queue.lost > 0 {
@@ -126,7 +128,7 @@ impl Mailbox {
                 all.push(letter.notice);
             }
         }
-        content.push(json!({ "type": "text", "text": json!({ "notices": all }).to_string() }));
+        answer.push_text(&json!({ "notices": all }).to_string());
         told
     }
 }
@@ -161,16 +163,19 @@ impl Drop for Mailbox {
 mod tests {
     use super::*;
 
-    fn answer() -> Value {
-        json!({ "content": [{ "type": "text", "text": "done" }] })
+    fn answer() -> CallResult {
+        json!({ "content": [{ "type": "text", "text": "done" }] }).into()
+    }
+
+    fn blocks(answer: &CallResult) -> &[Value] {
+        answer.as_tree().and_then(|tree| tree["content"].as_array()).expect("blocks")
     }
 
     /// What the next answer carries, each notice as its `n`, its `task_id` or its kind.
     fn next(mailbox: &Mailbox) -> Vec<Value> {
         let mut answer = answer();
         mailbox.attach(&mut answer, Vec::new());
-        let blocks = answer["content"].as_array().expect("blocks");
-        let Some(block) = blocks.get(1) else { return Vec::new() };
+        let Some(block) = blocks(&answer).get(1) else { return Vec::new() };
         let mut block: Value = serde_json::from_str(block["text"].as_str().expect("text")).expect("JSON");
         let notices = block["notices"].as_array_mut().expect("notices");
         let name = |notice: &Value| {
@@ -195,10 +200,10 @@ mod tests {
         let _ = mailbox.post(json!({ "n": 1 }));
         let mut with_own = answer();
         mailbox.attach(&mut with_own, vec![json!({ "n": 2 })]);
-        assert_eq!(with_own["content"][1]["text"], r#"{"notices":[{"n":2},{"n":1}]}"#);
+        assert_eq!(blocks(&with_own)[1]["text"], r#"{"notices":[{"n":2},{"n":1}]}"#);
         // An answer without content leaves them for the next one.
         let _ = mailbox.post(json!({ "n": 3 }));
-        mailbox.attach(&mut json!({}), Vec::new());
+        mailbox.attach(&mut json!({}).into(), Vec::new());
         assert_eq!(next(&mailbox), [3]);
     }
 

@@ -322,8 +322,9 @@ impl Gateway {
 
     /// Returns the notices that wait for a caller as a resource. They are told by it, so they do not come again.
     async fn read_notices(&self, caller: &Caller, uri: &str) -> Value {
-        let mut answer = json!({ "content": [] });
+        let mut answer = json!({ "content": [] }).into();
         self.mail.deliver(caller, &mut answer, Vec::new()).await;
+        let answer = answer.into_tree().await;
         let text = answer["content"][0]["text"].as_str().unwrap_or(r#"{"notices":[]}"#);
         json!({ "contents": [{ "uri": uri, "mimeType": "application/json", "text": text }] })
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +24,7 @@ use crate::{
     jobs::{self, Job, Jobs, Progress, Start, TaskSummary},
     kept::KeptResults,
     quotas::Admission,
-    results::json_len,
+    results::CallResult,
 };
 
 #[cfg(test)]
@@ -75,8 +75,8 @@ impl Run {
         self,
         jobs: &Jobs,
         caller: &Caller,
-        work: impl Future<Output = Value> + Send + 'static,
-    ) -> Result<Value, Interrupt> {
+        work: impl Future<Output = CallResult> + Send + 'static,
+    ) -> Result<CallResult, Interrupt> {
         let started = Instant::now();
         // Polled here as long as the client waits: a task of its own costs more than a small call.
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
@@ -84,19 +84,19 @@ impl Run {
             tokio::select! {
                 ended = &mut work => return Ok(ended.unwrap_or_else(|_| {
                     tracing::error!(tool = self.label, "a call panicked");
-                    jobs::panicked()
+                    jobs::panicked().into()
                 })),
                 () = caller.cancel.cancelled() => {
                     self.cancel.cancel();
                     let _ = tokio::time::timeout(CANCEL_GRACE, work).await;
                     let message = format!("The call of `{}` was cancelled.", self.label);
-                    return Ok(Fault::new(Code::Cancelled, message).to_result());
+                    return Ok(Fault::new(Code::Cancelled, message).to_result().into());
                 }
                 () = self.patience(caller) => {}
             }
         }
         self.went_on.store(true, Ordering::Release);
-        let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked()) });
+        let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked().into()) });
         let Run { label, cancel, progress, admission, .. } = self;
         let place = Some(admission.into_job(&caller.account));
         let start = Start { label, owner: caller.owner(), began: started, cancel, progress, place };
@@ -106,7 +106,7 @@ impl Run {
         job.recorded().await;
         let told = TaskSummary { message: job.summary().message, ..begun };
         match caller.as_task {
-            AsTask::Never => Ok(text_result(json!(told.with_wait_call()).to_string())),
+            AsTask::Never => Ok(text_result(json!(told.with_wait_call()).to_string()).into()),
             _ => Err(Interrupt::Task(job)),
         }
     }
@@ -138,18 +138,18 @@ impl Run {
 pub(super) async fn handed_out(
     kept: &KeptResults,
     caller: &Caller,
-    result: Value,
+    mut result: CallResult,
     went_on: &AtomicBool,
-) -> Value {
+) -> CallResult {
     if went_on.load(Ordering::Acquire) {
         return result;
     }
-    let size = json_len(&result);
+    let size = result.size().await;
     kept.fit(&caller.owner(), result, size, caller.limits.max_result_bytes).await
 }
 
 /// A job that has ended with this result already.
-pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: Value) -> Arc<Job> {
+pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: CallResult) -> Arc<Job> {
     let Run { label, began, cancel, progress, .. } = Run::new(label.into(), CancellationToken::new());
     let start = Start { label, owner: caller.owner(), began, cancel, progress, place: None };
     let job = adopt(jobs, caller, start, tokio::spawn(async move { result }));
@@ -158,7 +158,7 @@ pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: Value)
 }
 
 /// Makes running work a job of this caller, who gets a notice of its end.
-fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<Value>) -> Arc<Job> {
+fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<CallResult>) -> Arc<Job> {
     let session = Arc::downgrade(&caller.session);
     let owner = caller.session.owner().to_owned();
     let mail = caller.session.mail().cloned();

@@ -457,7 +457,7 @@ impl Gateway {
             What::App { app_id, .. } => format!("app {app_id}"),
             What::Reminder { .. } => String::new(),
         };
-        let running = tokio::spawn(async move { gateway.scheduled_call(&own, what).await });
+        let running = tokio::spawn(async move { gateway.scheduled_call(&own, what).await.into() });
         let progress = Arc::new(|| None);
         let (owner, began) = (caller.owner(), Instant::now());
         let start = Start { label, owner, began, cancel, progress, place: None };

@@ -92,7 +92,7 @@ async fn work_that_was_begun_always_becomes_a_job() {
     let cancel = late.cancel.clone();
     let late = jobs.adopt(late, tokio::spawn(std::future::pending()), |_| {});
     assert!(!cancel.is_cancelled() && jobs.knows(&late.id) && jobs.knows(&first.id));
-    end.send(json!({ "content": [] })).expect("it is running");
+    end.send(json!({ "content": [] }).into()).expect("it is running");
     first.wait(HOUR).await.expect("it ends");
     tokio::time::advance(Duration::from_secs(1)).await;
     let last = endless(&jobs, me());
@@ -109,7 +109,7 @@ async fn the_client_with_the_most_ended_jobs_makes_room() {
     let jobs = Jobs { most: 30, ..jobs() };
     let of = |name: &str| JobOwner { account: Account::of_errands(Some(name), Quotas::default()), ..me() };
     let done = async |owner: JobOwner| {
-        let job = jobs.adopt(start(owner), tokio::spawn(async { json!({}) }), |_| {});
+        let job = jobs.adopt(start(owner), tokio::spawn(async { json!({}).into() }), |_| {});
         job.wait(HOUR).await.expect("it ends");
         tokio::time::advance(Duration::from_secs(1)).await;
         job.id.clone()
@@ -168,7 +168,7 @@ async fn the_end_of_a_job_is_that_of_its_work() {
         let cancel = start.cancel.clone();
         let work = async move {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            value.expect("the work panics")
+            value.expect("the work panics").into()
         };
         let job = jobs.adopt(start, tokio::spawn(work), |_| {});
         let running = json!(job.summary());
@@ -199,7 +199,7 @@ async fn progress_is_shown_until_the_end() {
     let work = tokio::time::sleep(Duration::from_secs(5));
     let running = tokio::spawn(async move {
         work.await;
-        json!({})
+        json!({}).into()
     });
     let job = jobs.adopt(Start { progress, ..start(me()) }, running, |_| {});
     assert_eq!(job.summary().progress, Some(json!({ "progress": 2 })));
@@ -220,7 +220,7 @@ async fn the_end_is_announced_once_and_says_whether_somebody_waited() {
         };
         let work = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            json!({})
+            json!({}).into()
         };
         let job = jobs.adopt(start(me()), tokio::spawn(work), announce);
         let waiting = job.clone();
@@ -250,8 +250,11 @@ fn another_run_knows_what_ended_and_what_was_lost() {
     let first = runtime();
     let lost = first.block_on(async {
         let before = Jobs::new(store(Some(&folder), &clock), clock.clone());
-        let done =
-            before.adopt(start(mine.clone()), tokio::spawn(async { json!({ "content": [] }) }), |_| {});
+        let done = before.adopt(
+            start(mine.clone()),
+            tokio::spawn(async { json!({ "content": [] }).into() }),
+            |_| {},
+        );
         done.wait(HOUR).await.expect("it ends");
         let hangs = tokio::spawn(std::future::pending());
         let lost = before.adopt(start(mine.clone()), hangs, |_| {});
@@ -354,7 +357,7 @@ async fn a_job_has_ended_only_when_its_result_is_kept() {
         let jobs = Jobs::new(unreliable.clone(), clock.clone());
         let result = json!({ "content": [{ "type": "text", "text": "done" }] });
         let work = result.clone();
-        let job = jobs.adopt(start(me()), tokio::spawn(async move { work }), |_| {});
+        let job = jobs.adopt(start(me()), tokio::spawn(async move { work.into() }), |_| {});
         // The note of its start takes as long.
         assert!(job.wait(Duration::from_secs(19)).await.is_none());
         let end = job.wait(HOUR).await.expect("it ends");

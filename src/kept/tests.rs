@@ -96,8 +96,10 @@ async fn a_result_is_kept_within_a_size_and_an_age() {
 #[tokio::test]
 async fn only_a_large_result_is_shortened_and_kept() {
     let kept = in_memory();
-    let fit =
-        async |result: Value| kept.fit(&owner(None), result.clone(), results::json_len(&result), 2_000).await;
+    let fit = async |result: Value| {
+        let size = results::json_len(&result);
+        kept.fit(&owner(None), result.into(), size, 2_000).await.into_tree().await
+    };
     let small = rows(3);
     assert_eq!(fit(small.clone()).await, small);
     assert_eq!(kept.counts().await, None);
@@ -157,7 +159,7 @@ async fn the_result_of_a_task_is_there_once_the_task_has_ended() {
     let fault = kept.of_task(&me, &job.id, BUDGET).await.expect_err("it is running");
     let next = fault.next_step.expect("a call that waits");
     assert_eq!(next.arguments["params"], json!({ "task_id": job.id, "wait": true }));
-    end.send(rows(3)).expect("it is running");
+    end.send(rows(3).into()).expect("it is running");
     job.wait(HOUR).await.expect("it ends");
     assert_eq!(kept.of_task(&me, &job.id, BUDGET).await.expect("it is kept"), rows(3));
     let page = fetch(&kept, &me, json!({ "ref": job.id })).await.expect("it is kept");

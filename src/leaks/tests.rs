@@ -312,3 +312,27 @@ fn much_of_something_else_hides_no_secret_of_the_file() {
     let findings = search.of_value(&json!(texts));
     assert!(findings.leaks.iter().any(|one| matches!(one.what, Leak::Known(_))), "{findings:?}");
 }
+
+#[test]
+fn what_is_found_in_a_value_is_found_in_its_json() {
+    let known = KnownSecrets::new([("a".into(), "k3y-0f\"a\\server".to_owned())]);
+    let (search, mut dice) = (search(&known, false), Dice(7));
+    let mut texts: Vec<String> = vec!["it is k3y-0f\"a\\server".into(), "harmless".into()];
+    for name in ["leaks.jsonl", "injections.jsonl"] {
+        let rows = rows(&format!("tests/data/trust/{name}"));
+        texts.extend(rows.iter().filter_map(|row| Some(filled(row["text"].as_str()?, &mut dice))));
+    }
+    let mut count = 0;
+    for text in texts {
+        for value in [
+            json!({ "content": [{ "text": text }] }),
+            json!({ &*text: [1, 2] }),
+            json!([format!("é\n{text}\n")]),
+        ] {
+            let found = !search.of_value(&value).is_empty();
+            assert_eq!(search.finds_in_json(value.to_string().as_bytes()), found, "{value}");
+            count += usize::from(found);
+        }
+    }
+    assert!(count > 100, "{count}");
+}

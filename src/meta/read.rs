@@ -11,11 +11,13 @@ use crate::{
     aliases::Aliases,
     fault::{Code, Fault},
     gateway::{Gate, Gateway, Interrupt, session::Caller},
+    results::CallResult,
     schema::{Reading, Schema},
 };
 
 /// Answers a call of a meta-tool with a `CallToolResult`.
-pub(super) type Handler = for<'a, 'b> fn(&'a mut MetaCall<'b>) -> BoxFuture<'a, Result<Value, Interrupt>>;
+pub(super) type Handler =
+    for<'a, 'b> fn(&'a mut MetaCall<'b>) -> BoxFuture<'a, Result<CallResult, Interrupt>>;
 
 /// A hint of a definition.
 #[derive(Clone, Copy)]

@@ -16,6 +16,7 @@ use crate::{
         AppArguments,
         call::{Request, text_result},
     },
+    results::CallResult,
     schema::Schema,
 };
 
@@ -57,8 +58,8 @@ fn text(about: &str) -> Value {
     json!({ "type": "string", "description": about })
 }
 
-fn answer(value: Value) -> Value {
-    text_result(value.to_string())
+fn answer(value: Value) -> CallResult {
+    text_result(value.to_string()).into()
 }
 
 fn search_tools() -> Definition {
@@ -262,7 +263,7 @@ fn run_parallel() -> Definition {
                     };
                     call.arguments.insert("actions".into(), actions);
                 }
-                call.gateway.run_parallel(call.caller, call.read_named()?).await
+                Ok(call.gateway.run_parallel(call.caller, call.read_named()?).await?.into())
             }
             .boxed()
         },
@@ -287,7 +288,9 @@ fn use_skill() -> Definition {
             ("file", &["path", "filename"]),
             ("arguments", &["args", "input", "params", "parameters"]),
         ]),
-        run: |call| async move { call.gateway.use_skill(call.caller, call.read()?).await }.boxed(),
+        run: |call| {
+            async move { Ok(call.gateway.use_skill(call.caller, call.read()?).await?.into()) }.boxed()
+        },
     }
 }
 
@@ -312,7 +315,7 @@ fn call_app() -> Definition {
                 let token = call.arguments.shift_remove("token").filter(|token| !token.is_null());
                 let answer = token.as_ref().and_then(|_| call.arguments.shift_remove("answer"));
                 let arguments: AppArguments = call.read()?;
-                call.gateway.call_app(call.caller, arguments.going_on(token, answer)).await
+                Ok(call.gateway.call_app(call.caller, arguments.going_on(token, answer)).await?.into())
             }
             .boxed()
         },
@@ -345,6 +348,6 @@ fn ask_user() -> Definition {
             ("default", &["defaultanswer"]),
             ("answer", &["decision", "response", "reply"]),
         ]),
-        run: |call| async move { call.gateway.ask_user(call.caller, call.read()?).await }.boxed(),
+        run: |call| async move { Ok(call.gateway.ask_user(call.caller, call.read()?).await?.into()) }.boxed(),
     }
 }

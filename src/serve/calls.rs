@@ -1,32 +1,30 @@
 //! `tools/call`, on any transport.
 
+use bytes::Bytes;
 use rmcp::{
     ErrorData, RoleServer,
     model::{CallToolRequestParams, CallToolResponse, CallToolResult, CreateTaskResult, InputRequiredResult},
     service::RequestContext,
 };
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     NonetServer,
     in_flight::{self, RequestOutcome},
-    of_era,
     origin::Origin,
     plain_calls, tasks,
 };
 use crate::{
     gateway::{run::ended_job, session::AsTask},
     meta::Answer,
-    wire::rmcp::carry,
+    results::CallResult,
+    wire::rmcp::carry_json,
 };
 
-/// What a call comes to. As JSON it is the result of the request.
-#[derive(Serialize)]
-#[serde(untagged)]
+/// What a call comes to.
 pub(super) enum Called {
     /// The result as it came.
-    Verbatim(Value),
+    Verbatim(CallResult),
     /// The client has to answer first.
     Asks(Box<InputRequiredResult>),
     /// It goes on as a task of the extension.
@@ -34,12 +32,23 @@ pub(super) enum Called {
 }
 
 impl Called {
+    /// The result of the request as JSON in pieces, between two others.
+    pub fn written(self, before: &[u8], after: &[u8]) -> Vec<Bytes> {
+        let other = |json: serde_json::Result<Value>| CallResult::from(json.expect("its types are JSON"));
+        let result = match self {
+            Self::Verbatim(result) => result,
+            Self::Asks(asked) => other(serde_json::to_value(asked)),
+            Self::Task(task) => other(serde_json::to_value(task)),
+        };
+        result.written(before, after)
+    }
+
     /// The same in rmcp's types.
     pub fn into_response(self) -> CallToolResponse {
         match self {
             Self::Verbatim(result) => {
                 let mut carrier = CallToolResult::default();
-                carrier.meta = Some(carry(result));
+                carrier.meta = Some(carry_json(result.to_json()));
                 CallToolResponse::Complete(carrier)
             }
             Self::Asks(asked) => CallToolResponse::InputRequired(*asked),
@@ -84,9 +93,11 @@ impl NonetServer {
         Ok(match answer {
             Answer::Refused(error) => return Err(*error),
             Answer::Task(job) if stateless => Called::Task(tasks::created(&self.gateway, job)),
-            Answer::Task(job) => Called::Verbatim(json!({ "task": tasks::started(&self.gateway, job) })),
+            Answer::Task(job) => {
+                Called::Verbatim(json!({ "task": tasks::started(&self.gateway, job) }).into())
+            }
             Answer::Result(mut result) => {
-                of_era(&mut result, stateless);
+                result.of_era(stateless);
                 Called::Verbatim(result)
             }
         })

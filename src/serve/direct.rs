@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer,
@@ -12,16 +13,13 @@ use rmcp::{
     },
     service::{Peer, RequestContext, RxJsonRpcMessage},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::io::AsyncWrite;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{NonetServer, calls::Called, origin::Origin, tasks};
 use crate::wire::{LineWriter, Message, VERSION_KEY};
-
-/// How long most answers are at most, in bytes.
-const USUAL: usize = 1 << 10;
 
 /// The params of a `tools/call`.
 #[derive(Deserialize)]
@@ -147,7 +145,7 @@ impl Direct {
                 return;
             }
             let written = match answer(&id, called) {
-                Ok(line) => writer.line(line).write().await,
+                Ok(line) => writer.pieces(line).write().await,
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = written {
@@ -167,25 +165,18 @@ impl Direct {
     }
 }
 
-/// The line that answers a call, without its end.
-fn answer(id: &RequestId, called: Result<Called, ErrorData>) -> serde_json::Result<Vec<u8>> {
-    #[derive(Serialize)]
-    struct Envelope<'a> {
-        jsonrpc: &'static str,
-        id: &'a RequestId,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        result: Option<Called>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error: Option<ErrorData>,
-    }
-    let (result, error) = match called {
-        Ok(result) => (Some(result), None),
+/// The line that answers a call, in pieces.
+fn answer(id: &RequestId, called: Result<Called, ErrorData>) -> serde_json::Result<Vec<Bytes>> {
+    let id_text = serde_json::to_string(id)?;
+    Ok(match called {
+        Ok(called) => {
+            let before = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id_text},\"result\":");
+            called.written(before.as_bytes(), b"}\n")
+        }
         Err(error) => {
             tracing::warn!(%id, ?error, "response error");
-            (None, Some(error))
+            let failure = Message::failure_of(&id_text, &serde_json::to_vec(&error)?);
+            vec![failure, Bytes::from_static(b"\n")]
         }
-    };
-    let mut line = Vec::with_capacity(USUAL);
-    serde_json::to_writer(&mut line, &Envelope { jsonrpc: "2.0", id, result, error })?;
-    Ok(line)
+    })
 }

@@ -195,7 +195,7 @@ pub(super) async fn call(gateway: Arc<Gateway>, caller: Caller, request: CallToo
     let call = AssertUnwindSafe(meta::call(&gateway, &caller, &request.name, arguments)).catch_unwind();
     call.await.unwrap_or_else(|_| {
         tracing::error!(tool = %request.name, "a call panicked");
-        Answer::Result(jobs::panicked())
+        Answer::Result(jobs::panicked().into())
     })
 }
 

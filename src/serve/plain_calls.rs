@@ -5,15 +5,27 @@
 //! once. A call that has something to say, or takes longer, continues under rmcp with the same HTTP request. Whatever is out
 //! of the ordinary goes to rmcp at once, which also words every refusal.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use axum::{body::Body, extract::Request, response::Response};
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::Request,
+    response::Response,
+};
 use dashmap::{DashMap, Entry};
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HOST, ORIGIN},
     request::Parts,
 };
+use hyper::body::{Frame, SizeHint};
 use parking_lot::{Mutex, RwLock};
 use rmcp::{
     RoleServer, ServerHandler,
@@ -24,7 +36,6 @@ use rmcp::{
     service::{NotificationContext, Peer},
     transport::streamable_http_server::session::local::LocalSessionManager,
 };
-use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -33,12 +44,12 @@ use super::{
     direct::CallParams,
     http::Door,
     in_flight::{Cancellable, InFlight},
-    of_era,
     origin::Origin,
 };
 use crate::{
     downstream::LogLevel,
     meta::Answer,
+    results::CallResult,
     wire::{Message, MessageKind, VERSION_KEY},
 };
 
@@ -299,8 +310,8 @@ impl BegunCall {
         match outcome {
             Some(Answer::Result(mut result)) => {
                 call.left = None;
-                of_era(&mut result, is_stateless);
-                answered(&id, &result)
+                result.of_era(is_stateless);
+                answered(&id, result)
             }
             outcome => call.pass_on(outcome).await,
         }
@@ -357,23 +368,41 @@ async fn hand_over(door: Arc<Door>, open: InFlight<Answer>, mut request: Request
     door.service.handle(request).await.map(Body::new)
 }
 
-fn answered(id: &str, result: &Value) -> Response {
-    let mut body = Vec::with_capacity(1_024);
-    body.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    body.extend_from_slice(id.as_bytes());
-    body.extend_from_slice(b",\"result\":");
-    serde_json::to_writer(&mut body, result).expect("a value is JSON");
-    body.push(b'}');
-    of_type("application/json", body)
+fn answered(id: &str, result: CallResult) -> Response {
+    let before = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":");
+    of_type("application/json", Body::new(Pieces(result.written(before.as_bytes(), b"}").into())))
+}
+
+/// A body in pieces, none of which is copied.
+struct Pieces(VecDeque<Bytes>);
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|piece| piece.len() as u64).sum())
+    }
 }
 
 /// The answer to a call that its client has cancelled: a stream of no events, as from rmcp.
 fn unanswered() -> Response {
-    of_type("text/event-stream", Vec::new())
+    of_type("text/event-stream", Body::empty())
 }
 
-fn of_type(content_type: &'static str, body: Vec<u8>) -> Response {
-    let mut response = Response::new(Body::from(body));
+fn of_type(content_type: &'static str, body: Body) -> Response {
+    let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }

@@ -16,13 +16,15 @@ use bytes::Bytes;
 use rmcp::{
     RoleServer,
     model::{
-        ClientNotification, ErrorCode, ErrorData, JsonRpcMessage, ProtocolVersion, RequestId, ServerResult,
+        ClientNotification, CustomResult, ErrorCode, ErrorData, JsonRpcMessage, ProtocolVersion, RequestId,
+        ServerResult,
     },
     service::{
         RunningService, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage, serve_server_with_ct,
     },
     transport::Transport,
 };
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
@@ -169,6 +171,12 @@ where
                     serde_json::to_value(&message).and_then(|mut message| {
                         message["result"]["capabilities"]["tasks"] = tasks::capability();
                         serde_json::to_vec(&message)
+                    })
+                }
+                // The result of a call, as JSON.
+                ServerResult::CustomResult(CustomResult(Value::String(json))) => {
+                    serde_json::to_string(&response.id).map(|id| {
+                        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{json}}}").into_bytes()
                     })
                 }
                 _ => serde_json::to_vec(&message),

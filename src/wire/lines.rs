@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::Mutex,
@@ -141,7 +141,7 @@ impl<W> Clone for LineWriter<W> {
 
 /// A line that waits to be written.
 pub struct WaitingLine<W> {
-    line: Vec<u8>,
+    pieces: Vec<Bytes>,
     output: Arc<Output<W>>,
     _waits: Waiting,
 }
@@ -151,7 +151,9 @@ impl<W: AsyncWrite + Unpin> WaitingLine<W> {
     pub async fn write(self) -> io::Result<()> {
         let mut writer = self.output.stream.lock().await;
         let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-        writer.write_all(&self.line).await?;
+        for piece in &self.pieces {
+            writer.write_all(piece).await?;
+        }
         writer.flush().await
     }
 }
@@ -170,8 +172,13 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
     /// A message that waits from now on, also if it is not written at once.
     pub fn line(&self, mut message: Vec<u8>) -> WaitingLine<W> {
         message.push(b'\n');
-        let _waits = self.0.backlog.enter(message.len());
-        WaitingLine { line: message, output: self.0.clone(), _waits }
+        self.pieces(vec![message.into()])
+    }
+
+    /// The same for a message in pieces, with the end of its line.
+    pub fn pieces(&self, pieces: Vec<Bytes>) -> WaitingLine<W> {
+        let _waits = self.0.backlog.enter(pieces.iter().map(Bytes::len).sum());
+        WaitingLine { pieces, output: self.0.clone(), _waits }
     }
 
     /// Closes the stream, which tells the other end to leave.

@@ -143,6 +143,11 @@ impl Message {
         Some(&self.bytes[self.members.result.clone()?])
     }
 
+    /// The same bytes, shared.
+    pub fn result_bytes(&self) -> Option<Bytes> {
+        Some(self.bytes.slice(self.members.result.clone()?))
+    }
+
     /// Its error, as JSON.
     pub fn error(&self) -> Option<&[u8]> {
         Some(&self.bytes[self.members.error.clone()?])

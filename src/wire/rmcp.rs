@@ -35,6 +35,12 @@ pub fn carry(result: Value) -> MetaObject {
     MetaObject(Map::from_iter([(VERBATIM.to_string(), result)]))
 }
 
+/// The same for one that is JSON already.
+pub fn carry_json(json: Vec<u8>) -> MetaObject {
+    // JSON is UTF-8.
+    carry(Value::String(String::from_utf8_lossy(&json).into_owned()))
+}
+
 /// An event of rmcp's server, which writes each as one frame, with a verbatim result taken out of its carrier.
 pub fn without_carrier(event: Bytes) -> Bytes {
     #[derive(Deserialize)]
@@ -63,6 +69,9 @@ pub fn without_carrier(event: Bytes) -> Bytes {
         let data = line.strip_prefix("data:").map(str::trim);
         match data.and_then(|data| serde_json::from_str::<CarriedAnswer<'_>>(data).ok()) {
             Some(CarriedAnswer { id, result: Carrier { meta: Meta { verbatim } } }) => {
+                // A result is no text: this is the JSON of one.
+                let json = serde_json::from_str::<String>(verbatim.get()).ok();
+                let verbatim = json.as_deref().unwrap_or(verbatim.get());
                 out.push_str(&format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{verbatim}}}\n"));
             }
             None => out.push_str(line),
@@ -195,6 +204,10 @@ mod tests {
         check(
             "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"_meta\":{\"nonet/verbatim\":{\"x\": [1, {}]}}}}\n\n",
             "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\": [1, {}]}}\n\n",
+        );
+        check(
+            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"_meta\":{\"nonet/verbatim\":\"{\\\"x\\\":1e400}\"}}}\n\n",
+            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\":1e400}}\n\n",
         );
         for other in [
             "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[\"nonet/verbatim\"]}}\n\n",

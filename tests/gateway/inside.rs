@@ -94,7 +94,7 @@ impl Inside {
     pub async fn call_as(&self, caller: &Caller, tool: &str, arguments: Value) -> Value {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         match meta::call(&self.gateway, caller, tool, arguments).await {
-            Answer::Result(result) => result,
+            Answer::Result(result) => result.into_tree().await,
             Answer::Task(job) => panic!("it goes on as a task: {job:?}"),
             Answer::Refused(error) => panic!("the server refuses it: {error:?}"),
         }

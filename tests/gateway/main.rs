@@ -77,6 +77,7 @@ mod remembering;
 mod rest_servers;
 mod rules;
 mod runtime_servers;
+mod same_bytes;
 #[cfg(target_os = "linux")]
 mod sandboxing;
 mod scheduling;

@@ -53,7 +53,7 @@ fn begin(inside: &Inside, caller: &Caller, name: &str) -> JoinHandle<Value> {
     let arguments = json!({ "name": name }).as_object().cloned().expect("an object");
     tokio::spawn(async move {
         match meta::call(&gateway, &caller, "execute_tool", arguments).await {
-            Answer::Result(result) => result,
+            Answer::Result(result) => result.into_tree().await,
             other => panic!("{other:?}"),
         }
     })

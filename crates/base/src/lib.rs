@@ -1,8 +1,9 @@
-//! What every crate of Nonet may need: text, files, the time of day, the allocator, the environment, maps that share. Knows nothing of Nonet.
+//! What every crate of Nonet may need: text, JSON as bytes, files, the time of day, the allocator, the environment, maps that share. Knows nothing of Nonet.
 
 pub mod allocator;
 pub mod clock;
 pub mod files;
+pub mod json;
 pub mod persistent;
 pub mod text;
 pub mod variables;

@@ -21,6 +21,7 @@ use crate::{
         server_requests::OpenCalls,
         subscriptions::Subscriptions,
     },
+    results::CallResult,
 };
 
 /// What a request comes to.
@@ -145,7 +146,7 @@ impl Link for ScriptedLink {
         request: LinkRequest,
         input: Input,
         _control: &'a Control,
-    ) -> BoxFuture<'a, Result<Value, RequestError>> {
+    ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         let what = match request {
             LinkRequest::CallTool { tool, .. } => tool,
             LinkRequest::Task { method, .. } => method.into(),
@@ -168,7 +169,7 @@ impl Link for ScriptedLink {
                 Some(Reply::Fails(error)) => Err(error()),
             };
             pending.1 = false;
-            result
+            result.map(CallResult::from)
         }
         .boxed()
     }
@@ -261,7 +262,10 @@ impl Bench {
 
     fn call(&self, control: Control) -> impl Future<Output = Result<Value, CallError>> + Send + use<> {
         let connection = self.connection.clone();
-        async move { connection.call_tool("buy", Map::new(), false, control, Duration::from_secs(10)).await }
+        async move {
+            let wait = Duration::from_secs(10);
+            Ok(connection.call_tool("buy", Map::new(), false, control, wait).await?.into_tree().await)
+        }
     }
 
     fn updates(&self) -> Vec<String> {

@@ -192,7 +192,7 @@ impl Gateway {
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             gateway.hand_out(&client, answer, &app.handing, &went_on).await
         };
-        run.wait(&self.jobs, waits, work).await
+        Ok(run.wait(&self.jobs, waits, work).await?.into_tree().await)
     }
 }
 
@@ -359,7 +359,10 @@ impl Conversation<'_> {
         let made = match self.is_direct {
             true => {
                 let request = Request { name: call.name.clone(), params, ..Request::default() };
-                self.gateway.execute(self.caller, request).await
+                match self.gateway.execute(self.caller, request).await {
+                    Ok(result) => Ok(result.into_tree().await),
+                    Err(interrupt) => Err(interrupt),
+                }
             }
             false => nine::call(self.gateway, self.caller, &call.name, params).await,
         };

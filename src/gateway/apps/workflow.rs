@@ -190,7 +190,7 @@ impl Gateway {
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             gateway.hand_out(&own, answer, &flow.handing, &went_on).await
         };
-        run.wait(&self.jobs, caller, work).await
+        Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
     }
 
     async fn check_step(&self, caller: &Caller, app: &str, call: &PlannedCall) -> Result<(), Fault> {

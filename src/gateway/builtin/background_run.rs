@@ -118,7 +118,7 @@ async fn launch(
     // Nobody waits for a launch, so nobody can be asked in the middle of it.
     let caller = Caller { unasked: true, as_task: AsTask::Never, ..caller.clone() };
     match gateway.execute(&caller, request).await {
-        Ok(result) => Ok(result),
+        Ok(result) => Ok(result.into_tree().await),
         Err(Interrupt::Fault(fault)) => Err(*fault),
         // This caller takes no tasks, and the request is not verbatim.
         Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {

@@ -25,7 +25,7 @@ use crate::{
         session::Caller,
     },
     jobs,
-    results::{is_error, json_len, text_of},
+    results::{is_error, text_of},
     schema::Schema,
     template::{self, Filled, Named},
     turns::Slot,
@@ -149,9 +149,9 @@ impl Gateway {
             }
         };
         if one.succeeded() && call.select.is_some() {
-            let (result, size) = (Arc::unwrap_or_clone(one.result), 0);
-            let (result, _) = self.filtered(common.caller, result, size, call.select.as_deref()).await;
-            one.result = Arc::new(result);
+            let result = Arc::unwrap_or_clone(one.result).into();
+            let (result, _) = self.filtered(common.caller, result, 0, call.select.as_deref()).await;
+            one.result = Arc::new(result.into_tree().await);
         }
         one.elapsed_ms = millis(began.elapsed());
         one
@@ -294,9 +294,11 @@ impl Gateway {
         still_the_same(&self.gate(&caller.session), &tool)?;
         timeout = timeout.map(|limit| limit.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
         let sink = ProgressSink::new(None);
-        let made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        self.record(caller, &tool, begun, json_len(&made.result), &made).await;
-        Ok(ActionResult { repaired, calls: 1, ..ActionResult::of(tool.full.to_string(), made.result) })
+        let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
+        let bytes_out = made.result.size().await;
+        self.record(caller, &tool, begun, bytes_out, &made).await;
+        let result = made.result.into_tree().await;
+        Ok(ActionResult { repaired, calls: 1, ..ActionResult::of(tool.full.to_string(), result) })
     }
 
     async fn prepare_action(

@@ -162,10 +162,11 @@ impl Gateway {
                 value => value.to_string(),
             });
             let size = json_len(&text);
-            return self.kept.fit(&caller.owner(), text, size, budget).await;
+            return self.kept.fit(&caller.owner(), text.into(), size, budget).await.into_tree().await;
         }
         let size = json_len(&result);
-        let mut whole = self.kept.fit(&caller.owner(), Arc::unwrap_or_clone(result), size, budget).await;
+        let result = Arc::unwrap_or_clone(result).into();
+        let mut whole = self.kept.fit(&caller.owner(), result, size, budget).await.into_tree().await;
         if let Some(fields) = whole.as_object_mut() {
             fields.remove("resultType");
         }

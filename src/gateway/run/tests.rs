@@ -1,5 +1,7 @@
 //! When work becomes a job, in paused time.
 
+use serde_json::Value;
+
 use super::*;
 use crate::{
     clock::Clock,
@@ -30,14 +32,14 @@ fn launch(background: bool) -> Run {
     Run { background, ..Run::new("shop.buy".into(), CancellationToken::new()) }
 }
 
-async fn work(takes: Duration) -> Value {
+async fn work(takes: Duration) -> CallResult {
     tokio::time::sleep(takes).await;
-    text_result("done".into())
+    text_result("done".into()).into()
 }
 
 /// The text of an answer as JSON.
-fn json_of(answer: &Value) -> Value {
-    let text = answer["content"][0]["text"].as_str().expect("text");
+fn json_of(answer: &CallResult) -> Value {
+    let text = answer.as_tree().expect("a tree")["content"][0]["text"].as_str().expect("text");
     serde_json::from_str(text).unwrap_or_else(|_| json!(text))
 }
 

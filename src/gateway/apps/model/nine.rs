@@ -116,9 +116,8 @@ pub(super) async fn call(
     given: Value,
 ) -> Result<Value, Interrupt> {
     let Some(meant) = meta_tool(name) else {
-        return gateway
-            .execute(caller, Request { name: name.into(), params: given, ..Request::default() })
-            .await;
+        let request = Request { name: name.into(), params: given, ..Request::default() };
+        return Ok(gateway.execute(caller, request).await?.into_tree().await);
     };
     let Some((_, _, properties, required)) = table().into_iter().find(|(name, ..)| *name == meant) else {
         let message = format!("`{meant}` is not for apps. Use the tools that you were given.");
@@ -135,9 +134,8 @@ pub(super) async fn call(
         "execute_tool" => {
             let ToolCall { name, params, timeout_ms, select } = read(&schema, meant, given)?;
             let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
-            return gateway
-                .execute(caller, Request { name, params, timeout, select, ..Request::default() })
-                .await;
+            let request = Request { name, params, timeout, select, ..Request::default() };
+            return Ok(gateway.execute(caller, request).await?.into_tree().await);
         }
         "browse_category" => gate.browse(&read(&schema, meant, given)?)?,
         "run_parallel" => return gateway.run_parallel(caller, read(&schema, meant, given)?).await,

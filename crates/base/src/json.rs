@@ -1,0 +1,448 @@
+//! JSON as bytes, for those who build no tree of it: whether it is JSON (RFC 8259), where the members of an object are, and
+//! its texts.
+
+use std::{borrow::Cow, ops::Range};
+
+/// The deepest nesting that is read.
+pub const MAX_DEPTH: usize = 127;
+
+/// Where bytes stop being JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {at}")]
+pub struct NotJson {
+    what: &'static str,
+    at: usize,
+}
+
+/// One member of an object: its key with the quotes, and its value. Places are in the bytes that were read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its key, in quotes.
+    pub key: Range<usize>,
+    /// Its value, without white space around it.
+    pub value: Range<usize>,
+}
+
+/// Checks that the bytes are one JSON value of UTF-8, and nothing else. Returns the members of the value, if it is an
+/// object, in order. Numbers may have any number of digits; half of a surrogate pair is no text.
+pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, NotJson> {
+    if let Err(error) = std::str::from_utf8(json) {
+        return Err(NotJson { what: "no UTF-8", at: error.valid_up_to() });
+    }
+    let mut members = None;
+    let mut reader = Reader { json, at: 0 };
+    reader.space();
+    match reader.peek() {
+        Some(b'{') => members = Some(reader.object()?),
+        _ => reader.value(0)?,
+    }
+    reader.space();
+    match reader.at == json.len() {
+        true => Ok(members),
+        false => Err(reader.flaw("something after the value")),
+    }
+}
+
+/// Calls `look` with every text of JSON that is known to be JSON, keys included, until it says that it has seen enough. Returns
+/// whether it has. Numbers are no texts.
+pub fn any_text(json: &[u8], mut look: impl FnMut(&str) -> bool) -> bool {
+    let mut at = 0;
+    while let Some(begin) = json.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'"')) {
+        let begin = at + begin;
+        let (end, escaped) = string_end(json, begin);
+        let quoted = &json[begin..end];
+        let text = match escaped {
+            false => std::str::from_utf8(&quoted[1..quoted.len().max(2) - 1]).ok().map(Cow::Borrowed),
+            true => serde_json::from_slice::<String>(quoted).ok().map(Cow::Owned),
+        };
+        if text.is_some_and(|text| look(&text)) {
+            return true;
+        }
+        at = end;
+    }
+    false
+}
+
+/// The end of the string that begins at `at`, behind its quote, and whether it has escapes.
+fn string_end(json: &[u8], at: usize) -> (usize, bool) {
+    let (mut at, mut escaped) = (at + 1, false);
+    loop {
+        at += plain(json.get(at..).unwrap_or_default());
+        match json.get(at) {
+            Some(b'"') => return (at + 1, escaped),
+            Some(b'\\') => (at, escaped) = (at + 2, true),
+            Some(_) => at += 1,
+            None => return (json.len(), escaped),
+        }
+    }
+}
+
+/// How many bytes come before the next quote, backslash or control character.
+fn plain(bytes: &[u8]) -> usize {
+    // A block without a branch inside, which the compiler turns into one comparison of the whole block.
+    const BLOCK: usize = 32;
+    let is_special = |byte: u8| (byte == b'"') | (byte == b'\\') | (byte < 0x20);
+    let (blocks, _) = bytes.as_chunks::<BLOCK>();
+    let clear = blocks
+        .iter()
+        .take_while(|block| block.iter().fold(0, |any, byte| any | u8::from(is_special(*byte))) == 0)
+        .count();
+    let rest = &bytes[clear * BLOCK..];
+    clear * BLOCK + rest.iter().position(|byte| is_special(*byte)).unwrap_or(rest.len())
+}
+
+struct Reader<'a> {
+    json: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn flaw(&self, what: &'static str) -> NotJson {
+        NotJson { what, at: self.at }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.json.get(self.at).copied()
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8, what: &'static str) -> Result<(), NotJson> {
+        if self.peek() != Some(byte) {
+            return Err(self.flaw(what));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Reads the outermost object.
+    fn object(&mut self) -> Result<Vec<Member>, NotJson> {
+        let mut members = Vec::new();
+        self.at += 1;
+        self.space();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(members);
+        }
+        loop {
+            let key = self.at;
+            self.string()?;
+            let key = key..self.at;
+            self.colon()?;
+            let value = self.at;
+            self.value(1)?;
+            members.push(Member { key, value: value..self.at });
+            self.space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => break,
+                _ => return Err(self.flaw("no comma or brace")),
+            }
+            self.space();
+        }
+        self.at += 1;
+        Ok(members)
+    }
+
+    fn colon(&mut self) -> Result<(), NotJson> {
+        self.space();
+        self.expect(b':', "no colon")?;
+        self.space();
+        Ok(())
+    }
+
+    /// Reads a value that is inside of `depth` others.
+    fn value(&mut self, depth: usize) -> Result<(), NotJson> {
+        // Whether each of the open brackets is a brace, the innermost in the lowest bit.
+        let (mut braces, mut open) = (0_u128, 0);
+        loop {
+            // A value begins here.
+            match self.peek() {
+                Some(b'"') => self.string()?,
+                Some(bracket @ (b'{' | b'[')) => {
+                    let is_brace = bracket == b'{';
+                    self.at += 1;
+                    self.space();
+                    if self.peek() != Some(if is_brace { b'}' } else { b']' }) {
+                        open += 1;
+                        if depth + open > MAX_DEPTH {
+                            return Err(self.flaw("nested too deeply"));
+                        }
+                        braces = braces << 1 | u128::from(is_brace);
+                        if is_brace {
+                            self.string()?;
+                            self.colon()?;
+                        }
+                        continue;
+                    }
+                    self.at += 1;
+                }
+                Some(b't') => self.word(b"true")?,
+                Some(b'f') => self.word(b"false")?,
+                Some(b'n') => self.word(b"null")?,
+                Some(b'-' | b'0'..=b'9') => self.number()?,
+                _ => return Err(self.flaw("no value")),
+            }
+            // A value has ended here.
+            loop {
+                if open == 0 {
+                    return Ok(());
+                }
+                self.space();
+                let is_brace = braces & 1 == 1;
+                match (self.peek(), is_brace) {
+                    (Some(b','), _) => {
+                        self.at += 1;
+                        self.space();
+                        if is_brace {
+                            self.string()?;
+                            self.colon()?;
+                        }
+                        break;
+                    }
+                    (Some(b'}'), true) | (Some(b']'), false) => {
+                        self.at += 1;
+                        open -= 1;
+                        braces >>= 1;
+                    }
+                    _ => return Err(self.flaw("no comma or bracket")),
+                }
+            }
+        }
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), NotJson> {
+        if !self.json[self.at..].starts_with(word) {
+            return Err(self.flaw("no value"));
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Result<(), NotJson> {
+        let from = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        match self.at > from {
+            true => Ok(()),
+            false => Err(self.flaw("no digit")),
+        }
+    }
+
+    fn number(&mut self) -> Result<(), NotJson> {
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.at += 1,
+            _ => self.digits()?,
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<(), NotJson> {
+        self.expect(b'"', "no text")?;
+        loop {
+            self.at += plain(&self.json[self.at..]);
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => self.escape()?,
+                Some(_) => return Err(self.flaw("a control character")),
+                None => return Err(self.flaw("a text without an end")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), NotJson> {
+        self.at += 1;
+        match self.peek() {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'u') => match self.unit()? {
+                0xD800..0xDC00 => {
+                    let is_pair = self.json[self.at..].starts_with(b"\\u");
+                    self.at += usize::from(is_pair);
+                    if !is_pair || !(0xDC00..0xE000).contains(&self.unit()?) {
+                        return Err(self.flaw("half of a surrogate pair"));
+                    }
+                }
+                0xDC00..0xE000 => return Err(self.flaw("half of a surrogate pair")),
+                _ => {}
+            },
+            _ => return Err(self.flaw("no escape")),
+        }
+        Ok(())
+    }
+
+    /// Reads `uXXXX`.
+    fn unit(&mut self) -> Result<u32, NotJson> {
+        let hex = self.json.get(self.at + 1..self.at + 5).filter(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+        let unit = hex.and_then(|hex| u32::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        let unit = unit.ok_or_else(|| self.flaw("no escape"))?;
+        self.at += 5;
+        Ok(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::de::IgnoredAny;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn what_is_json_is_what_the_rfc_says() {
+        let good = [
+            "{}",
+            " [ ] ",
+            "0",
+            "-0.0e+10",
+            "1e400",
+            "12345678901234567890123",
+            "\"\"",
+            "null",
+            "true",
+            "[false]",
+            "{\"a\":[1,{\"b\":[]}],\"a\":\"\\u00e9\\ud83d\\ude00\\n\"}",
+            "\"\u{7f}é😀\"",
+        ];
+        for text in good {
+            assert!(members(text.as_bytes()).is_ok(), "{text}: {:?}", members(text.as_bytes()));
+        }
+        let bad = [
+            "",
+            " ",
+            "{",
+            "}",
+            "{]",
+            "[1,]",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{a:1}",
+            "{\"a\":1,}",
+            "[1 2]",
+            "01",
+            "1.",
+            ".5",
+            "+1",
+            "1e",
+            "--1",
+            "tru",
+            "nul",
+            "\"",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\\ud83d\"",
+            "\"\\ud83d\\u0041\"",
+            "\"\\ude00\"",
+            "\"\n\"",
+            "\"a\tb\"",
+            "{} {}",
+            "[1]]",
+            "NaN",
+            "'a'",
+            "[1\u{a0}]",
+            "{\"a\":1]",
+            "[\"a\":1]",
+            "{1:1}",
+            "\u{feff}{}",
+        ];
+        for text in bad {
+            assert!(members(text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(members(b"\"\xff\"").is_err() && members(b"\"\xed\xa0\x80\"").is_err());
+    }
+
+    #[test]
+    fn it_is_read_no_deeper_than_the_limit() {
+        let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(members(deep(MAX_DEPTH).as_bytes()).is_ok());
+        assert!(members(format!("{{\"a\":{}}}", deep(MAX_DEPTH)).as_bytes()).is_err());
+        assert!(members(deep(1_000_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn members_are_found() {
+        let text = " { \"a\" : [1, {\"x\":2}] ,\"b\\n\":\"}\"} ";
+        let found = members(text.as_bytes()).expect("it is JSON").expect("an object");
+        let texts: Vec<_> = found.into_iter().map(|one| (&text[one.key], &text[one.value])).collect();
+        assert_eq!(texts, [("\"a\"", "[1, {\"x\":2}]"), ("\"b\\n\"", "\"}\"")]);
+        assert_eq!(members(b"[{}]"), Ok(None));
+    }
+
+    fn texts(json: &[u8]) -> Vec<String> {
+        let mut all = Vec::new();
+        any_text(json, |text| {
+            all.push(text.to_owned());
+            false
+        });
+        all
+    }
+
+    #[test]
+    fn texts_are_seen_as_they_read() {
+        let long = "x".repeat(100);
+        let json = format!("{{\"k\\u00e9y\":[\"a\\\"b\",1,\"\",\"{long}\\\\\",null,\"\\\\\"]}}");
+        assert_eq!(texts(json.as_bytes()), ["kéy", "a\"b", "", &format!("{long}\\"), "\\"]);
+        assert!(any_text(b"[\"a\",\"b\"]", |text| text == "b"));
+        assert!(!any_text(b"[1,2]", |_| true));
+    }
+
+    fn all_texts(value: &Value, all: &mut Vec<String>) {
+        match value {
+            Value::String(text) => all.push(text.clone()),
+            Value::Array(items) => items.iter().for_each(|item| all_texts(item, all)),
+            Value::Object(fields) => fields.iter().for_each(|(key, item)| {
+                all.push(key.clone());
+                all_texts(item, all);
+            }),
+            _ => {}
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_a_parser(text in "[{}\\[\\]\",:\\\\ untrlfase0-9.eE+-]{0,24}") {
+            let read = serde_json::from_slice::<IgnoredAny>(text.as_bytes()).is_ok();
+            // A parser that ignores what it reads does not look at surrogates.
+            prop_assume!(!text.contains("\\ud"));
+            prop_assert_eq!(members(text.as_bytes()).is_ok(), read);
+        }
+
+        #[test]
+        fn no_bytes_make_it_fail(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\ ui1\xc3\xa9".to_vec()), 0..80)) {
+            let _ = members(&bytes);
+            any_text(&bytes, |_| false);
+        }
+
+        #[test]
+        fn every_text_is_seen(texts_of in prop::collection::vec("[ -~é\"\\\\\n\u{1}😀]{0,50}", 0..6)) {
+            let value = serde_json::json!({ "a": texts_of, "b\"": { "c": 1 } });
+            let json = value.to_string();
+            let mut expected = Vec::new();
+            all_texts(&value, &mut expected);
+            prop_assert_eq!(texts(json.as_bytes()), expected);
+            prop_assert!(members(json.as_bytes()).is_ok());
+        }
+    }
+}
