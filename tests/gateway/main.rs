@@ -33,6 +33,7 @@ mod client_limits;
 mod command_line;
 mod correcting;
 mod discovering;
+mod examples;
 mod exposing;
 mod figures;
 mod first_answers;
