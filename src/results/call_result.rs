@@ -223,7 +223,7 @@ impl CallResult {
     }
 
     /// Its JSON.
-    pub fn to_json(self) -> Vec<u8> {
+    pub fn into_json(self) -> Vec<u8> {
         self.written(b"", b"").concat()
     }
 }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     fn text(result: CallResult) -> String {
-        String::from_utf8(result.to_json()).expect("JSON is UTF-8")
+        String::from_utf8(result.into_json()).expect("JSON is UTF-8")
     }
 
     #[test]

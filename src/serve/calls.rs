@@ -48,7 +48,7 @@ impl Called {
         match self {
             Self::Verbatim(result) => {
                 let mut carrier = CallToolResult::default();
-                carrier.meta = Some(carry_json(result.to_json()));
+                carrier.meta = Some(carry_json(result.into_json()));
                 CallToolResponse::Complete(carrier)
             }
             Self::Asks(asked) => CallToolResponse::InputRequired(*asked),

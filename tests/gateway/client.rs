@@ -18,7 +18,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
 use tempfile::TempDir;
 
 use crate::setup::{PATIENCE, Setup, eventually, json_of, notices_of};
@@ -80,6 +81,20 @@ impl Setup {
         self.write();
         Client::over(Arc::new(self.folder), arguments, variables)
     }
+}
+
+/// An answer whose result is JSON, but has a number that is too large for a tree.
+fn with_result_as_text(line: &str) -> serde_json::Result<Value> {
+    #[derive(Deserialize)]
+    struct Answer<'a> {
+        jsonrpc: &'a str,
+        id: i64,
+        #[serde(borrow)]
+        result: &'a RawValue,
+    }
+    let Answer { jsonrpc, id, result } = serde_json::from_str(line)?;
+    let block = json!({ "type": "text", "text": result.get() });
+    Ok(json!({ "jsonrpc": jsonrpc, "id": id, "result": { "content": [block] } }))
 }
 
 /// `nonet` in a folder that is its home and holds `servers.toml`.
@@ -209,8 +224,8 @@ impl Client {
     }
 
     fn take(&mut self, line: String) {
-        let message: Value =
-            serde_json::from_str(&line).unwrap_or_else(|_| panic!("not JSON on stdout: {line}"));
+        let read = serde_json::from_str(&line).or_else(|_| with_result_as_text(&line));
+        let message: Value = read.unwrap_or_else(|_| panic!("not JSON on stdout: {line}"));
         assert_eq!(message["jsonrpc"], "2.0", "not JSON-RPC on stdout: {line}");
         match (message.get("method").is_some(), message.get("id").cloned()) {
             (true, Some(id)) => {
