@@ -50,14 +50,12 @@ struct Open {
 impl OpenRequests {
     /// How large the answer to a call may be; none if there is no such call.
     pub fn bound(&self, id: &RequestId, limit: SizeLimit) -> Option<SizeLimit> {
-        let RequestId::Number(id) = id else { return None };
-        (*id >= FIRST_ID && self.0.lock().calls.contains_key(id)).then_some(limit)
+        number(id).filter(|id| self.0.lock().calls.contains_key(id)).map(|_| limit)
     }
 
     /// Takes the call that an answer is for.
     pub fn take(&self, id: &RequestId) -> Option<oneshot::Sender<Answer>> {
-        let RequestId::Number(id) = id else { return None };
-        (*id >= FIRST_ID).then(|| self.0.lock().calls.remove(id)).flatten()
+        self.0.lock().calls.remove(&number(id)?)
     }
 
     /// Lets progress under a token go to a sink.
@@ -91,6 +89,15 @@ impl OpenRequests {
         }
         Some((id, answered))
     }
+}
+
+/// The number of a call. Some servers write it as a text.
+fn number(id: &RequestId) -> Option<i64> {
+    let number = match id {
+        RequestId::Number(number) => *number,
+        RequestId::String(text) => text.parse().ok()?,
+    };
+    (FIRST_ID..=LAST_ID).contains(&number).then_some(number)
 }
 
 impl Open {
@@ -143,7 +150,11 @@ impl DirectCalls {
             // A call that is given up now must not leave half a line behind.
             Poll::Pending => tokio::spawn(writing).await.map_err(|_| NotCalled::Lost)?,
         };
-        written.map_err(NotCalled::Unsent)?;
+        if let Err(error) = written {
+            call.is_open = false;
+            self.open.take(&RequestId::Number(id));
+            return Err(NotCalled::Unsent(error));
+        }
         let answer = answered.await;
         call.is_open = false;
         match answer {
