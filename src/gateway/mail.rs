@@ -515,7 +515,11 @@ mod tests {
             mail.post("", None, json!({ "n": n, "text": text }));
         }
         // As requests without a session do it: each has one of its own.
-        let mut told = next(&mail, &session(&mail, None)).await;
+        // A disk that is busy makes an answer go without.
+        let mut told = Vec::new();
+        while told.is_empty() {
+            told = next(&mail, &session(&mail, None)).await;
+        }
         assert_eq!(told, [0, 1]);
         let reader = session(&mail, None);
         let all = async {
