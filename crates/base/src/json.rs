@@ -165,13 +165,13 @@ impl Reader<'_> {
                 Some(b'"') => self.string()?,
                 Some(bracket @ (b'{' | b'[')) => {
                     let is_brace = bracket == b'{';
+                    if depth + open >= MAX_DEPTH {
+                        return Err(self.flaw("nested too deeply"));
+                    }
                     self.at += 1;
                     self.space();
                     if self.peek() != Some(if is_brace { b'}' } else { b']' }) {
                         open += 1;
-                        if depth + open > MAX_DEPTH {
-                            return Err(self.flaw("nested too deeply"));
-                        }
                         braces = braces << 1 | u128::from(is_brace);
                         if is_brace {
                             self.string()?;
