@@ -42,6 +42,7 @@ use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Durati
 
 use self::args::{Cli, Command};
 use crate::{
+    allocator,
     config::{self, Loaded, Sources},
     downstream::process_guard,
     fault::Code,
@@ -68,6 +69,7 @@ pub fn main() -> ExitCode {
     }
     let cli = args::read();
     harden::process(&cli);
+    allocator::keep_little();
     if let Some(code) = helper_process(&cli) {
         return code;
     }

@@ -5,6 +5,7 @@
 //! for missing vectors. Queries have priority over documents. Knows texts and vectors, not the index.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -29,8 +30,10 @@ use super::{
     vectors,
 };
 
-/// Texts queued for the thread, per kind; further senders wait.
+/// Jobs queued for the thread, per kind; further senders wait.
 const QUEUE: usize = 64;
+/// Passages of a job. Enough that texts of like length meet, and few enough that a stop loses little.
+const PASSAGES: usize = 16;
 /// Queries whose vectors are remembered.
 const REMEMBERED_QUERIES: usize = 256;
 /// Documents whose vectors are remembered; beyond that, only those of the last list.
@@ -39,6 +42,9 @@ const REMEMBERED_DOCUMENTS: usize = 50_000;
 const SAVE_EVERY: usize = 64;
 /// The model is dropped after this long without work; loading it again takes a third of a second.
 const IDLE: Duration = Duration::from_secs(30 * 60);
+
+/// Memory that indexing has used is given back after this long without work.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// The inference engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,11 +96,15 @@ struct ModelFiles {
     cache: Option<Cache>,
 }
 
+/// Texts to embed.
 struct Job {
-    text: String,
+    texts: Vec<String>,
     kind: Kind,
-    answer: oneshot::Sender<Result<Arc<[f32]>, EmbedError>>,
+    answer: oneshot::Sender<Result<Vec<Embedded>, EmbedError>>,
 }
+
+/// The vector of a text or passage.
+type Embedded = Result<Arc<[f32]>, EmbedError>;
 
 #[derive(Default)]
 struct Memory {
@@ -161,22 +171,28 @@ impl Embedder {
     /// Returns the vectors of requests, normalised, in order, each from the first 96 tokens. Recent requests
     /// are not embedded again.
     pub async fn embed_queries(&self, texts: &[String]) -> Result<Vec<Arc<[f32]>>, EmbedError> {
-        let vector = async |text: &String| {
-            if let Some(vector) = self.memory().query(text) {
-                return Ok(vector);
-            }
-            let vector = self.run(Kind::Query, text).await?;
-            self.memory().remember_query(text, &vector);
-            Ok(vector)
+        let mut vectors: Vec<Option<Arc<[f32]>>> = {
+            let mut memory = self.memory();
+            texts.iter().map(|text| memory.query(text)).collect()
         };
-        // All at once, so that the thread is never idle in between.
-        futures::future::try_join_all(texts.iter().map(vector)).await
+        let is_new = |(_, vector): &(&String, &mut Option<_>)| vector.is_none();
+        let new: Vec<String> =
+            texts.iter().zip(&mut vectors).filter(is_new).map(|(text, _)| text.clone()).collect();
+        if !new.is_empty() {
+            let embedded = self.run(Kind::Query, new).await?;
+            for ((text, vector), embedded) in texts.iter().zip(&mut vectors).filter(is_new).zip(embedded) {
+                let embedded = embedded?;
+                self.memory().remember_query(text, &embedded);
+                *vector = Some(embedded);
+            }
+        }
+        Ok(vectors.into_iter().flatten().collect())
     }
 
     /// Returns a normalised vector for each passage, in order, from the first 96 tokens of each text; `None`
     /// for a passage that cannot be embedded. Only passages in neither memory nor disk cache are embedded.
-    /// Reports done and total counts to `progress`: at once for known passages, then one by one. Dropping the
-    /// future stops the work and keeps finished vectors.
+    /// Reports done and total counts to `progress`: at once for known passages, then sixteen by sixteen.
+    /// Dropping the future stops the work and keeps vectors that were reported.
     pub async fn embed_documents(
         &self,
         passages: &(impl Passages + ?Sized),
@@ -192,31 +208,36 @@ impl Embedder {
         progress(done, keys.len());
 
         let mut unsaved = Vec::new();
-        let mut refused: HashSet<Key> = HashSet::new();
+        let mut refused = false;
         let mut unavailable = None;
-        for (at, &key) in keys.iter().enumerate() {
-            if known.contains_key(&key) || refused.contains(&key) {
-                continue;
-            }
-            match self.embed_passage(&passages.passage(at)).await {
-                Ok(vector) => {
-                    self.memory().documents.insert(key, vector.clone());
-                    unsaved.push((key, vector.clone()));
-                    known.insert(key, vector);
-                }
-                Err(EmbedError::Failed(reason)) => {
-                    // One bad text must not cost the others their vectors.
-                    if refused.is_empty() {
-                        tracing::warn!(%reason, "a tool's text cannot be embedded; the tool is found by keywords only");
-                    }
-                    refused.insert(key);
-                }
+        let mut seen: HashSet<Key> = HashSet::new();
+        let is_new = |(_, key): &(usize, Key)| !known.contains_key(key) && seen.insert(*key);
+        let new: Vec<(usize, Key)> = keys.iter().copied().enumerate().filter(is_new).collect();
+        for some in new.chunks(PASSAGES) {
+            let texts: Vec<_> = some.iter().map(|&(at, _)| passages.passage(at)).collect();
+            let vectors = match self.embed_passages(&texts).await {
+                Ok(vectors) => vectors,
                 Err(error) => {
                     unavailable = Some(error);
                     break;
                 }
+            };
+            for (&(_, key), vector) in some.iter().zip(vectors) {
+                match vector {
+                    Ok(vector) => {
+                        self.memory().documents.insert(key, vector.clone());
+                        unsaved.push((key, vector.clone()));
+                        known.insert(key, vector);
+                    }
+                    // One bad text must not cost the others their vectors.
+                    Err(reason) => {
+                        if !std::mem::replace(&mut refused, true) {
+                            tracing::warn!(%reason, "a tool's text cannot be embedded; the tool is found by keywords only");
+                        }
+                    }
+                }
+                done += times.get(&key).copied().unwrap_or(1);
             }
-            done += times.get(&key).copied().unwrap_or(1);
             progress(done, keys.len());
             if unsaved.len() >= SAVE_EVERY {
                 self.save(cache.as_ref(), std::mem::take(&mut unsaved)).await;
@@ -241,25 +262,36 @@ impl Embedder {
     }
 
     /// Returns the normalised weighted sum of the vectors of a passage's texts. It is remembered nowhere.
-    pub async fn embed_passage(&self, passage: &Passage) -> Result<Arc<[f32]>, EmbedError> {
-        let texts = passage.texts.iter().map(|(text, _)| self.run(Kind::Document, text));
-        let vectors = futures::future::try_join_all(texts).await?;
-        if let [only] = &vectors[..] {
-            return Ok(only.clone());
-        }
-        let weighted = vectors.iter().zip(&passage.texts).map(|(vector, (_, weight))| (&**vector, *weight));
-        Ok(vectors::sum(weighted).into())
+    pub async fn embed_passage(&self, passage: &Passage) -> Embedded {
+        let mut vectors = self.embed_passages(&[Cow::Borrowed(passage)]).await?;
+        vectors.pop().unwrap_or_else(|| Err(stopped()))
     }
 
-    async fn run(&self, kind: Kind, text: &str) -> Result<Arc<[f32]>, EmbedError> {
+    /// The same for several passages, whose texts share runs of the model.
+    async fn embed_passages(&self, passages: &[Cow<'_, Passage>]) -> Result<Vec<Embedded>, EmbedError> {
+        let texts = passages.iter().flat_map(|passage| &passage.texts).map(|(text, _)| text.clone());
+        let mut vectors = self.run(Kind::Document, texts.collect()).await?.into_iter();
+        let sum = |passage: &Cow<'_, Passage>| {
+            let vectors: Vec<Embedded> = vectors.by_ref().take(passage.texts.len()).collect();
+            let vectors = vectors.into_iter().collect::<Result<Vec<_>, _>>()?;
+            if let [only] = &vectors[..] {
+                return Ok(only.clone());
+            }
+            let weighted =
+                vectors.iter().zip(&passage.texts).map(|(vector, (_, weight))| (&**vector, *weight));
+            Ok(vectors::sum(weighted).into())
+        };
+        Ok(passages.iter().map(sum).collect())
+    }
+
+    async fn run(&self, kind: Kind, texts: Vec<String>) -> Result<Vec<Embedded>, EmbedError> {
         self.ready().await?;
         let queue = match kind {
             Kind::Query => &self.shared.queries,
             Kind::Document => &self.shared.documents,
         };
         let (answer, answered) = oneshot::channel();
-        let job = Job { text: text.to_owned(), kind, answer };
-        queue.send(job).await.map_err(|_| stopped())?;
+        queue.send(Job { texts, kind, answer }).await.map_err(|_| stopped())?;
         answered.await.map_err(|_| stopped())?
     }
 
@@ -375,6 +407,38 @@ impl Jobs {
             else => Next::End,
         }
     }
+
+    /// Embeds the texts of a job, in batches. Queries slip in between those of documents.
+    fn answer(&mut self, job: Job, model: &mut Model) {
+        let failed = |reason: String| EmbedError::Failed(reason.into());
+        let mut vectors: Vec<Embedded> = Vec::with_capacity(job.texts.len());
+        let mut texts = Vec::with_capacity(job.texts.len());
+        for (place, text) in job.texts.iter().enumerate() {
+            let tokens = guarded(|| model.tokens(text, job.kind)).map_err(failed);
+            vectors.push(tokens.as_ref().map_or_else(|error| Err(error.clone()), |_| Err(stopped())));
+            texts.extend(tokens.map(|tokens| (place, tokens)));
+        }
+        for batch in model.batches(&texts) {
+            if job.answer.is_closed() {
+                return;
+            }
+            if job.kind == Kind::Document {
+                while let Ok(query) = self.queries.try_recv() {
+                    self.answer(query, model);
+                }
+            }
+            let tokens: Vec<_> = batch.iter().map(|text| &text.1).collect();
+            let embedded = guarded(|| model.embed(&tokens)).map_err(failed);
+            for (at, (place, _)) in batch.into_iter().enumerate() {
+                vectors[*place] = match &embedded {
+                    Ok(embedded) => Ok(embedded[at].as_slice().into()),
+                    Err(error) => Err(error.clone()),
+                };
+            }
+        }
+        // An error means that the caller has gone.
+        let _ = job.answer.send(Ok(vectors));
+    }
 }
 
 /// What runs on the thread.
@@ -421,37 +485,40 @@ impl Worker {
                 }
             };
             // Loading unpacks the weights several times.
-            allocator::give_back();
+            give_back();
             self.loaded.store(true, Ordering::Relaxed);
             self.tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
-            first.into_iter().for_each(|job| job.answer(&mut model));
-            let (jobs, idle) = (&mut self.jobs, self.idle);
-            while let Ok(next) = runtime.block_on(async { timeout(idle, jobs.next()).await }) {
-                match next {
-                    Next::Embed(job) => job.answer(&mut model),
-                    Next::Load => {}
-                    Next::End => return Ok(()),
+            first.into_iter().for_each(|job| self.jobs.answer(job, &mut model));
+            let jobs = &mut self.jobs;
+            // Whether documents were embedded since memory was given back.
+            let mut indexed = true;
+            loop {
+                let wait = if indexed { QUIET.min(self.idle) } else { self.idle };
+                match runtime.block_on(async { timeout(wait, jobs.next()).await }) {
+                    Ok(Next::Embed(job)) => {
+                        indexed |= job.kind == Kind::Document;
+                        jobs.answer(job, &mut model);
+                    }
+                    Ok(Next::Load) => {}
+                    Ok(Next::End) => return Ok(()),
+                    Err(_) if indexed => {
+                        give_back();
+                        indexed = false;
+                    }
+                    Err(_) => break,
                 }
             }
             drop(model);
             self.loaded.store(false, Ordering::Relaxed);
-            allocator::give_back();
+            give_back();
         }
     }
 }
 
-impl Job {
-    /// One text at a time: batching gains no more than padding costs.
-    fn answer(self, model: &mut Model) {
-        // The caller has gone.
-        if self.answer.is_closed() {
-            return;
-        }
-        let vector = guarded(|| model.embed(&self.text, self.kind));
-        let answer = vector.map(Arc::from).map_err(|reason| EmbedError::Failed(reason.into()));
-        // An error means that the caller has gone.
-        let _ = self.answer.send(answer);
-    }
+/// Returns what loading and long runs have used.
+fn give_back() {
+    allocator::give_back();
+    allocator::page_out(nonet_model::GRAPH);
 }
 
 /// Turns a panic inside an engine into an error, so that the thread survives.

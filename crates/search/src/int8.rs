@@ -6,11 +6,9 @@
 //! unpacked weights take no memory. Each row and block has its own scale, so a vector does not depend on the
 //! rest of a batch. Knows ONNX, not sessions or texts.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use bytes::Bytes;
-
-use super::onnx::{Attribute, FLOAT, Graph, INT, INT8, Message, Model, Node, Opset, Tensor, UINT8};
+use super::onnx::{Attribute, FLOAT, Graph, INT, INT8, Model, Node, Opset, Tensor, UINT8};
 
 /// ONNX Runtime's own operators.
 const CONTRIB: &str = "com.microsoft";
@@ -19,23 +17,16 @@ const IN_INT8: i64 = 4;
 /// The zero point of the operator's unsigned numbers.
 const ZERO_POINT: u8 = 128;
 
-/// Returns the model rewritten to use its int8 weights directly; `None` if it has no such weights or cannot
-/// be read.
-pub(super) fn rewritten(model: Bytes) -> Option<Vec<u8>> {
-    let length = model.len();
-    let mut model = Model::decode(model).ok()?;
-    // Undeclared fields would be lost.
-    if model.encoded_len() != length {
-        return None;
-    }
-    let graph = model.graph.as_mut()?;
-    if rewrite(graph) == 0 {
+/// Returns the model rewritten to use its int8 weights directly; `None` if it has no such weights.
+pub(super) fn rewritten(model: &Model) -> Option<Model> {
+    let mut model = model.clone();
+    if rewrite(model.graph.as_mut()?) == 0 {
         return None;
     }
     if !model.opset_import.iter().any(|opset| opset.domain.as_deref() == Some(CONTRIB)) {
         model.opset_import.push(Opset { domain: Some(CONTRIB.to_owned()), version: Some(1) });
     }
-    Some(model.encode_to_vec())
+    Some(model)
 }
 
 /// Replaces each `MatMul` with an unpacked weight, and returns their number.
@@ -91,23 +82,8 @@ fn rewrite(graph: &mut Graph) -> usize {
         });
         graph.node[at] = node;
     }
-    drop_unused(graph);
+    graph.drop_unused();
     count
-}
-
-/// Removes nodes without readers, from the end to the beginning.
-fn drop_unused(graph: &mut Graph) {
-    let mut used: HashSet<String> = graph.output.iter().map(|output| output.name().to_owned()).collect();
-    let mut kept = Vec::with_capacity(graph.node.len());
-    for node in std::mem::take(&mut graph.node).into_iter().rev() {
-        if node.output.iter().any(|output| used.contains(output)) {
-            used.extend(node.input.iter().cloned());
-            kept.push(node);
-        }
-    }
-    kept.reverse();
-    graph.node = kept;
-    graph.initializer.retain(|tensor| used.contains(tensor.name()));
 }
 
 /// A weight in the layout of `MatMulNBits`: `[columns, blocks, block]`, with a scale per block.
@@ -180,7 +156,12 @@ impl Packed {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::onnx::ValueInfo, *};
+    use bytes::Bytes;
+
+    use super::{
+        super::onnx::{self, ValueInfo},
+        *,
+    };
 
     fn tensor(name: &str, kind: i32, dims: &[i64], raw: Vec<u8>) -> Tensor {
         Tensor {
@@ -256,14 +237,13 @@ mod tests {
         check(&|graph| graph.initializer[0].dims = vec![-2, 16, 2]);
         check(&|graph| graph.node[1].op_type = Some("Add".to_owned()));
         check(&|graph| graph.node[4].attribute = vec![Attribute { g: Some(vec![]), ..Attribute::default() }]);
-        assert_eq!(rewritten(Bytes::from_static(b"not a model")), None);
-        assert_eq!(rewritten(Bytes::new()), None);
+        assert_eq!(rewritten(&Model::default()), None);
     }
 
     #[test]
     fn the_shipped_model_has_that_form() {
-        let new = rewritten(Bytes::from_static(nonet_model::GRAPH)).expect("int8 weights");
-        let new = Model::decode(new.as_slice()).expect("a model").graph.expect("a graph");
+        let model = onnx::read(Bytes::from_static(nonet_model::GRAPH)).expect("a model");
+        let new = rewritten(&model).and_then(|model| model.graph).expect("int8 weights");
         let count = |kind: &str| new.node.iter().filter(|node| node.op_type() == kind).count();
         // Six layers of four products with weights; the remaining two belong to attention.
         assert_eq!((count("MatMulNBits"), count("MatMul")), (24, 12));

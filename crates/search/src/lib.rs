@@ -30,6 +30,7 @@ mod synonyms;
 mod text;
 mod vectors;
 pub mod verbs;
+mod words;
 
 use std::{collections::HashMap, path::PathBuf};
 

@@ -1,9 +1,10 @@
-//! A loaded sentence embedding model: text in, one normalised vector out.
+//! A loaded sentence embedding model: texts in, one normalised vector for each out.
 //!
 //! Knows tokenizers and graphs, not queues, caches or parts of documents. Does not depend on the built-in
 //! weights: any sentence-transformers export in a folder works, with its JSON files (`recipe`). Errors name
 //! the file and the remedy, since the operator reads them in a log.
 
+mod batches;
 mod recipe;
 #[cfg(all(test, feature = "tract"))]
 mod tests;
@@ -17,18 +18,23 @@ use std::{
 
 use bytes::Bytes;
 use ort::{
-    session::{Session, builder::GraphOptimizationLevel},
-    value::{Outlet, Tensor, TensorElementType, ValueType},
+    session::{
+        Session,
+        builder::{GraphOptimizationLevel, SessionBuilder},
+    },
+    value::{DynTensor, Outlet, Tensor, TensorElementType, ValueType},
 };
 use sha2::{Digest, Sha256};
-use tokenizers::{Tokenizer, TruncationParams};
+use tokenizers::{Encoding, Tokenizer, TruncationParams};
 
 use self::recipe::{Pooling, Recipe};
 use super::{
-    int8,
+    int8, onnx,
+    onnx::Message,
     onnxruntime::{self, Engine, whole},
     text,
     vectors::normalized,
+    words::Words,
 };
 
 /// Tokens read from a document's text. Measured: more (up to 512) finds nothing better and multiplies the
@@ -155,10 +161,15 @@ pub(super) struct Model {
     name: String,
     /// The graph's inputs among [`INPUTS`].
     inputs: Vec<&'static str>,
+    /// The rows of tokens, where the graph has them as one more input.
+    words: Option<Words>,
     output: String,
     pooling: Result<Pooling, String>,
     /// The number of tokens that the graph knows, if detectable.
     vocabulary: Option<usize>,
+    /// Whether a text's vector is the same beside other texts. The graph of a folder may quantise all texts of
+    /// a run with one scale, or take a single one.
+    batches: bool,
     lower_case: bool,
     query: Frame,
     document: Frame,
@@ -189,7 +200,7 @@ impl Model {
         };
 
         let engine = onnxruntime::engine(library)?;
-        let session = session(source, engine).map_err(|error| {
+        let (session, words) = session(source, engine).map_err(|error| {
             format!(
                 "{name}: cannot be loaded: {}; is the file complete, and not a Git LFS pointer? {EXPORT} exports it again",
                 whole(&error)
@@ -197,13 +208,15 @@ impl Model {
         })?;
         let fault = |reason: String| format!("{name}: {reason}");
         let mut model = Model {
-            inputs: inputs(session.inputs()).map_err(fault)?,
+            inputs: inputs(session.inputs(), words.as_ref()).map_err(fault)?,
             output: output(session.outputs()).map_err(fault)?,
+            words,
             session,
             tokenizer,
             name: name.clone(),
             pooling: source.pooling.clone(),
             vocabulary,
+            batches: source.graph.is_none(),
             lower_case: source.recipe.lower_case,
             query,
             document,
@@ -219,22 +232,22 @@ impl Model {
             )));
         }
         // If the first token runs and the last fails, the graph has fewer.
-        model.run(&[0], &[0])?;
+        model.run(&[Row { ids: &[0], types: &[0] }])?;
         let size = model.tokenizer.get_vocab_size(false);
         let last = u32::try_from(size.saturating_sub(1)).unwrap_or(u32::MAX);
-        model.run(&[last], &[0]).map_err(|error| {
+        model.run(&[Row { ids: &[last], types: &[0] }]).map_err(|error| {
             format!(
                 "{tokenizer_name}: has {size} tokens, and the graph does not know the last of them ({error}); the two do \
                  not belong together: take both from one export"
             )
         })?;
-        model.embed("warm up", Kind::Query)?;
+        let warm_up = model.tokens("warm up", Kind::Query)?;
+        model.embed(&[&warm_up])?;
         Ok(model)
     }
 
-    /// Returns the normalised vector of a text, from its first 96 tokens, or fewer if the model's limit is
-    /// lower.
-    pub(super) fn embed(&mut self, text: &str, kind: Kind) -> Result<Vec<f32>, String> {
+    /// Returns the first 96 tokens of a text, or fewer if the model's limit is lower.
+    pub(super) fn tokens(&mut self, text: &str, kind: Kind) -> Result<Encoding, String> {
         let frame = match kind {
             Kind::Query => &self.query,
             Kind::Document => &self.document,
@@ -250,47 +263,98 @@ impl Model {
         if encoding.is_empty() {
             return Err("the tokenizer made nothing of the text".to_owned());
         }
-        self.run(encoding.get_ids(), encoding.get_type_ids())
+        Ok(encoding)
     }
 
-    fn run(&mut self, ids: &[u32], types: &[u32]) -> Result<Vec<f32>, String> {
+    /// Groups texts for [`Model::embed`]; each has a place that is not looked at here.
+    pub(super) fn batches<'a>(&self, texts: &'a [(usize, Encoding)]) -> Vec<Vec<&'a (usize, Encoding)>> {
+        if !self.batches {
+            return texts.iter().map(|text| vec![text]).collect();
+        }
+        let lengths: Vec<usize> = texts.iter().map(|(_, tokens)| tokens.len()).collect();
+        let batch = |places: Vec<usize>| places.into_iter().map(|place| &texts[place]).collect();
+        batches::batches(&lengths).into_iter().map(batch).collect()
+    }
+
+    /// Returns the normalised vectors of texts, in one run.
+    pub(super) fn embed(&mut self, texts: &[&Encoding]) -> Result<Vec<Vec<f32>>, String> {
+        let rows: Vec<Row<'_>> =
+            texts.iter().map(|text| Row { ids: text.get_ids(), types: text.get_type_ids() }).collect();
+        self.run(&rows)
+    }
+
+    /// Runs texts side by side, padded to the longest; the mask has padding change nothing.
+    fn run(&mut self, rows: &[Row<'_>]) -> Result<Vec<Vec<f32>>, String> {
         let known = self.vocabulary.unwrap_or(usize::MAX);
-        if let Some(id) = ids.iter().find(|&&id| usize::try_from(id).is_ok_and(|id| id >= known)) {
+        let unknown = |id: &&u32| usize::try_from(**id).is_ok_and(|id| id >= known);
+        if let Some(id) = rows.iter().flat_map(|row| row.ids).find(unknown) {
             return Err(format!("{}: knows {known} tokens, and not number {id}", self.name));
         }
-        let row = |values: Vec<i64>| Tensor::from_array(([1, values.len()], values));
-        let long = |values: &[u32]| values.iter().map(|&value| i64::from(value)).collect();
+        let length = rows.iter().map(|row| row.ids.len()).max().unwrap_or_default();
         let failed = |error: ort::Error| format!("{}: cannot be run: {}", self.name, whole(&error));
-        let mut inputs = Vec::with_capacity(self.inputs.len());
+        let mut inputs: Vec<(&str, DynTensor)> = Vec::with_capacity(self.inputs.len() + 1);
         for &input in &self.inputs {
-            let values = match input {
-                "input_ids" => long(ids),
-                "token_type_ids" => long(types),
-                _ => vec![1; ids.len()],
-            };
-            inputs.push((input, row(values).map_err(failed)?));
+            let mut values = vec![0; rows.len() * length];
+            for (row, to) in rows.iter().zip(values.chunks_exact_mut(length)) {
+                let to = &mut to[..row.ids.len()];
+                match input {
+                    "input_ids" => copy(row.ids, to),
+                    "token_type_ids" => copy(row.types, to),
+                    _ => to.fill(1),
+                }
+            }
+            let values = Tensor::from_array(([rows.len(), length], values)).map_err(failed)?;
+            inputs.push((input, values.upcast()));
+        }
+        if let Some(words) = &self.words {
+            let mut values = vec![0.0; rows.len() * length * words.width];
+            for (row, to) in rows.iter().zip(values.chunks_exact_mut(length * words.width)) {
+                for (&token, to) in row.ids.iter().zip(to.chunks_exact_mut(words.width)) {
+                    let word = words
+                        .row(token)
+                        .ok_or_else(|| format!("{}: does not know token {token}", self.name))?;
+                    to.iter_mut().zip(word).for_each(|(to, value)| *to = value);
+                }
+            }
+            let shape = [rows.len(), length, words.width];
+            inputs.push((&words.input, Tensor::from_array((shape, values)).map_err(failed)?.upcast()));
         }
         let outputs = self.session.run(inputs).map_err(failed)?;
         let output = outputs.get(&self.output).ok_or_else(|| format!("{}: gives nothing", self.name))?;
         let (shape, values) = output.try_extract_tensor::<f32>().map_err(failed)?;
-        let width = shape.last().and_then(|&width| usize::try_from(width).ok()).filter(|&width| width > 0);
-        let vector = match (&shape[..], width) {
-            ([1, _], Some(_)) => values.to_vec(),
-            ([1, length, _], Some(width)) if usize::try_from(*length) == Ok(ids.len()) => {
-                self.pooling.clone()?.pool(values, width)
+        let dims: Vec<usize> = shape.iter().filter_map(|&size| usize::try_from(size).ok()).collect();
+        let vectors: Vec<Vec<f32>> = match dims[..] {
+            [texts, width] if texts == rows.len() && width > 0 => {
+                values.chunks_exact(width).map(<[f32]>::to_vec).collect()
+            }
+            [texts, tokens, width] if (texts, tokens) == (rows.len(), length) && width > 0 => {
+                let pooling = self.pooling.clone()?;
+                let own =
+                    |(row, values): (&Row<'_>, &[f32])| pooling.pool(&values[..row.ids.len() * width], width);
+                rows.iter().zip(values.chunks_exact(tokens * width)).map(own).collect()
             }
             _ => {
                 return Err(format!(
-                    "{}: its output `{}` has the shape {shape:?} for a text of {} tokens; [1, width] for the text or \
-                     [1, tokens, width] for its tokens can be read; {EXPORT} makes such a model",
+                    "{}: its output `{}` has the shape {shape:?} for {} texts of {length} tokens; [texts, width] for \
+                     texts or [texts, tokens, width] for their tokens can be read; {EXPORT} makes such a model",
                     self.name,
                     self.output,
-                    ids.len()
+                    rows.len()
                 ));
             }
         };
-        Ok(normalized(vector))
+        Ok(vectors.into_iter().map(normalized).collect())
     }
+}
+
+/// A text as the graph takes it.
+struct Row<'a> {
+    ids: &'a [u32],
+    types: &'a [u32],
+}
+
+fn copy(from: &[u32], to: &mut [i64]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = i64::from(from));
 }
 
 /// Replaces the tokenizer's padding and limits, and returns the frames of requests and documents.
@@ -318,10 +382,11 @@ fn frames(tokenizer: &mut Tokenizer, recipe: &Recipe) -> Result<(Frame, Frame), 
     Ok((frame(&recipe.query_prompt, QUERY_TOKENS)?, frame(&recipe.document_prompt, DOCUMENT_TOKENS)?))
 }
 
-/// Returns the graph's inputs among [`INPUTS`]. A mask is optional: texts are run one by one, so there is no
-/// padding.
-fn inputs(graph: &[Outlet]) -> Result<Vec<&'static str>, String> {
-    let found = graph.iter().map(|input| {
+/// Returns the graph's inputs among [`INPUTS`]. A mask is optional: the texts of such a graph are run one by
+/// one, so there is no padding.
+fn inputs(graph: &[Outlet], words: Option<&Words>) -> Result<Vec<&'static str>, String> {
+    let own = graph.iter().filter(|input| words.is_none_or(|words| words.input != input.name()));
+    let found = own.map(|input| {
         let name = INPUTS.into_iter().find(|&name| name == input.name());
         match (name, input.dtype()) {
             (Some(name), ValueType::Tensor { ty: TensorElementType::Int64, .. }) => Ok(name),
@@ -372,32 +437,35 @@ fn element(value: &ValueType) -> String {
     }
 }
 
-fn session(source: &Source, engine: &Engine) -> Result<Session, ort::Error> {
-    if let (None, true) = (&source.graph, engine.native)
-        && let Some(graph) = int8::rewritten(Bytes::from_static(nonet_model::GRAPH))
+fn session(source: &Source, engine: &Engine) -> Result<(Session, Option<Words>), ort::Error> {
+    if let Some(file) = &source.graph {
+        return Ok((builder(engine)?.commit_from_file(file)?, None));
+    }
+    let model = onnx::read(Bytes::from_static(nonet_model::GRAPH));
+    let mut model = model.expect("a test reads the compiled-in graph");
+    let words = model.graph.as_mut().and_then(Words::cut);
+    if engine.native
+        && let Some(model) = int8::rewritten(&model)
     {
-        match plain_session(source, &graph, engine) {
+        match builder(engine)?.commit_from_memory(&model.encode_to_vec()) {
             Err(error) => {
                 tracing::info!(%error, "the model runs in float32: this library does not know the int8 operator")
             }
-            session => return session,
+            Ok(session) => return Ok((session, words)),
         }
     }
-    plain_session(source, nonet_model::GRAPH, engine)
+    Ok((builder(engine)?.commit_from_memory(&model.encode_to_vec())?, words))
 }
 
-fn plain_session(source: &Source, built_in: &[u8], engine: &Engine) -> Result<Session, ort::Error> {
-    let builder = Session::builder(&engine.environment)?;
+fn builder(engine: &Engine) -> Result<SessionBuilder, ort::Error> {
     // The pure-Rust engine optimises only on request; the native one does by default.
-    let mut builder = builder.with_optimization_level(GraphOptimizationLevel::Level3)?;
-    if engine.native {
-        // One thread: a second one spins against other work, and was slower on a busy machine.
-        builder = builder.with_intra_threads(1)?.with_intra_op_spinning(false)?;
+    let builder = Session::builder(&engine.environment)?;
+    let builder = builder.with_optimization_level(GraphOptimizationLevel::Level3)?;
+    if !engine.native {
+        return Ok(builder);
     }
-    match &source.graph {
-        None => builder.commit_from_memory(built_in),
-        Some(file) => builder.commit_from_file(file),
-    }
+    // One thread: a second one spins against other work, and was slower on a busy machine.
+    Ok(builder.with_intra_threads(1)?.with_intra_op_spinning(false)?)
 }
 
 #[cfg(test)]
@@ -411,5 +479,38 @@ mod of_the_built_in {
         hash.update(nonet_model::TOKENIZER);
         hash.update(DOCUMENT_TOKENS.to_le_bytes());
         assert_eq!(BUILT_IN, nonet_base::text::hex(&hash.finalize()[..8]));
+    }
+
+    #[cfg(feature = "tract")]
+    #[test]
+    fn a_text_has_the_same_vector_in_a_batch_and_with_the_table_in_the_graph() {
+        let source = Source::open(None).expect("it is compiled in");
+        let mut model = Model::load(&source, None).expect("there is an engine");
+        let mut whole = Model::load(&source, None).expect("there is an engine");
+        let session =
+            builder(whole.engine).and_then(|mut builder| builder.commit_from_memory(nonet_model::GRAPH));
+        (whole.session, whole.words) = (session.expect("engines read it"), None);
+        assert!(model.words.is_some());
+
+        let long = "create a new issue in a repository with a title, a body and labels ".repeat(3);
+        let texts =
+            ["send a mail", "will it rain", "", "close the open pull requests of a repository", &long];
+        let tokens: Vec<(usize, Encoding)> =
+            texts.iter().map(|text| model.tokens(text, Kind::Query).expect("tokens")).enumerate().collect();
+        let apart: Vec<Vec<f32>> =
+            tokens.iter().map(|(_, tokens)| whole.embed(&[tokens]).expect("a vector").remove(0)).collect();
+        // All at once as well, which pads the most.
+        let all: Vec<&(usize, Encoding)> = tokens.iter().collect();
+        let batches = [model.batches(&tokens), vec![all]].concat();
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 3, 5]);
+        for batch in batches {
+            let tokens: Vec<&Encoding> = batch.iter().map(|(_, tokens)| tokens).collect();
+            let vectors = model.embed(&tokens).expect("vectors");
+            for (vector, (place, _)) in vectors.iter().zip(batch) {
+                let difference =
+                    vector.iter().zip(&apart[*place]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(difference < 1e-5, "{:?}: {difference}", texts[*place]);
+            }
+        }
     }
 }

@@ -3,6 +3,8 @@
 //! Follows `onnx.proto` of the ONNX specification; unused parts are carried as bytes. Decoding drops
 //! undeclared fields, so compare [`Message::encoded_len`] with the file before writing one back.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 pub(super) use prost::Message;
 
@@ -12,6 +14,67 @@ pub(super) const UINT8: i32 = 2;
 pub(super) const INT8: i32 = 3;
 /// `AttributeProto.AttributeType`.
 pub(super) const INT: i32 = 2;
+
+/// Returns the model of a file; `None` if it cannot be read, or has fields that are not declared here and would
+/// be lost.
+pub(super) fn read(file: Bytes) -> Option<Model> {
+    let length = file.len();
+    Model::decode(file).ok().filter(|model| model.encoded_len() == length)
+}
+
+impl Graph {
+    /// Removes nodes without readers, from the end to the beginning, and weights without readers.
+    pub(super) fn drop_unused(&mut self) {
+        let mut used: HashSet<String> = self.output.iter().map(|output| output.name().to_owned()).collect();
+        let mut kept = Vec::with_capacity(self.node.len());
+        for node in std::mem::take(&mut self.node).into_iter().rev() {
+            if node.output.iter().any(|output| used.contains(output)) {
+                used.extend(node.input.iter().cloned());
+                kept.push(node);
+            }
+        }
+        kept.reverse();
+        self.node = kept;
+        self.initializer.retain(|tensor| used.contains(tensor.name()));
+    }
+}
+
+impl ValueInfo {
+    /// Describes a tensor; a dimension given as text is a name.
+    pub(super) fn tensor(name: &str, element: i32, dims: &[&str]) -> ValueInfo {
+        #[derive(Message)]
+        struct TypeProto {
+            #[prost(message, optional, tag = "1")]
+            tensor: Option<TensorType>,
+        }
+        #[derive(Message)]
+        struct TensorType {
+            #[prost(int32, optional, tag = "1")]
+            element: Option<i32>,
+            #[prost(message, optional, tag = "2")]
+            shape: Option<Shape>,
+        }
+        #[derive(Message)]
+        struct Shape {
+            #[prost(message, repeated, tag = "1")]
+            dims: Vec<Dimension>,
+        }
+        #[derive(Message)]
+        struct Dimension {
+            #[prost(int64, optional, tag = "1")]
+            value: Option<i64>,
+            #[prost(string, optional, tag = "2")]
+            name: Option<String>,
+        }
+        let dimension = |dim: &&str| match dim.parse() {
+            Ok(value) => Dimension { value: Some(value), name: None },
+            Err(_) => Dimension { value: None, name: Some((*dim).to_owned()) },
+        };
+        let shape = Shape { dims: dims.iter().map(dimension).collect() };
+        let kind = TypeProto { tensor: Some(TensorType { element: Some(element), shape: Some(shape) }) };
+        ValueInfo { name: Some(name.to_owned()), value_type: Some(kind.encode_to_vec()) }
+    }
+}
 
 /// `ModelProto`.
 #[derive(Clone, PartialEq, Message)]

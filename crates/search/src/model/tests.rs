@@ -122,43 +122,8 @@ fn onnx(graph: &Graph) -> Vec<u8> {
         .encode_to_vec()
 }
 
-/// `ValueInfoProto` with its full type; a dimension given as text is a name.
-fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfo {
-    #[derive(Message)]
-    struct TypeProto {
-        #[prost(message, optional, tag = "1")]
-        tensor: Option<TensorType>,
-    }
-    #[derive(Message)]
-    struct TensorType {
-        #[prost(int32, optional, tag = "1")]
-        element: Option<i32>,
-        #[prost(message, optional, tag = "2")]
-        shape: Option<Shape>,
-    }
-    #[derive(Message)]
-    struct Shape {
-        #[prost(message, repeated, tag = "1")]
-        dims: Vec<Dimension>,
-    }
-    #[derive(Message)]
-    struct Dimension {
-        #[prost(int64, optional, tag = "1")]
-        value: Option<i64>,
-        #[prost(string, optional, tag = "2")]
-        name: Option<String>,
-    }
-    let dimension = |dim: &&str| match dim.parse() {
-        Ok(value) => Dimension { value: Some(value), name: None },
-        Err(_) => Dimension { value: None, name: Some((*dim).to_owned()) },
-    };
-    let shape = Shape { dims: dims.iter().map(dimension).collect() };
-    let kind = TypeProto { tensor: Some(TensorType { element: Some(element), shape: Some(shape) }) };
-    ValueInfo { name: Some(name.to_owned()), value_type: Some(kind.encode_to_vec()) }
-}
-
 fn input(name: &str, element: i32) -> Vec<u8> {
-    value(name, element, &["batch", "sequence"]).encode_to_vec()
+    ValueInfo::tensor(name, element, &["batch", "sequence"]).encode_to_vec()
 }
 
 fn node(kind: &str, input: &[&str], output: &str, attribute: Vec<Attribute>) -> Node {
@@ -200,14 +165,14 @@ fn graph() -> Graph {
         node: vec![node("Gather", &["words", "input_ids"], "last_hidden_state", vec![number("axis", 0)])],
         initializer: vec![table("words", &rows)],
         input: vec![input("input_ids", INT64), input("attention_mask", INT64)],
-        output: vec![value("last_hidden_state", FLOAT, &["batch", "sequence", "8"])],
+        output: vec![ValueInfo::tensor("last_hidden_state", FLOAT, &["batch", "sequence", "8"])],
         ..Graph::default()
     }
 }
 
 /// The same with one more node, which has the only output.
 fn graph_with(more: Node, element: i32, dims: &[&str]) -> Graph {
-    let output = value(&more.output[0], element, dims);
+    let output = ValueInfo::tensor(&more.output[0], element, dims);
     let mut graph = graph();
     graph.node.push(more);
     graph.output = vec![output];
@@ -220,7 +185,7 @@ fn pooled_graph() -> Graph {
     let attributes = vec![numbers("axes", &[1]), number("keepdims", 0)];
     let last = node("ReduceMin", &["last_hidden_state"], "sentence_embedding", attributes);
     let mut graph = graph_with(last, FLOAT, &["batch", "8"]);
-    graph.output.insert(0, value("last_hidden_state", FLOAT, &["batch", "sequence", "8"]));
+    graph.output.insert(0, ValueInfo::tensor("last_hidden_state", FLOAT, &["batch", "sequence", "8"]));
     graph
 }
 
@@ -439,7 +404,7 @@ async fn a_multilingual_model_finds_by_meaning_in_any_language() {
     };
     let mut graph = graph();
     graph.initializer = vec![table("words", &all().map(row).collect::<Vec<_>>())];
-    graph.output = vec![value("last_hidden_state", FLOAT, &["batch", "sequence", "12"])];
+    graph.output = vec![ValueInfo::tensor("last_hidden_state", FLOAT, &["batch", "sequence", "12"])];
     let folder = Folder::empty().graph(&graph).json("tokenizer.json", &pieces(&vocabulary));
 
     let documents: Vec<Document> = [("post", "send", "send mail"), ("sky", "tell", "weather forecast")]
@@ -537,7 +502,7 @@ async fn faults_name_the_file_and_the_remedy() {
     other.node.push(node("Neg", &["last_hidden_state"], "b", vec![]));
     other.node[0].output[0] = "a".to_owned();
     other.node[1].input[0] = "a".to_owned();
-    other.output = ["a", "b"].map(|name| value(name, FLOAT, &["batch", "sequence", "8"])).into();
+    other.output = ["a", "b"].map(|name| ValueInfo::tensor(name, FLOAT, &["batch", "sequence", "8"])).into();
     check_graph(other, &["outputs (a, b)", "sentence_embedding, last_hidden_state"]).await;
     let cast =
         |element: i32| node("Cast", &["last_hidden_state"], "cast", vec![number("to", element.into())]);
@@ -547,8 +512,8 @@ async fn faults_name_the_file_and_the_remedy() {
     let twice = node("Gather", &["words", "input_ids"], "last_hidden_state", vec![number("axis", 1)]);
     let mut other = graph();
     other.node = vec![twice];
-    other.output = vec![value("last_hidden_state", FLOAT, &["10", "batch", "sequence"])];
-    check_graph(other, &["has the shape", "[1, tokens, width]", export]).await;
+    other.output = vec![ValueInfo::tensor("last_hidden_state", FLOAT, &["10", "batch", "sequence"])];
+    check_graph(other, &["has the shape", "[texts, tokens, width]", export]).await;
 
     let mut smaller = graph();
     smaller.initializer[0] = table("words", &[token(0), token(1), token(2)]);
