@@ -10,6 +10,7 @@ mod apps;
 mod audit;
 mod check;
 mod clients;
+mod cluster;
 mod endpoints;
 mod expand;
 mod explain;
@@ -45,6 +46,7 @@ pub use apps::{
 pub use audit::{AuditSettings, AuditSync, OnAuditFailure};
 pub(crate) use check::{APPS_DEEP, OF_REST};
 pub use clients::{ClientLimits, ClientSettings};
+pub use cluster::{ClusterSettings, RedisUrl};
 pub use endpoints::Endpoint;
 pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};
@@ -100,6 +102,8 @@ pub struct Config {
     pub gateway: GatewaySettings,
     /// The audit log, if there is one.
     pub audit: Option<AuditSettings>,
+    /// The replicas that this gateway is one of, if there are any.
+    pub cluster: Option<ClusterSettings>,
     /// Whether the file has bearer tokens, even in an entry that is left out: then every request over HTTP needs a token.
     pub guarded: bool,
     /// How much one token or session may have at the same time; a profile may say otherwise.
@@ -258,6 +262,11 @@ pub fn parse_with(
     Ok(Loaded { config, faults, warnings: Vec::new() })
 }
 
+/// Whether a text has a `[cluster]`, which may have faults.
+pub fn has_cluster(text: &str) -> bool {
+    toml_edit::Document::parse(text).is_ok_and(|document| document.as_table().contains_key("cluster"))
+}
+
 /// A text with its `${VAR}`s filled in, or why not, and what to do.
 pub fn expand(text: &str, sources: Sources) -> Result<String, String> {
     expand::expand(text, sources).map_err(|troubles| {
@@ -331,6 +340,7 @@ impl Assembler<'_> {
         if let Some(folder) = audit.as_mut().and_then(|audit| audit.folder.as_mut()) {
             *folder = self.paths.resolve(folder);
         }
+        let cluster = self.written_table("cluster");
         let mut embedder: search::Settings = self.table("embedder");
         for path in [&mut embedder.onnxruntime, &mut embedder.model, &mut embedder.cache] {
             *path = path.take().map(|path| self.paths.resolve(&path));
@@ -349,6 +359,7 @@ impl Assembler<'_> {
             digest: String::new(),
             gateway,
             audit,
+            cluster,
             guarded: asks_for_tokens(&self.written.value),
             quotas,
             limits,
@@ -372,11 +383,14 @@ impl Assembler<'_> {
 
     /// A table such as `[gateway]`: its default if it has a fault, which is fatal anyway.
     fn table<T: DeserializeOwned + Default>(&mut self, name: &str) -> T {
+        self.written_table(name).unwrap_or_default()
+    }
+
+    /// A table such as `[cluster]`; none if it is not there, or has a fault.
+    fn written_table<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
         let faulty = self.faults.iter().any(|fault| fault.entry.is_none() && fault.key.starts_with(name));
-        match self.written.value.get(name) {
-            Some(value) if !faulty => self.read(&join("", name), value).unwrap_or_default(),
-            _ => T::default(),
-        }
+        let value = self.written.value.get(name).filter(|_| !faulty)?;
+        self.read(&join("", name), value)
     }
 
     /// The entries of a table such as `[servers.*]` that have no fault.

@@ -66,7 +66,7 @@ use crate::{
     approvals::Approvals,
     audit::Audit,
     clock::Clock,
-    config::{BearerToken, Config},
+    config::{BearerToken, ClusterSettings, Config},
     downstream::{
         Connection, ConnectionContext, Dial, Reach, SandboxFolders, Update, process_guard::ProcessGuard,
     },
@@ -85,7 +85,7 @@ use crate::{
     search::Embedder,
     select::Selector,
     shell,
-    store::{Records, Retention, SqliteStore, Store},
+    store::{Records, RedisStore, Retention, SqliteStore, Store},
 };
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
@@ -185,6 +185,8 @@ pub struct Gateway {
     parked: ParkedFlows,
     /// The way of notices to people.
     outward: Outward,
+    /// Where everything is kept.
+    store: Arc<dyn Store>,
     /// What is left for later, or to be remembered.
     records: Arc<dyn Records>,
     /// Notices that must arrive.
@@ -226,9 +228,9 @@ impl Gateway {
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
         let place = place_of(&config.file);
         let pins = Pins::new(options.state.clone(), &place, clock.clone());
-        let store = SqliteStore::new(options.state, retention, clock.clone());
-        let sqlite = Arc::new(store.of_config(&place));
-        let (store, records): (Arc<dyn Store>, Arc<dyn Records>) = (sqlite.clone(), sqlite);
+        let in_store = place_in_store(&config.file, config.cluster.as_ref());
+        let (store, records) =
+            open_store(config.cluster.as_ref(), options.state, retention, &clock, &in_store);
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         // Who wants nothing learned from calls wants none of them on the disk either.
@@ -242,7 +244,7 @@ impl Gateway {
             sessions: Sessions::default(),
             accounts: Accounts::default(),
             questions: Questions::default(),
-            approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &place)),
+            approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store)),
             metrics: Metrics::default(),
             calls: Feed::default(),
             audit,
@@ -251,13 +253,14 @@ impl Gateway {
             learning: Learning::new(store.clone(), clock.clone(), life.tasks.clone(), life.stop.clone()),
             figures,
             memory,
-            kept: KeptResults::new(store, jobs.clone(), selector),
+            kept: KeptResults::new(store.clone(), jobs.clone(), selector),
             jobs,
             guides: Guides::default(),
             texts: Texts::default(),
             parked,
             mail: Mail::new(records.clone(), outward.clone(), life),
             outward,
+            store,
             records,
             clock,
             errands: Errands::default(),
@@ -293,6 +296,9 @@ impl Gateway {
     /// Stops all servers and waits for them to exit.
     pub async fn stop(&self) {
         self.servers.life.end().await;
+        if let Err(error) = self.store.leave().await {
+            tracing::debug!(%error, "what this gateway holds is free once its lease has run out");
+        }
         if let Some(audit) = &self.audit {
             audit.stop().await;
         }
@@ -452,6 +458,34 @@ impl Gateway {
         };
         let _ = tokio::time::timeout(limit, covered).await;
     }
+}
+
+/// Opens what is kept: in the Redis of the replicas, else on the disk. Neither connects nor touches a file. `place` names the
+/// configuration.
+pub fn open_store(
+    cluster: Option<&ClusterSettings>,
+    state: Option<PathBuf>,
+    retention: Retention,
+    clock: &Clock,
+    place: &str,
+) -> (Arc<dyn Store>, Arc<dyn Records>) {
+    match cluster {
+        Some(ClusterSettings { redis, prefix, name }) => {
+            let redis = redis.connection();
+            let store = RedisStore::new(redis, prefix, name.as_deref(), retention, clock.clone());
+            let store = Arc::new(store);
+            (store.clone(), store)
+        }
+        None => {
+            let store = Arc::new(SqliteStore::new(state, retention, clock.clone()).of_config(place));
+            (store.clone(), store)
+        }
+    }
+}
+
+/// The configuration as the store knows it: that of all replicas, or a file.
+pub fn place_in_store(file: &Path, cluster: Option<&ClusterSettings>) -> String {
+    cluster.map_or_else(|| place_of(file), |cluster| format!("cluster {}", cluster.prefix))
 }
 
 /// A configuration file as other gateways of it know it, however its path was written.

@@ -1,8 +1,9 @@
 //! What Nonet keeps between runs: results, jobs, records, and what searches led to.
 //!
 //! [`Store`] and [`Records`] are what the rooms above see: a few async methods, owners that are strings, and leases that say which gateway
-//! runs a job or holds a record. [`SqliteStore`] is the one engine behind it: SQLite files in one folder, shared by all
-//! gateways of a user. The room knows rows and files; of the other rooms only the values that it keeps.
+//! runs a job or holds a record. There are two engines behind them: [`SqliteStore`], SQLite files in one folder, shared by all
+//! gateways of a user, and [`RedisStore`], shared by the replicas of a cluster. The room knows rows, files and keys; of the
+//! other rooms only the values that it keeps.
 //!
 //! ```text
 //! store.db                      what searches led to (`outcomes_db`), figures of tools (`figures_db`)
@@ -25,9 +26,11 @@ mod lease;
 mod outcomes_db;
 mod pins_db;
 mod records_db;
+mod redis;
+mod spare;
 mod sqlite;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::BTreeMap,
@@ -39,12 +42,14 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use serde::Serialize;
 use serde_json::Value;
 
 pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
 pub use pins_db::{Pin, PinKind, PinStep, PinWrite, PinsDb};
+pub use redis::RedisStore;
 pub use sqlite::SqliteStore;
-use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb};
+use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb, spare::Spare};
 
 use crate::{clock::Clock, search::Outcome};
 
@@ -99,6 +104,16 @@ pub trait Store: Debug + Send + Sync {
     /// Adds figures to what is kept of these tools, and returns that; none if figures are not kept. Of too many tools those go
     /// that were not called for the longest time.
     fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>>;
+
+    /// Ends the leases of this gateway, so that others need not wait for them to run out. A lease of files ends with its process.
+    fn leave(&self) -> Stored<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// What replicas share this store over; none if it belongs to one machine.
+    fn shared(&self) -> Option<SharedStore> {
+        None
+    }
 }
 
 /// Keeps records: what is left for later, or to be remembered. Several gateways may use the same records at the same time.
@@ -302,13 +317,27 @@ pub enum Lasts {
     UntilEnd,
 }
 
+/// What the replicas of a gateway share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SharedStore {
+    pub engine: &'static str,
+    /// Its host and port.
+    pub at: String,
+    pub prefix: String,
+    /// The name of this replica.
+    pub name: String,
+    /// Why it cannot be used at the moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
 /// How much is kept, and for how long. Of gateways with different limits each applies its own when it writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     /// Bytes of all values as compact JSON. A file may be larger by an eighth of that, and by the engine's overhead.
     pub bytes: u64,
-    /// How long an entry is kept after it was put, or after the job ended. Time in which no gateway runs counts for an hour at
-    /// most, and so does a jump of the clock.
+    /// How long an entry is kept after it was put, or after the job ended. On the disk, time in which no gateway runs counts for
+    /// an hour at most, and so does a jump of the clock. Redis goes by its own clock.
     pub age: Duration,
 }
 
@@ -379,6 +408,14 @@ pub fn forget(folder: &Path) -> Result<Forgotten, StoreError> {
     Ok(Forgotten { outcomes, tools, kept, facts, records })
 }
 
+/// Works with a file where blocking is allowed.
+async fn run<Db: Send + Sync + 'static, T: Send + 'static>(
+    db: Arc<Db>,
+    work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    tokio::task::spawn_blocking(move || work(&db)).await.unwrap_or(Err(StoreError::Unusable))
+}
+
 /// The folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. None without a home folder.
 pub fn folder() -> Option<PathBuf> {
     let set = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -403,6 +440,16 @@ pub enum StoreError {
     Damaged { file: PathBuf, what: String },
     #[error("`{}`: {source}; if this goes on, stop all gateways and move the file away to start with an empty one", file.display())]
     Sqlite { file: PathBuf, source: rusqlite::Error },
+    /// Redis does not answer, or refuses. Whether a change was made that was asked for is not known.
+    #[error(
+        "Redis at `{place}` {what}; calls and searches go on. If it stays so, start Redis again, or correct `redis` of [cluster]"
+    )]
+    Away { place: String, what: String },
+    /// A newer Nonet has put this into Redis. It was not touched.
+    #[error("`{what}` in Redis was put by a newer Nonet: update this one")]
+    NewerValue { what: String },
+    #[error("{bytes} bytes are too many for Redis, which gets values up to {most}")]
+    TooLarge { bytes: usize, most: usize },
     /// The store could not be opened, not even in memory, or its work was aborted.
     #[error("the store cannot be used; the log says why")]
     Unusable,

@@ -1,6 +1,6 @@
 //! `nonet approve`: what waits for the user's approval, and the user's decision.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::{
     gateway,
     pins::plain,
     shell,
-    store::{self, Retention, SqliteStore},
+    store::{self, Retention},
 };
 
 /// What to decide.
@@ -42,9 +42,13 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
     let clock = Clock::default();
     // Results are not touched.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
-    let place = gateway::place_of(&file);
-    let records = SqliteStore::new(store::folder(), retention, clock.clone()).of_config(&place);
-    let approvals = Approvals::new(Arc::new(records), clock, &place);
+    let cluster = match config::read_text(&file) {
+        Ok(text) if config::has_cluster(&text) => super::load_text(&text, &file)?.config.cluster,
+        _ => None,
+    };
+    let place = gateway::place_in_store(&file, cluster.as_ref());
+    let (_, records) = gateway::open_store(cluster.as_ref(), store::folder(), retention, &clock, &place);
+    let approvals = Approvals::new(records, clock, &place);
     let Some(id) = args.id else {
         let waiting = approvals.waiting().await?;
         list(&waiting, args.json, &file);

@@ -243,7 +243,16 @@ fn print_running(status: &Value) {
     counts.push(show::count(number(&status["calls"]), "call"));
     counts.push(format!("{} of them failed", number(&status["failures"])));
     counts.push(format!("{} running", show::count(number(&status["tasks_running"]), "task")));
-    say!("{}\n", counts.join(", "));
+    say!("{}", counts.join(", "));
+    if let cluster @ Value::Object(_) = &status["cluster"] {
+        let (name, at) = (text(cluster, "name"), text(cluster, "at"));
+        say!("replica {name} of the cluster in Redis at {at}");
+        match text(cluster, "trouble") {
+            "" => {}
+            trouble => say!("{}", paint(Look::Bad, &format!("Redis {trouble}"))),
+        }
+    }
+    say!("");
     let lost: Vec<&str> =
         status["config_refused"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if !lost.is_empty() {

@@ -140,6 +140,7 @@ impl Written {
             }
             (Some("profiles"), _, Some("tokens"), _)
             | (Some("gateway"), Some("tokens" | "notify" | "approve_webhook"), ..) => true,
+            (Some("cluster"), Some("redis"), ..) => true,
             (Some("apps"), _, Some("model"), key) => matches!(key, Some("api_key" | "base_url")),
             _ => false,
         };

@@ -7,8 +7,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde_json::{Value, json};
 
 use super::{
-    AuditSettings, Category, ClientSettings, GatewaySettings, Globs, LimitSettings, PolicyRule, Profile,
-    Quotas, Rate,
+    AuditSettings, Category, ClientSettings, ClusterSettings, GatewaySettings, Globs, LimitSettings,
+    PolicyRule, Profile, Quotas, Rate, RedisUrl,
     apps::{AppTable, model_word},
     rest, sandbox,
     servers::ServerTable,
@@ -25,7 +25,7 @@ use crate::{
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 24] = [
+pub(super) const FORMATS: [(&str, Check); 25] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
@@ -38,6 +38,7 @@ pub(super) const FORMATS: [(&str, Check); 24] = [
     ("endpoint-path", |text| path_params(text).map(drop)),
     ("app-model", model_word),
     ("redirect-uri", redirect_uri),
+    ("redis-url", RedisUrl::check),
     ("header-name", header_name),
     ("header-value", header_value),
     ("param-header", |text| match UNSETTABLE.iter().any(|name| name.eq_ignore_ascii_case(text)) {
@@ -117,6 +118,7 @@ pub fn schema() -> Value {
             "quotas": generator.subschema_for::<Quotas>(),
             "limits": generator.subschema_for::<LimitSettings>(),
             "audit": generator.subschema_for::<AuditSettings>(),
+            "cluster": generator.subschema_for::<ClusterSettings>(),
             "embedder": generator.subschema_for::<search::Settings>(),
             "servers": entries::<ServerTable>(&mut generator, "server-name", "The servers, by name."),
             "categories": entries::<Category>(&mut generator, "plain-name", "Groups of tools."),

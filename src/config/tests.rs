@@ -179,6 +179,42 @@ comand = "npx"
 }
 
 #[test]
+fn replicas_have_an_address_that_is_not_shown() {
+    assert_eq!(loaded("").config.cluster, None);
+    let text = "[cluster]\nredis = 'rediss://ann:${TOKEN}@redis.example.com:7000/2'\nname = 'one'\n";
+    let cluster = loaded(text).config.cluster.expect("it is there");
+    assert_eq!((&*cluster.prefix, cluster.name.as_deref()), ("nonet", Some("one")));
+    let redis = cluster.redis.connection();
+    assert_eq!(
+        (redis.addr().to_string().as_str(), redis.redis_settings().db()),
+        ("redis.example.com:7000", 2)
+    );
+    assert_eq!(cluster.redis.password().as_deref(), Some("s3cr3t"));
+    assert!(!format!("{cluster:?}").contains("s3cr3t"));
+    assert!(has_cluster("cluster.redis = 1") && !has_cluster("[servers.cluster]") && !has_cluster("["));
+
+    check("[cluster]\n", &["1: cluster: `redis` is missing"]);
+    let unknown = "2: cluster.address: unknown key";
+    check("[cluster]\naddress = 'a'\nredis = 'redis://a'\n", &[unknown]);
+    let fault = |redis: &str, why: &str| {
+        check(&format!("[cluster]\nredis = '{redis}'\n"), &[&format!("2: cluster.redis: this value {why}")]);
+    };
+    for redis in ["http://a", "redis.example.com", "redis+cluster://a,b", "unix:///tmp/redis", "${TOKEN}"] {
+        fault(redis, "is not a redis:// or rediss:// address");
+    }
+    fault("redis://:${TOKEN}@", "is not a valid address (invalid client config)");
+    fault("redis://:${TOKEN}@a/b", "is not a valid address (invalid client config)");
+    fault("rediss://:${TOKEN}@a#insecure", "has a fragment: no certificate is taken unchecked");
+    let names = "[cluster]\nredis = 'redis://a'\nprefix = 'a{b}'\nname = ''\n";
+    let expected = [
+        "3: cluster.prefix: `a{b}` must be 1 to 64 characters from a-z, A-Z, 0-9, `-` and `_`",
+        "4: cluster.name: must not be empty",
+    ];
+    check(names, &expected);
+    assert!(parse(names, Path::new(FILE), here()).is_err(), "what is shared is not left to chance");
+}
+
+#[test]
 fn a_fault_costs_a_client_its_entry_and_a_policy_the_file() {
     let clients =
         "[clients.a]\nmax_result_bytes = 'few'\n[clients.b]\nmatch = ['b']\nmax_result_bytes = 5_000\n";

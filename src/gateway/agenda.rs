@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::Gateway;
+use crate::store::StoreError;
 
 /// How often the store is looked at: what other gateways of the user put there, or left behind, is found within this time.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
@@ -46,7 +47,8 @@ impl Gateway {
                 self.mail.note(&agenda);
                 self.run_due(agenda.next_due_ms).await;
             }
-            Ok(None) => {}
+            // It was warned of when it went away.
+            Ok(None) | Err(StoreError::Away { .. }) => {}
             Err(error) => tracing::warn!(%error, "the store cannot say what is due"),
         }
     }

@@ -13,6 +13,7 @@ use crate::{
     downstream::{BreakerStatus, Connection, Era, State, likely_cause},
     metrics::Latency,
     rates::ShownRate,
+    store::SharedStore,
 };
 
 /// The most marked tools of one server on the live page.
@@ -38,6 +39,9 @@ struct GatewayStatus {
     rates: Vec<ShownRate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     audit: Option<AuditStatus>,
+    /// What the replicas of this gateway share, if it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<SharedStore>,
     #[serde(skip_serializing_if = "Latency::is_empty")]
     latency: Latency,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -255,6 +259,7 @@ impl Gateway {
             rates: self.rates.load().shown(profile, token, |server| gate.sees(server)),
             // Where it is concerns whoever may see everything.
             audit: self.audit_status().filter(|_| profile.is_none()),
+            cluster: self.store.shared().filter(|_| profile.is_none()),
             latency: self.metrics.latency(),
             mean_us: self.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
         })
@@ -263,7 +268,39 @@ impl Gateway {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::{
+        config::{self, Sources},
+        gateway::Options,
+        jobs::JobOwner,
+        store::tests::engines::RedisServer,
+    };
+
+    #[tokio::test]
+    async fn replicas_share_what_they_keep_and_say_where() {
+        let Some(redis) = RedisServer::start() else { return };
+        let text = format!("[cluster]\nredis = 'redis://127.0.0.1:{}'\nname = 'one'\n", redis.port);
+        let open = || {
+            let config = config::parse(&text, Path::new("f"), Sources::NONE).expect("usable").config;
+            Gateway::new(config, Options::default())
+        };
+        let (one, other) = (open(), open());
+        let owner = JobOwner::default();
+        let kept = one.kept.keep(&owner, Arc::new(json!("shared"))).await.expect("kept");
+        let query = json!({ "ref": kept.reference }).as_object().cloned().expect("an object");
+        let found = other.kept.fetch(&owner, query, 1_000).await.expect("found");
+        assert!(found.to_string().contains("shared"), "{found}");
+        let caller = Caller { session: other.open_session(None), ..Caller::default() };
+        let cluster = other.status(&caller)["cluster"].clone();
+        let at = format!("127.0.0.1:{}", redis.port);
+        assert_eq!(cluster, json!({ "engine": "redis", "at": at, "prefix": "nonet", "name": "one" }));
+        drop(redis);
+        assert!(other.kept.counts().await.is_none());
+        let trouble = &other.status(&caller)["cluster"]["trouble"];
+        assert!(trouble.as_str().is_some_and(|trouble| trouble.starts_with("does not answer")), "{trouble}");
+    }
 
     #[test]
     fn only_known_figures_are_in_a_status() {

@@ -165,6 +165,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let settings = [
         ("[embedder]", old.embedder == new.embedder),
         ("[audit]", old.audit == new.audit),
+        ("[cluster]", old.cluster == new.cluster),
         ("gateway.learn", before.learn == after.learn),
         ("gateway.keep_results_*", kept),
         ("gateway.allowed_*", allowed),

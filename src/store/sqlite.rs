@@ -1,20 +1,13 @@
 //! The store in SQLite files.
 
-use std::{
-    fmt::Debug,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fmt::Debug, path::PathBuf, sync::Arc};
 
 use serde_json::Value;
 use tokio::{sync::OnceCell, task::spawn_blocking};
 
 use super::{
     Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, Lasts, Most, NamedFigures, NewRecord, OutcomesDb,
-    Record, RecordKind, Records, RecordsDb, Retention, Share, Store, StoreError, Stored,
+    Record, RecordKind, Records, RecordsDb, Retention, Share, Spare, Store, StoreError, Stored, run,
 };
 use crate::{clock::Clock, search::Outcome};
 
@@ -27,12 +20,10 @@ use crate::{clock::Clock, search::Outcome};
 pub struct SqliteStore {
     folder: Option<PathBuf>,
     retention: Retention,
-    holder: Holder,
+    pub(super) holder: Holder,
     kept: OnceCell<Option<Arc<KeptDb>>>,
     /// Results and jobs that could not be written to the file.
-    spare: OnceCell<Option<Arc<KeptDb>>>,
-    /// Whether the last write to the file failed.
-    is_failing: AtomicBool,
+    spare: Spare,
     records: OnceCell<Option<Arc<RecordsDb>>>,
     outcomes: OnceCell<Option<Arc<OutcomesDb>>>,
 }
@@ -41,9 +32,9 @@ impl SqliteStore {
     /// The store of a folder. Touches no file yet.
     pub fn new(folder: Option<PathBuf>, retention: Retention, clock: Clock) -> Self {
         let holder = Holder::new(clock);
-        let (kept, spare) = (OnceCell::new(), OnceCell::new());
-        let (records, outcomes, is_failing) = (OnceCell::new(), OnceCell::new(), AtomicBool::new(false));
-        Self { folder, retention, holder, kept, spare, is_failing, records, outcomes }
+        let spare = Spare::new(retention, holder.clone());
+        let (kept, records, outcomes) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Self { folder, retention, holder, kept, spare, records, outcomes }
     }
 
     /// The same for gateways of this configuration, however it is written.
@@ -60,11 +51,6 @@ impl SqliteStore {
         self.kept.get_or_init(open).await.clone().ok_or(StoreError::Unusable)
     }
 
-    /// The memory beside the file, once something could not be written.
-    fn spare(&self) -> Option<Arc<KeptDb>> {
-        self.spare.get().cloned().flatten()
-    }
-
     /// Writes to the file, or into memory if the file cannot be written.
     async fn put_kept(
         &self,
@@ -76,49 +62,27 @@ impl SqliteStore {
         // A store that has no folder has nothing that could fail.
         let is_file = db.is_file();
         let as_asked = if is_file || self.folder.is_none() { Lasts::AsConfigured } else { Lasts::UntilEnd };
-        let error = match run(db, move |db| on_file(db)).await {
+        match run(db, move |db| on_file(db)).await {
             Ok(_) => {
-                if self.is_failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!("results and tasks are written to the disk again");
-                }
-                if let Some(spare) = self.spare() {
-                    // It would hide what the file has now.
-                    run(spare, move |spare| spare.remove(&id)).await?;
-                }
-                return Ok(as_asked);
+                self.spare.written(&id).await?;
+                Ok(as_asked)
             }
-            Err(error) if !is_file => return Err(error),
-            Err(error) => error,
-        };
-        if !self.is_failing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "results and tasks are kept in memory until the disk can be written again");
+            Err(error) if !is_file => Err(error),
+            Err(error) => self.spare.put(error, move |db| work(db)).await,
         }
-        let open = async || {
-            let bytes = self.retention.bytes.min(MOST_SPARE);
-            let (retention, holder) = (Retention { bytes, ..self.retention }, self.holder.clone());
-            let failed = |error: &_| tracing::error!(%error, "results and tasks cannot be kept in memory");
-            let open = move || KeptDb::in_memory(retention, holder).inspect_err(failed).ok().map(Arc::new);
-            spawn_blocking(open).await.ok().flatten()
-        };
-        let spare = self.spare.get_or_init(open).await.clone().ok_or(error)?;
-        run(spare, move |db| work(db)).await.map(|_| Lasts::UntilEnd)
     }
 
-    /// Reads what could not be written to the file, if `is_found`, else the file.
+    /// Reads what could not be written to the file, else the file.
     async fn read_kept<T: Send + 'static>(
         &self,
-        is_found: impl FnOnce(&T) -> bool,
-        work: impl Fn(&KeptDb) -> Result<T, StoreError> + Send + Sync + 'static,
-    ) -> Result<T, StoreError> {
+        work: impl Fn(&KeptDb) -> Result<Option<T>, StoreError> + Send + Sync + 'static,
+    ) -> Result<Option<T>, StoreError> {
         let work = Arc::new(work);
-        if let Some(spare) = self.spare() {
-            let in_memory = work.clone();
-            let found = run(spare, move |db| in_memory(db)).await?;
-            if is_found(&found) {
-                return Ok(found);
-            }
+        let in_memory = work.clone();
+        match self.spare.read(move |db| in_memory(db)).await? {
+            Some(found) => Ok(Some(found)),
+            None => run(self.kept().await?, move |db| work(db)).await,
         }
-        run(self.kept().await?, move |db| work(db)).await
     }
 
     async fn with_records<T: Send + 'static>(
@@ -155,9 +119,6 @@ impl SqliteStore {
     }
 }
 
-/// The most bytes that are kept in memory while the file cannot be written.
-const MOST_SPARE: u64 = 64 << 20;
-
 /// Opens the file; the same in memory where that is not possible.
 fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: Holder) -> Option<KeptDb> {
     if let Some(folder) = folder {
@@ -184,14 +145,6 @@ fn open_records(folder: Option<PathBuf>, holder: Holder) -> Option<RecordsDb> {
     RecordsDb::in_memory(holder).inspect_err(failed).ok()
 }
 
-/// Works with a file where blocking is allowed.
-async fn run<Db: Send + Sync + 'static, T: Send + 'static>(
-    db: Arc<Db>,
-    work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    spawn_blocking(move || work(&db)).await.unwrap_or(Err(StoreError::Unusable))
-}
-
 impl Store for SqliteStore {
     fn put_result<'a>(
         &'a self,
@@ -210,32 +163,20 @@ impl Store for SqliteStore {
 
     fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
-        Box::pin(self.read_kept(Option::is_some, move |db| db.text(&id, &owner)))
+        Box::pin(self.read_kept(move |db| db.text(&id, &owner)))
     }
 
     fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
-        Box::pin(self.read_kept(Option::is_some, move |db| db.job(&id, &owner)))
+        Box::pin(self.read_kept(move |db| db.job(&id, &owner)))
     }
 
     fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
         let owner = owner.to_owned();
         Box::pin(async move {
-            let of_memory = match self.spare() {
-                Some(spare) => {
-                    let owner = owner.clone();
-                    run(spare, move |db| db.jobs(&owner, limit)).await?
-                }
-                None => Vec::new(),
-            };
-            let mut jobs = run(self.kept().await?, move |db| db.jobs(&owner, limit)).await?;
-            if !of_memory.is_empty() {
-                jobs.retain(|job| of_memory.iter().all(|newer| newer.id != job.id));
-                jobs.extend(of_memory);
-                jobs.sort_by_key(|job| std::cmp::Reverse(job.started_ms));
-                jobs.truncate(limit);
-            }
-            Ok(jobs)
+            let of_file = owner.clone();
+            let jobs = run(self.kept().await?, move |db| db.jobs(&of_file, limit)).await?;
+            self.spare.with_jobs(jobs, owner, limit).await
         })
     }
 
@@ -244,9 +185,7 @@ impl Store for SqliteStore {
             if !self.kept.initialized() {
                 return Ok(());
             }
-            if let Some(spare) = self.spare() {
-                run(spare, KeptDb::tidy).await?;
-            }
+            self.spare.tidy().await?;
             run(self.kept().await?, KeptDb::tidy).await
         })
     }
@@ -256,13 +195,8 @@ impl Store for SqliteStore {
             if !self.kept.initialized() {
                 return Ok(None);
             }
-            let mut counts = run(self.kept().await?, KeptDb::counts).await?;
-            if let Some(spare) = self.spare() {
-                let more = run(spare, KeptDb::counts).await?;
-                counts.entries += more.entries;
-                counts.bytes += more.bytes;
-            }
-            Ok(Some(counts))
+            let counts = run(self.kept().await?, KeptDb::counts).await?;
+            self.spare.with_counts(counts).await.map(Some)
         })
     }
 

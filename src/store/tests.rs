@@ -1,4 +1,9 @@
-//! The machinery, mostly with the smaller of the two files.
+//! The machinery of files, mostly with the smaller of the two. What both engines do is in `kept`, `learned` and `records`.
+
+pub mod engines;
+mod kept;
+mod learned;
+mod records;
 
 use std::{fs, thread, time::Instant};
 
@@ -19,7 +24,7 @@ pub fn folder() -> TempDir {
     tempfile::tempdir().expect("temporary folder")
 }
 
-pub fn open(folder: &TempDir) -> OutcomesDb {
+pub(super) fn open(folder: &TempDir) -> OutcomesDb {
     OutcomesDb::open(folder.path()).expect("opens")
 }
 
@@ -32,7 +37,7 @@ pub fn numbered(number: usize) -> Outcome {
 }
 
 /// The documents that are kept, sorted.
-pub fn documents(store: &OutcomesDb) -> Vec<String> {
+pub(super) fn documents(store: &OutcomesDb) -> Vec<String> {
     let outcomes = store.outcomes().expect("readable");
     outcomes.iter().map(|outcome| outcome.document.to_string()).collect()
 }

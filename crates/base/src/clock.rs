@@ -33,6 +33,11 @@ impl Clock {
         self.unix_ms() / 1_000
     }
 
+    /// How many milliseconds it is ahead of the system's: none outside of tests.
+    pub fn ahead_ms(&self) -> i64 {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
     /// Moves it, and every clone of it, forward.
     pub fn advance(&self, by: Duration) {
         self.ahead.fetch_add(signed(by), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What `kept.db` keeps, for how long, and what a killed gateway leaves in it.
+//! What is of the file only, such as what a killed gateway leaves in it; what becomes of results is in `store/tests/kept.rs`.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
-    super::tests::{folder, names, until_ended},
+    super::tests::{folder, names},
     chunks::{CHUNK, ChunkWriter},
     *,
 };
@@ -191,66 +191,6 @@ fn bytes_in_any_pieces_become_chunks() {
 }
 
 #[test]
-fn a_character_may_lie_on_a_border() {
-    let kept = in_memory(ROOMY);
-    for before in 1..=5 {
-        // Four bytes each, of which the border takes one more or less each time.
-        let text = format!("{}{}", "x".repeat(CHUNK - before), "🦀".repeat(3));
-        kept.put_result("r-1", "", &mine(), &json!(text)).expect("written");
-        assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), 2);
-        assert!(value_of(&kept, "r-1", "") == Some(json!(text)), "{before}");
-    }
-}
-
-#[test]
-fn an_entry_takes_the_place_of_one_with_its_id() {
-    let kept = in_memory(ROOMY);
-    put(&kept, "r-1", 3 * CHUNK);
-    put(&kept, "r-2", 10);
-    put(&kept, "r-1", 20);
-    assert_eq!(ids(&kept), ["r-2", "r-1"]);
-    assert_eq!(kept.counts().expect("readable"), KeptCounts { entries: 2, bytes: 30 });
-    assert_eq!(number(&kept, "SELECT count(*) FROM chunks"), 2);
-}
-
-#[test]
-fn a_job_that_ended_does_not_run_again() {
-    let kept = in_memory(ROOMY);
-    let ended = job("job-1", done(now_ms()));
-    kept.put_job(&ended, &mine(), Some(&json!("x"))).expect("written");
-    // The note of its start was slower.
-    kept.put_job(&JobRow { state: JobState::Working, ..ended.clone() }, &mine(), None).expect("written");
-    assert_eq!(kept.job("job-1", "").expect("readable"), Some(ended));
-    assert_eq!(value_of(&kept, "job-1", ""), Some(json!("x")));
-}
-
-#[test]
-fn the_oldest_go_until_the_rest_fits() {
-    let retention = Retention { bytes: 1_000, age: HOUR };
-    let kept = in_memory(retention);
-    let working = job("job-0", JobState::Working);
-    kept.put_job(&working, &mine(), None).expect("written");
-    let later = job("job-1", JobState::Working);
-    kept.put_job(&later, &mine(), None).expect("written");
-    for id in ["r-1", "r-2", "r-3"] {
-        put(&kept, id, 300);
-    }
-    assert_eq!(ids(&kept), ["job-0", "job-1", "r-1", "r-2", "r-3"]);
-    put(&kept, "r-4", 100);
-    assert_eq!(kept.counts().expect("readable").bytes, 1_000);
-    put(&kept, "r-5", 2);
-    assert_eq!(ids(&kept), ["job-0", "job-1", "r-2", "r-3", "r-4", "r-5"]);
-    // A job is as old as its end.
-    kept.put_job(&JobRow { state: done(now_ms()), ..later }, &mine(), Some(&value(301))).expect("written");
-    assert_eq!(ids(&kept), ["job-0", "r-3", "r-4", "r-5", "job-1"]);
-    // The newest stays, however large it is; the running ones too.
-    put(&kept, "r-6", 5_000);
-    assert_eq!(ids(&kept), ["job-0", "r-6"]);
-    put(&kept, "r-7", 2);
-    assert_eq!(ids(&kept), ["job-0", "r-7"]);
-}
-
-#[test]
 fn small_ones_are_counted_too() {
     let kept = in_memory(ROOMY);
     kept.put_job(&job("job-1", JobState::Working), &mine(), None).expect("written");
@@ -280,26 +220,6 @@ fn pass(kept: &KeptDb, clock: &Clock, hours: u32) {
 }
 
 #[test]
-fn what_is_too_old_goes() {
-    let (folder, clock) = (folder(), Clock::default());
-    let kept = open_at(&folder, &clock, 2);
-    put(&kept, "r-1", 10);
-    kept.put_job(&job("running", JobState::Working), &mine(), None).expect("written");
-    pass(&kept, &clock, 1);
-    let cancelled = job("r-2", JobState::Cancelled { ended_ms: now_ms() });
-    kept.put_job(&cancelled, &mine(), None).expect("written");
-    assert_eq!(ids(&kept), ["r-1", "running", "r-2"]);
-    clock.advance(HOUR);
-    put(&kept, "r-3", 10);
-    assert_eq!(ids(&kept), ["running", "r-2", "r-3"]);
-    pass(&kept, &clock, 1);
-    assert_eq!(ids(&kept), ["running", "r-3"]);
-    // A later gateway counts on.
-    clock.advance(HOUR);
-    assert_eq!(ids(&open_at(&folder, &clock, 2)), ["running"]);
-}
-
-#[test]
 fn a_clock_that_jumps_makes_nothing_old_at_once() {
     const DAYS: Duration = Duration::from_secs(2 * 24 * 3600);
     let (folder, clock) = (folder(), Clock::default());
@@ -324,52 +244,6 @@ fn a_clock_that_jumps_makes_nothing_old_at_once() {
     assert_eq!(ids(&kept), ["r-2", "r-3", "r-4", "r-5"]);
     pass(&kept, &clock, 24);
     assert_eq!(ids(&kept), [""; 0]);
-}
-
-#[test]
-fn jobs_of_dead_gateways_are_told_and_then_go() {
-    let (folder, clock) = (folder(), Clock::default());
-    let dead = open_at(&folder, &clock, 2);
-    let old = job("old", JobState::Working);
-    dead.put_job(&old, &mine(), None).expect("written");
-    pass(&dead, &clock, 1);
-    let lost = JobRow { id: "lost".into(), ..old };
-    dead.put_job(&lost, &mine(), None).expect("written");
-    put(&dead, "r-1", 10);
-    assert_eq!(ids(&dead), ["old", "lost", "r-1"]);
-    let number = dead.holder.number;
-    drop(dead);
-    until_ended(&folder, number);
-    clock.advance(HOUR);
-    let kept = open_at(&folder, &clock, 2);
-    assert_eq!(ids(&kept), ["lost", "r-1"]);
-    assert_eq!(kept.job("lost", "").expect("readable"), Some(JobRow { leased: false, ..lost }));
-}
-
-#[test]
-fn a_client_makes_room_at_its_own_cost() {
-    let kept = in_memory(Retention { bytes: 1_000, age: HOUR });
-    let put = |id: &str, of: &str, bytes: usize| {
-        kept.put_result(id, "", &share(of, 500), &value(bytes)).expect("written");
-    };
-    put("a-1", "a", 100);
-    put("b-1", "b", 300);
-    put("b-2", "b", 200);
-    put("b-3", "b", 100);
-    assert_eq!(ids(&kept), ["a-1", "b-2", "b-3"], "its oldest went");
-    put("b-4", "b", 600);
-    assert_eq!(ids(&kept), ["a-1", "b-4"], "the newest stays, however large it is");
-    // Beyond the limit of all, who keeps the most makes room.
-    put("c-1", "c", 200);
-    put("c-2", "c", 150);
-    assert_eq!(ids(&kept), ["a-1", "c-1", "c-2"]);
-    put("d-1", "d", 450);
-    put("a-2", "a", 100);
-    put("a-3", "a", 50);
-    assert_eq!(ids(&kept), ["a-1", "c-1", "c-2", "a-2", "a-3"]);
-    // A share that became smaller is applied to what comes.
-    kept.put_result("a-4", "", &share("a", 120), &value(100)).expect("written");
-    assert_eq!(ids(&kept), ["c-1", "c-2", "a-4"]);
 }
 
 #[test]
@@ -405,44 +279,6 @@ fn entries_of_earlier_versions_are_as_old_as_the_first_look() {
     assert_eq!(ids(&kept), ["r-1"]);
     pass(&kept, &clock, 2);
     assert_eq!(ids(&kept), [""; 0]);
-}
-
-#[test]
-fn an_entry_is_shown_to_its_owner_only() {
-    let kept = in_memory(ROOMY);
-    let owners = ["", "work", "home"];
-    for owner in owners {
-        kept.put_result(&format!("r-{owner}"), owner, &mine(), &json!(owner)).expect("written");
-        let job = JobRow { owner: owner.into(), ..job(&format!("job-{owner}"), done(now_ms())) };
-        kept.put_job(&job, &mine(), Some(&json!(owner))).expect("written");
-    }
-    for owner in owners {
-        let (result, job) = (format!("r-{owner}"), format!("job-{owner}"));
-        for other in owners {
-            let value = (owner == other).then(|| json!(owner));
-            assert_eq!(value_of(&kept, &result, other), value);
-            assert_eq!(value_of(&kept, &job, other), value);
-            let found = kept.job(&job, other).expect("readable");
-            assert_eq!(found.map(|job| job.owner).as_deref(), (owner == other).then_some(owner));
-        }
-        let jobs = kept.jobs(owner, 10).expect("readable");
-        assert_eq!(jobs.into_iter().map(|job| job.id).collect::<Vec<_>>(), [job]);
-    }
-}
-
-#[test]
-fn jobs_are_listed_newest_first() {
-    let kept = in_memory(ROOMY);
-    put(&kept, "r-1", 10);
-    for (id, started_ms) in [("b", 2_000), ("c", 3_000), ("a", 1_000), ("d", 3_000)] {
-        kept.put_job(&JobRow { started_ms, ..job(id, JobState::Working) }, &mine(), None).expect("written");
-    }
-    let listed =
-        |most| kept.jobs("", most).expect("readable").into_iter().map(|job| job.id).collect::<String>();
-    assert_eq!(
-        (listed(10), listed(usize::MAX), listed(2), listed(0)),
-        ("dcba".into(), "dcba".into(), "dc".into(), String::new())
-    );
 }
 
 #[test]

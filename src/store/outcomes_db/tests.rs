@@ -1,11 +1,10 @@
-//! What `store.db` keeps, for how long, and what a killed gateway leaves in it.
+//! What is of the file only, such as what a killed gateway leaves in it; what becomes of outcomes is in `store/tests/learned.rs`.
 
 use std::{
     fs,
     io::{self, BufRead, BufReader, Write},
     path::PathBuf,
     process::{Command, Stdio},
-    thread,
 };
 
 use rusqlite::Transaction;
@@ -39,39 +38,6 @@ fn what_was_put_survives_a_reopen() {
 }
 
 #[test]
-fn of_two_with_the_same_key_the_stronger_is_kept() {
-    let check = |first: (f32, u64), second: (f32, u64), expected: (f32, u64)| {
-        let folder = folder();
-        let store = open(&folder);
-        for (weight, at) in [first, second] {
-            store.put_outcome(&outcome("open issue", "a", weight, at)).expect("written");
-        }
-        let kept = store.outcomes().expect("readable");
-        assert_eq!(kept, [outcome("open issue", "a", expected.0, expected.1)]);
-    };
-    let month = outcomes::HALF_LIFE_S;
-    check((1.0, NOW), (2.0, NOW), (2.0, NOW));
-    check((2.0, NOW), (1.0, NOW), (2.0, NOW));
-    check((1.0, NOW), (1.0, NOW + 1), (1.0, NOW + 1));
-    check((3.0, NOW), (1.0, NOW + 2 * month), (1.0, NOW + 2 * month));
-    check((3.0, NOW), (1.0, NOW + month), (3.0, NOW));
-    // Written under a wrong clock, and repeated under the right one.
-    check((5.0, NOW + 100 * month), (1.0, NOW), (1.0, NOW));
-}
-
-#[test]
-fn old_outcomes_go_unless_the_clock_is_wrong() {
-    let folder = folder();
-    let store = open(&folder);
-    for (number, at) in [(1, NOW), (2, NOW + LIFETIME_S), (3, 0)] {
-        store.put_outcome(&Outcome { at, ..numbered(number) }).expect("written");
-    }
-    assert_eq!(documents(&store), ["server.tool1", "server.tool2", "server.tool3"]);
-    store.put_outcome(&Outcome { at: NOW + LIFETIME_S + 1, ..numbered(4) }).expect("written");
-    assert_eq!(documents(&store), ["server.tool2", "server.tool4"]);
-}
-
-#[test]
 fn the_store_has_the_bounds_of_the_table() {
     let folder = folder();
     let store = open(&folder);
@@ -95,22 +61,6 @@ fn the_store_has_the_bounds_of_the_table() {
 }
 
 #[test]
-fn the_store_has_the_bounds_of_a_document() {
-    let folder = folder();
-    let store = open(&folder);
-    store.put_outcome(&outcome("query", "other", 1.0, NOW - 1)).expect("written");
-    for number in 0..MOST_PER_DOCUMENT + 5 {
-        let outcome = outcome(&format!("query q{number}"), "busy", 1.0, NOW + number as u64);
-        store.put_outcome(&outcome).expect("written");
-    }
-    let kept = store.outcomes().expect("readable");
-    let busy: Vec<&Outcome> = kept.iter().filter(|outcome| *outcome.document == *"busy").collect();
-    assert_eq!(busy.len(), MOST_PER_DOCUMENT);
-    assert!(busy.iter().all(|outcome| outcome.at >= NOW + 5));
-    assert_eq!(kept.len(), MOST_PER_DOCUMENT + 1);
-}
-
-#[test]
 fn what_is_forgotten_is_gone_from_the_disk() {
     let folder = folder();
     let store = open(&folder);
@@ -123,23 +73,6 @@ fn what_is_forgotten_is_gone_from_the_disk() {
     }
     store.put_outcome(&numbered(1)).expect("written");
     assert_eq!(documents(&store), ["server.tool1"]);
-}
-
-#[test]
-fn two_gateways_lose_nothing() {
-    let folder = folder();
-    thread::scope(|scope| {
-        for half in [0, 200] {
-            let folder = &folder;
-            scope.spawn(move || {
-                let store = open(folder);
-                for number in half..half + 200 {
-                    store.put_outcome(&numbered(number)).expect("written");
-                }
-            });
-        }
-    });
-    assert_eq!(documents(&open(&folder)).len(), 400);
 }
 
 #[test]

@@ -1,0 +1,69 @@
+//! `[cluster]`: several replicas that are one gateway.
+
+use redis::{ConnectionInfo, IntoConnectionInfo};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::Secret;
+
+/// One gateway on several machines: `[cluster]`. Replicas with the same Redis and `prefix` share results, tasks, notices, schedules,
+/// watches, facts, approvals, and what searches led to. They have the same file.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterSettings {
+    /// The Redis 7 or Valkey 8 that has what the replicas share: one node, by `redis://`, or by `rediss://` with TLS.
+    #[schemars(with = "String", extend("format" = "redis-url"), example = &"rediss://:${REDIS_PASSWORD}@redis.example.com:6379")]
+    pub redis: RedisUrl,
+    /// What every key in Redis begins with.
+    #[serde(default = "prefix")]
+    #[schemars(extend("format" = "plain-name"), example = &"nonet")]
+    pub prefix: String,
+    /// The name of this replica. Default: the name of the host, and a number.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 100), example = &"${POD_NAME}")]
+    pub name: Option<String>,
+}
+
+fn prefix() -> String {
+    "nonet".into()
+}
+
+/// The address of a Redis, which may have a password. It is never shown.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct RedisUrl(Secret);
+
+impl RedisUrl {
+    /// Why a text is not one.
+    pub(super) fn check(text: &str) -> Result<(), String> {
+        let (scheme, rest) = text.split_once("://").unwrap_or_default();
+        if !matches!(scheme, "redis" | "rediss") {
+            return Err("is not a redis:// or rediss:// address".into());
+        }
+        if rest.contains('#') {
+            return Err("has a fragment: no certificate is taken unchecked".into());
+        }
+        // The detail may quote a part of the address.
+        text.into_connection_info()
+            .map(drop)
+            .map_err(|error| format!("is not a valid address ({})", error.category()))
+    }
+
+    /// How to connect.
+    pub fn connection(&self) -> ConnectionInfo {
+        self.0.expose().into_connection_info().expect("the address was read before")
+    }
+
+    /// The password, if there is one.
+    pub fn password(&self) -> Option<String> {
+        self.connection().redis_settings().password().map(Into::into)
+    }
+}
+
+impl TryFrom<String> for RedisUrl {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::check(&text)?;
+        Ok(Self(Secret::new(text)))
+    }
+}

@@ -1,0 +1,292 @@
+//! The store in Redis, for replicas that share what they keep.
+//!
+//! Whatever must change together is changed by one Lua script, and has keys with one hash tag, so that a cluster has them in one
+//! slot; only the values of results lie in slots of their own (`values`). Every key has an end of life, which a gateway puts off
+//! as long as it runs. Values have the number of their format, and those of a newer Nonet are left alone.
+//!
+//! A gateway is there as long as its key `holder:NUMBER` is, which it renews more often than the key ends (`presence`).
+
+mod kept;
+mod learned;
+mod link;
+mod presence;
+mod records;
+mod values;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ::redis::ConnectionInfo;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::task::spawn_blocking;
+
+use self::{
+    kept::{KeptKeys, NewEntry},
+    learned::LearnedKeys,
+    link::Link,
+    presence::Lease,
+    records::RecordKeys,
+};
+use super::{
+    Agenda, FactVector, Holder, JobRow, KeptCounts, Lasts, Most, NamedFigures, NewRecord, Record, RecordKind,
+    Records, Retention, Share, SharedStore, Spare, Store, StoreError, Stored,
+};
+use crate::{clock::Clock, search::Outcome};
+
+/// How often the life of what is kept for good is put off.
+const RENEWAL: Duration = Duration::from_secs(24 * 3600);
+
+/// The store of the replicas that have the same Redis and prefix. They are of one configuration: whatever is due is due for each of
+/// them.
+///
+/// It connects when it is first used. While Redis is away, results and jobs are kept in memory; the rest fails at once.
+#[derive(Debug)]
+pub struct RedisStore {
+    link: Arc<Link>,
+    lease: Arc<Lease>,
+    prefix: String,
+    kept: KeptKeys,
+    records: RecordKeys,
+    learned: LearnedKeys,
+    /// Results and jobs that could not be written.
+    spare: Spare,
+    /// When the life of everything was last put off.
+    renewed: Mutex<Option<Instant>>,
+}
+
+impl RedisStore {
+    /// The store under a prefix, for the replica of this name; by default that is the host's with a number. Does not connect.
+    pub fn new(
+        redis: ConnectionInfo,
+        prefix: &str,
+        name: Option<&str>,
+        retention: Retention,
+        clock: Clock,
+    ) -> Self {
+        let link = Arc::new(Link::new(redis));
+        let base: Arc<str> = format!("{prefix}:{{{prefix}}}:").into();
+        let holder = Holder::new(clock.clone());
+        let spare = Spare::new(retention, holder.clone());
+        let name = name.map_or_else(|| format!("{}-{}", host(), holder.number), ToOwned::to_owned);
+        let lease = Arc::new(Lease::new(link.clone(), &base, holder.number, name, clock));
+        Self {
+            kept: KeptKeys::new(link.clone(), base.clone(), prefix, lease.clone(), retention),
+            records: RecordKeys::new(link.clone(), base.clone(), lease.clone()),
+            learned: LearnedKeys::new(link.clone(), base),
+            link,
+            lease,
+            prefix: prefix.into(),
+            spare,
+            renewed: Mutex::default(),
+        }
+    }
+
+    async fn put_kept(
+        &self,
+        entry: NewEntry,
+        share: Share,
+        value: Option<Arc<Value>>,
+    ) -> Result<Lasts, StoreError> {
+        let bytes = match value.clone() {
+            // Up to a tenth of a second for the largest.
+            Some(value) => {
+                let json = spawn_blocking(move || serde_json::to_vec(&*value));
+                json.await.ok().and_then(Result::ok).ok_or(StoreError::Unusable)?
+            }
+            None => Vec::new(),
+        };
+        match self.kept.put(&entry, &share, &bytes).await {
+            Ok(()) => {
+                self.spare.written(&entry.id).await?;
+                Ok(Lasts::AsConfigured)
+            }
+            Err(error @ StoreError::NewerValue { .. }) => Err(error),
+            Err(error) => self.spare.put(error, move |db| entry.put_into(db, &share, value.as_deref())).await,
+        }
+    }
+
+    /// Puts off the end of what is kept for good, once a day.
+    async fn renew(&self) -> Result<(), StoreError> {
+        if self.renewed.lock().is_some_and(|renewed| renewed.elapsed() < RENEWAL) {
+            return Ok(());
+        }
+        self.records.renew().await?;
+        self.learned.renew().await?;
+        *self.renewed.lock() = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// The name of this machine.
+fn host() -> String {
+    let name = nix::unistd::gethostname().ok();
+    name.and_then(|name| name.into_string().ok()).unwrap_or_else(|| "replica".into())
+}
+
+impl Store for RedisStore {
+    fn put_result<'a>(
+        &'a self,
+        id: &'a str,
+        owner: &'a str,
+        share: Share,
+        value: Arc<Value>,
+    ) -> Stored<'a, Lasts> {
+        let entry = NewEntry { id: id.into(), owner: owner.into(), job: None };
+        Box::pin(self.put_kept(entry, share, Some(value)))
+    }
+
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts> {
+        let entry = NewEntry { id: job.id.clone(), owner: job.owner.clone(), job: Some(job) };
+        Box::pin(self.put_kept(entry, share, result))
+    }
+
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
+        Box::pin(async move {
+            let (of, by) = (id.to_owned(), owner.to_owned());
+            match self.spare.read(move |db| db.text(&of, &by)).await? {
+                Some(text) => Ok(Some(text)),
+                None => self.kept.text(id, owner).await,
+            }
+        })
+    }
+
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
+        Box::pin(async move {
+            let (of, by) = (id.to_owned(), owner.to_owned());
+            match self.spare.read(move |db| db.job(&of, &by)).await? {
+                Some(job) => Ok(Some(job)),
+                None => self.kept.job(id, owner).await,
+            }
+        })
+    }
+
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
+        Box::pin(async move {
+            let jobs = self.kept.jobs(owner, limit).await?;
+            self.spare.with_jobs(jobs, owner.into(), limit).await
+        })
+    }
+
+    fn sweep(&self) -> Stored<'_, ()> {
+        Box::pin(async move {
+            if !self.link.is_used() {
+                return Ok(());
+            }
+            self.spare.tidy().await?;
+            self.kept.tidy().await?;
+            self.renew().await
+        })
+    }
+
+    fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
+        Box::pin(async move {
+            if !self.link.is_used() {
+                return Ok(None);
+            }
+            let counts = self.kept.counts().await?;
+            self.spare.with_counts(counts).await.map(Some)
+        })
+    }
+
+    fn outcomes(&self) -> Stored<'_, Vec<Outcome>> {
+        Box::pin(self.learned.outcomes())
+    }
+
+    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
+        Box::pin(async move { self.learned.put_outcome(&outcome).await })
+    }
+
+    fn figures(&self) -> Stored<'_, Vec<NamedFigures>> {
+        Box::pin(self.learned.figures())
+    }
+
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>> {
+        Box::pin(async move { self.learned.add_figures(fresh).await.map(Some) })
+    }
+
+    fn leave(&self) -> Stored<'_, ()> {
+        Box::pin(self.lease.end())
+    }
+
+    fn shared(&self) -> Option<SharedStore> {
+        Some(SharedStore {
+            engine: "redis",
+            at: self.link.place.clone(),
+            prefix: self.prefix.clone(),
+            name: self.lease.name.clone(),
+            trouble: self.link.trouble(),
+        })
+    }
+}
+
+impl Records for RedisStore {
+    fn put(&self, record: NewRecord, most: Most) -> Stored<'_, Option<usize>> {
+        Box::pin(async move { self.records.put(&record, most).await })
+    }
+
+    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {
+        Box::pin(self.records.get(kind, owner, id))
+    }
+
+    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>> {
+        Box::pin(self.records.all(kind, owner))
+    }
+
+    fn of_kind(&self, kind: RecordKind) -> Stored<'_, Vec<Record>> {
+        Box::pin(self.records.of_kind(kind))
+    }
+
+    fn change(&self, record: Record) -> Stored<'_, bool> {
+        Box::pin(async move { self.records.change(&record).await })
+    }
+
+    fn remove(&self, record: Record) -> Stored<'_, bool> {
+        Box::pin(async move { self.records.remove(&record).await })
+    }
+
+    fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool> {
+        Box::pin(self.records.hold(record))
+    }
+
+    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {
+        Box::pin(self.records.take(kind, owner, id))
+    }
+
+    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize> {
+        Box::pin(self.records.drop_old(kind, owner, before_ms))
+    }
+
+    fn due(&self, now_ms: u64) -> Stored<'_, Vec<Record>> {
+        Box::pin(self.records.due(now_ms))
+    }
+
+    fn agenda(&self) -> Stored<'_, Option<Agenda>> {
+        Box::pin(self.records.agenda())
+    }
+
+    fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {
+        Box::pin(self.records.claim_free(kind, owner, most))
+    }
+
+    fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>> {
+        Box::pin(self.records.changes(owner))
+    }
+
+    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> Stored<'a, Vec<FactVector>> {
+        Box::pin(self.records.vectors(owner, model))
+    }
+
+    fn put_vectors<'a>(&'a self, owner: &'a str, model: &'a str, vectors: Vec<FactVector>) -> Stored<'a, ()> {
+        Box::pin(async move { self.records.put_vectors(owner, model, &vectors).await })
+    }
+
+    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()> {
+        Box::pin(async move { self.records.free(kind, owner, &ids).await })
+    }
+}
+
+#[cfg(test)]
+mod tests;

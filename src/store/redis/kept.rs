@@ -1,0 +1,196 @@
+//! Results that were too large to show, and jobs with their results, in Redis. `kept.lua` has their keys.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{ScriptInvocation, pipe};
+use serde_json::Value;
+
+use super::{
+    super::{JobRow, JobState, KeptCounts, KeptDb, Retention, Share, StoreError},
+    link::{Link, Methods, VERSION, newer_is_there, script},
+    presence::Lease,
+    values::{MOST_BYTES, Values},
+};
+use crate::clock::millis;
+
+static METHODS: Methods = Methods::new(|| script(include_str!("kept.lua")));
+
+/// Entries in all. Beyond it the oldest go first, as beyond the limit of bytes.
+const MOST_ENTRIES: usize = 10_000;
+/// The longest time that anything is kept.
+const LONGEST_AGE: Duration = Duration::from_secs(400 * 24 * 3600);
+/// How much longer than its entry a value lives.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// How often a value is read again that was replaced meanwhile.
+const READS: usize = 3;
+
+/// A result or a job to put.
+pub(super) struct NewEntry {
+    pub id: String,
+    pub owner: String,
+    pub job: Option<JobRow>,
+}
+
+impl NewEntry {
+    /// Puts it into memory instead.
+    pub fn put_into(&self, db: &KeptDb, share: &Share, value: Option<&Value>) -> Result<u64, StoreError> {
+        match (&self.job, value) {
+            (Some(job), value) => db.put_job(job, share, value),
+            (None, Some(value)) => db.put_result(&self.id, &self.owner, share, value),
+            (None, None) => Ok(0),
+        }
+    }
+}
+
+/// The entries of a store.
+#[derive(Debug)]
+pub(super) struct KeptKeys {
+    link: Arc<Link>,
+    base: Arc<str>,
+    lease: Arc<Lease>,
+    values: Values,
+    retention: Retention,
+}
+
+impl KeptKeys {
+    pub fn new(
+        link: Arc<Link>,
+        base: Arc<str>,
+        prefix: &str,
+        lease: Arc<Lease>,
+        retention: Retention,
+    ) -> Self {
+        let retention = Retention { age: retention.age.min(LONGEST_AGE), ..retention };
+        Self { values: Values::new(link.clone(), prefix), link, base, lease, retention }
+    }
+
+    fn call(&self, method: &str) -> ScriptInvocation<'static> {
+        let mut call = METHODS.call(&self.base, method);
+        self.lease.sign(&mut call);
+        call.arg(millis(self.retention.age));
+        call
+    }
+
+    /// Puts an entry with its value, which no value has if it is empty, and removes what had to go for it.
+    pub async fn put(&self, entry: &NewEntry, share: &Share, value: &[u8]) -> Result<(), StoreError> {
+        let name = match value {
+            [] => String::new(),
+            value => self.values.write(value, self.retention.age + DAY).await?,
+        };
+        let (label, state, started_ms, ended_ms) = match &entry.job {
+            Some(job) => {
+                let (state, ended_ms) = words(job.state);
+                (&*job.label, state, job.started_ms, ended_ms)
+            }
+            None => ("", "done", 0, Some(0)),
+        };
+        let mut call = self.call("put");
+        call.arg(&entry.id).arg(&entry.owner).arg(label).arg(u8::from(entry.job.is_some()));
+        call.arg(state).arg(started_ms).arg(ended_ms.map_or_else(String::new, |ms| ms.to_string()));
+        call.arg(value.len()).arg(&name).arg(&*share.of).arg(share.bytes);
+        call.arg(self.retention.bytes).arg(MOST_ENTRIES);
+        match self.link.run(&call).await {
+            Ok(gone) => {
+                self.remove(gone).await;
+                Ok(())
+            }
+            // It may have been put in spite of the error. If not, its value ends by itself.
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn remove(&self, gone: Vec<(String, usize)>) {
+        for (name, bytes) in gone {
+            self.values.remove(&name, bytes).await;
+        }
+    }
+
+    /// The value of an entry as compact JSON.
+    pub async fn text(&self, id: &str, owner: &str) -> Result<Option<String>, StoreError> {
+        let mut earlier = String::new();
+        for _ in 0..READS {
+            let key = format!("{}entry:{id}", self.base);
+            let fields = ["v", "owner", "bytes", "value"];
+            let (mut found,): (Vec<Option<Vec<u8>>>,) = self.link.send(pipe().hmget(key, &fields)).await?;
+            let mut text = || String::from_utf8(found.pop()??).ok();
+            let (name, bytes, of, version) = (text(), text(), text(), text());
+            if version.as_deref().is_some_and(|version| version != VERSION) {
+                newer_is_there();
+            }
+            let (Some(VERSION), Some(name)) = (version.as_deref(), name) else { return Ok(None) };
+            let bytes = bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+            if of.as_deref() != Some(owner) || name.is_empty() || name == earlier || bytes > MOST_BYTES {
+                return Ok(None);
+            }
+            if let Some(value) = self.values.read(&name, bytes).await? {
+                let unreadable = |error: &_| tracing::warn!(id, %error, "a kept value cannot be read");
+                return Ok(String::from_utf8(value).inspect_err(unreadable).ok());
+            }
+            // It went, or another one has taken its place.
+            earlier = name;
+        }
+        Ok(None)
+    }
+
+    /// The job with this handle.
+    pub async fn job(&self, id: &str, owner: &str) -> Result<Option<JobRow>, StoreError> {
+        let mut call = self.call("job");
+        call.arg(id).arg(owner);
+        Ok(self.read(&call).await?.pop())
+    }
+
+    /// At most `limit` jobs, the latest start first.
+    pub async fn jobs(&self, owner: &str, limit: usize) -> Result<Vec<JobRow>, StoreError> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut call = self.call("jobs");
+        call.arg(owner).arg(limit.min(MOST_ENTRIES));
+        self.read(&call).await
+    }
+
+    async fn read(&self, call: &ScriptInvocation<'_>) -> Result<Vec<JobRow>, StoreError> {
+        let rows: Vec<Vec<Vec<u8>>> = self.link.run(call).await?;
+        Ok(rows.into_iter().filter_map(job_of).collect())
+    }
+
+    /// How much is kept, for all owners.
+    pub async fn counts(&self) -> Result<KeptCounts, StoreError> {
+        let (entries, bytes) = self.link.run(&self.call("counts")).await?;
+        Ok(KeptCounts { entries, bytes })
+    }
+
+    /// Removes what is too old, or too much.
+    pub async fn tidy(&self) -> Result<(), StoreError> {
+        let mut call = self.call("tidy");
+        call.arg(self.retention.bytes).arg(MOST_ENTRIES);
+        let gone = self.link.run(&call).await?;
+        self.remove(gone).await;
+        Ok(())
+    }
+}
+
+/// A state as entries have it, and when it was reached.
+fn words(state: JobState) -> (&'static str, Option<u64>) {
+    match state {
+        JobState::Working => ("working", None),
+        JobState::Done { ended_ms, failed: false } => ("done", Some(ended_ms)),
+        JobState::Done { ended_ms, failed: true } => ("failed", Some(ended_ms)),
+        JobState::Cancelled { ended_ms } => ("cancelled", Some(ended_ms)),
+    }
+}
+
+/// The job of a row; none if the row does not fit.
+fn job_of(row: Vec<Vec<u8>>) -> Option<JobRow> {
+    let row: Vec<String> = row.into_iter().map(String::from_utf8).collect::<Result<_, _>>().ok()?;
+    let [id, owner, label, state, started_ms, ended_ms, leased] = <[String; 7]>::try_from(row).ok()?;
+    let ended = || ended_ms.parse().ok();
+    let state = match state.as_str() {
+        "working" => JobState::Working,
+        "done" => JobState::Done { ended_ms: ended()?, failed: false },
+        "failed" => JobState::Done { ended_ms: ended()?, failed: true },
+        "cancelled" => JobState::Cancelled { ended_ms: ended()? },
+        _ => return None,
+    };
+    Some(JobRow { id, owner, label, state, started_ms: started_ms.parse().ok()?, leased: leased == "1" })
+}

@@ -1,0 +1,202 @@
+//! The way to Redis: one connection that all calls share, made when it is needed, and again after trouble.
+//!
+//! No call waits for a Redis that is away: one finds out, and for a moment the others fail at once.
+
+use std::{
+    fmt,
+    sync::{LazyLock, Once},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use redis::{
+    Client, ConnectionInfo, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, Script,
+    ScriptInvocation, ServerErrorKind,
+    aio::{ConnectionManager, ConnectionManagerConfig},
+};
+
+use super::super::StoreError;
+use crate::text;
+
+/// The format of what this Nonet puts, as the scripts have it.
+pub(super) const VERSION: &str = "1";
+/// How long a connection, and an answer, may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a call may take that makes a connection and has a script loaded.
+const LONGEST: Duration = Duration::from_secs(2);
+/// How long no call is tried after trouble, the first time. Each further time it is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// The most characters of an error of Redis that are passed on.
+const MOST_ERROR: usize = 200;
+
+/// The methods of one kind of values, as a script.
+pub(super) struct Methods(LazyLock<Script>);
+
+impl Methods {
+    /// Takes what makes the script.
+    pub const fn new(make: fn() -> Script) -> Self {
+        Self(LazyLock::new(make))
+    }
+
+    /// Calls a method. `base` is what every key begins with that it touches.
+    pub fn call(&'static self, base: &str, method: &str) -> ScriptInvocation<'static> {
+        let mut call = self.0.prepare_invoke();
+        call.key(base).arg(method);
+        call
+    }
+}
+
+/// The script of these methods.
+pub(super) fn script(methods: &str) -> Script {
+    Script::new(&[include_str!("common.lua"), methods].join("\n"))
+}
+
+/// Warns that there are values of a newer Nonet, once.
+pub(super) fn newer_is_there() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!("some values in Redis were put by a newer Nonet and are left alone: update this one");
+    });
+}
+
+/// A Redis.
+pub(super) struct Link {
+    client: Client,
+    /// Its host and port.
+    pub place: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<ConnectionManager>,
+    trouble: Option<Trouble>,
+}
+
+struct Trouble {
+    what: String,
+    pause: Duration,
+    until: Instant,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// Does not connect yet.
+    pub fn new(redis: ConnectionInfo) -> Self {
+        let place = redis.addr().to_string();
+        let client = Client::open(redis).expect("there is nothing left to parse");
+        Self { client, place, state: Mutex::default() }
+    }
+
+    /// Why Redis cannot be used at the moment.
+    pub fn trouble(&self) -> Option<String> {
+        self.state.lock().trouble.as_ref().map(|trouble| trouble.what.clone())
+    }
+
+    /// Whether anybody has used it.
+    pub fn is_used(&self) -> bool {
+        let state = self.state.lock();
+        state.connection.is_some() || state.trouble.is_some()
+    }
+
+    /// Runs a method of a script.
+    pub async fn run<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, StoreError> {
+        let mut connection = self.connection()?;
+        self.judge(tokio::time::timeout(LONGEST, call.invoke_async(&mut connection)).await)
+    }
+
+    /// Sends commands together.
+    pub async fn send<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, StoreError> {
+        let mut connection = self.connection()?;
+        self.judge(tokio::time::timeout(LONGEST, commands.query_async(&mut connection)).await)
+    }
+
+    fn connection(&self) -> Result<ConnectionManager, StoreError> {
+        let mut state = self.state.lock();
+        if let Some(trouble) = state.trouble.as_ref().filter(|trouble| Instant::now() < trouble.until) {
+            return Err(self.away(trouble.what.clone()));
+        }
+        if let Some(connection) = &state.connection {
+            return Ok(connection.clone());
+        }
+        let config = ConnectionManagerConfig::new()
+            .set_number_of_retries(0)
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        match ConnectionManager::new_lazy_with_config(self.client.clone(), config) {
+            Ok(connection) => Ok(state.connection.insert(connection).clone()),
+            Err(error) => Err(self.away(told(&error))),
+        }
+    }
+
+    /// Takes an answer, or notes the trouble.
+    fn judge<T>(&self, answer: Result<RedisResult<T>, tokio::time::error::Elapsed>) -> Result<T, StoreError> {
+        let error = match answer {
+            Ok(Ok(answer)) => {
+                if self.state.lock().trouble.take().is_some() {
+                    tracing::info!(redis = %self.place, "Redis answers again");
+                }
+                return Ok(answer);
+            }
+            Ok(Err(error)) => error,
+            Err(_) => std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
+        };
+        if error.code() == Some("NEWER") {
+            return Err(StoreError::NewerValue {
+                what: text::line(error.detail().unwrap_or_default(), MOST_ERROR),
+            });
+        }
+        let what = told(&error);
+        if is_away(&error) {
+            let now = Instant::now();
+            let mut state = self.state.lock();
+            state.connection = None;
+            let pause = match &state.trouble {
+                None => {
+                    tracing::warn!(redis = %self.place, %error, "Redis is away; calls and searches go on");
+                    FIRST_PAUSE
+                }
+                // Of calls that fail together the first one counts.
+                Some(trouble) if now < trouble.until => return Err(self.away(what)),
+                Some(trouble) => (trouble.pause * 2).min(LONGEST_PAUSE),
+            };
+            state.trouble = Some(Trouble { what: what.clone(), pause, until: now + pause });
+        }
+        Err(self.away(what))
+    }
+
+    fn away(&self, what: String) -> StoreError {
+        StoreError::Away { place: self.place.clone(), what }
+    }
+}
+
+/// Whether Redis can do nothing for anybody, rather than not do this.
+fn is_away(error: &RedisError) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
+    match error.kind() {
+        ErrorKind::Server(kind) => matches!(kind, BusyLoading | ClusterDown | MasterDown | ReadOnly),
+        ErrorKind::Extension | ErrorKind::UnexpectedReturnType => false,
+        _ => true,
+    }
+}
+
+fn told(error: &RedisError) -> String {
+    let verb = match error.kind() {
+        ErrorKind::Io => "does not answer",
+        _ => "refuses",
+    };
+    let why = match (error.code(), error.detail()) {
+        // Not which line of which script it was.
+        (Some(code), Some(detail)) => {
+            format!("{code} {}", detail.split(" script: ").next().unwrap_or_default())
+        }
+        _ => error.to_string(),
+    };
+    format!("{verb} ({})", text::line(&why, MOST_ERROR))
+}

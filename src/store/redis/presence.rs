@@ -1,0 +1,77 @@
+//! The lease of a gateway: a key that ends by itself unless its gateway renews it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{ScriptInvocation, cmd, pipe};
+
+use super::{super::StoreError, link::Link};
+use crate::clock::Clock;
+
+/// How long the key lasts. A gateway that ended without a word has its work taken over after that.
+const LASTS: Duration = Duration::from_secs(10);
+/// How often it is renewed.
+const BEAT: Duration = Duration::from_secs(3);
+
+/// The lease of this gateway on whatever it holds.
+#[derive(Debug)]
+pub(super) struct Lease {
+    link: Arc<Link>,
+    key: String,
+    number: String,
+    /// The name of the replica, for people.
+    pub name: String,
+    clock: Clock,
+    /// Whether somebody renews it.
+    is_renewed: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+impl Lease {
+    /// A lease that begins when something is held.
+    pub fn new(link: Arc<Link>, base: &str, number: u32, name: String, clock: Clock) -> Self {
+        let (key, number) = (format!("{base}holder:{number}"), number.to_string());
+        let (is_renewed, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { link, key, number, name, clock, is_renewed, has_ended }
+    }
+
+    /// Adds the lease and the clock to a method of a script, and has the lease renewed from now on.
+    pub fn sign(self: &Arc<Self>, call: &mut ScriptInvocation<'_>) {
+        call.arg(&self.number).arg(&self.name).arg(LASTS.as_millis() as u64).arg(self.clock.ahead_ms());
+        if !self.is_renewed.swap(true, Ordering::Relaxed) {
+            let lease = Arc::downgrade(self);
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(BEAT).await;
+                    let Some(lease) =
+                        lease.upgrade().filter(|lease| !lease.has_ended.load(Ordering::Relaxed))
+                    else {
+                        return;
+                    };
+                    // The link warns of trouble.
+                    let _ = lease.renew().await;
+                }
+            });
+        }
+    }
+
+    async fn renew(&self) -> Result<(), StoreError> {
+        let mut set = cmd("SET");
+        set.arg(&self.key).arg(&self.name).arg("PX").arg(LASTS.as_millis() as u64);
+        self.link.send(pipe().add_command(set)).await
+    }
+
+    /// Ends the lease: whatever this gateway holds is free.
+    pub async fn end(&self) -> Result<(), StoreError> {
+        self.has_ended.store(true, Ordering::Relaxed);
+        if !self.is_renewed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.link.send(pipe().del(&self.key)).await
+    }
+}
