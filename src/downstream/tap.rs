@@ -140,6 +140,18 @@ impl Awaited {
     }
 }
 
+/// The notifications that rmcp or its handler takes. It would begin a task for any other as well.
+const TYPED_NOTIFICATIONS: [&str; 8] = [
+    "notifications/cancelled",
+    "notifications/message",
+    "notifications/prompts/list_changed",
+    "notifications/resources/list_changed",
+    "notifications/resources/updated",
+    "notifications/subscriptions/acknowledged",
+    "notifications/tasks",
+    "notifications/tools/list_changed",
+];
+
 /// What a message is to the gateway, once it is read.
 pub(super) enum Incoming {
     /// For rmcp.
@@ -153,6 +165,8 @@ pub(super) enum Incoming {
     Progress(Value),
     /// The params of a log message, and the message for rmcp.
     Log(Value, Box<RxJsonRpcMessage<RoleClient>>),
+    /// A notification of a kind that nobody here knows.
+    Unknown,
     /// What is wrong with it.
     Unreadable(String),
 }
@@ -358,6 +372,7 @@ impl Tap {
                 self.log(params);
                 Ok(Some(*message))
             }
+            Incoming::Unknown => Ok(None),
             Incoming::Unreadable(fault) => Err(fault),
         }
     }
@@ -370,8 +385,10 @@ fn typed(message: &Message) -> Result<RxJsonRpcMessage<RoleClient>, String> {
 fn notification(message: &Message) -> Incoming {
     let params = || message.params().and_then(|params| serde_json::from_slice(params).ok());
     let method = message.method();
-    if method.as_deref() == Some("notifications/progress") {
-        return Incoming::Progress(params().unwrap_or_default());
+    match method.as_deref() {
+        Some("notifications/progress") => return Incoming::Progress(params().unwrap_or_default()),
+        Some(method) if !TYPED_NOTIFICATIONS.contains(&method) => return Incoming::Unknown,
+        _ => {}
     }
     match (typed(message), method.as_deref()) {
         (Ok(notification), Some("notifications/message")) => {
