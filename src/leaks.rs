@@ -13,12 +13,11 @@ mod tests;
 
 use std::{ops::Range, sync::Arc, sync::LazyLock};
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde_json::{Map, Value, json};
 
 pub use self::known::{KnownSecrets, is_strong};
 use self::{injections::FAMILIES, keys::FORMATS};
-use crate::{json::any_text, text};
+use crate::{json::any_text, text, words::Words};
 
 /// What stands in the place of a secret.
 pub const MASK: &str = "***";
@@ -131,7 +130,7 @@ enum Trigger {
 }
 
 struct Triggers {
-    automaton: AhoCorasick,
+    words: Words,
     kinds: Vec<Trigger>,
 }
 
@@ -165,12 +164,7 @@ static TRIGGERS: LazyLock<Triggers> = LazyLock::new(|| {
         patterns.push(hidden);
         kinds.push(Trigger::Hidden);
     }
-    let automaton = AhoCorasick::builder()
-        .ascii_case_insensitive(true)
-        .kind(Some(AhoCorasickKind::DFA))
-        .build(patterns)
-        .expect("the patterns are constant and few");
-    Triggers { automaton, kinds }
+    Triggers { words: Words::new(&patterns), kinds }
 });
 
 /// What was found in one text.
@@ -291,30 +285,28 @@ impl Search<'_> {
         // How far each family has been looked for: what lies in the same window is looked at once.
         let mut seen = [0; FAMILIES.len()];
         let mut seen_hidden = 0;
-        for hit in triggers.automaton.find_overlapping_iter(text) {
-            match triggers.kinds[hit.pattern().as_usize()] {
-                Trigger::Key(at) if self.keys => {
-                    if let Some(range) = FORMATS[at].at(text, hit.start()) {
-                        found.leaks.push((range, Leak::Key(FORMATS[at].name)));
-                    }
+        triggers.words.find(text.as_bytes(), &mut |word, hit| match triggers.kinds[word] {
+            Trigger::Key(at) if self.keys => {
+                if let Some(range) = FORMATS[at].at(text, hit.start) {
+                    found.leaks.push((range, Leak::Key(FORMATS[at].name)));
                 }
-                Trigger::Family(at) if self.instructions => {
-                    let family = &FAMILIES[at];
-                    if hit.start() < seen[at] || family.in_definitions && !self.definition {
-                        continue;
-                    }
-                    let (range, until) = family.around(text, hit.range());
-                    seen[at] = until;
-                    found.marks.extend(range.map(|range| (range, family.what)));
-                }
-                Trigger::Hidden if self.instructions && hit.start() >= seen_hidden => {
-                    let (range, until) = injections::hidden_at(text, hit.start());
-                    seen_hidden = until;
-                    found.marks.extend(range.map(|(range, kind)| (range, kind.as_str())));
-                }
-                _ => {}
             }
-        }
+            Trigger::Family(at) if self.instructions => {
+                let family = &FAMILIES[at];
+                if hit.start < seen[at] || family.in_definitions && !self.definition {
+                    return;
+                }
+                let (range, until) = family.around(text, hit);
+                seen[at] = until;
+                found.marks.extend(range.map(|range| (range, family.what)));
+            }
+            Trigger::Hidden if self.instructions && hit.start >= seen_hidden => {
+                let (range, until) = injections::hidden_at(text, hit.start);
+                seen_hidden = until;
+                found.marks.extend(range.map(|(range, kind)| (range, kind.as_str())));
+            }
+            _ => {}
+        });
     }
 
     /// Replaces every secret in a value; says how many there were.

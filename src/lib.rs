@@ -59,7 +59,7 @@ pub mod wire;
 mod workflow;
 
 // Crates of their own (crates/), under the names of rooms.
-pub use nonet_base::{allocator, clock, files, json, persistent, text, variables};
+pub use nonet_base::{allocator, clock, files, json, persistent, text, variables, words};
 pub use nonet_schema as schema;
 pub use nonet_search as search;
 use nonet_search::verbs;

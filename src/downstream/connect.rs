@@ -23,6 +23,7 @@ use super::{
     child::{Child, Program, missing_launcher},
     client_handler::client_config,
     deepest,
+    direct::DirectCalls,
     handshake::{self, HandshakeError},
     http,
     legacy_sse::{Events, SseError},
@@ -186,8 +187,9 @@ impl McpServer {
         for (era, mode, patience) in attempts {
             let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
             let (name, guard) = (self.name.clone(), closed.clone().drop_guard());
-            let transport = http::transport(name, url, headers.clone(), self.signer(), self.tap(), guard)
-                .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))?;
+            let (transport, calls) =
+                http::transport(name, url, headers.clone(), self.signer(), self.tap(), guard)
+                    .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))?;
             let (client, token) = (self.client(&list_changed), CancellationToken::new());
             let greeting = serve_client_with_lifecycle_and_ct(client, transport, mode, token);
             let error = match timeout(patience, greeting).await {
@@ -197,7 +199,7 @@ impl McpServer {
                     return Ok(Greeted {
                         running,
                         child: None,
-                        direct: None,
+                        direct: Some(DirectCalls::over_http(calls, era)),
                         era,
                         info,
                         list_changed,

@@ -1,11 +1,12 @@
-//! Calls of a server on lines, past rmcp's loop, which takes a task and three channels for each. The transport, which rmcp
-//! polls, hands their answers and progress back.
+//! Calls of a server past rmcp's loop, which takes a task and three channels for each. On lines, the transport, which rmcp
+//! polls, hands their answers and progress back; over HTTP each call reads its own.
 
 use std::{
     collections::HashMap,
     io,
     sync::{Arc, Weak},
     task::Poll,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use super::{
     Control, Era,
     client_handler::client_config,
+    http::{HttpCalls, Posted},
     mcp::LOG_LEVEL_KEY,
     stdio::{SentCall, ServerWriter},
     tap::{CAPABILITIES_KEY, ProgressSink, Sink, declare},
@@ -30,6 +32,8 @@ const FIRST_ID: i64 = 1_000_000_000;
 const LAST_ID: i64 = i32::MAX as i64;
 /// From how many sinks on those are looked for that nobody wants any more.
 const MOST_SINKS: usize = 256;
+/// How long the rest of an answer over HTTP is read, so that its connection can be used again.
+const DRAIN: Duration = Duration::from_millis(500);
 
 /// What a call comes to.
 type Answer = Result<CallResult, ErrorData>;
@@ -56,6 +60,11 @@ impl OpenRequests {
     /// Takes the call that an answer is for.
     pub fn take(&self, id: &RequestId) -> Option<oneshot::Sender<Answer>> {
         self.0.lock().calls.remove(&number(id)?)
+    }
+
+    /// Whether a call waits for its answer.
+    pub fn has(&self, id: i64) -> bool {
+        self.0.lock().calls.contains_key(&id)
     }
 
     /// Lets progress under a token go to a sink.
@@ -92,7 +101,7 @@ impl OpenRequests {
 }
 
 /// The number of a call. Some servers write it as a text.
-fn number(id: &RequestId) -> Option<i64> {
+pub fn number(id: &RequestId) -> Option<i64> {
     let number = match id {
         RequestId::Number(number) => *number,
         RequestId::String(text) => text.parse().ok()?,
@@ -111,16 +120,32 @@ impl Open {
 
 /// Makes the calls of one connection.
 pub struct DirectCalls {
-    writer: ServerWriter,
+    road: Road,
     open: OpenRequests,
     /// What every request of the stateless era carries (2026-07-28).
     meta: Map<String, Value>,
     era: Era,
 }
 
+/// How calls are sent.
+enum Road {
+    Lines(ServerWriter),
+    Http(HttpCalls),
+}
+
 impl DirectCalls {
     /// Calls over this writer, whose answers come to `open`.
-    pub fn new(writer: ServerWriter, open: OpenRequests, era: Era) -> Self {
+    pub fn on_lines(writer: ServerWriter, open: OpenRequests, era: Era) -> Self {
+        Self::new(Road::Lines(writer), open, era)
+    }
+
+    /// Calls over streamable HTTP.
+    pub fn over_http(calls: HttpCalls, era: Era) -> Self {
+        let open = calls.open().clone();
+        Self::new(Road::Http(calls), open, era)
+    }
+
+    fn new(road: Road, open: OpenRequests, era: Era) -> Self {
         let client = client_config();
         let meta = match era {
             Era::Session => Map::new(),
@@ -130,7 +155,7 @@ impl DirectCalls {
                 (CAPABILITIES_KEY.to_owned(), json!(client.capabilities)),
             ]),
         };
-        Self { writer, open, meta, era }
+        Self { road, open, meta, era }
     }
 
     /// Makes a call. Dropping the future cancels it at the server.
@@ -140,28 +165,43 @@ impl DirectCalls {
         arguments: &Map<String, Value>,
         control: &Control,
     ) -> Result<CallResult, NotCalled> {
+        if let Road::Http(http) = &self.road
+            && !http.can_call(tool)
+        {
+            return Err(NotCalled::Elsewhere);
+        }
         let (id, answered) = self.open.begin(control.progress.as_ref()).ok_or(NotCalled::Lost)?;
         let mut call = OpenCall { calls: self, id, control, is_open: true };
         let message =
             SentCall::new(&RequestId::Number(id), &self.meta(id, control), tool, arguments).to_json();
-        let mut writing = Box::pin(self.writer.write(message, true));
-        let written = match futures::poll!(&mut writing) {
-            Poll::Ready(written) => written,
-            // A call that is given up now must not leave half a line behind.
-            Poll::Pending => tokio::spawn(writing).await.map_err(|_| NotCalled::Lost)?,
+        let answer = match &self.road {
+            Road::Lines(writer) => {
+                let mut writing = Box::pin(writer.write(message, true));
+                let written = match futures::poll!(&mut writing) {
+                    Poll::Ready(written) => written,
+                    // A call that is given up now must not leave half a line behind.
+                    Poll::Pending => tokio::spawn(writing).await.map_err(|_| NotCalled::Lost)?,
+                };
+                match written {
+                    Ok(()) => answered.await.map_err(|_| NotCalled::Lost),
+                    Err(error) => Err(NotCalled::Unsent(error)),
+                }
+            }
+            Road::Http(http) => match message {
+                Ok(message) => {
+                    let (tool, asker) = (tool.to_owned(), control.asker.clone());
+                    let posted = Posted { id, tool, message, era: self.era, asker };
+                    exchanged(http.clone().exchange(posted), answered).await
+                }
+                Err(error) => Err(NotCalled::Unsent(error.into())),
+            },
         };
-        if let Err(error) = written {
-            call.is_open = false;
-            self.open.take(&RequestId::Number(id));
-            return Err(NotCalled::Unsent(error));
-        }
-        let answer = answered.await;
+        // Whatever came of it: the server is done with it, or never got it.
         call.is_open = false;
-        match answer {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) => Err(NotCalled::Refused(error)),
-            Err(_) => Err(NotCalled::Lost),
+        if answer.is_err() {
+            self.open.take(&RequestId::Number(id));
         }
+        answer?.map_err(NotCalled::Refused)
     }
 
     fn meta(&self, id: i64, control: &Control) -> Map<String, Value> {
@@ -178,12 +218,38 @@ impl DirectCalls {
     }
 }
 
+/// The answer to a call over HTTP.
+async fn exchanged(
+    exchange: impl Future<Output = Result<(), NotCalled>> + Send + 'static,
+    mut answered: oneshot::Receiver<Answer>,
+) -> Result<Answer, NotCalled> {
+    let mut exchange = Box::pin(exchange);
+    let ended = tokio::select! {
+        biased;
+        answer = &mut answered => {
+            let answer = answer.map_err(|_| NotCalled::Lost);
+            if futures::poll!(&mut exchange).is_pending() {
+                tokio::spawn(tokio::time::timeout(DRAIN, exchange));
+            }
+            return answer;
+        }
+        ended = &mut exchange => ended,
+    };
+    match ended {
+        // It was taken, and the answer is there or comes on another stream.
+        Ok(()) => answered.await.map_err(|_| NotCalled::Lost),
+        Err(failed) => Err(failed),
+    }
+}
+
 /// Why a call has no result.
 #[derive(Debug)]
 pub enum NotCalled {
+    /// It was not made, and rmcp has to make it.
+    Elsewhere,
     /// The connection ended.
     Lost,
-    /// The request was not written.
+    /// The request did not get through.
     Unsent(io::Error),
     /// The server's own error.
     Refused(ErrorData),
@@ -204,6 +270,9 @@ impl Drop for OpenCall<'_> {
         }
         let params = json!({ "requestId": self.id, "reason": self.control.why_given_up() });
         let message = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
-        self.calls.writer.write_soon(message.to_string().into());
+        match &self.calls.road {
+            Road::Lines(writer) => writer.write_soon(message.to_string().into()),
+            Road::Http(http) => http.cancel(message.to_string().into(), self.calls.era),
+        }
     }
 }

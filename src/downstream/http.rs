@@ -3,6 +3,9 @@
 //! rmcp's worker has the protocol (sessions, eras, streams that are resumed), and reads messages into its own types, which
 //! costs a hundred times their size. So the client under it keeps results and everything large beside ([`Streams`]), read once
 //! and on threads of their own, and gives the worker a small message in place of each; the transport puts what was kept back.
+//! Calls go past the worker ([`calls`]) once it has made the handshake.
+
+mod calls;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,9 +34,12 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 use sse_stream::Sse;
+use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
+pub use self::calls::{HttpCalls, Posted};
 use super::{
+    direct,
     server_requests::{ClientChannel, RelatedCall},
     stdio::to_json,
     tap::{self, Expected, Tap},
@@ -56,6 +62,10 @@ const KEPT_METHOD: &str = "nonet/kept";
 const HEADER_KEY: &str = "x-mcp-header";
 /// The most requests of a server that are on their way to be read.
 const MOST_ASKED: usize = 1_000;
+/// The most messages of servers that wait for rmcp's loop beside those of its worker.
+const MOST_BESIDE: usize = 64;
+/// The most tools that ask for headers.
+const MOST_ASKING: usize = 10_000;
 /// The session that a server gave to a connection.
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
@@ -67,11 +77,13 @@ pub struct HttpTransport {
     worker: Worker,
     pub tap: Tap,
     streams: Streams,
+    /// What comes on the streams of calls past the worker.
+    beside: mpsc::Receiver<RxJsonRpcMessage<RoleClient>>,
     /// Tells the connection that this transport is gone, by being dropped with it.
     _open: DropGuard,
 }
 
-/// Makes the transport; nothing is sent yet.
+/// Makes the transport, and what makes calls beside it; nothing is sent yet.
 pub fn transport(
     server: Arc<str>,
     url: &str,
@@ -79,14 +91,28 @@ pub fn transport(
     signer: Option<Arc<dyn Signer>>,
     tap: Tap,
     open: DropGuard,
-) -> Result<HttpTransport, HttpFault> {
-    let streams = Streams { limits: *tap.limits(), open: Arc::default() };
-    let client = VerbatimClient { server, endpoint: Endpoint::new(signer)?, streams: streams.clone() };
+) -> Result<(HttpTransport, HttpCalls), HttpFault> {
+    let streams = Streams {
+        limits: *tap.limits(),
+        open: Arc::default(),
+        direct: tap.open.clone(),
+        asking: Arc::default(),
+    };
+    let endpoint = Endpoint::new(signer)?;
+    let client = VerbatimClient { server, endpoint, streams: streams.clone(), place: Place::default() };
+    let (to_rmcp, beside) = mpsc::channel(MOST_BESIDE);
+    let calls = HttpCalls::new(client.clone(), tap.beside(), to_rmcp);
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.custom_headers = headers;
     config.max_concurrent_requests = 64;
     let worker = Worker::with_client(client, config);
-    Ok(HttpTransport { worker, tap, streams, _open: open })
+    Ok((HttpTransport { worker, tap, streams, beside, _open: open }, calls))
+}
+
+impl Drop for HttpTransport {
+    fn drop(&mut self) {
+        self.tap.open.close();
+    }
 }
 
 impl Transport<RoleClient> for HttpTransport {
@@ -126,7 +152,11 @@ impl Transport<RoleClient> for HttpTransport {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            let Some(mut message) = self.streams.whole(self.worker.receive().await?) else { continue };
+            let received = tokio::select! {
+                received = self.worker.receive() => received?,
+                Some(read) = self.beside.recv() => return Some(read),
+            };
+            let Some(mut message) = self.streams.whole(received) else { continue };
             match &mut message {
                 JsonRpcMessage::Notification(notification) => {
                     if let ServerNotification::ProgressNotification(progress) = &notification.notification {
@@ -185,6 +215,46 @@ pub struct VerbatimClient {
     server: Arc<str>,
     endpoint: Endpoint,
     streams: Streams,
+    place: Place,
+}
+
+/// Where rmcp's worker has posted last, and with which headers, those of the session among them. None before the handshake.
+#[derive(Clone, Default)]
+struct Place(Arc<Mutex<Option<(Arc<str>, HeaderMap)>>>);
+
+impl Place {
+    fn get(&self) -> Option<(Arc<str>, HeaderMap)> {
+        self.0.lock().clone()
+    }
+
+    /// Notes where a message goes.
+    fn note(&self, message: &ClientJsonRpcMessage, url: &Arc<str>, headers: &HeaderMap) {
+        if let JsonRpcMessage::Request(request) = message
+            && matches!(
+                request.request,
+                ClientRequest::InitializeRequest(_) | ClientRequest::DiscoverRequest(_)
+            )
+        {
+            return;
+        }
+        let mut headers = headers.clone();
+        let of_one = headers.keys().filter(|name| is_of_one_message(name)).cloned().collect::<Vec<_>>();
+        of_one.iter().for_each(|name| drop(headers.remove(name)));
+        *self.0.lock() = Some((url.clone(), headers));
+    }
+
+    /// Forgets a session that has expired, unless there is another already.
+    fn leave(&self, expired: &HeaderMap) {
+        let mut place = self.0.lock();
+        if place.as_ref().is_some_and(|(_, headers)| headers.get(SESSION) == expired.get(SESSION)) {
+            *place = None;
+        }
+    }
+}
+
+/// Whether a header repeats what is in one message (SEP-2243).
+fn is_of_one_message(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "mcp-method" | "mcp-name") || name.as_str().starts_with("mcp-param-")
 }
 
 /// The event streams of our requests, and what servers ask on them: a question belongs to the call on whose stream it comes.
@@ -193,6 +263,10 @@ pub struct VerbatimClient {
 struct Streams {
     limits: Limits,
     open: Arc<Mutex<OpenRequests>>,
+    /// The calls past rmcp's worker.
+    direct: direct::OpenRequests,
+    /// The tools that ask for headers. It only grows.
+    asking: Arc<Mutex<HashSet<String>>>,
 }
 
 #[derive(Default)]
@@ -305,6 +379,18 @@ impl Streams {
         self.open.lock().asked.remove(theirs)
     }
 
+    fn ask_for_headers(&self, tools: &HashSet<String>) {
+        if !tools.is_empty() {
+            self.asking.lock().extend(tools.iter().take(MOST_ASKING).cloned());
+        }
+    }
+
+    /// Whether calls of a tool may need headers that rmcp makes.
+    fn may_need_headers(&self, tool: &str) -> bool {
+        let asking = self.asking.lock();
+        asking.len() >= MOST_ASKING || asking.contains(tool)
+    }
+
     /// A message as rmcp is to read it. What is large or verbatim is kept.
     async fn light(&self, message: Message) -> Bytes {
         match (message.kind(), message.id(), message.id_text()) {
@@ -365,6 +451,7 @@ impl Streams {
             Ok((result, asking)) => {
                 let names = asking.iter().flatten().filter_map(|tool| tool["name"].as_str());
                 let kept = KeptResult { result, asking: names.map(String::from).collect(), share };
+                self.ask_for_headers(&kept.asking);
                 self.keep(id, kept);
                 let light = match asking {
                     Some(tools) => json!({ "tools": tools }),
@@ -383,7 +470,8 @@ impl Expectations for Streams {
     }
 
     fn bound(&self, id: &RequestId) -> Option<SizeLimit> {
-        self.expected(id).map(|expected| expected.bound(&self.limits))
+        let expected = self.expected(id).map(|expected| expected.bound(&self.limits));
+        expected.or_else(|| self.direct.bound(id, self.limits.answer))
     }
 }
 
@@ -421,7 +509,14 @@ fn listed(mut result: Value, asking: &HashSet<String>, through: &ServerResult) -
     result
 }
 
-/// The events of one stream, as rmcp is to have them.
+/// What came in an event: at most one message, and what the event says of the stream.
+struct Came {
+    message: Option<Message>,
+    id: Option<String>,
+    retry: Option<u64>,
+}
+
+/// The events of one stream.
 struct Incoming {
     events: EventReader<BodyStream>,
     inbox: Inbox,
@@ -441,10 +536,16 @@ impl Incoming {
         .boxed()
     }
 
-    /// The next event, `None` at the end of the stream.
+    /// The next event for rmcp, `None` at the end of the stream.
     async fn next(&mut self) -> Option<Sse> {
+        let Came { message, id, retry } = self.read().await?;
+        Some(Sse { id, retry, ..self.event(message).await })
+    }
+
+    /// What comes next, `None` at the end of the stream.
+    async fn read(&mut self) -> Option<Came> {
         if let Some(message) = self.inbox.pop() {
-            return Some(self.event(Some(message)).await);
+            return Some(Came { message: Some(message), id: None, retry: None });
         }
         let streams = &self.client.streams;
         let event = self.events.next(|beginning| judge(beginning, streams)).await?;
@@ -454,12 +555,15 @@ impl Incoming {
             let (scan, _) = off_thread(Weight::of(text.len()), move || scan(text, most)).await;
             self.inbox.take(scan, streams);
         }
+        self.send_refusals();
+        Some(Came { message: self.inbox.pop(), id, retry })
+    }
+
+    fn send_refusals(&mut self) {
         for refusal in self.inbox.refusals() {
             let (endpoint, (url, headers)) = (self.client.endpoint.clone(), self.back.clone());
             tokio::spawn(async move { endpoint.post(&*url, headers, refusal).await.map(drop) });
         }
-        let message = self.inbox.pop();
-        Some(Sse { id, retry, ..self.event(message).await })
     }
 
     async fn event(&mut self, message: Option<Message>) -> Sse {
@@ -479,10 +583,19 @@ impl Incoming {
                 }
             }
         }
+        let answered = match message.kind() {
+            MessageKind::Result | MessageKind::Error => message.id(),
+            _ => None,
+        };
+        // Some servers answer a call on another stream than its own.
+        if let Some(call) = answered.as_ref().and_then(|id| self.client.streams.direct.take(id)) {
+            let (weight, limit) = (message.weight(), self.client.streams.limits.error);
+            let (answer, share) = off_thread(weight, move || tap::called(&message, limit)).await;
+            let _ = call.send(answer.map(|result| result.holding(share)));
+            return empty;
+        }
         // rmcp takes an answer to a request that it does not know for the end of the stream.
-        if matches!(message.kind(), MessageKind::Result | MessageKind::Error)
-            && message.id().is_some_and(|id| !self.client.streams.is_open(id))
-        {
+        if answered.is_some_and(|id| !self.client.streams.is_open(id)) {
             self.inbox.note("an answer to no request; skipped", message.bytes());
             return empty;
         }
@@ -513,56 +626,102 @@ impl VerbatimClient {
         message: &ClientJsonRpcMessage,
         in_session: bool,
     ) -> Result<StreamableHttpPostResponse, HttpFault> {
-        let (status, kind, session) = (reply.status, reply.kind(), reply.session());
         let JsonRpcMessage::Request(request) = message else {
             // Nobody waits for what a server answers to anything else, if it takes it.
-            return match status.is_success() {
+            return match reply.status.is_success() {
                 true => Ok(StreamableHttpPostResponse::Accepted),
                 false => Err(reply.refused().await),
             };
         };
-        let expected = Expected::of(&request.request);
-        let limits = &self.streams.limits;
-        let bound = if status.is_success() { expected.bound(limits) } else { limits.of_server };
-        let body = match reply.body(bound.bytes).await {
+        let session = reply.session();
+        let body = match Body::read(reply, Expected::of(&request.request), &self.streams.limits).await {
             Ok(body) => body,
-            Err(fault @ HttpFault::TooLong(_)) => {
-                return Ok(failed(&request.id, &fault.to_string(), session));
-            }
-            Err(fault) => return Err(fault),
+            Err(unread) => return unread.answering(&request.id, session),
         };
-        if !status.is_success()
+        if !body.status.is_success()
             && !in_session
             && matches!(request.request, ClientRequest::DiscoverRequest(_))
-            && let Some(refused) = discover_refused(status, &body, request.id.clone())
+            && let Some(refused) = discover_refused(body.status, &body.bytes, request.id.clone())
         {
             return Ok(StreamableHttpPostResponse::Json(refused, None));
         }
-        let unreadable = |what: &str| {
-            let kind = if kind.is_empty() { "no content type" } else { kind.as_str() };
-            let text = format!("HTTP {status}, {kind}: {what}: {}", said_by(&body));
-            HttpFault::Status { status, text }
-        };
-        let refused = status.is_client_error() || status.is_server_error();
-        let (text, most) = (body.clone(), bound.values);
-        let (scanned, _) = off_thread(Weight::of(body.len()), move || Scanned::of(text, most)).await;
-        let of_error = limits.of_server;
-        let answer = scanned.within(|head| if head.kind == MessageKind::Error { of_error } else { bound });
-        match answer {
-            Ok(answer) if !refused || answer.kind() == MessageKind::Error => {
+        match body.message(&self.streams.limits).await {
+            Ok(answer) => {
                 let light = self.streams.light(answer).await;
-                let read =
-                    serde_json::from_slice(&light).map_err(|_| unreadable("the answer is not JSON-RPC"))?;
+                let read = serde_json::from_slice(&light)
+                    .map_err(|_| body.unreadable("the answer is not JSON-RPC"))?;
                 Ok(StreamableHttpPostResponse::Json(read, session))
             }
-            Ok(_) => Err(HttpFault::Status { status, text: said(status, &body) }),
-            Err(refused) if refused.fault.is_syntax() => Err(unreadable("the answer is not JSON")),
+            Err(unread) => unread.answering(&request.id, session),
+        }
+    }
+}
+
+/// The whole body of an answer.
+struct Body {
+    status: StatusCode,
+    kind: String,
+    bytes: Bytes,
+    bound: SizeLimit,
+}
+
+/// Why an answer is no message.
+enum Unread {
+    Fault(HttpFault),
+    /// Its request fails with this.
+    Unusable(String),
+}
+
+impl Unread {
+    fn answering(
+        self,
+        id: &RequestId,
+        session: Option<String>,
+    ) -> Result<StreamableHttpPostResponse, HttpFault> {
+        match self {
+            Self::Fault(fault) => Err(fault),
+            Self::Unusable(what) => Ok(failed(id, &what, session)),
+        }
+    }
+}
+
+impl Body {
+    async fn read(reply: HttpReply, expected: Expected, limits: &Limits) -> Result<Self, Unread> {
+        let (status, kind) = (reply.status, reply.kind());
+        let bound = if status.is_success() { expected.bound(limits) } else { limits.of_server };
+        let bytes = reply.body(bound.bytes).await.map_err(|fault| match fault {
+            HttpFault::TooLong(_) => Unread::Unusable(fault.to_string()),
+            fault => Unread::Fault(fault),
+        })?;
+        Ok(Self { status, kind, bytes, bound })
+    }
+
+    /// Its message.
+    async fn message(&self, limits: &Limits) -> Result<Message, Unread> {
+        let (text, most) = (self.bytes.clone(), self.bound.values);
+        let (scanned, _) = off_thread(Weight::of(text.len()), move || Scanned::of(text, most)).await;
+        let (bound, of_error) = (self.bound, limits.of_server);
+        let refused = self.status.is_client_error() || self.status.is_server_error();
+        match scanned.within(|head| if head.kind == MessageKind::Error { of_error } else { bound }) {
+            Ok(answer) if !refused || answer.kind() == MessageKind::Error => Ok(answer),
+            Ok(_) => {
+                let text = said(self.status, &self.bytes);
+                Err(Unread::Fault(HttpFault::Status { status: self.status, text }))
+            }
+            Err(refused) if refused.fault.is_syntax() => {
+                Err(Unread::Fault(self.unreadable("the answer is not JSON")))
+            }
             Err(refused) => {
                 let said = error_excerpt(&refused.head, &refused.bytes);
-                let what = format!("the answer is {}; it was dropped{said}", refused.fault);
-                Ok(failed(&request.id, &what, session))
+                Err(Unread::Unusable(format!("the answer is {}; it was dropped{said}", refused.fault)))
             }
         }
+    }
+
+    fn unreadable(&self, what: &str) -> HttpFault {
+        let kind = if self.kind.is_empty() { "no content type" } else { self.kind.as_str() };
+        let text = format!("HTTP {}, {kind}: {what}: {}", self.status, said_by(&self.bytes));
+        HttpFault::Status { status: self.status, text }
     }
 }
 
@@ -596,6 +755,7 @@ impl StreamableHttpClient for VerbatimClient {
         custom_headers: Headers,
     ) -> Result<StreamableHttpPostResponse, TransportFault> {
         let headers = header_map(custom_headers, session_id.as_deref());
+        self.place.note(&message, &uri, &headers);
         let body = to_json(&message)?;
         let reply = self.endpoint.post(&*uri, headers.clone(), body.into()).await.map_err(transport_fault)?;
         if let Some(fault) = reply.wants_sign_in() {

@@ -180,7 +180,7 @@ struct McpLink {
     credentials: Arc<Credentials>,
     subscriptions: Arc<Subscriptions>,
     limits: Limits,
-    /// Makes calls past rmcp, where the server is on lines.
+    /// Makes calls past rmcp, where the transport lets it.
     direct: Option<DirectCalls>,
 }
 
@@ -243,18 +243,21 @@ impl Link for McpLink {
         control: &'a Control,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         async move {
-            match (&request, &self.direct) {
-                (LinkRequest::CallTool { tool, arguments, as_task: false }, Some(direct))
-                    if input.is_empty() =>
-                {
-                    direct.call(tool, arguments, control).await.map_err(|failed| match failed {
-                        NotCalled::Lost => RequestError::Lost,
-                        NotCalled::Unsent(error) => self.not_sent(&error),
-                        NotCalled::Refused(error) => RequestError::Call(CallError::Rpc(error)),
-                    })
+            if let (LinkRequest::CallTool { tool, arguments, as_task: false }, Some(direct)) =
+                (&request, &self.direct)
+                && input.is_empty()
+            {
+                match direct.call(tool, arguments, control).await {
+                    Ok(result) => return Ok(result),
+                    Err(NotCalled::Lost) => return Err(RequestError::Lost),
+                    Err(NotCalled::Unsent(error)) => return Err(self.not_sent(&error)),
+                    Err(NotCalled::Refused(error)) => {
+                        return Err(RequestError::Call(CallError::Rpc(error)));
+                    }
+                    Err(NotCalled::Elsewhere) => {}
                 }
-                _ => self.send(client_request(request, input), control).await,
             }
+            self.send(client_request(request, input), control).await
         }
         .boxed()
     }

@@ -69,7 +69,7 @@ impl Lines {
 
     /// Makes calls past rmcp from now on.
     pub fn direct(&self, era: Era) -> DirectCalls {
-        DirectCalls::new(self.writer.clone(), self.tap.open.clone(), era)
+        DirectCalls::on_lines(self.writer.clone(), self.tap.open.clone(), era)
     }
 
     /// The next message, `None` at the end of the stream. Nothing is lost if the future is dropped before it is done.

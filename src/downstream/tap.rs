@@ -242,6 +242,16 @@ impl Tap {
         Self { limits, awaited: HashMap::new(), open: OpenRequests::default(), askers }
     }
 
+    /// A tap of the same connection for calls past rmcp, which awaits nothing for rmcp.
+    pub(super) fn beside(&self) -> Self {
+        Self {
+            limits: self.limits,
+            awaited: HashMap::new(),
+            open: self.open.clone(),
+            askers: self.askers.clone(),
+        }
+    }
+
     /// Hands a log message on at once: rmcp would take it in a task of its own, after the answer that follows it.
     pub fn log(&self, params: Value) {
         self.askers.log(params);
@@ -400,7 +410,7 @@ fn notification(message: &Message) -> Incoming {
 }
 
 /// The answer to a call. `limit` is how much of an error is shown.
-fn called(message: &Message, limit: usize) -> Result<CallResult, ErrorData> {
+pub(super) fn called(message: &Message, limit: usize) -> Result<CallResult, ErrorData> {
     let read = match (message.result_bytes(), message.error()) {
         (Some(result), _) => CallResult::read(result),
         (None, Some(error)) => match serde_json::from_slice(error) {

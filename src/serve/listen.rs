@@ -1,4 +1,5 @@
-//! Connections over HTTP: how many there may be, and how long a client may take to say what it wants.
+//! Connections over HTTP: how many there may be, and how long a client may take to say what it wants. HTTP/2 without TLS is
+//! spoken with clients that begin with it ("prior knowledge", RFC 9113, section 3.3), as proxies do.
 
 use std::{
     collections::HashMap,
@@ -9,9 +10,16 @@ use std::{
 };
 
 use axum::Router;
-use http::Request;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use http::{HeaderValue, Request, Version, header::HOST};
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::graceful::GracefulConnection,
+};
 use parking_lot::Mutex;
 use tokio::{
     io::AsyncWriteExt,
@@ -33,6 +41,18 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\nretry-after: 1\r\n\
                        connection: close\r\ncontent-length: 70\r\n\r\n\
                        too many connections: close some, or raise `connections` in [limits]\r\n";
+
+/// The beginning of a connection that speaks HTTP/2 (RFC 9113, section 3.4). No request of HTTP/1.1 begins so.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How long until it is looked again whether more of a beginning has come that may become either.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The most requests that are open on one connection of HTTP/2; a client waits with further ones.
+const STREAMS: u32 = 256;
+/// The most bytes of headers of a request over HTTP/2.
+const HEADERS: u32 = 64 << 10;
+/// How often it is asked whether the other end of a connection of HTTP/2 is still there, and how long it may take to answer.
+const PING: Duration = Duration::from_secs(30);
+const PING_LIMIT: Duration = Duration::from_secs(20);
 
 /// The address on this machine that a request came to.
 #[derive(Clone, Copy, Debug)]
@@ -97,22 +117,77 @@ async fn answer(stream: TcpStream, router: Router, header_timeout: Duration, end
         if let Ok(local) = local {
             request.extensions_mut().insert(local);
         }
+        name_host(&mut request);
         router.clone().call(request)
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header_timeout)
-        .serve_connection(TokioIo::new(stream), service);
+    let begun = tokio::select! {
+        begun = timeout(header_timeout, is_http2(&stream)) => begun,
+        () = ending.cancelled() => return,
+    };
+    let ended = match begun {
+        Ok(Ok(true)) => {
+            let mut http = http2::Builder::new(TokioExecutor::new());
+            http.timer(TokioTimer::new())
+                .max_concurrent_streams(STREAMS)
+                .max_header_list_size(HEADERS)
+                .keep_alive_interval(PING)
+                .keep_alive_timeout(PING_LIMIT);
+            until_over(http.serve_connection(TokioIo::new(stream), service), &ending).await
+        }
+        Ok(Ok(false)) => {
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(header_timeout);
+            until_over(http.serve_connection(TokioIo::new(stream), service), &ending).await
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a connection broke off");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("a client that connected said nothing");
+            return;
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke off");
+    }
+}
+
+/// Answers on a connection until its end; once `ending` ends, only what is open.
+async fn until_over<C: GracefulConnection>(
+    connection: C,
+    ending: &CancellationToken,
+) -> Result<(), C::Error> {
     let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
+    tokio::select! {
         ended = connection.as_mut() => ended,
         () = ending.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection broke off");
+    }
+}
+
+/// Whether a connection begins as one of HTTP/2. Nothing of it is taken.
+async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
+    let mut beginning = [0; HTTP2.len()];
+    loop {
+        let come = stream.peek(&mut beginning).await?;
+        // One that has ended is of neither.
+        if come == 0 || come == HTTP2.len() || !HTTP2.starts_with(&beginning[..come]) {
+            return Ok(come == HTTP2.len() && beginning == HTTP2);
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Names the host of a request over HTTP/2 as HTTP/1.1 does (RFC 9113, section 8.3.1).
+fn name_host(request: &mut Request<Incoming>) {
+    if request.version() == Version::HTTP_2
+        && let Some(authority) = request.uri().authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        request.headers_mut().insert(HOST, host);
     }
 }
 

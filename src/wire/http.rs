@@ -114,6 +114,14 @@ pub fn stateless_headers(message: &Message, version: &str, headers: &HeaderMap) 
     headers
 }
 
+/// The same for a call of a tool, beside headers that have the version.
+pub fn call_headers(tool: &str, headers: &HeaderMap) -> HeaderMap {
+    let mut headers = headers.clone();
+    headers.insert(METHOD, HeaderValue::from_static("tools/call"));
+    put(&mut headers, NAME, Some(&header_value(tool)));
+    headers
+}
+
 fn put(headers: &mut HeaderMap, name: HeaderName, value: Option<&str>) {
     if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
         headers.insert(name, value);

@@ -44,6 +44,7 @@ mod handshake;
 mod hostile_door;
 mod hostile_wire;
 mod hosts;
+mod http2;
 mod http_clients;
 mod http_servers;
 mod impostors;

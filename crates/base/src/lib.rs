@@ -1,4 +1,5 @@
-//! What every crate of Nonet may need: text, JSON as bytes, files, the time of day, the allocator, the environment, maps that share. Knows nothing of Nonet.
+//! What every crate of Nonet may need: text, JSON as bytes, files, the time of day, the allocator, the environment, maps that share,
+//! words in texts. Knows nothing of Nonet.
 
 pub mod allocator;
 pub mod clock;
@@ -7,3 +8,4 @@ pub mod json;
 pub mod persistent;
 pub mod text;
 pub mod variables;
+pub mod words;

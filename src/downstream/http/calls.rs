@@ -1,0 +1,207 @@
+//! Calls over streamable HTTP past rmcp's worker, which takes a handful of tasks and channels for each: a call is a POST, and
+//! its answer is read where it comes. What else comes on its stream (questions, progress, logs, notices) goes where it goes
+//! from the worker's streams.
+
+use std::{io, sync::Arc, time::Duration};
+
+use http::{HeaderMap, StatusCode};
+use rmcp::{
+    RoleClient,
+    model::{ErrorData, GetExtensions, JsonRpcMessage, RequestId},
+    service::RxJsonRpcMessage,
+};
+use tokio::{sync::mpsc, time::sleep};
+
+use super::{Body, Came, Incoming, Unread, VerbatimClient};
+use crate::{
+    downstream::{
+        ClientChannel, Era,
+        direct::{NotCalled, OpenRequests, number},
+        server_requests::RelatedCall,
+        tap::{self, Expected, Tap},
+    },
+    wire::{
+        Inbox, Message, MessageKind,
+        http::{HttpFault, call_headers},
+        off_thread,
+    },
+};
+
+/// How often a stream that ended before the answer is opened again, and how long until then: twice as long each time, unless the
+/// server says how long (SEP-1699).
+const ATTEMPTS: u32 = 8;
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Makes the calls of one connection.
+#[derive(Clone)]
+pub struct HttpCalls {
+    client: VerbatimClient,
+    tap: Arc<Tap>,
+    /// To rmcp's loop, which answers questions of the server.
+    to_rmcp: mpsc::Sender<RxJsonRpcMessage<RoleClient>>,
+}
+
+/// A call to be sent.
+pub struct Posted {
+    pub id: i64,
+    pub tool: String,
+    pub message: Vec<u8>,
+    pub era: Era,
+    /// The client that the server may ask.
+    pub asker: Option<ClientChannel>,
+}
+
+impl HttpCalls {
+    pub(super) fn new(
+        client: VerbatimClient,
+        tap: Tap,
+        to_rmcp: mpsc::Sender<RxJsonRpcMessage<RoleClient>>,
+    ) -> Self {
+        Self { client, tap: tap.into(), to_rmcp }
+    }
+
+    /// The calls that are open.
+    pub fn open(&self) -> &OpenRequests {
+        &self.tap.open
+    }
+
+    /// Whether calls of a tool can be made here; else rmcp makes them.
+    pub fn can_call(&self, tool: &str) -> bool {
+        !self.client.streams.may_need_headers(tool) && self.client.place.get().is_some()
+    }
+
+    /// Sends a call and reads what is said to it, to the end. Its answer is taken out of the open calls; it may come on another
+    /// stream, even after this.
+    pub async fn exchange(self, posted: Posted) -> Result<(), NotCalled> {
+        let Posted { id, tool, message, era, asker } = posted;
+        let Some((url, headers)) = self.client.place.get() else { return Err(NotCalled::Elsewhere) };
+        let sent = match era {
+            Era::Session => headers.clone(),
+            Era::Stateless => call_headers(&tool, &headers),
+        };
+        let reply = match self.client.endpoint.post(&*url, sent, message.into()).await {
+            Err(HttpFault::SessionExpired) => {
+                self.client.place.leave(&headers);
+                return Err(NotCalled::Elsewhere);
+            }
+            reply => reply.map_err(unsent)?,
+        };
+        if let Some(fault) = reply.wants_sign_in() {
+            return Err(unsent(fault));
+        }
+        if matches!(reply.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+            return Ok(());
+        }
+        let about = asker.map_or(RelatedCall::Over, RelatedCall::Call);
+        if reply.is_events() {
+            let events = self.client.incoming(reply, None, (url, headers));
+            return self.read_events(events, id, &about).await;
+        }
+        self.read_body(Body::read(reply, Expected::Call, &self.client.streams.limits).await, id).await
+    }
+
+    /// Tells the server that nobody wants an answer any more. In the stateless era the end of the request says so.
+    pub fn cancel(&self, message: Vec<u8>, era: Era) {
+        if let (Era::Session, Some((url, headers))) = (era, self.client.place.get())
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let endpoint = self.client.endpoint.clone();
+            runtime.spawn(async move { endpoint.post(&*url, headers, message.into()).await.map(drop) });
+        }
+    }
+
+    async fn read_body(&self, body: Result<Body, Unread>, id: i64) -> Result<(), NotCalled> {
+        let limits = &self.client.streams.limits;
+        let read = match body {
+            Ok(body) => body.message(limits).await,
+            Err(unread) => Err(unread),
+        };
+        let message = read.map_err(|unread| match unread {
+            Unread::Fault(fault) => unsent(fault),
+            Unread::Unusable(what) => NotCalled::Refused(ErrorData::internal_error(what, None)),
+        })?;
+        let of = message.id();
+        let call = match (of.as_ref(), message.kind()) {
+            (Some(of), _) if number(of) == Some(id) => self.tap.open.take(of),
+            // What could not be read has no id that could be told.
+            (None, MessageKind::Error) => self.tap.open.take(&RequestId::Number(id)),
+            _ => {
+                let what = "the answer has the id of another request; it was dropped";
+                return Err(NotCalled::Refused(ErrorData::internal_error(what, None)));
+            }
+        };
+        let (weight, limit) = (message.weight(), limits.error);
+        let (answer, share) = off_thread(weight, move || tap::called(&message, limit)).await;
+        if let Some(call) = call {
+            let _ = call.send(answer.map(|result| result.holding(share)));
+        }
+        Ok(())
+    }
+
+    async fn read_events(&self, mut events: Incoming, id: i64, about: &RelatedCall) -> Result<(), NotCalled> {
+        let mut tap = self.tap.beside();
+        let (mut last_event, mut wait, mut attempts) = (None, None, 0);
+        loop {
+            match events.read().await {
+                Some(Came { message, id, retry }) => {
+                    last_event = id.or(last_event);
+                    wait = retry.map(Duration::from_millis).or(wait);
+                    if let Some(message) = message {
+                        attempts = 0;
+                        self.take(message, &mut tap, &mut events.inbox, about).await;
+                        events.send_refusals();
+                    }
+                }
+                None if !self.tap.open.has(id) => return Ok(()),
+                None => {
+                    // Only an event with an id can be resumed from.
+                    let Some(last) = last_event.as_deref() else { return Err(NotCalled::Lost) };
+                    events = loop {
+                        if attempts >= ATTEMPTS {
+                            return Err(NotCalled::Lost);
+                        }
+                        let doubled = FIRST_WAIT.saturating_mul(1 << attempts);
+                        sleep(wait.unwrap_or(doubled).min(LONGEST_WAIT)).await;
+                        attempts += 1;
+                        if let Some(resumed) = self.resume(last, &events.back).await? {
+                            break resumed;
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    /// Opens a stream again behind the event that was seen last; none if that may work later.
+    async fn resume(&self, last: &str, back: &(Arc<str>, HeaderMap)) -> Result<Option<Incoming>, NotCalled> {
+        let (url, headers) = back;
+        match self.client.endpoint.stream(&**url, headers.clone(), Some(last)).await {
+            Ok(reply) if reply.is_events() => Ok(Some(self.client.incoming(reply, None, back.clone()))),
+            Ok(reply) if reply.status.is_client_error() => Err(NotCalled::Lost),
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
+    /// Takes a message from the stream of a call.
+    async fn take(&self, message: Message, tap: &mut Tap, inbox: &mut Inbox, about: &RelatedCall) {
+        let reading = tap.reading(&message);
+        let (incoming, share) = off_thread(message.weight(), reading).await;
+        match tap.take_or_refuse((message.clone(), incoming), share, inbox) {
+            None => {}
+            Some(JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)) => {
+                inbox.note("an answer to no request; skipped", message.bytes());
+            }
+            Some(mut typed) => {
+                if let JsonRpcMessage::Request(request) = &mut typed {
+                    request.request.extensions_mut().insert(about.clone());
+                }
+                let _ = self.to_rmcp.send(typed).await;
+            }
+        }
+    }
+}
+
+fn unsent(fault: HttpFault) -> NotCalled {
+    NotCalled::Unsent(io::Error::other(fault))
+}
