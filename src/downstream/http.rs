@@ -220,10 +220,13 @@ pub struct VerbatimClient {
 
 /// Where rmcp's worker has posted last, and with which headers, those of the session among them. None before the handshake.
 #[derive(Clone, Default)]
-struct Place(Arc<Mutex<Option<(Arc<str>, HeaderMap)>>>);
+struct Place(Arc<Mutex<Option<Address>>>);
+
+/// An address, and the headers that go there.
+type Address = (Arc<str>, HeaderMap);
 
 impl Place {
-    fn get(&self) -> Option<(Arc<str>, HeaderMap)> {
+    fn get(&self) -> Option<Address> {
         self.0.lock().clone()
     }
 
@@ -524,7 +527,7 @@ struct Incoming {
     of: Option<RequestId>,
     client: VerbatimClient,
     /// Where refusals of the server's requests go, and with which headers.
-    back: (Arc<str>, HeaderMap),
+    back: Address,
 }
 
 impl Incoming {
@@ -608,7 +611,7 @@ impl Incoming {
 
 /// Requests whose answers are JSON, or nothing.
 impl VerbatimClient {
-    fn incoming(&self, reply: HttpReply, of: Option<RequestId>, back: (Arc<str>, HeaderMap)) -> Incoming {
+    fn incoming(&self, reply: HttpReply, of: Option<RequestId>, back: Address) -> Incoming {
         let inbox = Inbox::new(self.server.clone(), "an event");
         Incoming {
             events: reply.events(self.streams.limits.of_server.bytes),

@@ -47,6 +47,7 @@ mod hosts;
 mod http2;
 mod http_clients;
 mod http_servers;
+mod http_streams;
 mod impostors;
 mod keeping;
 mod large_results;

@@ -4,7 +4,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use rmcp::{
     RoleClient,
     model::{ErrorData, GetExtensions, JsonRpcMessage, RequestId},
@@ -12,7 +12,7 @@ use rmcp::{
 };
 use tokio::{sync::mpsc, time::sleep};
 
-use super::{Body, Came, Incoming, Unread, VerbatimClient};
+use super::{Address, Body, Came, Incoming, Unread, VerbatimClient};
 use crate::{
     downstream::{
         ClientChannel, Era,
@@ -174,7 +174,7 @@ impl HttpCalls {
     }
 
     /// Opens a stream again behind the event that was seen last; none if that may work later.
-    async fn resume(&self, last: &str, back: &(Arc<str>, HeaderMap)) -> Result<Option<Incoming>, NotCalled> {
+    async fn resume(&self, last: &str, back: &Address) -> Result<Option<Incoming>, NotCalled> {
         let (url, headers) = back;
         match self.client.endpoint.stream(&**url, headers.clone(), Some(last)).await {
             Ok(reply) if reply.is_events() => Ok(Some(self.client.incoming(reply, None, back.clone()))),
