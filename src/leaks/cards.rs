@@ -19,7 +19,12 @@ pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
             if at + FEWEST > bytes.len() {
                 return None;
             }
-            let start = at + bytes[at..].iter().position(u8::is_ascii_digit)?;
+            // One that begins farther on covers a later place.
+            let Some(first) = bytes[at..at + FEWEST].iter().position(u8::is_ascii_digit) else {
+                at += FEWEST;
+                continue;
+            };
+            let start = at + first;
             let end = run(bytes, start);
             at = end.max(start + 1);
             let is_apart = start.checked_sub(1).is_none_or(|before| !joins(bytes[before]))
